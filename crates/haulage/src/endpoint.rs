@@ -53,7 +53,7 @@ impl Endpoint {
     /// As [`Endpoint::connect`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
     /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
     /// Both run on the thread that serves the socket: the endpoint's own, or one that waits on a connection. They must
-    /// not block.
+    /// not block, nor use the connection: it is locked meanwhile.
     pub fn connect_with(
         &self,
         url: &str,

@@ -137,8 +137,8 @@ impl Listener {
         }
     }
 
-    /// The next stream that has begun. A thread of its own waits for that, and the stream stays here if nobody asks
-    /// again. However one client's fails, the listener goes on.
+    /// The next stream that has begun. A thread of its own waits for that of each client, and the stream stays here if
+    /// nobody asks again. However one client's fails, the listener goes on.
     fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         let mut streams = self.streams.lock();
         if let Some(begun) = streams.begun.pop_front() {
@@ -159,7 +159,7 @@ impl Listener {
                 streams.begun.push_back(begun);
             });
         });
-        let Err(error) = started else { return Poll::Pending };
+        let Err(error) = started else { return self.poll_stream(context) };
         self.streams.update(|streams| streams.beginning -= 1);
         Poll::Ready(Err(AcceptError::Failed(error)))
     }

@@ -4,13 +4,14 @@
 
 mod common;
 
-use std::fs;
-use std::sync::{Arc, Mutex};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex, mpsc};
+use std::{fs, io, thread};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
-    ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, ListenOptions, Listener, LossModel,
-    Options, preset, registry,
+    AcceptError, ByteWriter, Connection, ConnectionError, ConnectionOptions, Endpoint, ListenOptions,
+    Listener, LossModel, Options, Url, preset, registry,
 };
 
 use common::{TIMEOUT, exchange};
@@ -100,6 +101,54 @@ fn a_server_connects_to_others_by_the_socket_of_its_listener() {
     assert_eq!(pairs[0].1.peer(), first.local_addr());
     pairs[0].0.close(TIMEOUT).unwrap();
     exchange(&pairs[1].0, &pairs[1].1, "goes on");
+}
+
+/// A port by which one client reaches the server over TCP, and nobody over UDP.
+fn without_udp(server: SocketAddr) -> u16 {
+    let (tcp, udp) = loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+            break (tcp, udp);
+        }
+    };
+    let port = tcp.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut here = tcp.accept().unwrap().0;
+        let mut there = TcpStream::connect(server).unwrap();
+        let (mut answers, mut to) = (there.try_clone().unwrap(), here.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut answers, &mut to));
+        let _ = io::copy(&mut here, &mut there);
+        drop(udp);
+    });
+    port
+}
+
+#[test]
+fn a_client_whose_udp_is_blocked_does_not_hold_up_the_next_one() {
+    let listener = listener("127.0.0.1:0");
+    let url: Url = listener.url("127.0.0.1").parse().unwrap();
+    let blocked = Url { port: without_udp(listener.local_addr()), ..url.clone() };
+    let open = |url: Url| {
+        ByteWriter::open(&url.to_string(), &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
+    };
+    let (begins, beginning) = mpsc::channel();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            let first = open(blocked);
+            begins.send(()).unwrap();
+            first
+        });
+        let accepted = scope.spawn(|| {
+            let next = listener.accept_any().wait_for(TIMEOUT);
+            [next, listener.accept_any().wait_for(TIMEOUT)]
+        });
+        beginning.recv().unwrap();
+        let _second = open(url);
+        let [next, last] = accepted.join().unwrap();
+        assert!(next.is_ok(), "{next:?}");
+        assert!(matches!(last, Err(AcceptError::Failed(_))), "{last:?}");
+        drop(first.join().unwrap());
+    });
 }
 
 #[test]

@@ -66,14 +66,15 @@ pub struct Outgoing {
     pub sent: usize,
 }
 
-/// Where the user's end of a stack takes messages. Called on the data path: it must not block.
+/// Where the user's end of a stack takes messages. Called on the data path: it must not block, nor use the connection
+/// that calls it, which is locked.
 pub trait MessageSink: Send {
     /// A whole message.
     fn message(&mut self, now: Time, id: u64, data: &[u8]);
 }
 
 /// Where messages come from without being queued: they are written straight into the packet that carries them.
-/// Called on the data path: it must not block.
+/// Called on the data path: it must not block, nor use the connection that calls it, which is locked.
 pub trait MessageSource: Send {
     /// Writes the next message, of at most `into.len()` bytes, and returns its length; `None` if there is none now.
     fn next(&mut self, now: Time, into: &mut [u8]) -> Option<usize>;

@@ -5,6 +5,8 @@
 
 mod asynch;
 mod bbr;
+#[cfg(test)]
+mod borders;
 mod cause_aware;
 mod cubic;
 mod delivery;

@@ -11,6 +11,8 @@ use haul_stack::{
 };
 
 pub(crate) const TAG: usize = 8;
+/// After so long timestamps in packets begin anew.
+pub(crate) const WRAP: Span = Span::from_micros(1 << 32);
 
 /// A tag that is a checksum over the packet and its number.
 #[derive(Debug)]
@@ -138,10 +140,20 @@ pub(crate) struct Run {
     /// How many changes each end has begun.
     pub(crate) begun: [usize; 2],
     pub(crate) cuts: Cuts,
+    /// What each end's own clock is ahead of the path's.
+    clocks: [Span; 2],
     in_transit: BinaryHeap<Reverse<InTransit>>,
     whims: Whims,
     rng: Rng,
     number: u64,
+}
+
+/// What the clock of each end shows at the start: shortly before or after timestamps of 32 bits, in microseconds, wrap
+/// or are half through.
+fn clocks(seed: u64) -> [Span; 2] {
+    let mut rng = Rng::from_seed(seed ^ 0xC10C);
+    let mut clock = || WRAP / 2 * rng.below(8) + Span::from_millis(rng.below(1_000));
+    [clock(), clock()].map(|clock| clock.saturating_sub(Span::from_millis(rng.below(3_000))))
 }
 
 impl Run {
@@ -150,6 +162,7 @@ impl Run {
     }
 
     pub(crate) fn with_ends(compiled: &Arc<CompiledStack>, whims: Whims, seed: u64, ends: [Ends; 2]) -> Self {
+        let clocks = clocks(seed);
         let make = |initiator, ends| {
             let setup = Setup {
                 initiator,
@@ -157,7 +170,7 @@ impl Run {
                 keys: Some((Box::new(Checksum), Box::new(Checksum))),
                 initial_rtt: Span::from_millis(40),
                 ends,
-                ..Setup::new(Time::ZERO)
+                ..Setup::new(Time::ZERO + clocks[usize::from(!initiator)])
             };
             Stack::new(compiled.clone(), setup).unwrap()
         };
@@ -171,6 +184,7 @@ impl Run {
             changes: Vec::new(),
             begun: [0; 2],
             cuts: Cuts::default(),
+            clocks,
             in_transit: BinaryHeap::new(),
             whims,
             rng: Rng::from_seed(seed),
@@ -223,8 +237,9 @@ impl Run {
                 if self.cuts.awake(end, now) > now {
                     continue;
                 }
-                if self.ends[end].deadline().is_some_and(|d| d.at <= now) {
-                    self.ends[end].on_deadline(now);
+                let local = now + self.clocks[end];
+                if self.ends[end].deadline().is_some_and(|d| d.at <= local) {
+                    self.ends[end].on_deadline(local);
                 }
                 self.drain(now, end);
             }
@@ -233,13 +248,15 @@ impl Run {
 
     /// When an end's deadline is served, which it may have been already at `now` while nothing could leave.
     fn due(&self, end: usize, now: Time) -> Option<Time> {
-        let at = self.cuts.awake(end, self.ends[end].deadline()?.at.max(now));
+        let at = self.cuts.awake(end, (self.ends[end].deadline()?.at - self.clocks[end]).max(now));
         let choked = &self.cuts.choked[end];
         Some(if at <= now && choked.contains(&now) { self.cuts.awake(end, choked.end) } else { at })
     }
 
     fn send(&mut self, now: Time, order: Order) {
-        if let Ok(id) = self.ends[order.end].send(now, &order.body, SendOptions::default()) {
+        if let Ok(id) =
+            self.ends[order.end].send(now + self.clocks[order.end], &order.body, SendOptions::default())
+        {
             self.sent[order.end].push((id, order.body));
         }
     }
@@ -247,7 +264,7 @@ impl Run {
     fn change(&mut self, now: Time, change: &Change) {
         let stack = &mut self.ends[change.end];
         let recipe = (change.to)(stack.recipe());
-        if stack.reconfigure(now, &recipe).is_ok() {
+        if stack.reconfigure(now + self.clocks[change.end], &recipe).is_ok() {
             self.begun[change.end] += 1;
         }
     }
@@ -262,18 +279,19 @@ impl Run {
             ecn: Ecn::NotEct,
             socket_drops: None,
         };
-        self.ends[packet.to].on_receive(now, &mut received);
+        self.ends[packet.to].on_receive(now + self.clocks[packet.to], &mut received);
         self.drain(now, packet.to);
     }
 
     fn drain(&mut self, now: Time, end: usize) {
+        let local = now + self.clocks[end];
         let mut slot = vec![0xAA; 65_536];
         let mut batches = 0;
         while !self.cuts.choked[end].contains(&now) {
             // One end sends as sessions do, the other as connections do.
             let sent = match end {
-                0 => self.ends[end].poll_transmit(now, &mut slot),
-                _ => self.ends[end].poll_transmit_coalesced(now, &mut slot).map(Coalesced::batch),
+                0 => self.ends[end].poll_transmit(local, &mut slot),
+                _ => self.ends[end].poll_transmit_coalesced(local, &mut slot).map(Coalesced::batch),
             };
             let Some(sent) = sent else { break };
             batches += 1;

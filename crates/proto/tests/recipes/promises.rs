@@ -4,12 +4,12 @@ use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
 use proptest::prelude::*;
 
-use crate::channel::{Change, Cuts, Order, Run, Whims};
+use crate::channel::{Change, Cuts, Order, Run, WRAP, Whims};
 use crate::generator::{any_recipe, other_parameters};
 
 /// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is
-/// lost, hours pass.
-const CAP: Time = Time::from_nanos(100_000_000_000_000);
+/// lost, hours pass. Pauses of the application take as long.
+const CAP: Time = Time::from_nanos(1_000_000_000_000_000);
 /// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
 /// Shorter than the time for which a sender that is not told what has come keeps segments.
@@ -24,12 +24,17 @@ fn orders(seed: u64) -> Vec<Order> {
     let count = 5 + rng.below(60);
     // All at once, or one by one.
     let stretch = if rng.chance(0.5) { 1_000_000_000 } else { 20_000_000 };
+    let mut pause = 0;
     (0..count)
         .map(|_| {
+            if rng.chance(0.02) {
+                // The application sends nothing until timestamps begin anew, or are half through.
+                pause += (WRAP / 2 * (1 + rng.below(3))).as_nanos() - rng.below(100_000_000);
+            }
             let longest = if rng.chance(0.3) { 8_000 } else { 200 };
             let mut body = vec![0; 12 + rng.below(longest) as usize];
             rng.fill(&mut body);
-            Order { at: Time::from_nanos(rng.below(stretch)), end: rng.below(2) as usize, body }
+            Order { at: Time::from_nanos(pause + rng.below(stretch)), end: rng.below(2) as usize, body }
         })
         .collect()
 }

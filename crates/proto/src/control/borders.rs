@@ -1,0 +1,85 @@
+//! Laws whose parameters stand at the borders of their ranges.
+
+use haul_base::{Rate, Span};
+use haul_stack::{ParameterKind, ParameterSpec};
+
+use super::registry::own_laws;
+use super::testing::{Harness, Loss, PathModel, config};
+use super::{ControllerError, LONGEST_HOLD, LawRegistration, MIN_WINDOW, Permit};
+
+const CEILING: Rate = Rate::from_mbps(95);
+
+fn borders(spec: &ParameterSpec) -> Vec<String> {
+    let nanos = |span: Span| format!("{}ns", span.as_nanos());
+    let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+    match spec.kind {
+        ParameterKind::Rate => texts(&["1bit", "unlimited"]),
+        ParameterKind::Bytes => texts(&["0B", "1000GB"]),
+        ParameterKind::Span => texts(&["0ns", "1000s"]),
+        ParameterKind::RateIn(least, most) => vec![least.exact(), most.exact()],
+        ParameterKind::BytesIn(least, most) => vec![format!("{}B", least.0), format!("{}B", most.0)],
+        ParameterKind::SpanIn(least, most) => vec![nanos(least), nanos(most)],
+        ParameterKind::Integer(least, most) => vec![least.to_string(), most.to_string()],
+        ParameterKind::Number(least, most) => vec![least.to_string(), most.to_string()],
+        ParameterKind::Flag => texts(&["false", "true"]),
+        ParameterKind::Choice(words) => texts(words),
+        ParameterKind::Text => Vec::new(),
+    }
+}
+
+type Given = Vec<(&'static str, String)>;
+
+/// Each parameter at each border, the others as they are by default; then all at their first border, and at their last.
+fn cases(law: &LawRegistration) -> Vec<Given> {
+    let values = || law.parameters.iter().map(|spec| (spec.name, borders(spec)));
+    let each = values().flat_map(|(name, values)| values.into_iter().map(move |value| vec![(name, value)]));
+    let first = values().filter_map(|(name, values)| Some((name, values.into_iter().next()?))).collect();
+    let last = values().filter_map(|(name, mut values)| Some((name, values.pop()?))).collect();
+    each.chain([first, last]).collect()
+}
+
+fn run_for(run: &mut Harness, span: Span, what: &str) {
+    for _ in 0..50 {
+        run.run_for(span / 50);
+        match run.law.permit() {
+            Permit::Go(limits) => {
+                assert!(limits.rate > Rate::ZERO && limits.rate <= CEILING, "{what}: {limits:?}");
+                assert!((1_472..=65_507).contains(&limits.burst), "{what}: {limits:?}");
+                assert!(limits.window.is_none_or(|window| window >= MIN_WINDOW), "{what}: {limits:?}");
+            }
+            Permit::Hold(until) => assert!(until <= run.now + LONGEST_HOLD, "{what} holds until {until:?}"),
+        }
+    }
+}
+
+/// A path that loses, becomes ten times as long, is not used for ten minutes and is as it was before.
+fn run_case(law: &LawRegistration, given: &Given) {
+    let what = format!("{} {given:?}", law.name);
+    let texts: Vec<_> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let built = match law.build(&texts, &config(Some(CEILING))) {
+        // What does not go together is refused with the reason.
+        Err(ControllerError::Unsuitable { .. }) => return,
+        built => built.unwrap(),
+    };
+    let path = PathModel { loss: Loss::Random(0.01), chunk: 10_000_000, ..PathModel::default() };
+    let mut run = Harness::new(built, path);
+    let (before, seconds) = (run.path.rtt, Span::from_secs(1));
+    run_for(&mut run, seconds, &what);
+    run.path.rtt = before * 10;
+    run_for(&mut run, seconds, &what);
+    (run.path.rtt, run.has_data) = (before, false);
+    run_for(&mut run, Span::from_secs(600), &what);
+    (run.has_data, run.path.loss) = (true, Loss::None);
+    let sent = run.sent_bytes();
+    run_for(&mut run, seconds * 5, &what);
+    assert!(run.sent_bytes() > sent, "{what} sends nothing after a pause");
+}
+
+#[test]
+fn laws_at_the_borders_of_their_parameters_keep_their_limits_sane_and_go_on_after_a_pause() {
+    for law in own_laws() {
+        for given in cases(law) {
+            run_case(law, &given);
+        }
+    }
+}
