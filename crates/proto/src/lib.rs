@@ -22,7 +22,7 @@ mod rtt;
 pub use haul_diagnosis::Model as LossModel;
 pub use haul_stack::{
     Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Part, Seal,
-    Unauthentic,
+    SourceWait, Unauthentic,
 };
 
 pub use bulk::{

@@ -30,6 +30,10 @@ const TO_FILL: f64 = 20.0;
 /// that then collapses loses some sixty times as many.
 const RANDOM_SHARE: f64 = 0.01;
 
+/// A receiver that has not said for more round trips than this, altogether, what it wants looks at what it has, and that
+/// is what takes long. Our choice: a set takes one or two answers, and each some round trips at most.
+const PROMPT_ANSWERS: u64 = 10;
+
 /// What a sender says that waited for its controller.
 const PATH: &str = "path";
 
@@ -148,13 +152,13 @@ pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, soc
 
 /// Names where most of the time went.
 fn most_time(evidence: &LimitEvidence) -> Limit {
-    let Waiting { ceiling, quota, receiver, source, acknowledgement, busy, .. } = evidence.waiting;
+    let Waiting { ceiling, quota, receiver, source, acknowledgement, wants, busy, .. } = evidence.waiting;
     let path = for_path(&evidence.waiting);
-    let sending = [path, ceiling, quota, receiver, source, acknowledgement, busy];
+    let sending = [path, ceiling, quota, receiver, source, acknowledgement, wants, busy];
     let sending = sending.into_iter().fold(Span::ZERO, |a, b| a + b);
     let settling = evidence.elapsed.saturating_sub(sending);
     let share = |span: Span| span.as_secs_f64() / (sending + settling).as_secs_f64().max(1e-9);
-    let most = [path, ceiling, quota, receiver, source, busy, settling, acknowledgement];
+    let most = [path, ceiling, quota, receiver, source, wants, busy, settling, acknowledgement];
     let most = most.into_iter().max().unwrap_or_default();
     let found =
         |what, span, words: &str| limit(what, format!("{words} for {} of the time", percent(share(span))));
@@ -166,6 +170,14 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         }
         _ if most == receiver => found("receiver_storage", receiver, "writing was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
+        _ if most == wants && wants <= evidence.min_rtt * PROMPT_ANSWERS => {
+            found("round_trips", wants, "what else the receiver wants was awaited")
+        }
+        _ if most == wants => found(
+            "receiver_storage",
+            wants,
+            "the receiver looked at what it has, and had not said what it wants,",
+        ),
         _ if most == settling => found(
             "receiver_storage",
             settling,
@@ -366,6 +378,10 @@ mod tests {
         assert_eq!(name(Waiting { window: seconds(2.0), pacer: seconds(7.0), ..base }), "path");
         assert_eq!(name(Waiting { acknowledgement: seconds(9.0), ..base }), "round_trips");
         assert_eq!(name(Waiting { quota: seconds(6.0), pacer: seconds(3.0), ..base }), "receiver_share");
+        assert_eq!(name(Waiting { wants: seconds(9.0), ..base }), "receiver_storage");
+        let far =
+            LimitEvidence { min_rtt: seconds(1.0), ..evidence(Waiting { wants: seconds(9.0), ..base }) };
+        assert_eq!(limit_of_sender(&far).unwrap().what, "round_trips");
     }
 
     #[test]

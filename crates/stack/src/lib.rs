@@ -42,7 +42,7 @@ pub use message::{
     Buffer, Delivery, MessageSink, MessageSource, Outgoing, Pool, SendOptions, SendQueue, Submission, Verdict,
 };
 pub use name::Name;
-pub use object::{Available, ObjectSink, ObjectSource};
+pub use object::{Available, ObjectSink, ObjectSource, SourceWait};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::{MicroProtocol, ProtocolStats, caught};
 pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};

@@ -11,6 +11,17 @@ pub struct Available {
     pub end: bool,
 }
 
+/// What a source waits for that has nothing to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceWait {
+    /// Its storage, or whoever writes into it.
+    Storage,
+    /// Nothing: what comes next is being worked on here, and the processor is too slow.
+    Work,
+    /// The receiver, who has not said yet what it wants next.
+    Receiver,
+}
+
 /// Where the sender machine reads the object. Called on the data path: it must not block.
 pub trait ObjectSource: Send {
     /// How much can be read now.
@@ -25,10 +36,9 @@ pub trait ObjectSource: Send {
         false
     }
 
-    /// Whether what comes next is being worked on here, and not waited for: then it is the processor that is too slow,
-    /// and no storage.
-    fn is_at_work(&mut self) -> bool {
-        false
+    /// Why there is nothing to read, while that is so.
+    fn waits_for(&mut self) -> SourceWait {
+        SourceWait::Storage
     }
 
     /// Everything below `offset` has been delivered and will not be read again.

@@ -51,3 +51,21 @@ fn a_slow_disk_of_the_sender_is_named_and_slow_work_is_not_called_a_disk() {
     // The data path waits as long, but for a thread that is at work.
     limit_is("sender_cpu", &format!("{DISK} of work"));
 }
+
+/// The sender has nothing to send until the receiver, who reads what it has, says what it wants.
+#[test]
+fn a_slow_disk_of_a_receiver_that_compares_is_named() {
+    let Some(net) = Net::new(Mtu::Ethernet) else { return };
+    let (here, root) = (directory(), directory());
+    for (place, changed) in [(&here, 0), (&root, 100)] {
+        for number in 0..20 {
+            let seed = if number % 8 == 3 { number + changed } else { number };
+            file(&place.path().join(format!("tree/{number}")), seed, 4 << 20);
+        }
+    }
+    let server = Server::start_slow(&net, root.path(), DISK);
+    let mut command = haul(&net.client, ["cp", "--json", "--sync", "none", "--checksum"]);
+    let copy = Running::start(command.arg(here.path().join("tree")).arg(server.at("")));
+    let json: serde_json::Value = serde_json::from_str(&copy.wait(LIMIT).exits(0).stdout).unwrap();
+    assert_eq!((&json["files"], &json["limited_by"]), (&3.into(), &"receiver_storage".into()), "{json}");
+}

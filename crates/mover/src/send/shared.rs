@@ -152,12 +152,12 @@ impl Job for Shared {
             Stage::Delivery
         } else if ended {
             Stage::Completion
-        } else if !self.is_idle() {
-            Stage::Reading
-        } else if self.progress.all_known() {
+        } else if self.waits_for_receiver() {
             Stage::Wants
-        } else {
+        } else if self.is_idle() {
             self.listing
+        } else {
+            Stage::Reading
         }
     }
 }
@@ -291,6 +291,11 @@ impl Shared {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.idle.load(Ordering::Acquire)
+    }
+
+    /// Whether all that the receiver wants so far has been read, and only it knows what comes next.
+    pub(crate) fn waits_for_receiver(&self) -> bool {
+        self.is_idle() && self.progress.all_known()
     }
 
     pub(crate) fn publish(&self, block: Block) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
 
-use haul_proto::{Available, ObjectSource};
+use haul_proto::{Available, ObjectSource, SourceWait};
 use rustix::fs::OFlags;
 
 use crate::identity::FileId;
@@ -105,8 +105,14 @@ impl ObjectSource for FileSource {
         self.shared.is_idle()
     }
 
-    fn is_at_work(&mut self) -> bool {
-        !self.shared.disk_is_slow()
+    fn waits_for(&mut self) -> SourceWait {
+        if self.shared.waits_for_receiver() {
+            SourceWait::Receiver
+        } else if self.shared.disk_is_slow() {
+            SourceWait::Storage
+        } else {
+            SourceWait::Work
+        }
     }
 
     fn release(&mut self, offset: u64) {

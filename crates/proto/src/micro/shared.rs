@@ -160,6 +160,8 @@ pub enum WaitingFor {
     Late,
     /// Everything is sent; the last acknowledgements are on their way.
     Acknowledgement,
+    /// All that the receiver wants so far is sent; what else it wants, it has not said yet.
+    Wants,
 }
 
 /// Time spent waiting, by reason, since the start.
@@ -179,6 +181,8 @@ pub struct Waiting {
     pub source: Span,
     /// For the last acknowledgements.
     pub acknowledgement: Span,
+    /// For what else the receiver wants.
+    pub wants: Span,
     /// Not waiting: time in which the sender itself was the limit, at work or without a processor.
     pub busy: Span,
 }
@@ -195,6 +199,7 @@ impl Waiting {
             receiver: self.receiver.saturating_sub(before.receiver),
             source: self.source.saturating_sub(before.source),
             acknowledgement: self.acknowledgement.saturating_sub(before.acknowledgement),
+            wants: self.wants.saturating_sub(before.wants),
             busy: self.busy.saturating_sub(before.busy),
         }
     }
@@ -291,6 +296,7 @@ impl Clock {
             Some(WaitingFor::Receiver) => &mut self.waiting.receiver,
             Some(WaitingFor::Source) => &mut self.waiting.source,
             Some(WaitingFor::Acknowledgement) => &mut self.waiting.acknowledgement,
+            Some(WaitingFor::Wants) => &mut self.waiting.wants,
         };
         *account = *account + now.since(self.since);
         self.since = now;

@@ -5,7 +5,7 @@ use std::any::Any;
 use haul_base::Time;
 use haul_stack::{
     Attribute, Available, Batch, Context, Declaration, Event, EventId, Kind, Order, Resolution, SEND_PERMIT,
-    SendPermit, SharedValue, StackEvent, U48,
+    SendPermit, SharedValue, SourceWait, StackEvent, U48,
 };
 
 use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
@@ -238,10 +238,15 @@ impl ObjectSender {
     }
 }
 
-/// Waiting for a source that is at work itself is work of the sender.
-fn note_wait(reason: WaitingFor, clock: SharedValue<Clock>, context: &mut Context<'_>) {
+/// Waiting for a source that is at work itself is work of the sender; the source may also wait for the receiver.
+fn note_wait(mut reason: WaitingFor, clock: SharedValue<Clock>, context: &mut Context<'_>) {
     let now = context.now();
-    let source = context.ends().object_source.as_mut();
-    let is_work = reason == WaitingFor::Source && source.is_some_and(|source| source.is_at_work());
-    context.shared(clock).wait(now, if is_work { WaitingFor::Work } else { reason });
+    if let (WaitingFor::Source, Some(source)) = (reason, &mut context.ends().object_source) {
+        reason = match source.waits_for() {
+            SourceWait::Storage => WaitingFor::Source,
+            SourceWait::Work => WaitingFor::Work,
+            SourceWait::Receiver => WaitingFor::Wants,
+        };
+    }
+    context.shared(clock).wait(now, reason);
 }

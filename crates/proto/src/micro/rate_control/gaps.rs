@@ -25,7 +25,13 @@ impl Gaps {
         let idle = now.since(std::mem::replace(&mut self.sent_at, now));
         let had_nothing = matches!(
             clock.reason(),
-            Some(WaitingFor::Source | WaitingFor::Work | WaitingFor::Receiver | WaitingFor::Acknowledgement)
+            Some(
+                WaitingFor::Source
+                    | WaitingFor::Work
+                    | WaitingFor::Receiver
+                    | WaitingFor::Acknowledgement
+                    | WaitingFor::Wants
+            )
         );
         let was_absent = clock.take_absence() > ABSENCE.max(rtt / ABSENCE_DIVISOR);
         was_absent || (had_nothing && idle >= IDLE)
