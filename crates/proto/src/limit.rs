@@ -30,9 +30,9 @@ const TO_FILL: f64 = 20.0;
 /// that then collapses loses some sixty times as many.
 const RANDOM_SHARE: f64 = 0.01;
 
-/// A receiver that has not said for more round trips than this, altogether, what it wants looks at what it has, and that
-/// is what takes long. Our choice: a set takes one or two answers, and each some round trips at most.
-const PROMPT_ANSWERS: u64 = 10;
+/// If the sender has waited for the receiver's requests for more round trips than this in all, the path is not the
+/// reason: the receiver was comparing files. Our choice: a file set takes one or two requests of a few round trips.
+const MAX_REQUEST_RTTS: u64 = 10;
 
 /// What a sender says that waited for its controller.
 const PATH: &str = "path";
@@ -170,14 +170,12 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         }
         _ if most == receiver => found("receiver_storage", receiver, "writing was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
-        _ if most == wants && wants <= evidence.min_rtt * PROMPT_ANSWERS => {
-            found("round_trips", wants, "what else the receiver wants was awaited")
+        _ if most == wants && wants <= evidence.min_rtt * MAX_REQUEST_RTTS => {
+            found("round_trips", wants, "the sender waited for the receiver's next request")
         }
-        _ if most == wants => found(
-            "receiver_storage",
-            wants,
-            "the receiver looked at what it has, and had not said what it wants,",
-        ),
+        _ if most == wants => {
+            found("receiver_storage", wants, "the receiver was comparing files, and requested nothing,")
+        }
         _ if most == settling => found(
             "receiver_storage",
             settling,

@@ -27,7 +27,7 @@ use crate::transfer::{
     next_client,
 };
 
-/// Any address, and one from the block for documentation (RFC 5737, RFC 3849), where nothing is sent.
+/// For each family the wildcard address, and one reserved for documentation (RFC 5737, RFC 3849). Nothing is sent.
 const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
 /// A server without clients has 20 files open, and a session of large files takes 8 at least.

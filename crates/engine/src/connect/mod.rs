@@ -189,9 +189,9 @@ async fn reach(
     Ok(Reached { channel, local, peer, secrets, round_trip, hello })
 }
 
-/// A TLS connection with the server of `url`, and a round trip of its path. TCP and TLS may each take `timeout`. TLS has
-/// half of it at first, on a long path four round trips; then another connection is tried: if the first packets of one are
-/// lost, TCP repeats them after 3, 6 and 12 s (RFC 6298, section 5.7).
+/// Opens a TLS connection to the server of `url` and measures a round trip. TCP and TLS may each take `timeout`. If TLS
+/// takes longer than half of it and than four round trips, a new connection is tried: TCP that has lost its SYN repeats
+/// what it loses next only after 3, 6 and 12 s (RFC 6298, section 5.7).
 async fn secure_connection(
     url: &HaulUrl,
     timeout: Duration,
@@ -201,15 +201,16 @@ async fn secure_connection(
     let (mut tcp, mut connected) = dial(&url.host, &addresses, timeout, readiness).await?;
     let until = after(timeout);
     loop {
-        let patience = (timeout / 2).max((connected * 4).into());
-        if let Some((tls, exchanged)) = secure(url, &tcp, after(patience).min(until), readiness).await? {
+        let attempt_timeout = (timeout / 2).max((connected * 4).into());
+        let deadline = after(attempt_timeout).min(until);
+        if let Some((tls, exchanged)) = secure(url, &tcp, deadline, readiness).await? {
             return Ok((tcp, tls, round_trip(exchanged, connected)));
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(explain(url, HandshakeError::TimedOut));
         }
-        tracing::debug!("the TLS handshake takes long; another connection is tried");
+        tracing::debug!("the TLS handshake timed out; trying a new connection");
         (tcp, connected) = dial(&url.host, &addresses, left, readiness).await?;
     }
 }

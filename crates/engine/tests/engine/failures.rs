@@ -108,15 +108,15 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn a_first_connection_that_is_stuck_is_followed_by_another() {
+fn a_handshake_without_an_answer_is_tried_on_another_connection() {
     let listener = listener(HOST);
-    let entrance = TcpListener::bind((HOST, 0)).unwrap();
-    let url = url_with_port(&listener, entrance.local_addr().unwrap().port());
+    let proxy = TcpListener::bind((HOST, 0)).unwrap();
+    let url = url_with_port(&listener, proxy.local_addr().unwrap().port());
     let server = listener.local_addr();
-    let path = std::thread::spawn(move || {
-        // Of the first connection nothing gets through; the second is relayed until either end has gone.
-        let (_stuck, _) = entrance.accept().unwrap();
-        let (client, _) = entrance.accept().unwrap();
+    let relay = std::thread::spawn(move || {
+        // The first connection is accepted and never served; the second is relayed until either end closes.
+        let (_silent, _) = proxy.accept().unwrap();
+        let (client, _) = proxy.accept().unwrap();
         let server = TcpStream::connect(server).unwrap();
         let copy = |mut from: TcpStream, mut to: TcpStream| move || std::io::copy(&mut from, &mut to);
         let there = copy(client.try_clone().unwrap(), server.try_clone().unwrap());
@@ -125,11 +125,11 @@ fn a_first_connection_that_is_stuck_is_followed_by_another() {
     });
     let mut wanted = options(Request::Check);
     wanted.timeout = Duration::from_secs(4);
-    // It has reached the server, which nobody lets decide.
+    // The handshake is complete; no application accepts the request.
     let error = connect(&url, wanted).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
     drop(listener);
-    path.join().unwrap();
+    relay.join().unwrap();
 }
 
 #[test]

@@ -38,9 +38,9 @@ const READ: [&str; 18] = [
     "/var/lib/sss/mc",
 ];
 
-/// What is of `/proc` in [`READ`], held open: a rule is for an inode, and `/proc` makes another one when the kernel, short of
-/// memory, has let go of a name that nothing uses.
-static IN_USE: LazyLock<Vec<OwnedFd>> = LazyLock::new(|| {
+/// Open descriptors of what [`READ`] has of `/proc`. A Landlock rule names an inode; without these, the kernel may
+/// reclaim an unused one when memory is short, and procfs then makes another, for which there is no rule.
+static PROC_FILES: LazyLock<Vec<OwnedFd>> = LazyLock::new(|| {
     let of_proc = READ.iter().filter(|path| path.starts_with("/proc/"));
     of_proc.filter_map(|path| open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()).collect()
 });
@@ -88,7 +88,7 @@ pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer)
 }
 
 fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError> {
-    LazyLock::force(&IN_USE);
+    LazyLock::force(&PROC_FILES);
     let status = Ruleset::default()
         // Without this right, no file could be renamed or linked into another directory of the root.
         .set_compatibility(CompatLevel::HardRequirement)
