@@ -27,8 +27,8 @@ pub use control::Control;
 pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
 pub use error::{EngineError, SharedIoError};
 pub use haul_proto::connection::{
-    ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms,
-    default_settings, offer,
+    ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms, ceiling,
+    offer, take_parameters,
 };
 pub use haul_proto::{Counters, Sending};
 pub use haul_wire::secret::Secret;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Bytes, Ecn, Span};
-use haul_proto::LossModel;
 use haul_proto::connection::{Challenge, FrameKeys, Opener, PathProbe, Sealer, canonical};
+use haul_proto::{ChosenLaw, LossModel};
 use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, SendError, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
@@ -99,6 +99,12 @@ impl Session {
         self.recipe.parts.iter().find(|part| part.name == "rate_control").cloned()
     }
 
+    /// Name of the control law that the recipe begins with; empty if it has none.
+    pub fn controller(&self) -> String {
+        let law = self.law().and_then(|law| ChosenLaw::check(&law).ok());
+        law.map(|law| law.controller().to_owned()).unwrap_or_default()
+    }
+
     /// How packets are protected.
     pub fn cipher(&self) -> Cipher {
         self.cipher
@@ -143,8 +149,7 @@ pub const SOCKET_BUFFER: [Bytes; 2] = [Bytes(64 << 10), Bytes(256 << 20)];
 /// How a session's UDP socket is opened.
 pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let offload = if settings.offload { Offload::Auto } else { Offload::Off };
-    let asked = settings.extra.iter().find(|(key, _)| key == "socket_buffer");
-    let buffer = asked.and_then(|(_, bytes)| bytes.parse().ok()).map_or(Options::DEFAULT_BUFFER, Bytes);
+    let buffer = settings.socket_buffer.map_or(Options::DEFAULT_BUFFER, Bytes);
     let [least, most] = SOCKET_BUFFER;
     let buffer = buffer.clamp(least, most);
     Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }

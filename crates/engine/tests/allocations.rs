@@ -7,8 +7,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use haul_base::Piece;
-use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect, default_settings};
-use haul_proto::connection::{Opener, Sealer};
+use haul_engine::{ConnectOptions, Counters, ListenOptions, Listener, Waker, connect};
+use haul_proto::connection::{Opener, Sealer, settings_for};
+use haul_proto::presets::preset;
 use haul_proto::{Available, ObjectSink, ObjectSource, Open, Seal};
 use haul_wire::control::{Cipher, Request, Settings};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, Stats, StatsAlloc};
@@ -84,7 +85,9 @@ impl ObjectSink for Nowhere {
 }
 
 fn settings() -> Settings {
-    Settings { controller: "delivery".to_owned(), ..default_settings() }
+    let mut recipe = preset("bulk").and_then(Result::ok).expect("it is shipped");
+    recipe.set("rate_control.controller", "delivery").expect("it has a law");
+    settings_for(&recipe, None).expect("it carries an object")
 }
 
 /// Sends 768 MiB over loopback and counts what the whole process allocates on the way. The control channel may:

@@ -172,11 +172,8 @@ fn open<S: Send + 'static>(
 
 /// The settings of a session that runs this recipe.
 fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError> {
-    let mut settings = settings_for(recipe, options.rate)?;
-    settings.offload = options.offload;
-    let buffer = options.socket_buffer.map(|bytes| ("socket_buffer".to_owned(), bytes.0.to_string()));
-    settings.extra.extend(buffer);
-    Ok(settings)
+    let socket_buffer = options.socket_buffer.map(|bytes| bytes.0);
+    Ok(Settings { offload: options.offload, socket_buffer, ..settings_for(recipe, options.rate)? })
 }
 
 impl ByteWriter {

@@ -10,8 +10,7 @@ use haulage::RecipeError;
 use crate::config::{ConfigRow, Origin, Setting};
 use crate::fault::{self, Fault};
 
-use parameters::IN_STACKS;
-pub(crate) use parameters::{PARAMETERS, Parameter, Settings, parameter_names, session_key};
+pub(crate) use parameters::{IN_STACKS, PARAMETERS, Parameter, Settings, parameter_names, session_key};
 pub(crate) use presets::Preset;
 use presets::STACKS;
 

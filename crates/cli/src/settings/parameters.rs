@@ -3,7 +3,7 @@
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_engine::SOCKET_BUFFER;
 use haul_proto::law_names;
-use haul_wire::control::{BenchLimit, Cipher, MAX_RATE_BPS, Settings as WireSettings};
+use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 
 use crate::config::{Origin, truth};
 use crate::fault::{self, Fault};
@@ -31,14 +31,10 @@ impl Settings {
     /// What a client asks for, as it travels.
     pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
         WireSettings {
-            chunk_bytes: self.chunk.0,
-            controller: self.controller.to_owned(),
-            rate_bps: self.rate.map(Rate::as_bps),
-            offload: self.offload,
-            feedback_interval_us: self.feedback_interval.as_micros() as u32,
-            bench_limit,
             recipe: Some(haul_engine::offer(&self.stack)),
-            extra: vec![("socket_buffer".to_owned(), self.socket_buffer.0.to_string())],
+            offload: self.offload,
+            socket_buffer: Some(self.socket_buffer.0),
+            bench_limit,
         }
     }
 
@@ -86,7 +82,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         key: "rate",
         help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited for none".to_owned(),
         set: |s, v| {
-            let [low, high] = [1, MAX_RATE_BPS].map(Rate::from_bps);
+            let [low, high] = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
             s.rate = if v == "unlimited" { None } else { Some(within(v, low, high)?) };
             Ok(())
         },
@@ -140,7 +136,7 @@ fn crypto_name(crypto: Option<Cipher>) -> &'static str {
 }
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.
-pub(super) const IN_STACKS: [(&str, &str); 4] = [
+pub(crate) const IN_STACKS: [(&str, &str); 4] = [
     ("object.chunk", "chunk"),
     ("bitmap_ack.interval", "feedback_interval"),
     ("rate_control.controller", "controller"),

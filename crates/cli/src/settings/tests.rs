@@ -225,12 +225,17 @@ proptest! {
 
 #[test]
 fn settings_travel_unchanged() {
-    let mut ours = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-    ours.rate = Some(Rate::from_mbps(5));
-    ours.feedback_interval = Span::from_millis(3);
-    let theirs = ours.asked(BenchLimit::Unlimited);
-    assert_eq!((theirs.rate_bps, theirs.feedback_interval_us), (Some(5_000_000), 3_000));
-    assert_eq!((theirs.chunk_bytes, theirs.controller.as_str()), (100_000_000, "bbr"));
+    let wanted = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
+    let theirs = build(&wanted).unwrap().settings.asked(BenchLimit::Bytes(7));
+    let recipe = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
+    let law = |parameter| recipe.get("rate_control", parameter);
+    assert_eq!((law("rate"), law("controller")), (Some("5Mbit"), Some("bbr")));
+    assert_eq!(
+        (recipe.get("bitmap_ack", "interval"), recipe.get("object", "chunk")),
+        (Some("3ms"), Some("100MB"))
+    );
+    assert_eq!((theirs.offload, theirs.socket_buffer), (true, Some(1 << 20)));
+    assert_eq!(theirs.bench_limit, BenchLimit::Bytes(7));
 }
 
 #[test]
@@ -238,8 +243,8 @@ fn what_a_preset_says_of_the_transport_is_offered() {
     let ours = Recipe::build(&Preset::find("rbudp").unwrap(), &[]).unwrap().settings;
     let theirs = ours.asked(BenchLimit::Unlimited);
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
-    assert_eq!(offered.name, "rbudp");
-    assert_eq!((theirs.controller.as_str(), theirs.rate_bps), ("fixed", Some(900_000_000)));
+    let law = |parameter| offered.get("rate_control", parameter);
+    assert_eq!((&*offered.name, law("controller"), law("rate")), ("rbudp", Some("fixed"), Some("900Mbit")));
     let ours = build(&[set("chunk", "1MB")]).unwrap().settings;
     let theirs = ours.asked(BenchLimit::Unlimited);
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();

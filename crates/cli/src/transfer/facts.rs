@@ -58,9 +58,9 @@ impl Facts {
             cpu,
             other: (cpu != Cpu::DataThread).then(|| other.to_string()),
             cipher: session.cipher().to_string(),
-            controller: session.settings().controller.clone(),
+            controller: session.controller(),
             round_trip: session.round_trip(),
-            ceiling: session.settings().rate_bps.map(Rate::from_bps),
+            ceiling: haul_engine::ceiling(session.recipe()),
         }
     }
 }

@@ -265,7 +265,7 @@ mod tests {
                 Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
             let url = listener.url("127.0.0.1", b"");
             let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-            settings.rate = Some(Rate::from_mbps(1));
+            settings.stack.set("rate_control.rate", "1Mbit").unwrap();
             let asked = settings.asked(BenchLimit::Unlimited);
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());

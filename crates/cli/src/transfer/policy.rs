@@ -1,13 +1,13 @@
 //! What a server permits and prefers.
 
-use haul_engine::Role;
+use haul_engine::{Role, ceiling, offer, take_parameters};
 use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
 
 use crate::output::{EventLog, Items, ProgressStyle};
-use crate::settings::{Settings, ciphers};
+use crate::settings::{IN_STACKS, Settings, ciphers};
 use crate::transfer::{Context, LawLimits};
 
 #[derive(Clone)]
@@ -57,8 +57,8 @@ impl Policy {
         ReceiveOptions { permit, min_free, set_memory: self.context.transfer.set_memory, ..options }
     }
 
-    pub(crate) fn check(&self, request: &Request, settings: &WireSettings) -> Result<(), Fault> {
-        self.check_rules(settings)?;
+    pub(crate) fn check(&self, request: &Request, recipe: &haulage::Recipe) -> Result<(), Fault> {
+        self.check_rules(recipe)?;
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
                 FaultCode::NotPermitted,
@@ -76,11 +76,9 @@ impl Policy {
     }
 
     /// Where the owner has set the controller, no rule of a client's recipe exchanges it.
-    fn check_rules(&self, settings: &WireSettings) -> Result<(), Fault> {
+    fn check_rules(&self, recipe: &haulage::Recipe) -> Result<(), Fault> {
         let Some(fixed) = self.law_limits().controller else { return Ok(()) };
-        // What cannot be read is refused with the session.
-        let recipe = settings.recipe.as_ref().and_then(|offer| haulage::Recipe::parse(&offer.text).ok());
-        let rules = recipe.as_ref().and_then(|recipe| recipe.get("rate_control", "switch"));
+        let rules = recipe.get("rate_control", "switch");
         if rules.is_none_or(|rules| rules.trim().is_empty()) {
             return Ok(());
         }
@@ -91,23 +89,26 @@ impl Policy {
         ))
     }
 
-    /// The settings in force: `theirs`, unless the owner has set them; the lower ceiling, offload if both want it.
-    pub(crate) fn settle(&self, theirs: &WireSettings) -> WireSettings {
-        let ours = self.context.settings.asked(theirs.bench_limit);
-        let mut settled = theirs.clone();
-        for named in &self.context.named {
-            match named.as_str() {
-                "rate" => settled.rate_bps = theirs.rate_bps.into_iter().chain(ours.rate_bps).min(),
-                "offload" => settled.offload = theirs.offload && ours.offload,
-                "chunk" => settled.chunk_bytes = ours.chunk_bytes,
-                "feedback_interval" => settled.feedback_interval_us = ours.feedback_interval_us,
-                "controller" => settled.controller.clone_from(&ours.controller),
-                // Nothing else is in it.
-                "socket_buffer" => settled.extra.clone_from(&ours.extra),
-                _ => {}
+    /// The settings in force: the client's with its recipe, unless the owner has set them; the lower ceiling, offload if
+    /// both want it.
+    pub(crate) fn settle(&self, theirs: WireSettings, recipe: &haulage::Recipe) -> WireSettings {
+        let (ours, named) = (&self.context.settings, &self.context.named);
+        let is_named = |key: &str| named.iter().any(|named| named == key);
+        let is_lower = ceiling(recipe).is_some_and(|theirs| ours.rate.is_none_or(|ours| theirs < ours));
+        let mut settled = recipe.clone();
+        for (name, key) in IN_STACKS {
+            if is_named(key) && !(key == "rate" && is_lower) {
+                take_parameters(&mut settled, &[name], &ours.stack);
             }
         }
-        settled
+        let socket_buffer =
+            if is_named("socket_buffer") { Some(ours.socket_buffer.0) } else { theirs.socket_buffer };
+        WireSettings {
+            recipe: if settled == *recipe { theirs.recipe } else { Some(offer(&settled)) },
+            offload: theirs.offload && (ours.offload || !is_named("offload")),
+            socket_buffer,
+            ..theirs
+        }
     }
 
     /// What no client changes of the law by which this server sends: as [`Policy::settle`] has it.
@@ -150,29 +151,47 @@ mod tests {
         Policy { durability, ..Policy::new(Root::Anywhere, true, context) }
     }
 
-    fn asked(rate: Option<u64>) -> WireSettings {
+    fn wanted() -> haulage::Recipe {
+        Recipe::build(&Preset::default_preset(), &[]).unwrap().settings.stack
+    }
+
+    fn asked(recipe: &haulage::Recipe) -> WireSettings {
         let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-        WireSettings { rate_bps: rate, ..settings.asked(BenchLimit::Bytes(7)) }
+        WireSettings { recipe: Some(offer(recipe)), ..settings.asked(BenchLimit::Bytes(7)) }
+    }
+
+    /// What a client is answered that asks for this recipe.
+    fn settled(policy: &Policy, recipe: &haulage::Recipe) -> (WireSettings, haulage::Recipe) {
+        let settled = policy.settle(asked(recipe), recipe);
+        let recipe = haulage::Recipe::parse(&settled.recipe.as_ref().unwrap().text).unwrap();
+        (settled, recipe)
     }
 
     #[test]
     fn the_lower_ceiling_holds() {
-        let policy = policy(&["rate"], |s| s.rate = Some(Rate::from_bps(100)));
-        assert_eq!(policy.settle(&asked(None)).rate_bps, Some(100));
-        assert_eq!(policy.settle(&asked(Some(50))).rate_bps, Some(50));
-        assert_eq!(policy.settle(&asked(Some(500))).rate_bps, Some(100));
+        let policy = policy(&["rate"], |s| {
+            s.rate = Some(Rate::from_bps(100));
+            s.stack.set("rate_control.rate", "100bit").unwrap();
+        });
+        for (asked, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
+            let mut recipe = wanted();
+            recipe.set("rate_control.rate", asked).unwrap();
+            assert_eq!(ceiling(&settled(&policy, &recipe).1), Some(Rate::from_bps(agreed)), "{asked}");
+        }
     }
 
     #[test]
     fn only_what_was_set_at_the_server_overrides_the_client() {
-        let silent = policy(&[], |s| (s.chunk, s.offload) = (Bytes(1), false));
-        assert_eq!(silent.settle(&asked(None)), asked(None));
-        let strict = policy(&["chunk", "offload"], |s| (s.chunk, s.offload) = (Bytes(1), false));
-        let settled = strict.settle(&asked(None));
-        assert_eq!((settled.chunk_bytes, settled.offload), (1, false));
-        let small = policy(&["socket_buffer"], |s| s.socket_buffer = Bytes(70_000));
-        let extra = small.settle(&asked(None)).extra;
-        assert_eq!(extra, [("socket_buffer".to_owned(), "70000".to_owned())]);
+        let change = |s: &mut Settings| {
+            s.stack.set("object.chunk", "1MB").unwrap();
+            (s.offload, s.socket_buffer) = (false, Bytes(70_000));
+        };
+        let recipe = wanted();
+        assert_eq!(policy(&[], change).settle(asked(&recipe), &recipe), asked(&recipe));
+        let (settings, agreed) = settled(&policy(&["chunk", "offload"], change), &recipe);
+        assert_eq!((agreed.get("object", "chunk"), settings.offload), (Some("1MB"), false));
+        let (settings, agreed) = settled(&policy(&["socket_buffer"], change), &recipe);
+        assert_eq!((settings.socket_buffer, agreed.same_stack(&recipe)), (Some(70_000), true));
     }
 
     #[test]
@@ -183,7 +202,7 @@ mod tests {
             layout: Layout::Into,
             receive_policy: ReceivePolicy::default(),
         };
-        assert_eq!(policy.check(&put, &asked(None)).unwrap_err().code, FaultCode::NotPermitted);
+        assert_eq!(policy.check(&put, &wanted()).unwrap_err().code, FaultCode::NotPermitted);
         let selection = Selection::default();
         let get = Request::Get {
             sources: Vec::new(),
@@ -192,8 +211,8 @@ mod tests {
             run: RunMode::Move,
             preserve: Preserve::ALL,
         };
-        assert!(policy.check(&get, &asked(None)).is_ok());
-        assert!(policy.check(&Request::BenchSend, &asked(None)).is_ok());
+        assert!(policy.check(&get, &wanted()).is_ok());
+        assert!(policy.check(&Request::BenchSend, &wanted()).is_ok());
     }
 
     #[test]
@@ -222,7 +241,7 @@ mod tests {
         let (growth, run) = (Growth::Refuse, RunMode::Move);
         let request =
             Request::Get { sources: vec![Vec::new()], selection, growth, run, preserve: Preserve::ALL };
-        assert_eq!(policy(&[], |_| {}).check(&request, &asked(None)).unwrap_err().code, FaultCode::Usage);
+        assert_eq!(policy(&[], |_| {}).check(&request, &wanted()).unwrap_err().code, FaultCode::Usage);
     }
 
     #[test]

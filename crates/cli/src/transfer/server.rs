@@ -27,10 +27,14 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
     let started = Instant::now();
     let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
     let request = incoming.request().clone();
-    let settings = policy.settle(incoming.settings());
-    if let Err(fault) = policy.check(&request, incoming.settings()) {
-        incoming.refuse(fault.clone());
-        return context.failed(fault);
+    let mut settings = incoming.settings().clone();
+    // What cannot be used is refused with the session.
+    if let Ok(recipe) = incoming.wanted_recipe() {
+        settings = policy.settle(settings, recipe);
+        if let Err(fault) = policy.check(&request, recipe) {
+            incoming.refuse(fault.clone());
+            return context.failed(fault);
+        }
     }
     let mut session = match incoming.accept_with(settings) {
         Ok(session) => session,
@@ -48,7 +52,7 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
         session.control().abort(fault.clone());
         context.failed(fault)
     });
-    let controller = session.settings().controller.clone();
+    let controller = session.controller();
     RunReport { preset: session.recipe().name.clone(), controller, ..report }
 }
 

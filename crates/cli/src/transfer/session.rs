@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use haul_base::Rate;
 use haul_diagnosis::Model;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Session, connect};
 use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
@@ -42,7 +41,7 @@ pub(crate) fn open(
             "peer": session.peer().to_string(),
             "server": session.server(),
             "cipher": session.cipher().as_str(),
-            "controller": session.settings().controller,
+            "controller": session.controller(),
             "diagnosis_model": model_hash(context).filter(|_| sends),
             "round_trip_ms": session.round_trip().as_millis_f64(),
         }),
@@ -52,7 +51,7 @@ pub(crate) fn open(
         session.peer(),
         session.server(),
         session.cipher(),
-        session.settings().controller,
+        session.controller(),
         session.round_trip()
     );
     Ok(session)
@@ -174,19 +173,19 @@ pub(crate) fn over(
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
     session.check_path(CHECK).map_err(fault::of)?;
-    let settings = session.settings();
-    let rate =
-        settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).to_string());
+    let recipe = session.recipe();
+    let rate = haul_engine::ceiling(recipe).map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string());
+    let chunk = recipe.get("object", "chunk").unwrap_or_default();
     let facts = [
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
-        ("controller", settings.controller.clone()),
+        ("controller", session.controller()),
         ("rate", rate),
-        ("chunk", haul_base::Bytes(settings.chunk_bytes).to_string()),
-        ("offload", if settings.offload { "on" } else { "off" }.to_owned()),
+        ("chunk", chunk.to_owned()),
+        ("offload", if session.settings().offload { "on" } else { "off" }.to_owned()),
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),
-        ("recipe", session.recipe().name.clone()),
+        ("recipe", recipe.name.clone()),
     ];
     let _ = session.control().close();
     Ok(facts.map(|(name, value)| (name.into(), value)).into())

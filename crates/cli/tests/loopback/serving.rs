@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{ChildStderr, Stdio};
 use std::time::{Duration, Instant};
 
-use haul_engine::{ConnectOptions, HaulUrl, Session, connect, default_settings};
+use haul_engine::{ConnectOptions, HaulUrl, Session, connect};
 use haul_wire::control::{FaultCode, Layout, ReceivePolicy, Request};
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ pub(crate) fn idle(url: &str) -> Result<Session, haul_engine::EngineError> {
     let url: HaulUrl = url.parse().unwrap();
     let (destination, receive_policy) = (b"idle".to_vec(), ReceivePolicy::default());
     let request = Request::Put { destination, layout: Layout::Into, receive_policy };
-    connect(&url, ConnectOptions::new(request, default_settings()))
+    connect(&url, ConnectOptions::new(request, haul_wire::control::Settings::default()))
 }
 
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -91,7 +91,8 @@ fn wrong_secrets_are_logged_with_time_and_address_and_a_flood_in_few_lines() {
     let right: HaulUrl = talking.server.url.parse().unwrap();
     let wrong = HaulUrl { secret: [9; 32].into(), ..right };
     for _ in 0..15 {
-        let refused = connect(&wrong, ConnectOptions::new(Request::Check, default_settings()));
+        let refused =
+            connect(&wrong, ConnectOptions::new(Request::Check, haul_wire::control::Settings::default()));
         assert_eq!(refused.unwrap_err().fault().code, FaultCode::NotAuthorised);
     }
     let said = talking.said();

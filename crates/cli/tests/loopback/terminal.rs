@@ -147,8 +147,10 @@ fn what_a_server_says_is_shown_and_not_obeyed() {
     );
     all_harmless(&refused);
     let accept = |incoming: haul_engine::Incoming| {
-        let settings =
-            haul_wire::control::Settings { controller: NAME.to_owned(), ..incoming.settings().clone() };
+        let mut recipe = incoming.wanted_recipe().unwrap().clone();
+        recipe.name = NAME.to_owned();
+        let recipe = Some(haul_engine::offer(&recipe));
+        let settings = haul_wire::control::Settings { recipe, ..incoming.settings().clone() };
         let session = incoming.accept_with(settings).unwrap();
         session.control().abort(Fault::new(FaultCode::DiskFull, NAME, NAME));
     };

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::Span;
 use haul_proto::connection::{
-    ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, agreed_recipe, check_accept, client_recipe,
-    default_settings,
+    ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, agreed_recipe, check_accept, session_recipe,
 };
 use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
@@ -89,7 +88,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let ConnectOptions { request, settings, ciphers, timeout } = options;
     // What cannot work here is said before anything is sent.
     let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
-    let recipe = client_recipe(&settings, first)?;
+    let recipe = session_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
@@ -107,8 +106,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         send_probes(&socket, &mut probe, || frames.clone());
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
-    let requested = server.hello.settings.clone();
-    let check = |accept: &Accept| agreed_recipe(accept, &requested, recipe);
+    let check = |accept: &Accept| agreed_recipe(accept, recipe);
     let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
     probe.on_accepted(clock.now());
     let Reached { channel, peer, secrets, round_trip, hello, .. } = server;
@@ -140,7 +138,7 @@ pub(crate) async fn agree(
     readiness: &impl Readiness,
 ) -> Result<SavedResumption, EngineError> {
     let request = Request::Connect { recipe: recipe.to_toml(), versions: options.registry.versions(recipe) };
-    let hello = hello(options.ciphers.clone(), request, default_settings());
+    let hello = hello(options.ciphers.clone(), request, Settings::default());
     let mut server = reach(url, hello, options.timeout, readiness).await?;
     let began = Instant::now();
     let (accept, ()) = server.ask(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use haul_proto::connection::{Peer, ResumptionSecret, ResumptionState, Terms, refusal, with_settings};
+use haul_proto::connection::{Peer, ResumptionSecret, ResumptionState, Terms, refusal, server_recipe};
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, ControlMessage, Fault, Request, Settings};
 
@@ -38,6 +38,14 @@ impl Incoming {
         self.session.control().failure().is_some()
     }
 
+    /// The recipe that the client wants the session to run, or why it cannot.
+    ///
+    /// # Errors
+    /// What is wrong with it; accepting refuses the client for that.
+    pub fn wanted_recipe(&self) -> Result<&Recipe, &RecipeError> {
+        self.recipe.as_ref()
+    }
+
     /// Begins the session as the client wants it.
     ///
     /// # Errors
@@ -52,8 +60,9 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        let offered = self.recipe.clone();
-        self.session.recipe = match offered.map(|it| with_settings(it, &settings)) {
+        let is_changed = settings.recipe != self.settings().recipe;
+        let recipe = if is_changed { server_recipe(&settings, self.cipher()) } else { self.recipe.clone() };
+        self.session.recipe = match recipe {
             Ok(recipe) => recipe,
             Err(error) => return Err(self.refuse_because(refusal(&error))),
         };

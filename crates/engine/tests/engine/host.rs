@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_base::{HostSample, Span};
 use haul_engine::{ConnectOptions, Counters, Waker};
 use haul_proto::PeerHost;
-use haul_wire::control::{Request, Settings};
+use haul_wire::control::Request;
 
 use crate::support::{Nowhere, TIMEOUT, Zeros, listener, session_pair, settings};
 
@@ -19,7 +19,7 @@ const RATE_BPS: u64 = 200_000_000;
 fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
-    let settings = Settings { rate_bps: Some(RATE_BPS), ..settings() };
+    let settings = settings();
     let (mut client, mut server) =
         session_pair(&listener, &url, ConnectOptions::new(Request::BenchSend, settings));
     let over = AtomicBool::new(false);

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use haul_base::Piece;
+use haul_base::{Piece, Rate};
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Listener, Waker, connect, offer};
 use haul_proto::presets::preset;
 use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_stack::Recipe;
 use haul_wire::control::{FaultCode, Request, Settings};
 
-use crate::support::{Relay, TIMEOUT, listener, session_pair, settings};
+use crate::support::{Relay, TIMEOUT, listener, session_pair, settings_of};
 
 /// The end of a round, which only `rbudp` says.
 const ROUND: u8 = 16;
@@ -60,8 +60,7 @@ fn shipped(name: &str) -> Recipe {
 }
 
 fn fixed(recipe: &Recipe) -> Settings {
-    let rate_bps = Some(200_000_000);
-    Settings { controller: "fixed".to_owned(), rate_bps, recipe: Some(offer(recipe)), ..settings() }
+    settings_of(recipe, Some(Rate::from_mbps(200)))
 }
 
 fn options(settings: Settings) -> ConnectOptions {
@@ -126,8 +125,7 @@ fn what_cannot_carry_an_object_is_refused_before_anything_is_sent() {
         assert!(matches!(error, EngineError::Recipe(_)) && error.fault().message.contains(lack), "{error:?}");
         assert_eq!(error.fault().code, FaultCode::Usage);
     }
-    // A rate that only the recipe has does not count: what the session says is in force.
-    let error = connect(&url, options(Settings { rate_bps: None, ..fixed(&shipped("fobs")) })).unwrap_err();
+    let error = connect(&url, options(settings_of(&shipped("fobs"), None))).unwrap_err();
     assert!(error.fault().message.contains("needs a rate"), "{error:?}");
     assert_eq!(listener.stats().connections, 0);
 }

@@ -8,8 +8,9 @@ use crate::support::{
     LOOPBACKS, Nowhere, Relay, TIMEOUT, Zeros, accept, carry, check, get, listen_options, listener, options,
     session_pair,
 };
-use haul_engine::{HaulUrl, Role, Session, Waker};
-use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, ReceivePolicy, Request};
+use haul_base::Rate;
+use haul_engine::{HaulUrl, Role, Session, Waker, ceiling, offer};
+use haul_wire::control::{Cipher, ControlMessage, FaultCode, Layout, ReceivePolicy, Request, Settings};
 use haul_wire::packet::{CONTROL_FRAME_KIND, ConnectionId, ControlFrame, ControlFrameKind};
 
 /// Bytes of an object of many packets.
@@ -157,10 +158,13 @@ fn the_server_may_change_the_settings() {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap());
         let incoming = listener.accept(TIMEOUT).unwrap();
-        let mut settings = incoming.settings().clone();
-        settings.rate_bps = Some(1_000_000);
-        let _server = incoming.accept_with(settings).unwrap();
-        assert_eq!(client.join().unwrap().settings().rate_bps, Some(1_000_000));
+        let mut recipe = incoming.wanted_recipe().unwrap().clone();
+        recipe.set("rate_control.rate", "1Mbit").unwrap();
+        let settings = Settings { recipe: Some(offer(&recipe)), ..incoming.settings().clone() };
+        let server = incoming.accept_with(settings).unwrap();
+        let client = client.join().unwrap();
+        let ceilings = [client, server].map(|end| ceiling(end.recipe()));
+        assert_eq!(ceilings, [Some(Rate::from_mbps(1)); 2]);
     });
 }
 

@@ -7,30 +7,35 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::{Duration, Instant};
 
-use haul_base::Piece;
+use haul_base::{Piece, Rate};
 use haul_engine::{
     Channel, ConnectOptions, Counters, Endpoint, EngineError, HaulUrl, ListenOptions, Listener, Message,
-    OpenOptions, Session, Waker, block_on, block_until, connect,
+    OpenOptions, Session, Waker, block_on, block_until, connect, offer,
 };
+use haul_proto::presets::preset;
 use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
 use haul_stack::{Ends, Recipe, Registry, SendOptions};
-use haul_wire::control::{BenchLimit, Growth, Preserve, Request, RunMode, Selection, Settings};
+use haul_wire::control::{Growth, Preserve, Request, RunMode, Selection, Settings};
 
 /// Longer than anything takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
 
 pub(crate) fn settings() -> Settings {
-    Settings {
-        chunk_bytes: 1 << 20,
-        controller: "fixed".to_owned(),
-        rate_bps: Some(200_000_000),
-        offload: true,
-        feedback_interval_us: 10_000,
-        bench_limit: BenchLimit::Unlimited,
-        recipe: None,
-        extra: Vec::new(),
+    settings_of(&preset("bulk").unwrap().unwrap(), Some(Rate::from_mbps(200)))
+}
+
+/// This recipe with the law `fixed`, small chunks and rare reports.
+pub(crate) fn settings_of(recipe: &Recipe, rate: Option<Rate>) -> Settings {
+    let mut recipe = recipe.clone();
+    for (parameter, value) in
+        [("object.chunk", "1MiB"), ("bitmap_ack.interval", "10ms"), ("rate_control.controller", "fixed")]
+    {
+        let _ = recipe.set(parameter, value);
     }
+    let rate = rate.map_or_else(|| "unlimited".to_owned(), Rate::exact);
+    let _ = recipe.set("rate_control.rate", &rate);
+    Settings { recipe: Some(offer(&recipe)), ..Settings::default() }
 }
 
 pub(crate) fn listen_options(host: &str) -> ListenOptions {

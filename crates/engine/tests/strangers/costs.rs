@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect, default_settings};
+use haul_engine::{ConnectOptions, HandshakeLimits, ListenOptions, Listener, connect};
 use haul_wire::control::{Fault, FaultCode, HelloHead, MAX_HELLO_BODY, PROTOCOL_VERSION, Request};
 use rustls::ClientConfig;
 
@@ -146,8 +146,9 @@ fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
         }
         for _ in 0..5 {
             let url = listener.url("127.0.0.1", b"");
-            let client =
-                scope.spawn(move || connect(&url, ConnectOptions::new(Request::Check, default_settings())));
+            let client = scope.spawn(move || {
+                connect(&url, ConnectOptions::new(Request::Check, haul_wire::control::Settings::default()))
+            });
             let session = listener.accept(TIMEOUT).map(|incoming| incoming.accept().unwrap());
             let client = client.join().unwrap();
             assert!(client.is_ok() && session.is_some(), "{client:?} {:?}", listener.stats());

@@ -21,8 +21,8 @@ pub use control_channel::{ControlChannel, MessageFor, Timing};
 pub use handshake_limiter::{HandshakeLimiter, HandshakeLimits};
 pub use lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
 pub use negotiation::{
-    ENCRYPTION_REQUIRED, NotOffered, agreed_recipe, check_accept, choose_cipher, client_recipe,
-    default_settings, offer, refusal, server_recipe, settings_for, with_settings,
+    CHOSEN_BY_SERVER, ENCRYPTION_REQUIRED, NotOffered, agreed_recipe, ceiling, check_accept, choose_cipher,
+    offer, refusal, server_recipe, session_recipe, settings_for, take_parameters,
 };
 pub use path_probe::{Challenge, Challenges, MIN_DATAGRAM, PathProbe, sizes_for};
 pub use peer_address::{BARE, PeerAddress, canonical};

@@ -1,18 +1,17 @@
 //! What two ends agree on before a session begins: the client offers ciphers, settings and a recipe, the server chooses
 //! among them, and both build their data path from that.
 
-use std::str::FromStr;
-
-use haul_base::{Bytes, Rate, Span};
+use haul_base::Rate;
 use haul_stack::{Recipe, RecipeError};
-use haul_wire::control::{Accept, BenchLimit, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
+use haul_wire::control::{Accept, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
 
 use super::protection::tag_len;
 use crate::presets::preset;
-use crate::{check_object_recipe, micro};
+use crate::{check_object_recipe, law, micro};
 
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
+const CONTROLLER: &str = "rate_control.controller";
 /// What is wrong with a recipe of messages here.
 const MESSAGES: &str =
     "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection`";
@@ -22,58 +21,55 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
     RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
 }
 
-/// Microseconds between two reports that a peer may ask for, least and most.
-const FEEDBACK_INTERVAL_US: (u32, u32) = (100, 1_000_000);
+/// Parameters of a client's recipe that a server may choose.
+pub const CHOSEN_BY_SERVER: [&str; 4] =
+    ["object.chunk", "bitmap_ack.interval", CONTROLLER, "rate_control.rate"];
 
-/// The recipe that a session with these settings runs: the one that they name, or `bulk`, with what else they say.
-fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
-    let recipe = match &settings.recipe {
-        Some(offer) => Recipe::parse(&offer.text),
-        None => preset("bulk").unwrap_or_else(|| Ok(Recipe::default())),
-    };
-    Ok(with_settings(recipe?, settings))
-}
-
-/// The recipe of a session with the settings that are in force at last.
-pub fn with_settings(mut recipe: Recipe, settings: &Settings) -> Recipe {
-    let (least, most) = FEEDBACK_INTERVAL_US;
-    let interval = Span::from_micros(settings.feedback_interval_us.clamp(least, most).into());
-    let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).exact());
-    for (parameter, value) in [
-        ("object.chunk", Bytes(settings.chunk_bytes.max(1)).exact()),
-        ("bitmap_ack.interval", interval.exact()),
-        ("rate_control.controller", settings.controller.clone()),
-        ("rate_control.rate", rate),
-    ] {
+/// Gives a recipe the values that `other` has of these parameters, each named as for [`Recipe::set`]. Parameters of a
+/// law that is exchanged are dropped.
+pub fn take_parameters(recipe: &mut Recipe, names: &[&str], other: &Recipe) {
+    let parts = names.iter().filter_map(|&name| Some((name, name.split_once('.')?)));
+    for (name, (part, parameter)) in parts {
+        let Some(value) = other.get(part, parameter) else { continue };
+        let before = recipe.get(part, parameter).filter(|&before| name == CONTROLLER && before != value);
+        for dropped in before.and_then(|law_name| law(law_name).ok()).iter().flat_map(|law| law.parameters) {
+            recipe.unset(part, dropped.name);
+        }
         // What is missing is said by the check, in better words.
-        let _ = recipe.set(parameter, &value);
+        let _ = recipe.set(name, value);
     }
-    recipe
 }
 
-/// The recipe, if this end can run a session by it.
-fn checked(recipe: Recipe, cipher: Cipher) -> Result<Recipe, RecipeError> {
+/// The ceiling of the rate in the recipe of an object; `None` if there is none.
+pub fn ceiling(recipe: &Recipe) -> Option<Rate> {
+    recipe.get("rate_control", "rate")?.parse().ok()
+}
+
+/// The recipe of a session with these settings: the one that they name, or `bulk`.
+///
+/// # Errors
+/// If this end cannot run it.
+pub fn session_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
+    let recipe = named_recipe(settings)?;
     check_object_recipe(&recipe, tag_len(cipher))?;
     Ok(recipe)
 }
 
-/// The recipe of a session with the settings that this client offers.
-///
-/// # Errors
-/// If this end cannot run it.
-pub fn client_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
-    checked(session_recipe(settings)?, cipher)
+fn named_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
+    match &settings.recipe {
+        Some(offer) => Recipe::parse(&offer.text),
+        None => preset("bulk").unwrap_or_else(|| Ok(Recipe::default())),
+    }
 }
 
 /// The recipe of a session with the settings that a client offers.
 ///
 /// # Errors
-/// If this end cannot run it.
+/// If this end cannot run it, or has other versions of its micro-protocols.
 pub fn server_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, RecipeError> {
     let versions = settings.recipe.as_ref().map_or(&[][..], |offer| &offer.versions);
-    let recipe = session_recipe(settings)?;
     micro::registry().check_versions(versions)?;
-    checked(recipe, cipher)
+    session_recipe(settings, cipher)
 }
 
 /// What a client is told about a recipe that cannot be used here.
@@ -152,34 +148,24 @@ pub fn check_accept(accept: &Accept, hello: &Hello, session: u32) -> Result<(), 
     Ok(())
 }
 
-/// A server may lower the ceiling of the rate and refuse a recipe; it cannot raise the ceiling or choose another
-/// recipe. Gives the recipe with the settings that it has chosen.
+/// A server may choose some parameters ([`CHOSEN_BY_SERVER`]) and refuse a recipe; it cannot raise the ceiling of the
+/// rate or choose another recipe. Gives the recipe that was asked for with what the server has chosen.
 ///
 /// # Errors
 /// How it does not keep to that.
-pub fn agreed_recipe(accept: &Accept, asked: &Settings, recipe: Recipe) -> Result<Recipe, NotOffered> {
-    let is_higher = |ceiling: u64| accept.settings.rate_bps.is_none_or(|chosen| chosen > ceiling);
-    if asked.rate_bps.is_some_and(is_higher) {
-        return Err(NotOffered::Other("a higher rate than the one that was asked for"));
-    }
-    if accept.settings.recipe != asked.recipe {
+pub fn agreed_recipe(accept: &Accept, mut recipe: Recipe) -> Result<Recipe, NotOffered> {
+    let asked = ceiling(&recipe);
+    let theirs = named_recipe(&accept.settings)?;
+    take_parameters(&mut recipe, &CHOSEN_BY_SERVER, &theirs);
+    if !recipe.same_stack(&theirs) {
         return Err(NotOffered::Other("another recipe than the one that was asked for"));
     }
-    Ok(checked(with_settings(recipe, &accept.settings), accept.cipher)?)
-}
-
-/// Settings for requests that have none of their own.
-pub fn default_settings() -> Settings {
-    Settings {
-        chunk_bytes: 100_000_000,
-        controller: "bbr".to_owned(),
-        rate_bps: None,
-        offload: true,
-        feedback_interval_us: 2_000,
-        bench_limit: BenchLimit::Unlimited,
-        recipe: None,
-        extra: Vec::new(),
+    let is_higher = |asked: Rate| ceiling(&recipe).is_none_or(|chosen| chosen > asked);
+    if asked.is_some_and(is_higher) {
+        return Err(NotOffered::Other("a higher rate than the one that was asked for"));
     }
+    check_object_recipe(&recipe, tag_len(accept.cipher))?;
+    Ok(recipe)
 }
 
 /// The settings of a session that runs this recipe of an object, whose ceiling is `rate` if there is one.
@@ -187,35 +173,17 @@ pub fn default_settings() -> Settings {
 /// # Errors
 /// If the recipe does not carry an object, or cannot be used.
 pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, RecipeError> {
+    let mut recipe = recipe.clone();
     if !recipe.has("object") {
         let message = MESSAGES.to_owned();
-        return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message });
+        return Err(RecipeError::Unbuildable { protocol: recipe.name, message });
     }
-    // The session's own check sees what the settings put in the place of nonsense.
-    check_object_recipe(recipe, TAG_LEN)?;
-    let mut settings = default_settings();
-    take(recipe, &mut settings);
-    settings.recipe = Some(offer(recipe));
-    let ceiling = |rate: Rate| (rate != Rate::MAX).then(|| rate.as_bps());
-    settings.rate_bps = rate.map_or(settings.rate_bps, ceiling);
-    Ok(settings)
-}
-
-/// What a session's settings say too holds for its recipe: they say the same.
-fn take(recipe: &Recipe, settings: &mut Settings) {
-    fn value<T: FromStr>(recipe: &Recipe, part: &str, parameter: &str) -> Option<T> {
-        recipe.get(part, parameter)?.parse().ok()
+    if let Some(rate) = rate {
+        let rate = if rate == Rate::MAX { "unlimited".to_owned() } else { rate.exact() };
+        recipe.set("rate_control.rate", &rate)?;
     }
-    if let Some(Bytes(chunk)) = value(recipe, "object", "chunk") {
-        settings.chunk_bytes = chunk;
-    }
-    if let Some(interval) = value::<Span>(recipe, "bitmap_ack", "interval") {
-        settings.feedback_interval_us = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
-    }
-    if let Some(controller) = recipe.get("rate_control", "controller") {
-        controller.clone_into(&mut settings.controller);
-    }
-    settings.rate_bps = value(recipe, "rate_control", "rate").map(Rate::as_bps);
+    check_object_recipe(&recipe, TAG_LEN)?;
+    Ok(Settings { recipe: Some(offer(&recipe)), ..Settings::default() })
 }
 
 #[cfg(test)]
@@ -250,15 +218,61 @@ mod tests {
     }
 
     #[test]
-    fn what_the_recipe_says_is_what_the_session_runs_by() {
-        let of = |name: &str, rate: Option<Rate>| settings_for(&shipped(name), rate).unwrap();
-        let fobs = of("fobs", None);
-        assert_eq!((fobs.controller.as_str(), fobs.rate_bps), ("fixed", Some(900_000_000)));
-        assert_eq!((fobs.feedback_interval_us, fobs.chunk_bytes), (10_000, 100_000_000));
-        assert_eq!(of("rbudp", Some(Rate::from_mbps(5))).rate_bps, Some(5_000_000));
-        assert_eq!(of("rbudp", Some(Rate::MAX)).rate_bps, None, "it reads `unlimited`");
-        let bulk = of("bulk", None);
-        assert_eq!((bulk.controller.as_str(), bulk.rate_bps), ("bbr", None));
+    fn the_rate_that_is_given_goes_before_the_recipes() {
+        let of = |name: &str, rate: Option<Rate>| {
+            let settings = settings_for(&shipped(name), rate).unwrap();
+            ceiling(&session_recipe(&settings, Cipher::Aes128Gcm).unwrap())
+        };
+        assert_eq!(of("fobs", None), Some(Rate::from_mbps(900)));
+        assert_eq!(of("rbudp", Some(Rate::from_mbps(5))), Some(Rate::from_mbps(5)));
+        assert_eq!((of("bulk", None), of("bulk", Some(Rate::MAX))), (None, None));
+        let error = settings_for(&shipped("fobs"), Some(Rate::MAX)).unwrap_err();
+        assert!(error.to_string().contains("needs a rate"), "{error}");
+    }
+
+    /// The client's recipe, and what a server answers by `change`: what both run by.
+    fn answered(asked: &Recipe, change: impl FnOnce(&mut Recipe)) -> Result<Recipe, String> {
+        let mut theirs = asked.clone();
+        change(&mut theirs);
+        let settings = Settings { recipe: Some(offer(&theirs)), ..Settings::default() };
+        let (cipher, server) = (Cipher::Aes128Gcm, String::new());
+        let accept = Accept { session: 1, cipher, udp_port: 1, server, settings };
+        agreed_recipe(&accept, asked.clone()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_server_chooses_some_parameters_and_nothing_else() {
+        let asked = shipped("proactive");
+        let set = |name, value| move |recipe: &mut Recipe| recipe.set(name, value).unwrap();
+        assert_eq!(answered(&asked, |_| {}), Ok(asked.clone()));
+        for (name, value) in
+            [("object.chunk", "1MB"), ("bitmap_ack.interval", "7ms"), ("rate_control.rate", "1Mbit")]
+        {
+            let mut wanted = asked.clone();
+            set(name, value)(&mut wanted);
+            assert_eq!(answered(&asked, set(name, value)), Ok(wanted), "{name}");
+        }
+        let other_law = |recipe: &mut Recipe| {
+            let law = Recipe::new("").with_parameters("rate_control", &[("controller", "reno")]);
+            take_parameters(recipe, &CHOSEN_BY_SERVER, &law);
+        };
+        let agreed = answered(&asked, other_law).unwrap();
+        assert_eq!((agreed.get("rate_control", "controller"), &agreed.name), (Some("reno"), &asked.name));
+        assert!(agreed.get("rate_control", "predictor").is_none(), "it is of the law before");
+        let renamed = answered(&asked, |recipe| recipe.name = "\x1b[2J".to_owned()).unwrap();
+        assert_eq!(renamed.name, asked.name);
+        for (name, value, wrong) in [
+            ("retransmit.window", "77", "another recipe"),
+            ("rate_control.rate", "unlimited", "a higher rate"),
+            ("rate_control.rate", "1000Tbit", "a higher rate"),
+            ("rate_control.controller", "warp", "another recipe"),
+            ("object.chunk", "much", "object.chunk"),
+        ] {
+            let error = answered(&asked, set(name, value)).unwrap_err();
+            assert!(error.contains(wrong), "{name}: {error}");
+        }
+        let error = answered(&asked, |recipe| *recipe = shipped("rbudp")).unwrap_err();
+        assert!(error.contains("another recipe"), "{error}");
     }
 
     #[test]

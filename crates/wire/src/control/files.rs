@@ -85,13 +85,6 @@ pub enum InvalidEntry {
     /// Extended attributes or names of accounts are too long or too many.
     #[error("an entry's extended attributes or owner are impossible")]
     Extras,
-    /// [`Settings::chunk_bytes`](super::Settings::chunk_bytes) is more than the largest object.
-    #[error("the chunk is more than {MAX_OFFSET} bytes")]
-    Chunk,
-    /// [`Settings::rate_bps`](super::Settings::rate_bps) is nothing, or more than
-    /// [`MAX_RATE_BPS`](super::MAX_RATE_BPS).
-    #[error("the rate is outside of 1 bit/s to 1,000 Tbit/s")]
-    Rate,
     /// A text for people is too long.
     #[error("a message for people has more than {MAX_FAULT_TEXT} bytes")]
     Text,

@@ -52,19 +52,10 @@ fn take<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<(T, &'a [u8]),
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{BenchLimit, ControlMessage, Hello, Request, Settings, body_len, encode_frame};
+    use crate::control::{ControlMessage, Hello, Request, Settings, body_len, encode_frame};
 
     fn hello(version: u16) -> Vec<u8> {
-        let settings = Settings {
-            chunk_bytes: 0,
-            controller: String::new(),
-            rate_bps: None,
-            offload: false,
-            feedback_interval_us: 0,
-            bench_limit: BenchLimit::Unlimited,
-            recipe: None,
-            extra: Vec::new(),
-        };
+        let settings = Settings::default();
         let proof = std::array::from_fn(|at| at as u8);
         let hello = Hello { version, proof, ciphers: Vec::new(), request: Request::Check, settings };
         let mut frame = Vec::new();

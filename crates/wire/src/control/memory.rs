@@ -107,7 +107,7 @@ macro_rules! held {
 held! {
     Hello: ciphers request settings;
     Accept: server settings;
-    Settings: controller recipe extra;
+    Settings: recipe;
     RecipeOffer: text versions;
     Selection: rules paths;
     Rule: pattern;

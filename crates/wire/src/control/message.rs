@@ -120,13 +120,7 @@ impl ControlMessage {
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
-            Self::Hello(Hello { request, settings, .. }) => {
-                if let Request::Get { selection, .. } = request {
-                    selection.validate()?;
-                }
-                settings.validate()
-            }
-            Self::Accept(accept) => accept.settings.validate(),
+            Self::Hello(Hello { request: Request::Get { selection, .. }, .. }) => Ok(selection.validate()?),
             Self::Refuse(fault) | Self::Abort(fault) => validate_fault(fault),
             Self::Digests(digests) => {
                 digests.iter().filter_map(|digest| digest.result.as_ref().err()).try_for_each(validate_fault)

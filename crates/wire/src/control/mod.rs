@@ -41,8 +41,8 @@ pub use selection::{
     MAX_SELECTION_BYTES, Rule, Selection, Verdict,
 };
 pub use setup::{
-    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, MAX_RATE_BPS, Newer,
-    PROTOCOL_VERSION, ReceivePolicy, RecipeOffer, Request, RunMode, Settings,
+    Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Newer, PROTOCOL_VERSION,
+    ReceivePolicy, RecipeOffer, Request, RunMode, Settings,
 };
 pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};
 

@@ -1,14 +1,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::durability::{Durability, Readback};
-use super::{InvalidEntry, Preserve, Selection};
-use crate::packet::MAX_OFFSET;
-
-/// Highest rate that [`Settings`] can name, in bits per second: a thousand times that of the fastest links.
-pub const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;
+use super::{Preserve, Selection};
 
 /// The version that this crate speaks. Sides with different versions do not talk.
-pub const PROTOCOL_VERSION: u16 = 7;
+pub const PROTOCOL_VERSION: u16 = 8;
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,37 +198,24 @@ pub enum Layout {
 /// How a session runs. The client asks, and the server's [`Accept`] says what is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The object is cut at multiples of so many bytes, at most [`MAX_OFFSET`].
-    pub chunk_bytes: u64,
-    /// Name of the rate controller.
-    pub controller: String,
-    /// Ceiling of the sending rate in bits per second of UDP payload, 1 to [`MAX_RATE_BPS`]; `None` if there is none.
-    pub rate_bps: Option<u64>,
+    /// What carries the object; `None`: the recipe `bulk`.
+    pub recipe: Option<RecipeOffer>,
     /// Whether segmentation and receive offload (GSO, GRO) may be used.
     pub offload: bool,
-    /// Longest time between two feedback packets while data arrives, in microseconds.
-    pub feedback_interval_us: u32,
+    /// Bytes to ask the kernel for, for each of the two buffers of the UDP socket; `None`: as many as each end does by
+    /// itself.
+    pub socket_buffer: Option<u64>,
     /// When a bench ends.
     pub bench_limit: BenchLimit,
-    /// What carries the object; `None`: the recipe `bulk` with the parameters above.
-    pub recipe: Option<RecipeOffer>,
-    /// Further parameters of the recipe, key and value.
-    pub extra: Vec<(String, String)>,
 }
 
-impl Settings {
-    /// Checks the bounds that the types do not hold. Encoding and decoding check this too. Any interval of feedback
-    /// is valid: the stack clamps it to its own bounds.
-    pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
-        if self.chunk_bytes > MAX_OFFSET {
-            return Err(InvalidEntry::Chunk);
-        }
-        let possible = |bps: u64| (1..=MAX_RATE_BPS).contains(&bps);
-        if self.rate_bps.is_some_and(|bps| !possible(bps)) { Err(InvalidEntry::Rate) } else { Ok(()) }
+impl Default for Settings {
+    fn default() -> Self {
+        Self { recipe: None, offload: true, socket_buffer: None, bench_limit: BenchLimit::Unlimited }
     }
 }
 
-/// A recipe that a session is to run. The parameters that [`Settings`] has too are in force as they stand there.
+/// A recipe that a session is to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecipeOffer {
     /// The recipe, TOML.

@@ -4,16 +4,7 @@
 use super::*;
 
 fn settings() -> Settings {
-    Settings {
-        chunk_bytes: 300,
-        controller: "bbr".into(),
-        rate_bps: Some(1000),
-        offload: true,
-        feedback_interval_us: 2,
-        bench_limit: BenchLimit::Micros(3),
-        recipe: None,
-        extra: vec![("k".into(), "v".into())],
-    }
+    Settings { recipe: None, offload: true, socket_buffer: Some(300), bench_limit: BenchLimit::Micros(3) }
 }
 
 fn selection() -> Selection {
@@ -30,7 +21,7 @@ fn selection() -> Selection {
     }
 }
 
-const SETTINGS: &[u8] = b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x00\x01\x01k\x01v";
+const SETTINGS: &[u8] = b"\x00\x01\x01\xac\x02\x02\x03";
 
 fn fault() -> Fault {
     Fault {
@@ -139,8 +130,7 @@ fn accept() {
     frozen(&ControlMessage::Accept(accept.clone()), &joined(&[&head, SETTINGS]));
     let offer = RecipeOffer { text: "[x]".into(), versions: vec![("seal".into(), 1), ("x".into(), 300)] };
     let settings = Settings { recipe: Some(offer), ..settings() };
-    let bytes =
-        b"\xac\x02\x03bbr\x01\xe8\x07\x01\x02\x02\x03\x01\x03[x]\x02\x04seal\x01\x01x\xac\x02\x01\x01k\x01v";
+    let bytes = b"\x01\x03[x]\x02\x04seal\x01\x01x\xac\x02\x01\x01\xac\x02\x02\x03";
     frozen(&ControlMessage::Accept(Accept { settings, ..accept }), &joined(&[&head, bytes]));
 }
 

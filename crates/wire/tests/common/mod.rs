@@ -6,9 +6,9 @@ use haul_wire::control::{
     Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, DestinationAttributes,
     DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
     FileDigest, FileSystems, Filtered, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers,
-    LinkChoice, MAX_MODE, MAX_RATE_BPS, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback,
-    ReceivePolicy, RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch,
-    Summary, Verdict, Want, WantRun, Xattr, encode_frame,
+    LinkChoice, MAX_MODE, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback, ReceivePolicy,
+    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict,
+    Want, WantRun, Xattr, encode_frame,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS};
 use proptest::collection::vec;
@@ -57,22 +57,14 @@ fn settings() -> impl Strategy<Value = Settings> {
         any::<u64>().prop_map(BenchLimit::Bytes),
         any::<u64>().prop_map(BenchLimit::Micros)
     ];
-    let extra = vec((text(), text()), 0..3);
     let offer = (text(), vec((text(), any::<u16>()), 0..3));
     let recipe = option::of(offer.prop_map(|(text, versions)| RecipeOffer { text, versions }));
-    let numbers = (up_to(MAX_OFFSET), option::of(1..=MAX_RATE_BPS), any::<bool>(), any::<u32>(), limit);
-    (numbers, text(), recipe, extra).prop_map(
-        |((chunk_bytes, rate_bps, offload, feedback_interval_us, bench_limit), controller, recipe, extra)| {
-            Settings {
-                chunk_bytes,
-                controller,
-                rate_bps,
-                offload,
-                feedback_interval_us,
-                bench_limit,
-                recipe,
-                extra,
-            }
+    (recipe, any::<bool>(), option::of(any::<u64>()), limit).prop_map(
+        |(recipe, offload, socket_buffer, bench_limit)| Settings {
+            recipe,
+            offload,
+            socket_buffer,
+            bench_limit,
         },
     )
 }

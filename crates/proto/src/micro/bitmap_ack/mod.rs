@@ -37,6 +37,8 @@ use receiver::Receiver;
 use report::When;
 use sender::{ROUND_TIMER, Sender};
 
+/// Least and longest time between two reports that a peer may ask for.
+const INTERVALS: (Span, Span) = (Span::from_micros(100), Span::from_secs(1));
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
 
@@ -91,7 +93,7 @@ pub(super) fn registration() -> Registration {
             },
             ParameterSpec {
                 name: "interval",
-                kind: ParameterKind::Span,
+                kind: ParameterKind::SpanIn(INTERVALS.0, INTERVALS.1),
                 default: "2ms",
                 help: "least time between reports; the sender may ask for more",
             },
@@ -102,28 +104,23 @@ pub(super) fn registration() -> Registration {
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 4, "reports what has arrived as bitmaps", build)
+        ..Registration::new("bitmap_ack", 4, "reports what has arrived as bitmaps", |parameters, setup| {
+            Ok(Box::new(build(parameters, setup)))
+        })
     }
 }
 
-fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let interval = interval(parameters)?;
+fn build(parameters: &Parameters, setup: &mut Setup) -> BitmapAck {
+    let interval = parameters.span("interval");
     let (when, over) = (When::named(parameters.text("when")), over(parameters));
     let receiver = Receiver::new(setup.now, when, interval);
     let sender = Sender::new(setup, when, interval);
     let (pauses, messages) = (None, 0);
-    Ok(Box::new(BitmapAck { interval, when, over, pauses, messages, sent_at: None, sender, receiver }))
+    BitmapAck { interval, when, over, pauses, messages, sent_at: None, sender, receiver }
 }
 
 fn over(parameters: &Parameters) -> Over {
     if parameters.text("over") == "control" { Over::Control } else { Over::Udp }
-}
-
-fn interval(parameters: &Parameters) -> Result<Span, String> {
-    match parameters.span("interval") {
-        Span::ZERO => Err("the interval must be more than nothing, for example 2ms".to_owned()),
-        interval => Ok(interval),
-    }
 }
 
 impl BitmapAck {
@@ -322,7 +319,7 @@ impl MicroProtocol for BitmapAck {
             let fixed = "when it reports, and over what, does not change in the life of a session";
             return Err(fixed.to_owned());
         }
-        self.interval = interval(parameters)?;
+        self.interval = parameters.span("interval");
         self.receiver.set_interval(self.interval);
         self.sender.set_interval(self.interval, context);
         Ok(())

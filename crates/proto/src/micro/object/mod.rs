@@ -9,11 +9,12 @@ mod sender;
 
 use std::any::Any;
 
-use haul_base::Time;
+use haul_base::{Bytes, Time};
 use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
     ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup,
 };
+use haul_wire::packet::MAX_OFFSET;
 
 use super::attributes::OFFSET;
 use super::stats::ObjectStats;
@@ -21,6 +22,8 @@ use super::turns::Turns;
 use receiver::{Gaps, ObjectReceiver};
 use sender::ObjectSender;
 
+/// Least and largest chunk: the whole object at most.
+const CHUNKS: (Bytes, Bytes) = (Bytes(1), Bytes(MAX_OFFSET));
 /// A part of a segment that was sent whole before, and no longer fits the path.
 pub(crate) const DATA_PART: Kind = Kind(7);
 
@@ -47,7 +50,7 @@ pub(super) fn registration() -> Registration {
         parameters: &[
             ParameterSpec {
                 name: "chunk",
-                kind: ParameterKind::Bytes,
+                kind: ParameterKind::BytesIn(CHUNKS.0, CHUNKS.1),
                 default: "100MB",
                 help: "the object is cut at multiples of this size",
             },
