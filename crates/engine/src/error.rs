@@ -77,6 +77,11 @@ pub enum EngineError {
     /// The server chose a cipher that was not offered to it.
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
+    /// The server is the endpoint that asks: what it knows of a peer is of one side of a connection.
+    #[error(
+        "this is the endpoint's own listener: an endpoint has no connection with itself; use another one"
+    )]
+    OwnListener,
     /// The list of ciphers to offer is empty.
     #[error(
         "no cipher may be used: the list of ciphers is empty (`Cipher::None` alone asks for no encryption)"
@@ -185,6 +190,7 @@ impl EngineError {
             | Self::Recipe(_)
             | Self::Message(_)
             | Self::Resumption(_)
+            | Self::OwnListener
             | Self::NoCipher => FaultCode::Usage,
             Self::Expired(_) => FaultCode::Expired,
             Self::Resolve { .. } | Self::Connect { .. } | Self::NotHaul { .. } => FaultCode::Unreachable,

@@ -103,6 +103,18 @@ fn a_server_connects_to_others_by_the_socket_of_its_listener() {
     exchange(&pairs[1].0, &pairs[1].1, "goes on");
 }
 
+#[test]
+fn an_endpoint_that_connects_to_its_own_listener_is_told_so() {
+    let listener = listener("127.0.0.1:0");
+    let (url, recipe) = (listener.url(""), preset("msg").unwrap());
+    let own = listener.endpoint().connect(&url, &recipe, &Options::default()).wait().unwrap_err();
+    assert!(own.to_string().contains("own listener"), "{own}");
+    assert_eq!(listener.endpoint().known_peers(), 0);
+    // From another endpoint the same process reaches it.
+    let client = Endpoint::client().unwrap().connect(&url, &recipe, &Options::default()).wait().unwrap();
+    exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
+}
+
 /// A port by which one client reaches the server over TCP, and nobody over UDP.
 fn without_udp(server: SocketAddr) -> u16 {
     let (tcp, udp) = loop {

@@ -53,7 +53,10 @@ impl CompiledStack {
         setup.keys = Some((Box::new(Placeholder(tag_len)), Box::new(Placeholder(tag_len))));
         let mut shared = SharedValues::default();
         let mut prototypes = compiled.build(&mut setup)?;
-        let tables = compiled.place(&mut prototypes, &mut shared)?;
+        let placed = compiled.place(&mut prototypes, &mut shared);
+        let dropped = compiled.drop_each(prototypes);
+        let tables = placed?;
+        dropped?;
         if let Some(clash) = tables.clashes.first() {
             return Err(RecipeError::Clash(clash.clone()));
         }
@@ -93,6 +96,13 @@ impl CompiledStack {
             protocols.push(Some(self.build_one(index, setup)?));
         }
         Ok(protocols)
+    }
+
+    /// Drops each by itself: two panics at once would end the process. The first error counts.
+    fn drop_each(&self, protocols: Vec<Option<Box<dyn MicroProtocol>>>) -> Result<(), RecipeError> {
+        let named = self.parts.iter().zip(protocols);
+        let dropped = named.map(|((part, _), protocol)| checked(part.name, || drop(protocol)));
+        dropped.fold(Ok(()), Result::and)
     }
 
     /// Lets every micro-protocol declare and bind; gives the resulting tables.

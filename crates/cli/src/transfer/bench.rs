@@ -148,8 +148,12 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
 
 /// Bytes of the pattern that repeats through the object.
 const PATTERN: usize = 1 << 20;
-/// How far ahead of the sender a timed bench offers bytes, and sends at the end: two of the largest batches.
+/// How far ahead of the sender a timed bench offers bytes at most, and sends at the end: two of the largest batches.
 const AHEAD: u64 = 128 << 10;
+/// A slow one offers only what leaves in this time, so that its end is not late.
+const AHEAD_TIME: Duration = Duration::from_millis(10);
+/// More than any packet takes.
+const ANY_PACKET: u64 = 16 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;
 
@@ -164,6 +168,10 @@ struct MemorySource {
     started: Option<Instant>,
     upto: u64,
     read: u64,
+    /// What had been read when bytes were asked for last.
+    asked: Option<u64>,
+    /// Most bytes that a packet took.
+    packet: u64,
     ended: bool,
     gauge: Gauge,
 }
@@ -172,7 +180,7 @@ impl MemorySource {
     fn new(limit: BenchLimit, gauge: Gauge) -> Self {
         let mut pattern = vec![0; PATTERN];
         Rng::from_seed(SEED).fill(&mut pattern);
-        Self { pattern, limit, started: None, upto: 0, read: 0, ended: false, gauge }
+        Self { pattern, limit, started: None, upto: 0, read: 0, asked: None, packet: 0, ended: false, gauge }
     }
 
     /// What is offered after `elapsed`.
@@ -181,10 +189,20 @@ impl MemorySource {
             match self.limit {
                 BenchLimit::Bytes(bytes) => (self.upto, self.ended) = (bytes, true),
                 BenchLimit::Micros(micros) if elapsed >= Duration::from_micros(micros) => self.ended = true,
-                BenchLimit::Micros(_) | BenchLimit::Unlimited => self.upto = self.read + AHEAD,
+                BenchLimit::Micros(_) => self.upto = self.upto.max(self.read + self.ahead(elapsed)),
+                BenchLimit::Unlimited => self.upto = self.read + AHEAD,
             }
         }
         Available { upto: self.upto, end: self.ended }
+    }
+
+    /// What leaves in [`AHEAD_TIME`], but a packet's bytes at least. A sender that asks again and has read nothing has
+    /// larger packets than before.
+    fn ahead(&mut self, elapsed: Duration) -> u64 {
+        let is_read = self.asked.replace(self.read).is_some_and(|asked| asked < self.read);
+        let least = if is_read { self.packet } else { ANY_PACKET };
+        let leaves = u128::from(self.read) * AHEAD_TIME.as_nanos() / elapsed.as_nanos().max(1);
+        u64::try_from(leaves).unwrap_or(AHEAD).clamp(least.min(AHEAD), AHEAD)
     }
 }
 
@@ -203,6 +221,7 @@ impl ObjectSource for MemorySource {
             now.copy_from_slice(&self.pattern[place..place + part]);
             (rest, place) = (later, 0);
         }
+        self.packet = self.packet.max(into.len() as u64);
         self.read = self.read.max(offset + into.len() as u64);
     }
 
@@ -236,16 +255,39 @@ mod tests {
         assert_eq!(source.available(), Available { upto: 5_000_000, end: true });
     }
 
+    fn timed(millis: u64) -> MemorySource {
+        MemorySource::new(BenchLimit::Micros(millis * 1_000), Gauge::default())
+    }
+
     #[test]
     fn a_time_is_offered_in_steps_and_ends_where_it_stands() {
-        let mut source = MemorySource::new(BenchLimit::Micros(1_000), Gauge::default());
-        assert_eq!(source.offer(Duration::ZERO), Available { upto: AHEAD, end: false });
+        let mut source = timed(1);
+        assert_eq!(source.offer(Duration::ZERO), Available { upto: ANY_PACKET, end: false });
         source.read(0, &mut [0; 1_000]);
-        assert_eq!(source.offer(Duration::from_micros(999)).upto, AHEAD + 1_000);
-        source.read(1_000, &mut [0; 500]);
-        let end = Available { upto: AHEAD + 1_000, end: true };
+        assert_eq!(source.offer(Duration::from_micros(999)).upto, ANY_PACKET);
+        let mut rest = vec![0; ANY_PACKET as usize - 1_000];
+        source.read(1_000, &mut rest);
+        assert_eq!(source.offer(Duration::from_micros(999)).upto, ANY_PACKET + AHEAD);
+        source.read(ANY_PACKET, &mut [0; 500]);
+        let end = Available { upto: ANY_PACKET + AHEAD, end: true };
         assert_eq!(source.offer(Duration::from_millis(1)), end);
         assert_eq!(source.offer(Duration::ZERO), end);
+    }
+
+    #[test]
+    fn a_slow_sender_is_offered_a_packet_at_a_time() {
+        let mut source = timed(10_000);
+        source.offer(Duration::ZERO);
+        let (mut packet, mut read) = ([0; 1_400], 0);
+        while read < ANY_PACKET {
+            source.read(read, &mut packet);
+            read += 1_400;
+        }
+        assert_eq!(source.offer(Duration::from_secs(2)).upto, read + 1_400);
+        source.read(read, &mut packet);
+        assert_eq!(source.offer(Duration::from_secs(2)).upto, read + 2 * 1_400);
+        // Its packets have grown: what was offered is less than one.
+        assert_eq!(source.offer(Duration::from_secs(2)).upto, read + 1_400 + ANY_PACKET);
     }
 
     #[test]

@@ -83,9 +83,9 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
 }
 
 fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
-    let text = contents(file, "--exclude-from", separator)?;
+    let mut entries = Entries::open(file, "--exclude-from", separator)?;
     let mut rules = Vec::new();
-    for (number, line) in lines(&text, separator) {
+    while let Some((number, line)) = entries.next()? {
         let comment = separator == b'\n' && matches!(line[0], b'#' | b';');
         if comment {
             continue;
@@ -102,9 +102,9 @@ fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
 }
 
 fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
-    let text = contents(file, "--files-from", separator)?;
+    let mut entries = Entries::open(file, "--files-from", separator)?;
     let mut paths = Vec::new();
-    for (number, line) in lines(&text, separator) {
+    while let Some((number, line)) = entries.next()? {
         // `./a//b/` is a/b, and `.` the source, which is sent anyway.
         let parts: Vec<&[u8]> = line.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
         let path = parts.join(&b'/');
@@ -125,40 +125,59 @@ fn at_line(option: &str, file: &Path, number: usize, line: &[u8], why: &str) -> 
     fault::usage(format!("{option} {}, entry {number} (`{line}`): {why}", file.display()), "correct the file")
 }
 
-/// What stands between separators, with its number from 1 on; empty ones are left out.
-fn lines(text: &[u8], separator: u8) -> impl Iterator<Item = (usize, &[u8])> {
-    let all = text.split(move |&b| b == separator).enumerate();
-    let trimmed = all.map(move |(i, line)| {
-        let line = if separator == b'\n' { line.strip_suffix(b"\r").unwrap_or(line) } else { line };
-        (i + 1, line)
-    });
-    trimmed.filter(|(_, line)| !line.is_empty())
+/// Reads what stands between separators, one entry at a time, so that empty ones take no memory.
+struct Entries<'a> {
+    from: Box<dyn BufRead>,
+    file: &'a Path,
+    option: &'a str,
+    separator: u8,
+    number: usize,
+    entry: Vec<u8>,
 }
 
-fn contents(file: &Path, option: &str, separator: u8) -> Result<Vec<u8>, Fault> {
-    let read = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
-        read_entries(io::stdin().lock(), separator)
-    } else {
-        open_named(file).and_then(|opened| read_entries(BufReader::new(opened), separator))
-    };
-    read.map_err(|e| {
-        fault::usage(format!("cannot read {} of {option}: {e}", file.display()), "check the name")
-    })
-}
+impl<'a> Entries<'a> {
+    fn open(file: &'a Path, option: &'a str, separator: u8) -> Result<Self, Fault> {
+        let from: io::Result<Box<dyn BufRead>> = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
+            Ok(Box::new(io::stdin().lock()))
+        } else {
+            open_named(file).map(|opened| Box::new(BufReader::new(opened)) as _)
+        };
+        let from = from.map_err(|error| unreadable(file, option, &error))?;
+        Ok(Self { from, file, option, separator, number: 0, entry: Vec::new() })
+    }
 
-/// Reads to the end. What has no separators is no list, and may have no end.
-fn read_entries(mut from: impl BufRead, separator: u8) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    loop {
-        match from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut text)? as u64 {
-            0 => return Ok(text),
-            LONGEST_ENTRY if !text.ends_with(&[separator]) => {
-                let number = lines(&text, separator).last().map_or(1, |(number, _)| number);
-                return Err(io::Error::other(format!("entry {number} has more than {LONGEST_ENTRY} bytes")));
+    /// The next entry that is not empty, with its number from 1 on.
+    fn next(&mut self) -> Result<Option<(usize, &[u8])>, Fault> {
+        loop {
+            let read = self.read().map_err(|error| unreadable(self.file, self.option, &error))?;
+            if !read {
+                return Ok(None);
             }
-            _ => {}
+            let returned = self.separator == b'\n' && self.entry.ends_with(b"\r");
+            self.entry.truncate(self.entry.len() - usize::from(returned));
+            if !self.entry.is_empty() {
+                return Ok(Some((self.number, &self.entry)));
+            }
         }
     }
+
+    /// Reads an entry. What has no separators is no list, and may have no end. False: there is none.
+    fn read(&mut self) -> io::Result<bool> {
+        self.entry.clear();
+        self.number += 1;
+        let len = self.from.by_ref().take(LONGEST_ENTRY).read_until(self.separator, &mut self.entry)? as u64;
+        if self.entry.ends_with(&[self.separator]) {
+            self.entry.pop();
+        } else if len == LONGEST_ENTRY {
+            let why = format!("entry {} has more than {LONGEST_ENTRY} bytes", self.number);
+            return Err(io::Error::other(why));
+        }
+        Ok(len > 0)
+    }
+}
+
+fn unreadable(file: &Path, option: &str, error: &io::Error) -> Fault {
+    fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
 }
 
 #[cfg(test)]

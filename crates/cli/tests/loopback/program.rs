@@ -114,6 +114,20 @@ fn a_bench_carries_what_was_asked_in_both_directions() {
     exits(&run(&["bench", "--time", "200ms", "--json", &server.url]), 0);
 }
 
+/// A block of 128 KiB had to leave first, which took 10 s at 100 kbit/s.
+#[test]
+fn a_slow_bench_ends_when_its_time_is_over() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    for reverse in [&[][..], &["--reverse"]] {
+        let words = ["bench", "--time", "1s", "--rate", "200kbit", "--json", &server.url];
+        let output = run(&[&words[..], reverse].concat());
+        exits(&output, 0);
+        let bytes = object(&output)["bytes"].as_u64().unwrap();
+        assert!((10_000..60_000).contains(&bytes), "{reverse:?}: {bytes} B");
+    }
+}
+
 #[test]
 fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
     let root = tempfile::tempdir().unwrap();

@@ -203,6 +203,29 @@ fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
     exits(&up, 3);
 }
 
+/// As `/dev/zero` with `-0`: a list of empty names only, without end.
+#[test]
+fn empty_names_in_a_list_take_no_memory() {
+    let tree = tree();
+    for (option, separator) in [("-0", 0), ("-v", b'\n')] {
+        let words = ["cp", "--dry-run", option, "--files-from", "-", "s", "d"];
+        let mut command = haul();
+        command.current_dir(tree.path()).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut list = child.stdin.take().unwrap();
+        let empty = vec![separator; 1 << 20];
+        (0..100).for_each(|_| list.write_all(&empty).unwrap());
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        assert!(kib.unwrap().parse::<u64>().unwrap() < 60_000, "{status}");
+        list.write_all(b"big").unwrap();
+        drop(list);
+        let output = child.wait_with_output().unwrap();
+        exits(&output, 0);
+        assert!(lossy(&output.stdout).contains("big"), "{output:?}");
+    }
+}
+
 #[test]
 fn configuration_files_and_the_environment_choose_too() {
     let here = tree();

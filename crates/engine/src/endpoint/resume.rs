@@ -22,6 +22,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::NoCipher`] if none is listed,
+    /// [`EngineError::OwnListener`] if the server is this endpoint's,
     /// [`EngineError::Peer`] if the server does not take it, and what [`connect`](crate::connect) fails with.
     pub async fn connect(
         &self,
@@ -35,6 +36,11 @@ impl Endpoint {
         compile(&options.registry, recipe, first)?;
         let shared = &**self.shared();
         let mut saved = agree(url, recipe, options, shared).await;
+        if let Ok(saved) = &saved
+            && lock(&shared.table).remove_own_client(saved.identity, &saved.secret)
+        {
+            return Err(EngineError::OwnListener);
+        }
         // The identity is random; if one of the ends has it already, a second try draws another.
         let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),

@@ -39,6 +39,16 @@ pub(crate) struct Leftovers {
     skipped: Vec<(u32, Why)>,
     running: Vec<Running>,
     began: Instant,
+    hold: Hold,
+}
+
+/// What becomes of the lock of a journal that was read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Hold {
+    /// This job has it.
+    Keep,
+    /// Others can take over what this job has seen.
+    Release,
 }
 
 /// What the journal of a running job has said.
@@ -79,6 +89,15 @@ impl Leftovers {
     /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
     /// ours are skipped; a directory that cannot be read has none.
     pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        Self::find(directory, Hold::Keep)
+    }
+
+    /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
+    pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
+        Self::find(directory, Hold::Release)
+    }
+
+    fn find(directory: BorrowedFd<'_>, hold: Hold) -> Result<Self, Errno> {
         let mut found = Self {
             directory: dup(directory)?,
             journals: Vec::new(),
@@ -86,6 +105,7 @@ impl Leftovers {
             skipped: Vec::new(),
             running: Vec::new(),
             began: Instant::now(),
+            hold,
         };
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
@@ -95,25 +115,23 @@ impl Leftovers {
         Ok(found)
     }
 
-    /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
-    pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let mut found = Self::adopt(directory)?;
-        found.running.clear();
-        for leftover in &found.journals {
-            flock(&leftover.file, FlockOperation::Unlock)?;
-        }
-        Ok(found)
-    }
-
     /// Older ones are to come before it.
     fn adopt_one(&mut self, id: u32) {
-        match Leftover::adopt(self.directory.as_fd(), id) {
+        match self.read(id) {
             Ok(leftover) => self.add(leftover),
             Err(why) => {
                 self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
                 self.skipped.push((id, why));
             }
         }
+    }
+
+    fn read(&self, id: u32) -> Result<Leftover, Why> {
+        let leftover = Leftover::adopt(self.directory.as_fd(), id)?;
+        if self.hold == Hold::Release {
+            flock(&leftover.file, FlockOperation::Unlock).map_err(Why::Unreadable)?;
+        }
+        Ok(leftover)
     }
 
     fn add(&mut self, leftover: Leftover) {
@@ -133,7 +151,7 @@ impl Leftovers {
     /// Takes over the journals of running jobs that are at something of this job's, if they end in time.
     fn wait_for(&mut self, is_ours: impl Fn(&Running) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
-            match Leftover::adopt(self.directory.as_fd(), self.running[at].id) {
+            match self.read(self.running[at].id) {
                 Err(Why::Running) if self.began.elapsed() < END_WITHIN => std::thread::sleep(LOCK_PAUSE),
                 ended => {
                     self.running.remove(at);

@@ -9,6 +9,7 @@ use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::ConnectionId;
 
 use super::resumption::ResumptionState;
+use super::{ResumptionSecret, Role};
 
 /// Resumption state and the present connection, `C`.
 #[derive(Debug)]
@@ -111,6 +112,16 @@ impl<C> PeerTable<C> {
         }
     }
 
+    /// Forgets the client that has agreed with this endpoint on `secret`. False: the server was another endpoint.
+    pub fn remove_own_client(&mut self, identity: u32, secret: &ResumptionSecret) -> bool {
+        let is_it = |it: &Peer<C>| it.resumption.role == Role::Server && it.resumption.secret == *secret;
+        let is_own = self.get(identity).is_some_and(is_it);
+        if is_own {
+            self.remove(identity);
+        }
+        is_own
+    }
+
     /// Forgets all, and gives the connections.
     pub fn clear(&mut self) -> Vec<Arc<C>> {
         self.idle.clear();
@@ -183,7 +194,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::connection::{ResumptionSecret, Role};
     use crate::micro::registry;
 
     const MOST: usize = 5;

@@ -5,7 +5,7 @@ use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::registry::own_laws;
 use super::testing::{Harness, Loss, PathModel, config};
-use super::{ControllerError, LONGEST_HOLD, LawRegistration, MIN_WINDOW, Permit};
+use super::{ControllerError, LONGEST_HOLD, LawRegistration, MIN_RATE, MIN_WINDOW, Permit, hand_over};
 
 const CEILING: Rate = Rate::from_mbps(95);
 
@@ -80,6 +80,21 @@ fn laws_at_the_borders_of_their_parameters_keep_their_limits_sane_and_go_on_afte
     for law in own_laws() {
         for given in cases(law) {
             run_case(law, &given);
+        }
+    }
+}
+
+/// Two of them needed more than five minutes, three more than one.
+#[test]
+fn a_law_that_takes_over_from_one_that_was_stopped_has_half_of_the_path_within_a_minute() {
+    let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
+    let seconds = Span::from_secs(1);
+    for law in own_laws() {
+        for rate in [Rate::ZERO, Rate::from_bps(1), MIN_RATE, MIN_RATE.mul_f64(9.0)] {
+            let mut run = Harness::new(law.build(&[], &config(Some(CEILING))).unwrap(), path.clone());
+            hand_over(&mut *run.law, rate, &run.rtt);
+            let has_half = (0..60).any(|_| run.measure(seconds).goodput >= Rate::from_mbps(50));
+            assert!(has_half, "{} from {rate}", law.name);
         }
     }
 }

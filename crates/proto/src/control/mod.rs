@@ -158,7 +158,8 @@ pub trait RateController: Debug + Send {
     fn on_silence(&mut self, now: Time, count: u32);
 
     /// This law replaces another in the middle of a session, which sent at `rate` over a path of this round trip: it
-    /// goes on from there, as far as that makes sense to it. Called once, before anything else.
+    /// goes on from there, as far as that makes sense to it. Called once, before anything else; not after a law that was
+    /// as good as stopped.
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
         let _ = (rate, rtt);
     }
@@ -258,6 +259,15 @@ use forward_to_law;
 
 /// The burst that any path takes: the initial window of RFC 9002, sections 7.2 and 7.7.
 const INITIAL_WINDOW: u64 = 14_720;
+
+/// Lets `law` take over from another one, which sent at `rate`. One that would have taken longer than a second for the
+/// burst that any path takes was stopped, by its ceiling or an outage, and tells nothing of the path: `law` then starts
+/// as it does in a new session. Laws that add a little at a time would need minutes from there.
+pub(crate) fn hand_over(law: &mut dyn RateController, rate: Rate, rtt: &RttEstimator) {
+    if rate.bytes_in(Span::from_secs(1)) >= INITIAL_WINDOW {
+        law.take_over(rate, rtt);
+    }
+}
 
 /// Bytes that may leave back to back at `rate`: half a millisecond's worth, at least two packets and at most one
 /// super-buffer of the kernel. Small bursts keep tail-drop queues from losing whole super-buffers. Where that is

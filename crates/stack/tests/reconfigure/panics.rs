@@ -1,7 +1,7 @@
 //! Micro-protocols that panic where no handler runs: the caller gets an error or the session ends, by their name.
 
 use haul_base::{Machine, Time};
-use haul_stack::{Recipe, Stack, StackEvent};
+use haul_stack::{Recipe, Registration, Stack, StackEvent};
 
 use crate::parts::{Before, Boom, Pair, events, plain, recipe, setup};
 
@@ -18,10 +18,22 @@ fn failed(step: &str) -> Vec<StackEvent> {
 
 #[test]
 fn a_recipe_whose_micro_protocol_panics_is_refused_by_name() {
-    for step in ["build", "declare", "bind"] {
+    for step in ["build", "declare", "bind", "drop"] {
         let error = std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap_err().to_string();
         assert_eq!(error, format!("knob: it panicked: I do not like to {step}"));
     }
+}
+
+/// A second panic while the first one unwinds would end the process.
+#[test]
+fn of_two_micro_protocols_that_panic_when_they_are_dropped_the_first_is_named() {
+    let mut registry = plain();
+    let knob = registry.get("knob").unwrap().clone();
+    registry.register(Registration { name: "other", ..knob });
+    let mut recipe = that_panics("drop").with("other");
+    recipe.set("other.panics", "drop").unwrap();
+    let error = std::sync::Arc::new(registry).compile(&recipe, 0).unwrap_err().to_string();
+    assert_eq!(error, "knob: it panicked: I do not like to drop");
 }
 
 #[test]

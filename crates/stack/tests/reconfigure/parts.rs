@@ -55,6 +55,12 @@ impl Knob {
     }
 }
 
+impl Drop for Knob {
+    fn drop(&mut self) {
+        self.step("drop");
+    }
+}
+
 impl MicroProtocol for Knob {
     fn declare(&mut self, _: &mut Declaration<'_>) {
         self.step("declare");

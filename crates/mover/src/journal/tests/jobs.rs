@@ -158,24 +158,26 @@ fn a_running_job_is_left_alone() {
 /// The receiver of a killed copy, which ends while the same copy is asked for again.
 #[test]
 fn a_job_that_ends_at_the_same_file_is_waited_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let directory = open(dir.path());
-    let [ending, other] = [(); 2].map(|()| Journal::create(directory.as_fd()).unwrap());
-    for (journal, file) in [(&ending, "f"), (&other, "g")] {
-        journal.begin(1, &identity(file, 100));
-        fs::write(dir.path().join(journal.part_name(1)), "x").unwrap();
-    }
-    let mut leftovers = adopt(dir.path());
-    assert_eq!((leftovers.is_empty_at(b"f"), leftovers.is_empty_at(b"h")), (false, true));
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
-            ending.wrote(1, 0..10);
-            ending.finish();
+    for find in [Leftovers::adopt, Leftovers::look_at] {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = open(dir.path());
+        let [ending, other] = [(); 2].map(|()| Journal::create(directory.as_fd()).unwrap());
+        for (journal, file) in [(&ending, "f"), (&other, "g")] {
+            journal.begin(1, &identity(file, 100));
+            fs::write(dir.path().join(journal.part_name(1)), "x").unwrap();
+        }
+        let mut leftovers = find(directory.as_fd()).unwrap();
+        assert_eq!((leftovers.is_empty_at(b"f"), leftovers.is_empty_at(b"h")), (false, true));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                ending.wrote(1, 0..10);
+                ending.finish();
+            });
+            assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 10)]));
         });
-        assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 10)]));
-    });
-    assert_eq!((leftovers.take(b"f"), leftovers.take(b"g")), (None, None));
+        assert_eq!((leftovers.take(b"f"), leftovers.take(b"g")), (None, None));
+    }
 }
 
 #[test]

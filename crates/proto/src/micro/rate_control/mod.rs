@@ -28,7 +28,9 @@ use super::object::carries_data;
 use super::shared::{LawInterval, PeerHost, RateNow};
 use super::stats::{PacketCount, RateControlStats};
 use crate::control::ledger::{Known, Sent};
-use crate::control::{Boundary, Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit};
+use crate::control::{
+    Boundary, Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit, hand_over,
+};
 use crate::diagnosis::{Diagnostician, Evidence};
 use crate::pacer::Pacer;
 use advice::Looked;
@@ -184,7 +186,7 @@ impl RateControl {
         let mut controller = law.build(context.shared(bindings.delay).0)?;
         if let Permit::Go(limits) = self.controller.permit() {
             let rtt = context.shared(bindings.rtt);
-            controller.take_over(limits.effective_rate(rtt.smoothed()), rtt);
+            hand_over(&mut *controller, limits.effective_rate(rtt.smoothed()), rtt);
         }
         let before = self.limits.rate;
         self.ceiling_changes += u64::from(law.ceiling != self.law.ceiling);

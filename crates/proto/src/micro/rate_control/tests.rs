@@ -66,6 +66,17 @@ fn a_higher_rate_ends_the_pause_of_a_low_one() {
     assert!(is_near(found, 8_000_000), "{found}");
 }
 
+/// It went on from 1 kbit/s, and would have needed minutes.
+#[test]
+fn a_law_that_takes_over_from_a_stopped_one_starts_as_in_a_new_session() {
+    let mut pair = begun(&object_recipe("1kbit"));
+    let mut other = object_recipe("100Mbit");
+    other.set("rate_control.controller", "rapid_plus").unwrap();
+    pair.a.reconfigure(at(200), &other).unwrap();
+    let found = sent(&mut pair, 200, 1_200);
+    assert!(found > 40_000_000, "{found}");
+}
+
 /// Sends for a second, and gives the bytes and how often the sender woke for them.
 fn second(mut pair: Pair) -> (u64, u32) {
     pair.exchange(T0, &mut Path::default());
