@@ -27,14 +27,10 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
     let started = Instant::now();
     let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
     let request = incoming.request().clone();
-    let mut settings = incoming.settings().clone();
-    // What cannot be used is refused with the session.
-    if let Ok(recipe) = incoming.wanted_recipe() {
-        settings = policy.settle(settings, recipe);
-        if let Err(fault) = policy.check(&request, recipe) {
-            incoming.refuse(fault.clone());
-            return context.failed(fault);
-        }
+    let settings = policy.settle(incoming.settings().clone(), incoming.recipe());
+    if let Err(fault) = policy.check(&request, incoming.recipe()) {
+        incoming.refuse(fault.clone());
+        return context.failed(fault);
     }
     let mut session = match incoming.accept_with(settings) {
         Ok(session) => session,

@@ -147,7 +147,7 @@ fn what_a_server_says_is_shown_and_not_obeyed() {
     );
     all_harmless(&refused);
     let accept = |incoming: haul_engine::Incoming| {
-        let mut recipe = incoming.wanted_recipe().unwrap().clone();
+        let mut recipe = incoming.recipe().clone();
         recipe.name = NAME.to_owned();
         let recipe = Some(haul_engine::offer(&recipe));
         let settings = haul_wire::control::Settings { recipe, ..incoming.settings().clone() };

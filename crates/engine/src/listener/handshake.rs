@@ -174,13 +174,19 @@ impl<'s> Client<'s> {
         let peer = handshake.peer;
         let tcp = handshake.into_tcp().ok_or(EngineError::Closed)?;
         let local = tcp.local_addr().map_err(HandshakeError::from)?;
+        let recipe = match &hello.request {
+            // Its recipe is that of its connections.
+            Request::Connect { .. } => Ok(Recipe::default()),
+            _ => server_recipe(&hello.settings, cipher),
+        };
+        let recipe_error = recipe.as_ref().err().cloned();
         let session = Session {
             role: Role::Server,
             peer,
             control: Control::start(tls, tcp, Timing::default())?,
             request: hello.request,
             settings: hello.settings,
-            recipe: Recipe::default(),
+            recipe: recipe.unwrap_or_default(),
             program: PROGRAM.to_owned(),
             cipher,
             round_trip,
@@ -195,12 +201,7 @@ impl<'s> Client<'s> {
         server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
         let port = server.port.clone();
-        let recipe = match session.request() {
-            // Its recipe is that of its connections.
-            Request::Connect { .. } => Ok(Recipe::default()),
-            _ => server_recipe(session.settings(), cipher),
-        };
-        Ok(Incoming { session, recipe, pending, secret, local, port, udp_timeout })
+        Ok(Incoming { session, recipe_error, pending, secret, local, port, udp_timeout })
     }
 
     /// Notes that the client may not come in, and tells it why.

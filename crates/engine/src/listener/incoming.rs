@@ -3,7 +3,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use haul_proto::connection::{Peer, ResumptionSecret, ResumptionState, Terms, refusal, server_recipe};
-use haul_stack::{Recipe, RecipeError};
+use haul_stack::RecipeError;
 use haul_wire::control::{Accept, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
@@ -23,8 +23,8 @@ pub struct Incoming {
     /// As it begins if it is accepted.
     #[deref]
     pub(crate) session: Session,
-    /// What the session is to run.
-    pub(crate) recipe: Result<Recipe, RecipeError>,
+    /// What is wrong with its recipe, if it cannot be used; then the session has an empty one.
+    pub(super) recipe_error: Option<RecipeError>,
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
@@ -36,14 +36,6 @@ pub struct Incoming {
 impl Incoming {
     pub(super) fn is_gone(&self) -> bool {
         self.session.control().failure().is_some()
-    }
-
-    /// The recipe that the client wants the session to run, or why it cannot.
-    ///
-    /// # Errors
-    /// What is wrong with it; accepting refuses the client for that.
-    pub fn wanted_recipe(&self) -> Result<&Recipe, &RecipeError> {
-        self.recipe.as_ref()
     }
 
     /// Begins the session as the client wants it.
@@ -60,12 +52,13 @@ impl Incoming {
     /// # Errors
     /// That the client was refused because of its recipe; how the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
-        let is_changed = settings.recipe != self.settings().recipe;
-        let recipe = if is_changed { server_recipe(&settings, self.cipher()) } else { self.recipe.clone() };
-        self.session.recipe = match recipe {
-            Ok(recipe) => recipe,
-            Err(error) => return Err(self.refuse_because(refusal(&error))),
-        };
+        if settings.recipe != self.settings().recipe {
+            let recipe = server_recipe(&settings, self.cipher());
+            self.recipe_error = recipe.map(|recipe| self.session.recipe = recipe).err();
+        }
+        if let Some(error) = self.recipe_error.take() {
+            return Err(self.refuse_because(refusal(&error)));
+        }
         self.session.settings = settings;
         let accept = self.answer();
         let Self { session, pending, local, udp_timeout, .. } = self;
@@ -120,7 +113,7 @@ impl Incoming {
     /// # Errors
     /// Why not.
     pub fn check(&self, terms: &Terms) -> Result<(), Fault> {
-        self.recipe.as_ref().map_or(Ok(()), |recipe| terms.check(recipe))
+        if self.recipe_error.is_some() { Ok(()) } else { terms.check(self.recipe()) }
     }
 
     /// The answer to a client that may come in.

@@ -158,7 +158,7 @@ fn the_server_may_change_the_settings() {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| check(&url).unwrap());
         let incoming = listener.accept(TIMEOUT).unwrap();
-        let mut recipe = incoming.wanted_recipe().unwrap().clone();
+        let mut recipe = incoming.recipe().clone();
         recipe.set("rate_control.rate", "1Mbit").unwrap();
         let settings = Settings { recipe: Some(offer(&recipe)), ..incoming.settings().clone() };
         let server = incoming.accept_with(settings).unwrap();
