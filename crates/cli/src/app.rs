@@ -18,7 +18,7 @@ use crate::output::{
     EventLog, Items, Lines, ProgressStyle, RunReport, json_value, lost_result, out, out_json, out_verbatim,
     tell, without_keys,
 };
-use crate::settings::{Preset, Recipe};
+use crate::settings::{Preset, Settings};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::{Context, Cpu};
 use crate::{commands, logging};
@@ -96,8 +96,8 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     let preset = command.transfer().recipe.preset;
     let preset = preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)?;
     if global.show_config {
-        let recipe = Recipe::collect(&preset, settings)?;
-        let rows = [rows.clone(), recipe.rows()].concat();
+        let settings = Settings::collect(&preset, settings)?;
+        let rows = [rows.clone(), settings.rows()].concat();
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {

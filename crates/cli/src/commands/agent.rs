@@ -19,7 +19,7 @@ use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{EventLog, Items, Lines, RunReport, item_line, tell};
-use crate::settings::{Preset, Settings};
+use crate::settings::Preset;
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
 use crate::transfer::{Context, CopyPlan, Way, chosen, negotiate, reach, with_way_out};
@@ -112,16 +112,11 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     if leads_on {
         return Err(fault::usage("the job leads to yet another machine", ""));
     }
-    let stack = haulage::Recipe::parse(&job.recipe)
-        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let mut quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
+    quiet.settings.recipe = haulage::Recipe::parse(&job.recipe)
+        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     quiet.transfer.receive_policy.run = job.run;
-    let context = Context {
-        settings: Settings { stack, ..quiet.settings },
-        items: items(job, reporter),
-        events: reporter.log(lossy),
-        ..quiet
-    };
+    let context = Context { items: items(job, reporter), events: reporter.log(lossy), ..quiet };
     Ok((context, plan, args.clone()))
 }
 

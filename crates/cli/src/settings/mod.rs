@@ -3,16 +3,16 @@
 mod parameters;
 mod presets;
 
-use haul_proto::{check_object_recipe, law, law_names};
+use haul_proto::{check_object_recipe, law_names};
 use haul_wire::control::Cipher;
 use haulage::RecipeError;
 
-use crate::config::{ConfigRow, Origin, Setting};
+use crate::config::{ConfigRow, Setting};
 use crate::fault::{self, Fault};
 
-pub(crate) use parameters::{IN_STACKS, PARAMETERS, Parameter, Settings, parameter_names, session_key};
+pub(crate) use parameters::{IN_RECIPE, PARAMETERS, Settings, parameter_names, session_key};
 pub(crate) use presets::Preset;
-use presets::STACKS;
+use presets::RECIPES;
 
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
 const TAG_LEN: usize = 16;
@@ -38,64 +38,34 @@ fn has_aes() -> bool {
     false
 }
 
-#[derive(Debug, Clone)]
-pub(crate) struct Recipe {
-    pub settings: Settings,
-    /// Where each of [`PARAMETERS`] came from, in the same order.
-    origins: Vec<Origin>,
-}
-
-impl Recipe {
+impl Settings {
     /// Starts from a preset and applies single settings in their order.
     pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let recipe = Self::collect(preset, settings)?;
-        recipe.check()?;
-        Ok(recipe)
+        let built = Self::collect(preset, settings)?;
+        built.check()?;
+        Ok(built)
     }
 
-    /// As [`Recipe::build`], for looking at values that need not be complete.
+    /// As [`Settings::build`], for looking at values that need not be complete.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
-        let mut recipe =
-            Self { settings: preset.settings()?, origins: vec![preset.origin(); PARAMETERS.len()] };
+        let mut collected = preset.settings()?;
         for Setting { origin, assignment } in settings {
             let key = session_key(&assignment.key);
             if key.contains('.') {
-                let set = recipe.settings.stack.set(key, &assignment.value);
-                set.map_err(|error| fault::usage(format!("{origin}: {error}"), STACKS))?;
-                continue;
+                let set = collected.recipe.set(key, &assignment.value);
+                set.map_err(|error| fault::usage(format!("{origin}: {error}"), RECIPES))?;
+            } else {
+                collected.set(origin, key, &assignment.value)?;
             }
-            let law_before = recipe.settings.controller;
-            let parameter = recipe.settings.set(origin, key, &assignment.value)?;
-            recipe.origins[parameter.index()] = origin.clone();
-            recipe.drop_parameters_of(law_before);
         }
-        recipe.settle_stack()?;
-        Ok(recipe)
+        Ok(collected)
     }
 
-    /// Another law has parameters of its own: those that the preset gave to the law `before` go with it.
-    fn drop_parameters_of(&mut self, before: &str) {
-        let is_another = self.settings.controller != before;
-        for parameter in law(before).iter().filter(|_| is_another).flat_map(|law| law.parameters) {
-            self.settings.stack.unset("rate_control", parameter.name);
-        }
-    }
-
-    /// Writes into the stack what the session has too: both say the same.
-    fn settle_stack(&mut self) -> Result<(), Fault> {
-        for (of_part, key) in IN_STACKS {
-            let value = (Parameter::find(key)?.show)(&self.settings);
-            // What a recipe lacks is said when it is checked.
-            let _ = self.settings.stack.set(of_part, &value);
-        }
-        Ok(())
-    }
-
-    /// The preset's name and every parameter with its value and origin.
+    /// Every parameter with its value and origin.
     pub(crate) fn rows(&self) -> Vec<ConfigRow> {
         let rows = PARAMETERS.iter().zip(&self.origins).map(|(parameter, origin)| ConfigRow {
             key: format!("set.{}", parameter.key),
-            value: Some((parameter.show)(&self.settings)),
+            value: Some((parameter.show)(self)),
             origin: origin.to_string(),
         });
         rows.collect()
@@ -103,9 +73,8 @@ impl Recipe {
 
     /// Builds the stack once, so that what it lacks is said before anything starts.
     fn check(&self) -> Result<(), Fault> {
-        check_object_recipe(&self.settings.stack, TAG_LEN).map_err(|error| {
-            fault::usage(format!("preset {}: {error}", self.settings.stack.name), hint(&error))
-        })
+        check_object_recipe(&self.recipe, TAG_LEN)
+            .map_err(|error| fault::usage(format!("preset {}: {error}", self.recipe.name), hint(&error)))
     }
 }
 
@@ -120,7 +89,7 @@ fn hint(error: &RecipeError) -> String {
                 law_names().join(", ")
             )
         }
-        _ => STACKS.to_owned(),
+        _ => RECIPES.to_owned(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The recipe parameters of sessions: their values, and the table of them, one line each.
 
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
-use haul_engine::SOCKET_BUFFER;
-use haul_proto::law_names;
+use haul_engine::{SOCKET_BUFFER, ceiling, offer};
+use haul_proto::connection::set_parameter;
+use haul_proto::{law, law_names};
 use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 
 use crate::config::{Origin, truth};
@@ -10,41 +11,51 @@ use crate::fault::{self, Fault};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Name of the control law of the rate, one of [`haul_proto::laws`].
-    pub controller: &'static str,
-    /// The ceiling of the rate; with `fixed` the rate itself.
-    pub rate: Option<Rate>,
-    /// The object is cut at multiples of it.
-    pub chunk: Bytes,
-    pub feedback_interval: Span,
     /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
     pub crypto: Option<Cipher>,
     /// Whether the kernel cuts and joins datagrams (GSO and GRO).
     pub offload: bool,
     /// Socket buffers to ask the kernel for.
     pub socket_buffer: Bytes,
-    /// What the transport is made of, with the parameters above, by the name of the preset.
-    pub stack: haulage::Recipe,
+    /// What the transport is made of, by the name of the preset.
+    pub recipe: haulage::Recipe,
+    /// Where each of [`PARAMETERS`] came from, in the same order.
+    pub(super) origins: Vec<Origin>,
 }
 
 impl Settings {
+    /// The ceiling of the rate; with the law `fixed` the rate itself.
+    pub(crate) fn rate(&self) -> Option<Rate> {
+        ceiling(&self.recipe)
+    }
+
+    /// Name of the control law of the rate.
+    pub(crate) fn controller(&self) -> &'static str {
+        law(&self.in_recipe("controller")).map_or("", |law| law.name)
+    }
+
     /// What a client asks for, as it travels.
     pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
         WireSettings {
-            recipe: Some(haul_engine::offer(&self.stack)),
+            recipe: Some(offer(&self.recipe)),
             offload: self.offload,
             socket_buffer: Some(self.socket_buffer.0),
             bench_limit,
         }
     }
 
+    /// The value of a parameter that stands in the recipe.
+    fn in_recipe(&self, key: &str) -> String {
+        let found = IN_RECIPE.iter().find(|known| known.1 == key);
+        let (part, parameter) = found.and_then(|known| known.0.split_once('.')).unwrap_or_default();
+        let registry = haulage::registry();
+        let spec = || registry.get(part)?.parameters.iter().find(|spec| spec.name == parameter);
+        let value = self.recipe.get(part, parameter).or_else(|| spec().map(|spec| spec.default));
+        value.unwrap_or_default().to_owned()
+    }
+
     /// Sets the parameter called `key` to what `origin` says.
-    pub(super) fn set(
-        &mut self,
-        origin: &Origin,
-        key: &str,
-        value: &str,
-    ) -> Result<&'static Parameter, Fault> {
+    pub(super) fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         let parameter = Parameter::find(key)
             .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
         parameter.set(self, value).map_err(|problem| {
@@ -53,7 +64,8 @@ impl Settings {
                 format!("{} is {}", parameter.key, (parameter.help)()),
             )
         })?;
-        Ok(parameter)
+        self.origins[parameter.index()].clone_from(origin);
+        Ok(())
     }
 
     /// Every parameter as `--set` takes it, `KEY=VALUE`.
@@ -75,30 +87,43 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
         help: || format!("the control law of the rate: {}", law_names().join(", ")),
-        set: |s, v| one_of(v, &law_names(), |name| name).map(|law| s.controller = law),
-        show: |s| s.controller.to_owned(),
+        set: |s, v| {
+            let law = one_of(v, &law_names(), |name| name)?;
+            set_parameter(&mut s.recipe, "rate_control.controller", law);
+            Ok(())
+        },
+        show: |s| s.in_recipe("controller"),
     },
     Parameter {
         key: "rate",
         help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited for none".to_owned(),
         set: |s, v| {
             let [low, high] = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
-            s.rate = if v == "unlimited" { None } else { Some(within(v, low, high)?) };
+            let rate = if v == "unlimited" { v.to_owned() } else { within(v, low, high)?.exact() };
+            set_parameter(&mut s.recipe, "rate_control.rate", &rate);
             Ok(())
         },
-        show: |s| s.rate.map_or_else(|| "unlimited".to_owned(), Rate::exact),
+        show: |s| s.in_recipe("rate"),
     },
     Parameter {
         key: "chunk",
         help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
-        set: |s, v| within(v, Bytes(64 << 10), Bytes(4 << 30)).map(|size| s.chunk = size),
-        show: |s| s.chunk.exact(),
+        set: |s, v| {
+            let size = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
+            set_parameter(&mut s.recipe, "object.chunk", &size.exact());
+            Ok(())
+        },
+        show: |s| s.in_recipe("chunk"),
     },
     Parameter {
         key: "feedback_interval",
         help: || "the time between two reports of the receiver, 100us to 1s".to_owned(),
-        set: |s, v| within(v, Span::from_micros(100), Span::from_secs(1)).map(|it| s.feedback_interval = it),
-        show: |s| s.feedback_interval.exact(),
+        set: |s, v| {
+            let interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
+            set_parameter(&mut s.recipe, "bitmap_ack.interval", &interval.exact());
+            Ok(())
+        },
+        show: |s| s.in_recipe("feedback_interval"),
     },
     Parameter {
         key: "crypto",
@@ -136,7 +161,7 @@ fn crypto_name(crypto: Option<Cipher>) -> &'static str {
 }
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.
-pub(crate) const IN_STACKS: [(&str, &str); 4] = [
+pub(crate) const IN_RECIPE: [(&str, &str); 4] = [
     ("object.chunk", "chunk"),
     ("bitmap_ack.interval", "feedback_interval"),
     ("rate_control.controller", "controller"),
@@ -145,7 +170,7 @@ pub(crate) const IN_STACKS: [(&str, &str); 4] = [
 
 /// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
 pub(crate) fn session_key(key: &str) -> &str {
-    IN_STACKS.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
+    IN_RECIPE.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }
 
 pub(crate) fn parameter_names() -> String {

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use haul_base::{Bytes, Span, suggestion};
+use haul_base::{Bytes, suggestion};
 use toml::{Table, Value};
 
-use super::parameters::IN_STACKS;
-use super::{Settings, parameter_names};
+use super::parameters::IN_RECIPE;
+use super::{PARAMETERS, Settings, parameter_names};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -19,7 +19,7 @@ const SHIPPED: [(&str, &str); 2] = [
 ];
 
 /// Where recipes of micro-protocols are to be had.
-pub(super) const STACKS: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
+pub(super) const RECIPES: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
                       control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 
 #[derive(Debug, Clone)]
@@ -100,38 +100,35 @@ impl Preset {
     /// The values, those that the recipe leaves out being the default preset's.
     pub(super) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
-            controller: "bbr",
-            rate: None,
-            chunk: Bytes(100_000_000),
-            feedback_interval: Span::from_millis(2),
             crypto: None,
             offload: true,
             socket_buffer: Bytes(64 << 20),
-            stack: haulage::preset("bulk").map_err(fault::of)?,
+            recipe: haulage::preset("bulk").map_err(fault::of)?,
+            origins: vec![self.origin(); PARAMETERS.len()],
         };
-        settings.stack.name.clone_from(&self.name);
+        settings.recipe.name.clone_from(&self.name);
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
-            self.apply_stack(&mut settings)?;
+            self.apply_recipe(&mut settings)?;
         } else {
             self.apply(&table, &mut settings)?;
         }
         Ok(settings)
     }
 
-    /// Takes the micro-protocols, and those of their parameters that the session has too.
-    fn apply_stack(&self, settings: &mut Settings) -> Result<(), Fault> {
-        let mut stack = haulage::Recipe::parse(&self.text)
-            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), STACKS))?;
-        stack.name.clone_from(&self.name);
-        for (of_part, key) in IN_STACKS {
-            let value = of_part.split_once('.').and_then(|(part, parameter)| stack.get(part, parameter));
+    /// Takes the micro-protocols, and checks those of their parameters that have names of their own.
+    fn apply_recipe(&self, settings: &mut Settings) -> Result<(), Fault> {
+        let recipe = haulage::Recipe::parse(&self.text)
+            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), RECIPES))?;
+        settings.recipe = recipe.clone();
+        settings.recipe.name.clone_from(&self.name);
+        for (of_part, key) in IN_RECIPE {
+            let value = of_part.split_once('.').and_then(|(part, parameter)| recipe.get(part, parameter));
             if let Some(value) = value {
                 settings.set(&self.origin(), key, value)?;
             }
         }
-        settings.stack = stack;
         Ok(())
     }
 
@@ -139,7 +136,7 @@ impl Preset {
         for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
             let text = scalar(value).ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
             if key.contains('.') {
-                settings.stack.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
+                settings.recipe.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
             } else {
                 settings.set(&self.origin(), key, &text)?;
             }

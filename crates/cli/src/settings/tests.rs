@@ -2,8 +2,10 @@ use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::BenchLimit;
 use proptest::prelude::*;
 
+use super::parameters::Parameter;
 use super::*;
 use crate::args::Assignment;
+use crate::config::Origin;
 use crate::fault::FaultCode;
 
 fn set(key: &str, value: &str) -> Setting {
@@ -11,8 +13,8 @@ fn set(key: &str, value: &str) -> Setting {
     Setting { origin: Origin::Flag("set".to_owned()), assignment }
 }
 
-fn build(settings: &[Setting]) -> Result<Recipe, Fault> {
-    Recipe::build(&Preset::default_preset(), settings)
+fn build(settings: &[Setting]) -> Result<Settings, Fault> {
+    Settings::build(&Preset::default_preset(), settings)
 }
 
 #[test]
@@ -30,8 +32,7 @@ fn every_shipped_preset_is_complete_and_describes_itself() {
 #[test]
 fn later_settings_beat_earlier_ones_and_leave_their_origin() {
     let recipe = build(&[set("chunk", "1MB"), set("chunk", "2MB"), set("offload", "off")]).unwrap();
-    assert_eq!(recipe.settings.chunk, Bytes(2_000_000));
-    assert!(!recipe.settings.offload);
+    assert_eq!((stack(&recipe).get("object", "chunk"), recipe.offload), (Some("2MB"), false));
     let rows = recipe.rows();
     let row = |key: &str| rows.iter().find(|row| row.key == key).unwrap().clone();
     assert_eq!(row("set.chunk").origin, "flag --set");
@@ -70,10 +71,10 @@ fn values_out_of_range_or_without_unit_are_refused() {
 #[test]
 fn the_fixed_controller_needs_a_rate() {
     let preset = Preset::find("fixed").unwrap();
-    assert!(Recipe::build(&preset, &[]).is_err());
-    assert!(Recipe::collect(&preset, &[]).is_ok());
-    let recipe = Recipe::build(&preset, &[set("rate", "800Mbit")]).unwrap();
-    assert_eq!(recipe.settings.rate, Some(Rate::from_mbps(800)));
+    assert!(Settings::build(&preset, &[]).is_err());
+    assert!(Settings::collect(&preset, &[]).is_ok());
+    let recipe = Settings::build(&preset, &[set("rate", "800Mbit")]).unwrap();
+    assert_eq!(recipe.rate(), Some(Rate::from_mbps(800)));
 }
 
 #[test]
@@ -93,30 +94,28 @@ fn recipe_files_load_and_say_what_is_wrong() {
     std::fs::write(&path, "rate = '1Gbit'\ncipher = 'none'\noffload = false\n").unwrap();
     let preset = Preset::find(path.to_str().unwrap()).unwrap();
     assert_eq!(preset.name, "mine");
-    let settings = Recipe::build(&preset, &[]).unwrap().settings;
+    let settings = Settings::build(&preset, &[]).unwrap();
     assert_eq!((settings.crypto, settings.offload), (Some(Cipher::None), false));
 
     std::fs::write(&path, "chunk = 7\n").unwrap();
     let preset = Preset::find(path.to_str().unwrap()).unwrap();
-    assert!(Recipe::build(&preset, &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
+    assert!(Settings::build(&preset, &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
     assert!(Preset::find("fixd").unwrap_err().message.contains("did you mean `fixed`?"));
     assert!(Preset::find("./nothing.toml").is_err());
 }
 
-fn stack(recipe: &Recipe) -> &haulage::Recipe {
-    &recipe.settings.stack
+fn stack(settings: &Settings) -> &haulage::Recipe {
+    &settings.recipe
 }
 
 #[test]
 fn a_recipe_of_micro_protocols_says_what_a_session_is_like() {
     let preset = Preset::find("fobs").unwrap();
-    let recipe = Recipe::build(&preset, &[]).unwrap();
-    let Settings { controller, rate, feedback_interval, .. } = recipe.settings;
-    assert_eq!(
-        (controller, rate, feedback_interval),
-        ("fixed", Some(Rate::from_mbps(900)), Span::from_millis(10))
-    );
-    assert!(stack(&recipe).same_stack(stack(&Recipe::build(&preset, &[]).unwrap())));
+    let recipe = Settings::build(&preset, &[]).unwrap();
+    let interval = stack(&recipe).get("bitmap_ack", "interval");
+    let found = (recipe.controller(), recipe.rate(), interval);
+    assert_eq!(found, ("fixed", Some(Rate::from_mbps(900)), Some("10ms")));
+    assert!(stack(&recipe).same_stack(stack(&Settings::build(&preset, &[]).unwrap())));
     let own = build(&[]).unwrap();
     assert_eq!((&*stack(&own).name, stack(&own).get("retransmit", "window")), ("default", Some("400000")));
 }
@@ -124,13 +123,13 @@ fn a_recipe_of_micro_protocols_says_what_a_session_is_like() {
 #[test]
 fn both_names_of_a_parameter_mean_the_same() {
     for key in ["rate", "rate_control.rate"] {
-        let recipe = Recipe::build(&Preset::find("rbudp").unwrap(), &[set(key, "150Mbit")]).unwrap();
-        assert_eq!(recipe.settings.rate, Some(Rate::from_mbps(150)), "{key}");
+        let recipe = Settings::build(&Preset::find("rbudp").unwrap(), &[set(key, "150Mbit")]).unwrap();
+        assert_eq!(recipe.rate(), Some(Rate::from_mbps(150)), "{key}");
         assert_eq!(stack(&recipe).get("rate_control", "rate"), Some("150Mbit"), "{key}");
-        assert_eq!(build(&[set(key, "150Mbit")]).unwrap().settings.rate, Some(Rate::from_mbps(150)), "{key}");
+        assert_eq!(build(&[set(key, "150Mbit")]).unwrap().rate(), Some(Rate::from_mbps(150)), "{key}");
     }
     let preset = Preset::find("rbudp").unwrap();
-    let recipe = Recipe::build(&preset, &[set("chunk", "1MB"), set("retransmit.window", "5000")]).unwrap();
+    let recipe = Settings::build(&preset, &[set("chunk", "1MB"), set("retransmit.window", "5000")]).unwrap();
     assert_eq!(stack(&recipe).get("object", "chunk"), Some("1MB"));
     assert_eq!(stack(&recipe).get("retransmit", "window"), Some("5000"));
 }
@@ -138,7 +137,7 @@ fn both_names_of_a_parameter_mean_the_same() {
 #[test]
 fn recipes_that_cannot_carry_files_are_refused_with_what_is_missing() {
     for name in ["viz", "msg", "sensor"] {
-        let failure = Recipe::build(&Preset::find(name).unwrap(), &[]).unwrap_err();
+        let failure = Settings::build(&Preset::find(name).unwrap(), &[]).unwrap_err();
         assert_eq!(failure.code, FaultCode::Usage);
         assert!(failure.message.contains(name) && failure.message.contains("needs object"), "{failure}");
         assert!(failure.hint.contains("haul pipe"), "{failure}");
@@ -150,7 +149,7 @@ fn recipes_that_cannot_carry_files_are_refused_with_what_is_missing() {
         (set("retransmit.window", "0"), "`retransmit.window = 0`"),
         (set("rate", "unlimited"), "needs a rate"),
     ] {
-        let failure = Recipe::build(&fobs, &[settings]).unwrap_err();
+        let failure = Settings::build(&fobs, &[settings]).unwrap_err();
         assert!(failure.code == FaultCode::Usage && failure.message.contains(word), "{failure}");
     }
 }
@@ -173,7 +172,7 @@ fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
 
 #[test]
 fn another_law_drops_the_parameters_of_the_presets_own() {
-    let build = |settings: &[Setting]| Recipe::build(&Preset::find("proactive").unwrap(), settings);
+    let build = |settings: &[Setting]| Settings::build(&Preset::find("proactive").unwrap(), settings);
     let recipe = build(&[set("rate_control.low_window", "50"), set("controller", "highspeed")]).unwrap();
     assert_eq!(stack(&recipe).get("rate_control", "predictor"), None);
     assert_eq!(stack(&recipe).get("rate_control", "low_window"), Some("50"));
@@ -190,14 +189,14 @@ fn a_file_may_name_micro_protocols() {
     let path = dir.path().join("mine.toml");
     let find = || Preset::find(path.to_str().unwrap()).unwrap();
     std::fs::write(&path, Preset::find("rbudp").unwrap().text).unwrap();
-    let recipe = Recipe::build(&find(), &[]).unwrap();
+    let recipe = Settings::build(&find(), &[]).unwrap();
     assert_eq!(stack(&recipe).name, "mine");
     std::fs::write(&path, "[object]\nchunk = '7'\n").unwrap();
-    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
+    assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("mine.toml: chunk = \"7\""));
     std::fs::write(&path, "[object]\n[seal]\n").unwrap();
-    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("needs liveness"));
+    assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("needs liveness"));
     std::fs::write(&path, "[object\n").unwrap();
-    assert!(Recipe::build(&find(), &[]).unwrap_err().message.contains("mine.toml"));
+    assert!(Settings::build(&find(), &[]).unwrap_err().message.contains("mine.toml"));
 }
 
 proptest! {
@@ -206,9 +205,10 @@ proptest! {
         mbit in 1u64..100_000, chunk in (64u64 << 10)..(4 << 30), micros in 100u64..1_000_000,
     ) {
         let mut settings = Preset::default_preset().settings().unwrap();
-        settings.rate = Some(Rate::from_mbps(mbit));
-        settings.chunk = Bytes(chunk);
-        settings.feedback_interval = Span::from_micros(micros);
+        let wanted = [Rate::from_mbps(mbit).exact(), Bytes(chunk).exact(), Span::from_micros(micros).exact()];
+        for (key, value) in ["rate", "chunk", "feedback_interval"].iter().zip(&wanted) {
+            Parameter::find(key).unwrap().set(&mut settings, value).unwrap();
+        }
         let mut again = Preset::default_preset().settings().unwrap();
         for parameter in PARAMETERS {
             parameter.set(&mut again, &(parameter.show)(&settings)).unwrap();
@@ -226,7 +226,7 @@ proptest! {
 #[test]
 fn settings_travel_unchanged() {
     let wanted = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
-    let theirs = build(&wanted).unwrap().settings.asked(BenchLimit::Bytes(7));
+    let theirs = build(&wanted).unwrap().asked(BenchLimit::Bytes(7));
     let recipe = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
     let law = |parameter| recipe.get("rate_control", parameter);
     assert_eq!((law("rate"), law("controller")), (Some("5Mbit"), Some("bbr")));
@@ -240,12 +240,12 @@ fn settings_travel_unchanged() {
 
 #[test]
 fn what_a_preset_says_of_the_transport_is_offered() {
-    let ours = Recipe::build(&Preset::find("rbudp").unwrap(), &[]).unwrap().settings;
+    let ours = Settings::build(&Preset::find("rbudp").unwrap(), &[]).unwrap();
     let theirs = ours.asked(BenchLimit::Unlimited);
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
     let law = |parameter| offered.get("rate_control", parameter);
     assert_eq!((&*offered.name, law("controller"), law("rate")), ("rbudp", Some("fixed"), Some("900Mbit")));
-    let ours = build(&[set("chunk", "1MB")]).unwrap().settings;
+    let ours = build(&[set("chunk", "1MB")]).unwrap();
     let theirs = ours.asked(BenchLimit::Unlimited);
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
     assert_eq!((&*offered.name, offered.get("object", "chunk")), ("default", Some("1MB")));

@@ -11,7 +11,7 @@ use crate::args::{Command, TransferOptions};
 use crate::config::Setting;
 use crate::fault::{self, Fault};
 use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
-use crate::settings::{Preset, Recipe, Settings, session_key};
+use crate::settings::{Preset, Settings, session_key};
 use crate::signals::Cancel;
 use crate::transfer::{Pulse, Quotas};
 
@@ -53,9 +53,9 @@ impl Context {
         settings: &[Setting],
         cancel: Cancel,
     ) -> Result<Self, Fault> {
-        let build = if matches!(command, Command::Serve(_)) { Recipe::collect } else { Recipe::build };
+        let build = if matches!(command, Command::Serve(_)) { Settings::collect } else { Settings::build };
         Ok(Self {
-            settings: build(preset, settings)?.settings,
+            settings: build(preset, settings)?,
             loss_model: None,
             named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
             transfer: command.transfer(),
@@ -85,7 +85,7 @@ impl Context {
                 "give it to `haul serve` or `haul cp` on the machine that sends",
             ));
         }
-        check_signatures(&self.settings.stack)
+        check_signatures(&self.settings.recipe)
     }
 
     /// A report that has failed, with the names of what was to be used.
@@ -95,8 +95,8 @@ impl Context {
 
     /// Fills in the names of what was used.
     pub(crate) fn report(&self, report: RunReport) -> RunReport {
-        let Settings { stack, controller, .. } = &self.settings;
-        RunReport { preset: stack.name.clone(), controller: (*controller).to_owned(), ..report }
+        let (preset, controller) = (self.settings.recipe.name.clone(), self.settings.controller().to_owned());
+        RunReport { preset, controller, ..report }
     }
 
     /// Does `work` between the beginning and the end of a trace.

@@ -221,7 +221,7 @@ mod tests {
     use haul_wire::control::{BenchLimit, Request};
 
     use super::*;
-    use crate::settings::{Preset, Recipe};
+    use crate::settings::{Preset, Settings};
     use crate::transfer::asked_law::LawLimits;
 
     const SOON: Duration = Duration::from_secs(60);
@@ -264,8 +264,8 @@ mod tests {
             let listener =
                 Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
             let url = listener.url("127.0.0.1", b"");
-            let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
-            settings.stack.set("rate_control.rate", "1Mbit").unwrap();
+            let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
+            settings.recipe.set("rate_control.rate", "1Mbit").unwrap();
             let asked = settings.asked(BenchLimit::Unlimited);
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());

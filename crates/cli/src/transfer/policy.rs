@@ -7,7 +7,7 @@ use haul_wire::control::{
 };
 
 use crate::output::{EventLog, Items, ProgressStyle};
-use crate::settings::{IN_STACKS, Settings, ciphers};
+use crate::settings::{IN_RECIPE, ciphers};
 use crate::transfer::{Context, LawLimits};
 
 #[derive(Clone)]
@@ -94,11 +94,11 @@ impl Policy {
     pub(crate) fn settle(&self, theirs: WireSettings, recipe: &haulage::Recipe) -> WireSettings {
         let (ours, named) = (&self.context.settings, &self.context.named);
         let is_named = |key: &str| named.iter().any(|named| named == key);
-        let is_lower = ceiling(recipe).is_some_and(|theirs| ours.rate.is_none_or(|ours| theirs < ours));
+        let is_lower = ceiling(recipe).is_some_and(|theirs| ours.rate().is_none_or(|ours| theirs < ours));
         let mut settled = recipe.clone();
-        for (name, key) in IN_STACKS {
+        for (name, key) in IN_RECIPE {
             if is_named(key) && !(key == "rate" && is_lower) {
-                take_parameters(&mut settled, &[name], &ours.stack);
+                take_parameters(&mut settled, &[name], &ours.recipe);
             }
         }
         let socket_buffer =
@@ -114,10 +114,10 @@ impl Policy {
     /// What no client changes of the law by which this server sends: as [`Policy::settle`] has it.
     pub(crate) fn law_limits(&self) -> LawLimits {
         let is_named = |name| self.context.named.iter().any(|known| known == name);
-        let Settings { rate, controller, .. } = self.context.settings;
+        let settings = &self.context.settings;
         LawLimits {
-            rate: rate.filter(|_| is_named("rate")),
-            controller: is_named("controller").then_some(controller),
+            rate: settings.rate().filter(|_| is_named("rate")),
+            controller: is_named("controller").then(|| settings.controller()),
         }
     }
 
@@ -137,11 +137,11 @@ mod tests {
 
     use super::*;
     use crate::args::Command;
-    use crate::settings::{Preset, Recipe};
+    use crate::settings::{Preset, Settings};
     use crate::signals::Cancel;
 
     fn policy(named: &[&str], change: impl Fn(&mut Settings)) -> Policy {
-        let mut settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
         let context =
@@ -152,11 +152,11 @@ mod tests {
     }
 
     fn wanted() -> haulage::Recipe {
-        Recipe::build(&Preset::default_preset(), &[]).unwrap().settings.stack
+        Settings::build(&Preset::default_preset(), &[]).unwrap().recipe
     }
 
     fn asked(recipe: &haulage::Recipe) -> WireSettings {
-        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
         WireSettings { recipe: Some(offer(recipe)), ..settings.asked(BenchLimit::Bytes(7)) }
     }
 
@@ -169,10 +169,7 @@ mod tests {
 
     #[test]
     fn the_lower_ceiling_holds() {
-        let policy = policy(&["rate"], |s| {
-            s.rate = Some(Rate::from_bps(100));
-            s.stack.set("rate_control.rate", "100bit").unwrap();
-        });
+        let policy = policy(&["rate"], |s| s.recipe.set("rate_control.rate", "100bit").unwrap());
         for (asked, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
             let mut recipe = wanted();
             recipe.set("rate_control.rate", asked).unwrap();
@@ -183,7 +180,7 @@ mod tests {
     #[test]
     fn only_what_was_set_at_the_server_overrides_the_client() {
         let change = |s: &mut Settings| {
-            s.stack.set("object.chunk", "1MB").unwrap();
+            s.recipe.set("object.chunk", "1MB").unwrap();
             (s.offload, s.socket_buffer) = (false, Bytes(70_000));
         };
         let recipe = wanted();

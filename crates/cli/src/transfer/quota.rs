@@ -104,14 +104,14 @@ mod tests {
     use haul_wire::control::{BenchLimit, FileDigest, Request};
 
     use super::*;
-    use crate::settings::{Preset, Recipe};
+    use crate::settings::{Preset, Settings};
 
     const SOON: Duration = Duration::from_secs(60);
 
     /// The two ends of a session, the server's first.
     fn session(listener: &Listener) -> [Session; 2] {
         let url = listener.url("127.0.0.1", b"");
-        let settings = Recipe::build(&Preset::default_preset(), &[]).unwrap().settings;
+        let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
         let options = ConnectOptions::new(Request::Check, settings.asked(BenchLimit::Unlimited));
         let client = thread::spawn(move || connect(&url, options).unwrap());
         let server = listener.accept(SOON).unwrap().accept().unwrap();

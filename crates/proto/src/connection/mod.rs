@@ -22,7 +22,7 @@ pub use handshake_limiter::{HandshakeLimiter, HandshakeLimits};
 pub use lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
 pub use negotiation::{
     CHOSEN_BY_SERVER, ENCRYPTION_REQUIRED, NotOffered, agreed_recipe, ceiling, check_accept, choose_cipher,
-    offer, refusal, server_recipe, session_recipe, settings_for, take_parameters,
+    offer, refusal, server_recipe, session_recipe, set_parameter, settings_for, take_parameters,
 };
 pub use path_probe::{Challenge, Challenges, MIN_DATAGRAM, PathProbe, sizes_for};
 pub use peer_address::{BARE, PeerAddress, canonical};

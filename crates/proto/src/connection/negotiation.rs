@@ -25,19 +25,26 @@ pub fn offer(recipe: &Recipe) -> RecipeOffer {
 pub const CHOSEN_BY_SERVER: [&str; 4] =
     ["object.chunk", "bitmap_ack.interval", CONTROLLER, "rate_control.rate"];
 
-/// Gives a recipe the values that `other` has of these parameters, each named as for [`Recipe::set`]. Parameters of a
-/// law that is exchanged are dropped.
+/// Gives a recipe the values that `other` has of these parameters, each named as for [`Recipe::set`].
 pub fn take_parameters(recipe: &mut Recipe, names: &[&str], other: &Recipe) {
-    let parts = names.iter().filter_map(|&name| Some((name, name.split_once('.')?)));
-    for (name, (part, parameter)) in parts {
-        let Some(value) = other.get(part, parameter) else { continue };
-        let before = recipe.get(part, parameter).filter(|&before| name == CONTROLLER && before != value);
-        for dropped in before.and_then(|law_name| law(law_name).ok()).iter().flat_map(|law| law.parameters) {
-            recipe.unset(part, dropped.name);
+    for &name in names {
+        let value = name.split_once('.').and_then(|(part, parameter)| other.get(part, parameter));
+        if let Some(value) = value {
+            set_parameter(recipe, name, value);
         }
-        // What is missing is said by the check, in better words.
-        let _ = recipe.set(name, value);
     }
+}
+
+/// Sets a parameter of a recipe that has its micro-protocol. Another control law has parameters of its own: those of
+/// the law before go with it.
+pub fn set_parameter(recipe: &mut Recipe, name: &str, value: &str) {
+    let before =
+        recipe.get("rate_control", "controller").filter(|&before| name == CONTROLLER && before != value);
+    for dropped in before.and_then(|before| law(before).ok()).iter().flat_map(|law| law.parameters) {
+        recipe.unset("rate_control", dropped.name);
+    }
+    // What is missing is said by the check, in better words.
+    let _ = recipe.set(name, value);
 }
 
 /// The ceiling of the rate in the recipe of an object; `None` if there is none.

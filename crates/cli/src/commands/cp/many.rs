@@ -29,7 +29,7 @@ pub(crate) fn copy_all(
     let plans = plan.of_each_machine();
     let parts = Progress::several(&context.style, plans.len());
     // What one may not exceed, all together must not.
-    let quotas = Quotas::new(context.settings.rate);
+    let quotas = Quotas::new(context.settings.rate());
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
         let running = plans.iter().zip(&parts).map(|(plan, part)| {
@@ -61,7 +61,7 @@ pub(crate) fn copy_all(
         ended.collect()
     });
     parts.iter().for_each(Progress::finish);
-    added_up(context.report(RunReport::default()), context.settings.rate, reports)
+    added_up(context.report(RunReport::default()), context.settings.rate(), reports)
 }
 
 /// The destination is a directory, which is made once.

@@ -40,7 +40,7 @@ pub(crate) fn copy(
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
-    let preset = context.settings.stack.name.clone();
+    let preset = context.settings.recipe.name.clone();
     let mut report = RunReport { preset, ..report? };
     report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
     Ok(report)
@@ -78,7 +78,7 @@ fn start(
         detach,
         actions: plan.actions(),
         ports: command.ports.clone(),
-        recipe: context.settings.stack.to_toml(),
+        recipe: context.settings.recipe.to_toml(),
     };
     client.tell(&job)?;
     Ok((server, client))

@@ -33,7 +33,7 @@ const SHARE: f64 = 2.0 / 3.0;
 /// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = planned(context, args);
-    let ceiling = context.settings.rate.unwrap_or_else(|| spec.rate.mul_f64(SHARE));
+    let ceiling = context.settings.rate().unwrap_or_else(|| spec.rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENDED.as_millis()
@@ -131,8 +131,7 @@ impl Receiver {
 /// The same with the buffer of an untuned host, and a law below this ceiling that acts upon the verdict or does not.
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
-    context.settings.rate = Some(ceiling);
-    let recipe = &mut context.settings.stack;
+    let recipe = &mut context.settings.recipe;
     recipe.set("rate_control.rate", &ceiling.exact()).map_err(fault::of)?;
     recipe.set("rate_control.cause_aware", if acts { "true" } else { "false" }).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;

@@ -7,7 +7,7 @@ use haulage::{Options, Recipe};
 
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Recipe as Chosen, Settings, ciphers, session_key};
+use crate::settings::{Preset, Settings, ciphers, session_key};
 
 /// Bytes of the longest tag that a cipher adds to a packet.
 const TAG_LEN: usize = 16;
@@ -24,14 +24,14 @@ pub(crate) fn choose(
     if preset.carries_messages() {
         return of_messages(preset, settings, options);
     }
-    let settings = Chosen::build(preset, settings)?.settings;
+    let settings = Settings::build(preset, settings)?;
     let options = Options {
         ciphers: ciphers(settings.crypto),
         offload: settings.offload,
         socket_buffer: Some(settings.socket_buffer),
         ..options
     };
-    Ok((settings.stack, options))
+    Ok((settings.recipe, options))
 }
 
 fn of_messages(
@@ -42,11 +42,11 @@ fn of_messages(
     let is_of_part = |setting: &&Setting| session_key(&setting.assignment.key).contains('.');
     let (of_parts, of_session): (Vec<&Setting>, Vec<&Setting>) = settings.iter().partition(is_of_part);
     let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
-    let session = Chosen::collect(preset, &of_session)?.settings;
+    let session = Settings::collect(preset, &of_session)?;
     if session.crypto.is_some() {
         options.ciphers = ciphers(session.crypto);
     }
-    let mut recipe = with_law(&session, &of_session);
+    let mut recipe = with_law(session.recipe, &of_session);
     // What goes into a pipe comes out in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
@@ -61,16 +61,15 @@ fn of_messages(
 
 /// The recipe, with the control law that was asked for on the command line in place of a fixed rate, which becomes the
 /// ceiling.
-fn with_law(session: &Settings, of_session: &[Setting]) -> Recipe {
-    let recipe = session.stack.clone();
-    let names_law = |setting: &Setting| session_key(&setting.assignment.key) == "controller";
-    if !recipe.has("fixed_rate") || !of_session.iter().any(|set| is_typed(set) && names_law(set)) {
+fn with_law(recipe: Recipe, of_session: &[Setting]) -> Recipe {
+    let names_law = |set: &&Setting| is_typed(set) && session_key(&set.assignment.key) == "controller";
+    let Some(law) = of_session.iter().rfind(names_law).filter(|_| recipe.has("fixed_rate")) else {
         return recipe;
-    }
+    };
     let ceiling = recipe.get("fixed_rate", "rate").unwrap_or("unlimited").to_owned();
     let recipe = recipe.without("fixed_rate");
     let recipe = if recipe.has("receiver_report") { recipe } else { recipe.with("receiver_report") };
-    recipe.with_parameters("rate_control", &[("controller", session.controller), ("rate", &ceiling)])
+    recipe.with_parameters("rate_control", &[("controller", &law.assignment.value), ("rate", &ceiling)])
 }
 
 /// Sets what the recipe has. What it does not have is refused on the command line; from elsewhere it is for other
