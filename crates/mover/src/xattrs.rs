@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{XattrFlags, getxattr, listxattr, removexattr, setxattr};
+use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, llistxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
 use crate::storage::{Call, repeat};
@@ -28,20 +28,11 @@ impl<'a> Bearer<'a> {
 
     /// The names of all attributes; none where the file system has none.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        let mut buffer = Vec::with_capacity(LIST);
-        match repeat(Call::Look, || listxattr(&self.path, spare_capacity(&mut buffer))) {
-            Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
-            Err(errno) => Err(errno),
-        }
+        names(|buffer| listxattr(&self.path, spare_capacity(buffer)))
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        // The longest value has as many bytes as all names; most are short, and are kept.
-        let mut value = Vec::with_capacity(LIST);
-        repeat(Call::Look, || getxattr(&self.path, name, spare_capacity(&mut value)))?;
-        value.shrink_to_fit();
-        Ok(value)
+        value(|buffer| getxattr(&self.path, name, spare_capacity(buffer)))
     }
 
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
@@ -51,6 +42,44 @@ impl<'a> Bearer<'a> {
     pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
         repeat(Call::Attributes, || removexattr(&self.path, name))
     }
+}
+
+/// A name in an open directory, whose attributes are read without opening what it stands for: a walk would open each
+/// entry only for that. A link is not followed.
+pub(crate) struct Named(Vec<u8>);
+
+impl Named {
+    pub(crate) fn new(directory: BorrowedFd<'_>, name: &[u8]) -> Self {
+        let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+        path.extend_from_slice(name);
+        Self(path)
+    }
+
+    /// As [`Bearer::list`].
+    pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
+        names(|buffer| llistxattr(&self.0[..], spare_capacity(buffer)))
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        value(|buffer| lgetxattr(&self.0[..], name, spare_capacity(buffer)))
+    }
+}
+
+fn names(list: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut buffer = Vec::with_capacity(LIST);
+    match repeat(Call::Look, || list(&mut buffer)) {
+        Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn value(get: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    // The longest value has as many bytes as all names; most are short, and are kept.
+    let mut value = Vec::with_capacity(LIST);
+    repeat(Call::Look, || get(&mut value))?;
+    value.shrink_to_fit();
+    Ok(value)
 }
 
 /// What an attribute is, by its name space (`xattr(7)`).
@@ -107,6 +136,13 @@ mod tests {
         assert_eq!(names, [b"user.long".to_vec(), b"user.short".to_vec()]);
         assert_eq!(by_path.get(b"user.long").unwrap(), [7; 1000]);
         assert_eq!(by_fd.get(b"user.short").unwrap(), b"");
+        let directory = File::open(dir.path()).unwrap();
+        let named = Named::new(directory.as_fd(), b"f");
+        assert_eq!((named.list(), named.get(b"user.long")), (by_path.list(), Ok(vec![7; 1000])));
+        let itself = Named::new(directory.as_fd(), b".");
+        assert_eq!(itself.list(), Bearer::new(directory.as_fd()).list());
+        std::os::unix::fs::symlink("f", dir.path().join("link")).unwrap();
+        assert_eq!(Named::new(directory.as_fd(), b"link").get(b"user.short"), Err(Errno::NODATA));
         by_path.remove(b"user.long").unwrap();
         assert_eq!(by_fd.get(b"user.long"), Err(Errno::NODATA));
     }

@@ -10,6 +10,16 @@ use crate::event::StackEvent;
 use crate::protocol::{MicroProtocol, ProtocolStats, caught, text_of};
 use crate::stack::Stack;
 
+/// Each is dropped by itself: the second of two panics would end the process.
+impl Drop for Stack {
+    fn drop(&mut self) {
+        for protocol in self.slots.drain(..) {
+            // Whoever would be told has given the stack up.
+            let _ = caught(|| drop(protocol));
+        }
+    }
+}
+
 impl Stack {
     /// Whether a micro-protocol has failed: nothing more will happen.
     pub fn has_failed(&self) -> bool {

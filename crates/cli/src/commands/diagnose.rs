@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
-use crate::output::{Lines, count, out, out_json, tell};
+use crate::output::{Lines, count, grouped, out, out_json, tell};
 use crate::text_file::{text_of, wrong};
 
 const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
@@ -73,7 +73,7 @@ fn metric(diagnosis: &Diagnosis) -> &'static str {
 }
 
 fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
-    let lost = format!("{} of {} lost", sample.lost, count(sample.packets, "packet"));
+    let lost = format!("{} of {} lost", grouped(sample.lost), count(sample.packets, "packet"));
     match diagnosis.metric {
         None => format!("{name}: {lost}: nothing can be told from that"),
         Some(_) => format!(

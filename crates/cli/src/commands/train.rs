@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use blake3::Hasher;
@@ -112,8 +113,26 @@ fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
     })
 }
 
+/// The model goes to a file of its own, and not over what it is fitted to.
+fn check_output(args: &TrainArgs) -> Result<(), Fault> {
+    let output = &args.output;
+    if output.as_os_str() == "-" {
+        let why = "--output - means stdout, where the fit is printed";
+        return Err(fault::usage(why, "name a file for the model"));
+    }
+    let id = |file: &PathBuf| fs::metadata(file).map(|stat| (stat.dev(), stat.ino())).ok();
+    let is_input = |there| args.host.iter().chain(&args.network).any(|file| id(file) == Some(there));
+    if id(output).is_some_and(is_input) {
+        let why =
+            format!("{} is one of the signature files, which the model would replace", output.display());
+        return Err(fault::usage(why, "name another file for the model"));
+    }
+    Ok(())
+}
+
 /// Fits a model, writes it and says how well it fits. Gives the exit code.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
+    check_output(args)?;
     let mut hash = Hasher::new();
     let mut words = Words::of_length(args.word_length).expect("the command line has its bounds");
     let host = samples(&args.host, &mut words, &mut hash)?;

@@ -22,7 +22,7 @@ pub(crate) fn count(number: u64, noun: &str) -> String {
 }
 
 /// `1,234,567`.
-pub(super) fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 

@@ -143,6 +143,28 @@ fn too_little_to_train_by_is_said_and_nothing_is_written() {
     assert!(!model.exists());
 }
 
+/// It went over the signatures, or to a file of the name `-`.
+#[test]
+fn a_model_replaces_nothing_that_it_is_fitted_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let few = file(dir.path(), "few.sig", "runs 71000 5+300\n");
+    for (output, why) in [(&few[..], "one of the signature files"), ("-", "means stdout")] {
+        let mut train = haul();
+        train.current_dir(dir.path()).args(["train", "--host", &few, "--network", &few, "-o", output]);
+        let output = train.output().unwrap();
+        exits(&output, 2);
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn counts_of_lost_packets_are_grouped_as_those_of_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(&["diagnose", &file(dir.path(), "all.sig", &"0".repeat(1_234))]);
+    assert!(text(&output.stdout).contains("1,234 of 1,234 packets lost"), "{}", text(&output.stdout));
+}
+
 /// Windows of 71,000 packets that lose more and more: in one gap as of a busy host, or singly as of a network.
 fn windows(in_one_gap: bool) -> String {
     let window = |number: u64| {

@@ -12,11 +12,11 @@ use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Leftovers,
-    Proof, ReceivePolicy, RelPath, Selection,
+    Preserve, Proof, ReceivePolicy, RelPath, Selection,
 };
 use rustix::io::Errno;
 
-use crate::harness::{Ends, Pair, Pump, bytes, link_pair, names_below, options};
+use crate::harness::{Ends, Pair, Pump, bytes, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents};
 
 const MIB: usize = 1 << 20;
@@ -304,4 +304,25 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
     // The one that differed, and the one that was being read meanwhile, if it had been begun.
     let reads = reads.load(Ordering::Relaxed);
     assert!((1..=2).contains(&reads), "{reads} of eight groups were read");
+}
+
+#[test]
+fn attributes_are_read_without_opening_what_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    (0..20).for_each(|n| fs::write(src.join(n.to_string()), "x").unwrap());
+    let opened = |preserve| {
+        let opens = Arc::new(AtomicU64::new(0));
+        let counter = opens.clone();
+        let disk = Disk::new(move |_, call| {
+            let is_walk = std::thread::current().name() == Some("haul-walk");
+            counter.fetch_add(u64::from(is_walk && call == Call::Open), Ordering::Relaxed);
+            Verdict::Pass
+        });
+        let (sources, limits) = (vec![bytes(&src)], SendLimits { preserve, ..SendLimits::default() });
+        let ends = disk.run(|| start(sources, &dst, Layout::Into, limits, options())).unwrap();
+        ends.run(&Pump::default()).clean();
+        opens.load(Ordering::Relaxed)
+    };
+    assert_eq!(opened(Preserve::ALL), opened(Preserve::default()));
 }

@@ -3,7 +3,7 @@
 use haul_base::{Machine, Time};
 use haul_stack::{Recipe, Registration, Stack, StackEvent};
 
-use crate::parts::{Before, Boom, Pair, events, plain, recipe, setup};
+use crate::parts::{Before, Boom, Fuse, Pair, events, plain, recipe, setup};
 
 fn that_panics(step: &str) -> Recipe {
     let mut recipe = recipe();
@@ -41,6 +41,12 @@ fn a_stack_whose_micro_protocol_panics_when_it_is_made_is_an_error_by_name() {
     let compiled = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
     let error = Stack::new(compiled, setup(true).provide(Boom)).unwrap_err().to_string();
     assert_eq!(error, "knob: it panicked: I do not like this session");
+}
+
+#[test]
+fn a_panic_at_the_end_of_a_stack_stays_there() {
+    let compiled = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
+    drop(Stack::new(compiled, setup(true).provide(Fuse)).unwrap());
 }
 
 #[test]

@@ -107,6 +107,10 @@ impl MicroProtocol for Extra {
 #[derive(Debug)]
 pub(crate) struct Boom;
 
+/// Brought by a session at whose end its micro-protocol panics.
+#[derive(Debug)]
+pub(crate) struct Fuse;
+
 /// Brought by an end at which something stays unfinished.
 #[derive(Debug)]
 pub(crate) struct Cling;
@@ -129,8 +133,9 @@ pub(crate) fn registry(parameters: &'static [ParameterSpec]) -> Arc<Registry> {
     registry.register(Registration {
         parameters,
         ..Registration::new("knob", 1, "has a parameter", |parameters, setup| {
+            let is_lit = setup.take::<Fuse>().is_some();
             let knob = Knob {
-                panics: parameters.text("panics").to_owned(),
+                panics: if is_lit { "drop" } else { parameters.text("panics") }.to_owned(),
                 clings: setup.take::<Cling>().is_some(),
             };
             knob.step("build");
