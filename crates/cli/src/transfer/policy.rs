@@ -5,6 +5,7 @@ use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
+use haulage::config::RateControlConfig;
 
 use crate::output::{EventLog, Items, ProgressStyle};
 use crate::settings::{Settings, ciphers};
@@ -80,8 +81,8 @@ impl Policy {
         let Some(fixed) = self.law_limits().controller else { return Ok(()) };
         // What cannot be read is refused with the session.
         let recipe = settings.recipe.as_ref().and_then(|offer| haulage::Recipe::parse(&offer.text).ok());
-        let rules = recipe.as_ref().and_then(|recipe| recipe.get("rate_control", "switch"));
-        if rules.is_none_or(|rules| rules.trim().is_empty()) {
+        let law: Option<RateControlConfig> = recipe.and_then(|recipe| recipe.configuration().ok()?);
+        if law.is_none_or(|law| law.switch.trim().is_empty()) {
             return Ok(());
         }
         Err(Fault::new(

@@ -1,13 +1,12 @@
 //! What two ends agree on before a session begins: the client offers ciphers, settings and a recipe, the server chooses
 //! among them, and both build their data path from that.
 
-use std::str::FromStr;
-
 use haul_base::{Bytes, Rate, Span};
 use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, BenchLimit, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
 
 use super::protection::tag_len;
+use crate::config::{BitmapAckConfig, ObjectConfig, RateControlConfig};
 use crate::presets::preset;
 use crate::{check_object_recipe, micro};
 
@@ -38,16 +37,13 @@ fn session_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
 pub fn with_settings(mut recipe: Recipe, settings: &Settings) -> Recipe {
     let (least, most) = FEEDBACK_INTERVAL_US;
     let interval = Span::from_micros(settings.feedback_interval_us.clamp(least, most).into());
-    let rate = settings.rate_bps.map_or_else(|| "unlimited".to_owned(), |bps| Rate::from_bps(bps).exact());
-    for (parameter, value) in [
-        ("object.chunk", Bytes(settings.chunk_bytes.max(1)).exact()),
-        ("bitmap_ack.interval", interval.exact()),
-        ("rate_control.controller", settings.controller.clone()),
-        ("rate_control.rate", rate),
-    ] {
-        // What is missing is said by the check, in better words.
-        let _ = recipe.set(parameter, &value);
-    }
+    // What is missing or wrong is said by the check, in better words.
+    let _ = recipe.change(|object: &mut ObjectConfig| object.chunk = Bytes(settings.chunk_bytes.max(1)));
+    let _ = recipe.change(|reports: &mut BitmapAckConfig| reports.interval = interval);
+    let _ = recipe.change(|law: &mut RateControlConfig| {
+        law.controller.clone_from(&settings.controller);
+        law.rate = settings.rate_bps.map_or(Rate::MAX, Rate::from_bps);
+    });
     recipe
 }
 
@@ -194,7 +190,7 @@ pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, Rec
     // The session's own check sees what the settings put in the place of nonsense.
     check_object_recipe(recipe, TAG_LEN)?;
     let mut settings = default_settings();
-    take(recipe, &mut settings);
+    take(recipe, &mut settings)?;
     settings.recipe = Some(offer(recipe));
     let ceiling = |rate: Rate| (rate != Rate::MAX).then(|| rate.as_bps());
     settings.rate_bps = rate.map_or(settings.rate_bps, ceiling);
@@ -202,20 +198,18 @@ pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, Rec
 }
 
 /// What a session's settings say too holds for its recipe: they say the same.
-fn take(recipe: &Recipe, settings: &mut Settings) {
-    fn value<T: FromStr>(recipe: &Recipe, part: &str, parameter: &str) -> Option<T> {
-        recipe.get(part, parameter)?.parse().ok()
+fn take(recipe: &Recipe, settings: &mut Settings) -> Result<(), RecipeError> {
+    if let Some(ObjectConfig { chunk, .. }) = recipe.configuration()? {
+        settings.chunk_bytes = chunk.0;
     }
-    if let Some(Bytes(chunk)) = value(recipe, "object", "chunk") {
-        settings.chunk_bytes = chunk;
-    }
-    if let Some(interval) = value::<Span>(recipe, "bitmap_ack", "interval") {
+    if let Some(BitmapAckConfig { interval, .. }) = recipe.configuration()? {
         settings.feedback_interval_us = u32::try_from(interval.as_micros()).unwrap_or(u32::MAX);
     }
-    if let Some(controller) = recipe.get("rate_control", "controller") {
-        controller.clone_into(&mut settings.controller);
+    if let Some(RateControlConfig { controller, rate, .. }) = recipe.configuration()? {
+        settings.controller = controller;
+        settings.rate_bps = (rate < Rate::MAX).then(|| rate.as_bps());
     }
-    settings.rate_bps = value(recipe, "rate_control", "rate").map(Rate::as_bps);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::{HaulUrl, Listener};
 use haul_wire::control::Fault;
+use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use super::display::{planned, row, show_counts, start};
@@ -132,9 +133,8 @@ impl Receiver {
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
     context.settings.rate = Some(ceiling);
-    let recipe = &mut context.settings.stack;
-    recipe.set("rate_control.rate", &ceiling.exact()).map_err(fault::of)?;
-    recipe.set("rate_control.cause_aware", if acts { "true" } else { "false" }).map_err(fault::of)?;
+    let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);
+    context.settings.stack.change(told).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;
     Ok(context)
 }

@@ -25,7 +25,7 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup,
+    Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup, choice, configuration,
 };
 
 use super::attributes::SENT_AT;
@@ -34,7 +34,7 @@ use super::stats::BitmapAckStats;
 use crate::control::LONGEST_HOLD;
 use packets::{FEEDBACK, PAUSE, REPORT_INTERVAL, ROUND};
 use receiver::Receiver;
-use report::When;
+pub use report::When;
 use sender::{ROUND_TIMER, Sender};
 
 /// The timer of the next report.
@@ -54,11 +54,14 @@ struct BitmapAck {
     receiver: Receiver,
 }
 
-/// What reports go over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    Udp,
-    Control,
+choice! {
+    /// What reports go over.
+    pub enum Over {
+        /// UDP.
+        Udp = "udp",
+        /// The control channel (TCP).
+        Control = "control",
+    }
 }
 
 /// Pauses that the receiver asks for. One that is lost or overtaken by a newer one is no more: it was for then.
@@ -72,58 +75,44 @@ struct Pauses {
     newest: Option<u64>,
 }
 
+configuration! {
+    /// Parameters of `bitmap_ack`.
+    pub struct BitmapAckConfig: "bitmap_ack" {
+        when: When = "interval",
+            "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
+             end of each segment of 10,000 packets, chunk or round";
+        over: Over = "udp", "whether reports go over UDP or over the control channel (TCP)";
+        interval: Span = "2ms", "least time between reports; the sender may ask for more";
+    }
+}
+
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "when",
-                kind: ParameterKind::Choice(When::NAMES),
-                default: "interval",
-                help: "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
-                       end of each segment of 10,000 packets, chunk or round",
-            },
-            ParameterSpec {
-                name: "over",
-                kind: ParameterKind::Choice(&["udp", "control"]),
-                default: "udp",
-                help: "whether reports go over UDP or over the control channel (TCP)",
-            },
-            ParameterSpec {
-                name: "interval",
-                kind: ParameterKind::Span,
-                default: "2ms",
-                help: "least time between reports; the sender may ask for more",
-            },
-        ],
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "both say what has arrived"),
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 4, "reports what has arrived as bitmaps", build)
+        ..Registration::of::<BitmapAckConfig>(4, "reports what has arrived as bitmaps", build)
     }
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let interval = interval(parameters)?;
-    let (when, over) = (When::named(parameters.text("when")), over(parameters));
+    let BitmapAckConfig { when, over, interval } = checked(parameters)?;
     let receiver = Receiver::new(setup.now, when, interval);
     let sender = Sender::new(setup, when, interval);
     let (pauses, messages) = (None, 0);
     Ok(Box::new(BitmapAck { interval, when, over, pauses, messages, sent_at: None, sender, receiver }))
 }
 
-fn over(parameters: &Parameters) -> Over {
-    if parameters.text("over") == "control" { Over::Control } else { Over::Udp }
-}
-
-fn interval(parameters: &Parameters) -> Result<Span, String> {
-    match parameters.span("interval") {
-        Span::ZERO => Err("the interval must be more than nothing, for example 2ms".to_owned()),
-        interval => Ok(interval),
+fn checked(parameters: &Parameters) -> Result<BitmapAckConfig, String> {
+    let parameters: BitmapAckConfig = parameters.read();
+    if parameters.interval == Span::ZERO {
+        return Err("the interval must be more than nothing, for example 2ms".to_owned());
     }
+    Ok(parameters)
 }
 
 impl BitmapAck {
@@ -317,12 +306,12 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let (when, over) = (When::named(parameters.text("when")), over(parameters));
+        let BitmapAckConfig { when, over, interval } = checked(parameters)?;
         if (when, over) != (self.when, self.over) {
             let fixed = "when it reports, and over what, does not change in the life of a session";
             return Err(fixed.to_owned());
         }
-        self.interval = interval(parameters)?;
+        self.interval = interval;
         self.receiver.set_interval(self.interval);
         self.sender.set_interval(self.interval, context);
         Ok(())
