@@ -5,29 +5,32 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::time::Duration;
 
+use haulage::config::RateControlConfig;
 use haulage::control::{
     ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState,
     register_law,
 };
-use haulage::stack::{ParameterKind, ParameterSpec};
+use haulage::stack::{Configuration, configuration};
 use haulage::{ByteWriter, Listener, Options, Rate, Time, preset};
 
 const BYTES: usize = 8_000_000;
 const LEAST: Rate = Rate::from_mbps(1);
 
+configuration! {
+    /// Its parameters: recipes, help texts and checks have them from here.
+    pub struct PoliteConfig: "polite" {
+        decrease: f64 in (0.1, 0.99) = "0.5", "what the rate is multiplied by after losses";
+    }
+}
+
 /// One line of the registry: recipes, `--controller`, help texts and checks know the law by it.
 static POLITE: LawRegistration = LawRegistration {
-    name: "polite",
+    name: PoliteConfig::NAME,
     version: 1,
     summary: "a little faster after each quiet report, less by a share after one with losses",
     source: "this example",
-    parameters: &[ParameterSpec {
-        name: "decrease",
-        kind: ParameterKind::Number(0.1, 0.99),
-        default: "0.5",
-        help: "what the rate is multiplied by after losses",
-    }],
-    build: |parameters, config| Ok(Box::new(Polite::new(parameters.number("decrease"), config))),
+    parameters: PoliteConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Polite::new(&parameters.read(), config))),
 };
 
 /// The law: it sees what a report says, and answers with limits. It has no clock of its own.
@@ -39,8 +42,8 @@ struct Polite {
 }
 
 impl Polite {
-    fn new(decrease: f64, config: &ControllerConfig) -> Self {
-        Self { rate: Rate::from_mbps(50), decrease, ceiling: config.ceiling }
+    fn new(parameters: &PoliteConfig, config: &ControllerConfig) -> Self {
+        Self { rate: Rate::from_mbps(50), decrease: parameters.decrease, ceiling: config.ceiling }
     }
 
     fn set(&mut self, rate: Rate) {
@@ -86,8 +89,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
 fn write(url: &str) -> Result<(), Box<dyn Error>> {
     let mut recipe = preset("bulk")?;
-    recipe.set("rate_control.controller", POLITE.name)?;
-    recipe.set("rate_control.decrease", "0.7")?;
+    let rate_control = recipe.configuration::<RateControlConfig>()?.unwrap_or_default();
+    recipe.put(rate_control.with_law(&PoliteConfig { decrease: 0.7 }));
     let mut writer = ByteWriter::open(url, &recipe, &Options::default()).wait()?;
     writer.write_all(&vec![7; BYTES / 2])?;
     writer.set_law(&[("controller", "bbr")])?;

@@ -7,15 +7,23 @@ use std::time::Duration;
 
 use haulage::stack::{
     Context, Declaration, Delivery, MicroProtocol, Order, ProtocolStats, Registration, Resolution,
-    Submission, Verdict,
+    Submission, Verdict, configuration,
 };
 use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, preset, registry};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+configuration! {
+    /// Its parameters, for recipes in TOML and in Rust.
+    pub struct PoliteConfig: "polite" {
+        word: String = "please", "what messages begin with";
+    }
+}
+
 /// Lets only polite messages through, in both directions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Polite {
+    word: String,
     stats: PoliteStats,
 }
 
@@ -34,14 +42,14 @@ impl MicroProtocol for Polite {
     }
 
     fn on_submit(&mut self, submission: &mut Submission<'_>, _: &mut Context<'_>) {
-        if !submission.data.starts_with(b"please") {
+        if !submission.data.starts_with(self.word.as_bytes()) {
             self.stats.refused += 1;
             submission.verdict = Verdict::Drop;
         }
     }
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, _: &mut Context<'_>) {
-        if !delivery.data.starts_with(b"please") {
+        if !delivery.data.starts_with(self.word.as_bytes()) {
             self.stats.refused += 1;
             delivery.verdict = Verdict::Drop;
         }
@@ -55,8 +63,10 @@ impl MicroProtocol for Polite {
 /// The project's micro-protocols and this one; both ends need it.
 fn own_registry() -> Arc<Registry> {
     let mut registry = registry();
-    let build = |_: &_, _: &mut _| Ok(Box::<Polite>::default() as Box<dyn MicroProtocol>);
-    registry.register(Registration::new("polite", 1, "only polite messages", build));
+    registry.register(Registration::of::<PoliteConfig>(1, "only polite messages", |parameters, _| {
+        let PoliteConfig { word } = parameters.read();
+        Ok(Box::new(Polite { word, stats: PoliteStats::default() }))
+    }));
     Arc::new(registry)
 }
 
@@ -65,17 +75,17 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse()?);
     listening.registry = own_registry();
     let listener = Listener::bind_with(listening)?;
-    let recipe: Recipe = preset("msg")?.with("polite");
+    let recipe: Recipe = preset("msg")?.with(PoliteConfig { word: "kindly".to_owned() });
     let options = Options { registry: own_registry(), ..Options::default() };
     let connection = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait()?;
     connection.send(b"give me the salt").wait()?;
-    connection.send(b"please give me the salt").wait()?;
+    connection.send(b"kindly give me the salt").wait()?;
     let server = listener.accept().wait_for(TIMEOUT)?;
     let heard = server.recv().wait_for(TIMEOUT)?;
     println!("heard: {}", String::from_utf8_lossy(&heard.data));
     let refused = refused(&connection);
     println!("refused: {refused}");
-    if heard.data != b"please give me the salt" || refused != 1 {
+    if heard.data != b"kindly give me the salt" || refused != 1 {
         return Err("manners are not what they were".into());
     }
     connection.close(TIMEOUT).map_err(Into::into)

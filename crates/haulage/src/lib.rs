@@ -54,6 +54,7 @@ pub use haul_base::{Bytes, Cause, CauseCounts, Rate, Span, Time};
 pub use haul_engine::{
     ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
 };
+pub use haul_proto::config;
 pub use haul_proto::micro::{registry, stats};
 pub use haul_proto::presets::PRESETS;
 pub use haul_proto::{Limit, LossModel};

@@ -112,10 +112,7 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
 #[test]
 fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow() {
     let listener = listener();
-    let bare = preset("msg")
-        .unwrap()
-        .without("fixed_rate")
-        .with_parameters("rate_control", &[("controller", "bbr")]);
+    let bare = preset("msg").unwrap().without("fixed_rate").with("rate_control");
     let error = Connection::open(&listener.url("127.0.0.1"), &bare, &Options::default())
         .wait()
         .unwrap_err()

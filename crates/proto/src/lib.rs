@@ -19,6 +19,14 @@ mod pacer;
 pub mod presets;
 mod rtt;
 
+/// The parameters of micro-protocols and control laws, typed: for [`Recipe::with`](haul_stack::Recipe::with) and
+/// [`Recipe::configuration`](haul_stack::Recipe::configuration).
+pub mod config {
+    pub use crate::control::config::*;
+    pub use crate::diagnosis::Evidence;
+    pub use crate::micro::config::*;
+}
+
 pub use haul_diagnosis::Model as LossModel;
 pub use haul_stack::{
     Available, ObjectSink, ObjectSource, Open, ParameterKind, ParameterSpec, Parameters, Part, Seal,

@@ -11,7 +11,7 @@ use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
 };
-use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Recipe, Registry, Setup, Stack};
+use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Part, Recipe, Registry, Setup, Stack};
 
 type Member = SessionNode<Stack>;
 
@@ -71,7 +71,7 @@ fn fixed_rate() -> Recipe {
 /// The shipped recipe `name` with a control law in place of a fixed rate.
 fn with_law(name: &str, law: &[(&str, &str)]) -> Recipe {
     let recipe = presets::preset(name).unwrap().unwrap().without("seal").without("fixed_rate");
-    recipe.with("receiver_report").with_parameters("rate_control", law)
+    recipe.with("receiver_report").with(Part::new("rate_control", law))
 }
 
 fn stack(compiled: &Arc<CompiledStack>, number: usize, source: Option<Stream>) -> Member {

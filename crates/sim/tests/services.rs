@@ -5,6 +5,7 @@ mod talk;
 use std::collections::BTreeMap;
 
 use haul_base::{Probability, Rng, Span, Time};
+use haul_proto::config::RateControlConfig;
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
 use talk::{Part, Talk, compiled, compiled_preset, ideal, mean, p99, turn_around};
 
@@ -99,7 +100,7 @@ fn msg_delivers_exactly_once_whatever_the_path_does() {
 fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::CompiledStack> {
     let recipe = haul_proto::presets::preset(name).expect("it is shipped").expect("it is a recipe");
     let recipe = recipe.without("fixed_rate").with("receiver_report");
-    compiled(&recipe.with_parameters("rate_control", &[("controller", law)]))
+    compiled(&recipe.with(RateControlConfig { controller: law.to_owned(), ..RateControlConfig::default() }))
 }
 
 #[test]

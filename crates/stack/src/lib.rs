@@ -45,7 +45,12 @@ pub use name::Name;
 pub use object::{Available, ObjectSink, ObjectSource, SourceWait};
 pub use protect::{Open, Seal, Unauthentic};
 pub use protocol::{MicroProtocol, ProtocolStats, caught};
-pub use recipe::{ParameterKind, ParameterSpec, Parameters, Part, Recipe, RecipeError};
+#[doc(hidden)]
+pub use recipe::joined;
+pub use recipe::{
+    Configuration, ParameterKind, ParameterSpec, ParameterType, ParameterValue, Parameters, Part, Recipe,
+    RecipeError,
+};
 pub use registry::{Build, Compare, Further, PeerProtocols, Registration, Registry, Setup};
 pub use stack::{SendError, Stack};
 pub use walk::{Live, Values};

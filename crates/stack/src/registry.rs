@@ -9,7 +9,7 @@ use haul_base::{Span, Time};
 use crate::context::Ends;
 use crate::protect::{Open, Seal};
 use crate::protocol::{MicroProtocol, caught};
-use crate::recipe::{ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
+use crate::recipe::{Configuration, ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
 
 /// What one end of a session brings to its stack.
 #[derive(Debug)]
@@ -94,20 +94,23 @@ pub struct PeerProtocols<'p> {
 impl PeerProtocols<'_> {
     /// Whether the recipe has this micro-protocol.
     pub fn has(&self, name: &str) -> bool {
-        self.parameters(name).is_some()
+        self.find(name).is_some()
     }
 
-    /// The parameters of the micro-protocol of this name, if the recipe has it.
-    pub fn parameters(&self, name: &str) -> Option<&Parameters> {
-        self.parts.iter().find(|(known, _)| known.name == name).map(|(_, parameters)| parameters)
+    /// The parameters of a micro-protocol, if the recipe has it.
+    pub fn get<C: Configuration>(&self) -> Option<C> {
+        self.find(C::NAME).map(|(_, parameters)| parameters.read())
     }
 
-    /// A parameter as it stands in the recipe, or its default, for messages; empty if there is no such parameter.
-    pub fn text(&self, name: &str, parameter: &str) -> &str {
-        let specs =
-            self.parts.iter().find(|(known, _)| known.name == name).map(|(known, _)| known.parameters);
-        let default = || specs.and_then(|specs| specs.iter().find(|spec| spec.name == parameter));
-        self.recipe.get(name, parameter).or_else(|| default().map(|spec| spec.default)).unwrap_or_default()
+    fn find(&self, name: &str) -> Option<&(Arc<Registration>, Parameters)> {
+        self.parts.iter().find(|(known, _)| known.name == name)
+    }
+
+    /// A parameter as it stands in the recipe, or its default; empty if there is no such parameter.
+    fn text(&self, name: &str, parameter: &str) -> &str {
+        let specs = self.find(name).map_or(&[][..], |(known, _)| known.parameters);
+        let default = || specs.iter().find(|spec| spec.name == parameter).map(|spec| spec.default);
+        self.recipe.get(name, parameter).or_else(default).unwrap_or_default()
     }
 
     pub(crate) fn agrees(&self) -> Result<(), RecipeError> {
@@ -151,6 +154,11 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// A micro-protocol with the parameters of `C`, without needs or conflicts.
+    pub const fn of<C: Configuration>(version: u16, summary: &'static str, build: Build) -> Self {
+        Self { parameters: C::PARAMETERS, ..Self::new(C::NAME, version, summary, build) }
+    }
+
     /// A micro-protocol without parameters, needs or conflicts.
     pub const fn new(name: &'static str, version: u16, summary: &'static str, build: Build) -> Self {
         Self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, Parameters, Recipe,
-    RecipeError, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent,
+    RecipeError, Registration, Registry, Resolution, SendOptions, Setup, Stack, StackEvent, configuration,
 };
 
 const NUMBER: Name<Attribute<u32>> = Name::new("number");
@@ -52,6 +52,13 @@ impl MicroProtocol for Whole {
     }
 }
 
+configuration! {
+    /// Parameters of `watch`.
+    struct WatchConfig: "watch" {
+        limit: u64 in (1, 1_000) = "2", "messages after which it speaks";
+    }
+}
+
 /// Panics on the message "boom", and says how many messages it has seen.
 #[derive(Debug, Default)]
 struct Watch {
@@ -75,7 +82,7 @@ impl MicroProtocol for Watch {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.limit = parameters.integer("limit");
+        self.limit = parameters.read::<WatchConfig>().limit;
         Ok(())
     }
 }
@@ -86,15 +93,10 @@ fn registry() -> Arc<Registry> {
         Ok(Box::new(Whole::default()))
     }));
     registry.register(Registration {
-        parameters: &[haul_stack::ParameterSpec {
-            name: "limit",
-            kind: haul_stack::ParameterKind::Integer(1, 1_000),
-            default: "2",
-            help: "messages after which it speaks",
-        }],
         needs: &[&["whole"]],
-        ..Registration::new("watch", 1, "counts messages", |parameters, _| {
-            Ok(Box::new(Watch { seen: 0, limit: parameters.integer("limit") }))
+        ..Registration::of::<WatchConfig>(1, "counts messages", |parameters, _| {
+            let WatchConfig { limit } = parameters.read();
+            Ok(Box::new(Watch { seen: 0, limit }))
         })
     });
     Arc::new(registry)
@@ -178,8 +180,7 @@ fn exchange(now: Time, a: &mut Stack, b: &mut Stack) {
 #[test]
 fn parameters_change_on_both_sides_while_running() {
     let (mut a, mut b) = pair(&Recipe::new("own").with("whole").with("watch"));
-    let mut recipe = a.recipe().clone();
-    recipe.set("watch.limit", "1").unwrap();
+    let recipe = Recipe::new("own").with("whole").with(WatchConfig { limit: 1 });
     a.reconfigure(Time::ZERO, &recipe).unwrap();
     assert_eq!(a.reconfigure(Time::ZERO, &recipe), Err(RecipeError::Busy));
     exchange(Time::ZERO, &mut a, &mut b);

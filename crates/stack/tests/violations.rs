@@ -70,7 +70,7 @@ fn stack(parts: &[&str]) -> Stack {
     let mut registry = Registry::empty();
     registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("chatter", 1, "talks", |_, _| Ok(Box::new(Chatter::default()))));
-    let recipe = parts.iter().fold(Recipe::new("x"), |recipe, part| recipe.with(part));
+    let recipe = parts.iter().fold(Recipe::new("x"), |recipe, part| recipe.with(*part));
     let compiled = Arc::new(registry).compile(&recipe, 0).unwrap();
     Stack::new(compiled, Setup::new(Time::ZERO)).unwrap()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
+use haulage::config::{Evidence, RateControlConfig};
 use serde_json::json;
 
 use crate::args::{Command, TransferOptions};
@@ -124,8 +125,8 @@ impl Context {
 }
 
 pub(crate) fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
-    let evidence = recipe.get("rate_control", "diagnosis").unwrap_or("on");
-    if recipe.has("rate_control") && ["on", "signature"].contains(&evidence) {
+    let law = recipe.configuration().map_err(fault::of)?;
+    if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
         return Ok(());
     }
     let message = "--diagnosis-model judges signatures, and this recipe looks at none";

@@ -11,6 +11,7 @@ use haul_mover::{
 };
 use haul_wire::control::{Fault, ReceivePolicy};
 use haulage::Recipe;
+use haulage::config::{DiskAccess, ObjectConfig};
 use serde_json::{Value, json};
 
 use crate::fault;
@@ -87,8 +88,8 @@ pub(crate) fn receive(
 
 /// How much of the object files are read and written at a time, if the recipe in force has them go by its chunks.
 fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
-    let by_chunk = recipe.get("object", "disk") == Some("chunk");
-    recipe.get("object", "chunk").filter(|_| by_chunk)?.parse().ok()
+    let ObjectConfig { chunk, disk, .. } = recipe.configuration().ok()??;
+    (disk == DiskAccess::Chunk).then_some(chunk)
 }
 
 fn run(

@@ -5,6 +5,7 @@ use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
 };
+use haulage::config::RateControlConfig;
 
 use crate::output::{EventLog, Items, ProgressStyle};
 use crate::settings::{IN_RECIPE, ciphers};
@@ -78,8 +79,9 @@ impl Policy {
     /// Where the owner has set the controller, no rule of a client's recipe exchanges it.
     fn check_rules(&self, recipe: &haulage::Recipe) -> Result<(), Fault> {
         let Some(fixed) = self.law_limits().controller else { return Ok(()) };
-        let rules = recipe.get("rate_control", "switch");
-        if rules.is_none_or(|rules| rules.trim().is_empty()) {
+        // What cannot be read is refused with the session.
+        let law: Option<RateControlConfig> = recipe.configuration().ok().flatten();
+        if law.is_none_or(|law| law.switch.trim().is_empty()) {
             return Ok(());
         }
         Err(Fault::new(

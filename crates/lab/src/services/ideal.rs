@@ -82,7 +82,7 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
-    use haul_proto::micro;
+    use haul_proto::config::PositiveAckConfig;
     use haul_proto::presets::preset;
 
     use super::*;
@@ -126,12 +126,8 @@ mod tests {
 
     #[test]
     fn the_policy_is_that_of_the_recipe() {
-        let registry = micro::registry();
-        let specs = registry.get("positive_ack").unwrap().parameters;
-        let default = |name| specs.iter().find(|spec| spec.name == name).unwrap().default;
         let recipe = preset("msg").unwrap().unwrap();
-        let value = |name| recipe.get("positive_ack", name).unwrap_or_else(|| default(name)).to_owned();
-        assert_eq!(value("granularity"), format!("{}us", GRANULARITY_MS * 1e3));
-        assert_eq!(value("linear"), LINEAR.to_string());
+        let PositiveAckConfig { granularity, linear } = recipe.configuration().unwrap().unwrap();
+        assert_eq!((granularity.as_secs_f64() * 1e3, i32::from(linear)), (GRANULARITY_MS, LINEAR));
     }
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use haul_base::{Probability, Rate, Span, Time};
+use haul_proto::config::{BitmapAckConfig, Over};
 use haul_proto::{
     ChosenLaw, ControllerError, DiagnosedWindow, Receiver, ReceiverConfig, ReceiverEvent, Sender,
     SenderConfig, SenderEvent, SenderStats,
@@ -421,7 +422,7 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     site.place(sender, entry.sender_host.as_ref(), ("session", index, "sender_host"))?;
     let wrong = |error: WorldError| session_fault(index, "path", error.to_string());
     let flows = connect_ends(site.world, entry, (sender, receiver), &paths).map_err(wrong)?;
-    if recipe.get("bitmap_ack", "over") == Some("control") {
+    if let Ok(Some(BitmapAckConfig { over: Over::Control, .. })) = recipe.configuration() {
         // TCP, which loses nothing here.
         let spec = ChannelSpec { delay: rtt / 2, loss: Probability::default(), recovery: rtt };
         site.world.open_channel(sender, receiver, spec).map_err(wrong)?;

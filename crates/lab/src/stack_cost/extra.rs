@@ -3,13 +3,14 @@
 use std::error::Error;
 use std::sync::{Arc, LazyLock};
 
-use haul_base::Time;
+use haul_base::{Bytes, Time};
+use haul_proto::config::FixedSizeConfig;
 use haul_proto::micro;
 use haul_proto::micro::attributes::MESSAGE;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Ends, MessageSink, MessageSource, MicroProtocol,
-    Name, Order, ParameterKind, ParameterSpec, ProtocolStats, Recipe, Registration, Registry, Resolution,
-    Setup, Stack,
+    Attribute, Batch, BatchEvent, Configuration as _, Context, Declaration, Ends, MessageSink, MessageSource,
+    MicroProtocol, Name, Order, Part, ProtocolStats, Recipe, Registration, Registry, Resolution, Setup,
+    Stack, configuration,
 };
 
 use super::modes::{Extra, Messages};
@@ -20,8 +21,12 @@ const DATAGRAM: u16 = 1_472;
 /// The most of anything that can be asked for.
 const MOST: u64 = 64;
 
-const COUNT: &[ParameterSpec] =
-    &[ParameterSpec { name: "count", kind: ParameterKind::Integer(0, MOST), default: "1", help: "how many" }];
+configuration! {
+    /// Parameters of each of them.
+    struct CountConfig: "extra" {
+        count: usize in (0, MOST) = "1", "how many";
+    }
+}
 
 /// The names of as many events, or attributes, as can be asked for.
 static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| (0..MOST).map(|n| format!("extra {n}")).collect());
@@ -159,29 +164,30 @@ impl MicroProtocol for Copies {
 fn registry() -> Registry {
     let mut registry = micro::registry();
     registry.register(Registration {
-        parameters: COUNT,
+        parameters: CountConfig::PARAMETERS,
         ..Registration::new("raiser", 1, "raises further events", |parameters, _| {
-            Ok(Box::new(Raiser { events: Vec::new(), count: parameters.integer("count") as usize }))
+            let CountConfig { count } = parameters.read();
+            Ok(Box::new(Raiser { events: Vec::new(), count }))
         })
     });
     registry.register(Registration {
-        parameters: COUNT,
+        parameters: CountConfig::PARAMETERS,
         ..Registration::new("reader", 1, "reads an attribute in each of them", |parameters, _| {
-            let count = parameters.integer("count") as usize;
+            let CountConfig { count } = parameters.read();
             Ok(Box::new(Reader { events: Vec::new(), count, attribute: None, sum: 0 }))
         })
     });
     registry.register(Registration {
-        parameters: COUNT,
+        parameters: CountConfig::PARAMETERS,
         ..Registration::new("attributes", 1, "writes and reads further attributes", |parameters, _| {
-            let count = parameters.integer("count") as usize;
+            let CountConfig { count } = parameters.read();
             Ok(Box::new(Attributes { places: Vec::new(), count, sum: 0 }))
         })
     });
     registry.register(Registration {
-        parameters: COUNT,
+        parameters: CountConfig::PARAMETERS,
         ..Registration::new("copies", 1, "copies payloads", |parameters, _| {
-            let count = parameters.integer("count") as usize;
+            let CountConfig { count } = parameters.read();
             Ok(Box::new(Copies { count, copy: vec![0; 65_536] }))
         })
     });
@@ -217,7 +223,7 @@ impl MessageSink for Counter {
 fn recipe(extra: Extra) -> Recipe {
     let mut recipe = Recipe::new("base")
         .with("transport_driver")
-        .with_parameters("fixed_size", &[("max_message", "1MiB"), ("reassembly", "16MiB")]);
+        .with(FixedSizeConfig { max_message: Bytes(1 << 20), reassembly: Bytes(16 << 20) });
     for (name, count) in [
         ("raiser", extra.raises),
         ("reader", extra.raises),
@@ -225,7 +231,7 @@ fn recipe(extra: Extra) -> Recipe {
         ("copies", extra.copies),
     ] {
         if count > 0 {
-            recipe = recipe.with_parameters(name, &[("count", &count.to_string())]);
+            recipe = recipe.with(Part::from(name).with(&CountConfig { count }));
         }
     }
     recipe

@@ -7,8 +7,9 @@ mod sender;
 
 use std::sync::Arc;
 
-use haul_stack::{Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
+use haul_stack::{ParameterType as _, Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
 
+use crate::config::{Keep, RetransmitConfig};
 use crate::{micro, presets};
 
 pub use counters::{Counters, ObjectEnd, Sending};
@@ -28,26 +29,21 @@ pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), Recipe
         let (protocol, alternatives) = ("a session that moves files or memory".to_owned(), part.to_owned());
         return Err(RecipeError::Missing { protocol, alternatives });
     }
-    let keep = recipe.get("retransmit", "keep").unwrap_or("copies");
-    if recipe.has("retransmit") && keep == "copies" {
+    if let Some(RetransmitConfig { keep: Keep::Copies, .. }) = recipe.configuration()? {
         return Err(RecipeError::Value {
             place: String::new(),
             protocol: "retransmit".to_owned(),
             parameter: "keep".to_owned(),
-            value: keep.to_owned(),
+            value: Keep::Copies.text(),
             allowed: "what is lost of an object is read once more; write keep = \"object\"".to_owned(),
         });
     }
     Arc::new(micro::registry()).compile(recipe, tag_len).map(|_| ())
 }
 
-/// The recipe `bulk` with these parameters.
-fn shipped(parameters: &[(&str, String)]) -> Result<Recipe, RecipeError> {
-    let mut recipe = presets::preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))?;
-    for (key, value) in parameters {
-        recipe.set(key, value)?;
-    }
-    Ok(recipe)
+/// The recipe `bulk`.
+fn shipped() -> Result<Recipe, RecipeError> {
+    presets::preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))
 }
 
 /// Permits this recipe only: what a session runs is agreed on, within what the server permits, before it begins. A

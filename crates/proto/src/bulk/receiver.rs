@@ -6,6 +6,7 @@ use haul_base::{Deadline, HostSample, Machine, Received, Span, Time, Transmit};
 use haul_stack::{Ends, ObjectSink, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, failure, shipped};
+use crate::config::{BitmapAckConfig, LivenessConfig};
 use crate::link::Link;
 use crate::micro::events::HOST_SAMPLE;
 use crate::micro::stats::{BitmapAckStats, ObjectStats};
@@ -127,10 +128,9 @@ impl Receiver {
         link: Link,
         sink: Box<dyn ObjectSink>,
     ) -> Result<Self, RecipeError> {
-        let recipe = shipped(&[
-            ("bitmap_ack.interval", config.feedback_interval.exact()),
-            ("liveness.silence", config.silence.exact()),
-        ])?;
+        let mut recipe = shipped()?;
+        recipe.change(|reports: &mut BitmapAckConfig| reports.interval = config.feedback_interval)?;
+        recipe.change(|liveness: &mut LivenessConfig| liveness.silence = config.silence)?;
         Self::of_recipe(now, &recipe, config, link, sink)
     }
 

@@ -8,6 +8,7 @@ use haul_stack::{Ends, ObjectSource, ProtocolStats, Recipe, RecipeError, Setup, 
 
 use super::{build, failure, shipped};
 use crate::LossModel;
+use crate::config::{BitmapAckConfig, LivenessConfig, ObjectConfig, RateControlConfig, RetransmitConfig};
 use crate::control::{RateController, RateState};
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
@@ -64,16 +65,16 @@ impl Default for SenderConfig {
 }
 
 impl SenderConfig {
-    fn parameters(&self, first_limit: u64) -> [(&'static str, String); 7] {
-        [
-            ("object.chunk", self.chunk.exact()),
-            ("object.first_limit", Bytes(first_limit).exact()),
-            ("bitmap_ack.interval", self.feedback_interval.exact()),
-            ("retransmit.window", self.max_outstanding.to_string()),
-            ("rate_control.debt", self.pacing_debt.exact()),
-            ("rate_control.max_batch", self.max_batch.to_string()),
-            ("liveness.silence", self.silence.exact()),
-        ]
+    fn recipe(&self) -> Result<Recipe, RecipeError> {
+        let mut recipe = shipped()?;
+        recipe.change(|object: &mut ObjectConfig| object.chunk = self.chunk)?;
+        recipe.change(|reports: &mut BitmapAckConfig| reports.interval = self.feedback_interval)?;
+        recipe.change(|repeats: &mut RetransmitConfig| repeats.window = self.max_outstanding)?;
+        recipe.change(|rate: &mut RateControlConfig| {
+            (rate.debt, rate.max_batch) = (self.pacing_debt, self.max_batch);
+        })?;
+        recipe.change(|liveness: &mut LivenessConfig| liveness.silence = self.silence)?;
+        Ok(recipe)
     }
 }
 
@@ -242,7 +243,8 @@ impl Sender {
         controller: Box<dyn RateController>,
         first_limit: u64,
     ) -> Result<Self, RecipeError> {
-        let recipe = shipped(&config.parameters(first_limit))?;
+        let mut recipe = config.recipe()?;
+        recipe.change(|object: &mut ObjectConfig| object.first_limit = Bytes(first_limit))?;
         Self::build(now, &recipe, config, link, source, Some(controller))
     }
 
@@ -259,7 +261,7 @@ impl Sender {
         source: Box<dyn ObjectSource>,
         first_limit: u64,
     ) -> Result<Self, RecipeError> {
-        recipe.set("object.first_limit", &Bytes(first_limit).exact())?;
+        recipe.change(|object: &mut ObjectConfig| object.first_limit = Bytes(first_limit))?;
         Self::build(now, &recipe, config, link, source, None)
     }
 

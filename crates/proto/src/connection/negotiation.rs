@@ -6,6 +6,7 @@ use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
 
 use super::protection::tag_len;
+use crate::config::RateControlConfig;
 use crate::presets::preset;
 use crate::{check_object_recipe, law, micro};
 
@@ -49,7 +50,8 @@ pub fn set_parameter(recipe: &mut Recipe, name: &str, value: &str) {
 
 /// The ceiling of the rate in the recipe of an object; `None` if there is none.
 pub fn ceiling(recipe: &Recipe) -> Option<Rate> {
-    recipe.get("rate_control", "rate")?.parse().ok()
+    let law: RateControlConfig = recipe.configuration().ok()??;
+    (law.rate < Rate::MAX).then_some(law.rate)
 }
 
 /// The recipe of a session with these settings: the one that they name, or `bulk`.
@@ -186,8 +188,7 @@ pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, Rec
         return Err(RecipeError::Unbuildable { protocol: recipe.name, message });
     }
     if let Some(rate) = rate {
-        let rate = if rate == Rate::MAX { "unlimited".to_owned() } else { rate.exact() };
-        recipe.set("rate_control.rate", &rate)?;
+        recipe.change(|law: &mut RateControlConfig| law.rate = rate)?;
     }
     check_object_recipe(&recipe, TAG_LEN)?;
     Ok(Settings { recipe: Some(offer(&recipe)), ..Settings::default() })
@@ -195,6 +196,8 @@ pub fn settings_for(recipe: &Recipe, rate: Option<Rate>) -> Result<Settings, Rec
 
 #[cfg(test)]
 mod tests {
+    use haul_stack::Part;
+
     use super::*;
 
     const ALL: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
@@ -260,7 +263,7 @@ mod tests {
             assert_eq!(answered(&asked, set(name, value)), Ok(wanted), "{name}");
         }
         let other_law = |recipe: &mut Recipe| {
-            let law = Recipe::new("").with_parameters("rate_control", &[("controller", "reno")]);
+            let law = Recipe::new("").with(Part::new("rate_control", &[("controller", "reno")]));
             take_parameters(recipe, &CHOSEN_BY_SERVER, &law);
         };
         let agreed = answered(&asked, other_law).unwrap();

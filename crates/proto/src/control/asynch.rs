@@ -5,8 +5,9 @@
 //! others are parameters. It says "increase compared to the last value": `reaction.rs` has how that is read.
 
 use haul_base::{Rate, Span, Time};
+use haul_stack::Configuration as _;
 
-use super::reaction::{CLEAN, FIRST_RATE, INTERVAL, LEAST, RAISED, RISE, Reaction, TOLERANCE};
+use super::reaction::{AsynchConfig, Reaction};
 use super::{FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::rtt::RttEstimator;
 
@@ -16,8 +17,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "falls to the drain rate after two intervals of raised loss in a row, rises after some without loss",
     source: "ASYNCH (asynch, section 3)",
-    parameters: &[FIRST_RATE, INTERVAL, RAISED, CLEAN, RISE, TOLERANCE, LEAST],
-    build: |parameters, config| Ok(Box::new(Asynch(Reaction::new("asynch", parameters, config)?))),
+    parameters: AsynchConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Asynch(Reaction::new("asynch", &parameters.read(), config)?))),
 };
 
 /// See the module's text.

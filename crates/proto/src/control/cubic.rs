@@ -20,10 +20,21 @@
 //! in flight instead of the window (4.6), as a window that is not used does not grow.
 
 use haul_base::Time;
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
+use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+
+configuration! {
+    /// Parameters of `cubic`.
+    pub struct CubicConfig: "cubic" {
+        initial_window: u64 = initial_window;
+        scale: f64 in (0.001, 1_000.0) = "0.4", "packets per second cubed (the RFC's C: 0.4)";
+        decrease: f64 in (0.1, 0.99) = "0.7", "factor of the window after a loss event (the RFC: 0.7)";
+        fast_convergence: bool = "true", "whether a loss below the last maximum lowers the next one further";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -31,31 +42,11 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "a window that is a cubic function of the time since the last loss",
     source: "CUBIC (RFC 9438)",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "scale",
-            kind: ParameterKind::Number(0.001, 1_000.0),
-            default: "0.4",
-            help: "packets per second cubed (the RFC's C: 0.4)",
-        },
-        ParameterSpec {
-            name: "decrease",
-            kind: ParameterKind::Number(0.1, 0.99),
-            default: "0.7",
-            help: "factor of the window after a loss event (the RFC: 0.7)",
-        },
-        ParameterSpec {
-            name: "fast_convergence",
-            kind: ParameterKind::Flag,
-            default: "true",
-            help: "whether a loss below the last maximum lowers the next one further",
-        },
-        LONGER_PATH,
-    ],
+    parameters: CubicConfig::PARAMETERS,
     build: |parameters, config| {
-        let law = Windowed::new(Cubic::new(parameters), parameters, config);
-        Ok(Box::new(law.with_longer_path(parameters)))
+        let parameters: CubicConfig = parameters.read();
+        let law = Windowed::new(Cubic::new(&parameters), parameters.initial_window, config);
+        Ok(Box::new(law.with_longer_path(parameters.longer_path)))
     },
 };
 
@@ -90,11 +81,11 @@ struct Epoch {
 }
 
 impl Cubic {
-    fn new(parameters: &Parameters) -> Self {
+    fn new(parameters: &CubicConfig) -> Self {
         Self {
-            scale: parameters.number("scale"),
-            beta: parameters.number("decrease"),
-            fast_convergence: parameters.flag("fast_convergence"),
+            scale: parameters.scale,
+            beta: parameters.decrease,
+            fast_convergence: parameters.fast_convergence,
             w_max: 0.0,
             epoch: None,
             seen_at: None,
@@ -166,7 +157,7 @@ mod tests {
     const RTT: Span = Span::from_millis(100);
 
     fn cubic(given: &[(&str, &str)]) -> Cubic {
-        Cubic::new(&LAW.parameters(given).unwrap())
+        Cubic::new(&LAW.parameters(given).unwrap().read())
     }
 
     /// Acknowledges a window in each round trip, for so many of them; gives the window after each.

@@ -14,11 +14,11 @@
 use std::fmt::Debug;
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::Parameters;
+use haul_stack::choice;
 
 use super::loss_events::{Intervals, LossEvents};
 use super::reaction::clamped;
-use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
+use super::window::MOST;
 use super::{
     Boundary, ControllerConfig, FeedbackSample, Limits, MIN_WINDOW, Permit, RateController, RateState, Unit,
     burst_for,
@@ -53,12 +53,16 @@ impl Share {
     }
 }
 
-/// When the window is decided anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decide {
-    RoundTrip,
-    Event,
-    Window,
+choice! {
+    /// When the window is decided anew.
+    pub enum Decide {
+        /// Each round trip.
+        RoundTrip = "round_trip",
+        /// At loss events.
+        Event = "event",
+        /// After each transmission window.
+        Window = "window",
+    }
 }
 
 /// See the module's text.
@@ -86,13 +90,8 @@ pub(super) struct Equation<R> {
 }
 
 impl<R: Response> Equation<R> {
-    /// From the parameter [`INITIAL_WINDOW`]; it decides each round trip, from the mean of so many intervals.
-    pub(super) fn new(
-        response: R,
-        intervals: usize,
-        parameters: &Parameters,
-        config: &ControllerConfig,
-    ) -> Self {
+    /// From this window, packets; it decides each round trip, from the mean of so many intervals.
+    pub(super) fn new(response: R, intervals: usize, initial_window: u64, config: &ControllerConfig) -> Self {
         let mut law = Self {
             response,
             ceiling: config.ceiling,
@@ -100,7 +99,7 @@ impl<R: Response> Equation<R> {
             by_packets: false,
             intervals: Intervals::new(intervals),
             share: Share { memory: 1.0, lost: 0.0, packets: 0.0 },
-            window: parameters.integer(INITIAL_WINDOW.name) as f64,
+            window: initial_window as f64,
             rate: Rate::ZERO,
             bound: None,
             datagram: 1_472.0,
@@ -115,11 +114,11 @@ impl<R: Response> Equation<R> {
         law
     }
 
-    /// If the parameter [`LONGER_PATH`] says so, it starts anew where the path has become more than twice as long. At
+    /// If `longer_path`, it starts anew where the path has become more than twice as long. At
     /// an unchanged loss rate the equation gives the same window on a path of any length; that of a path without random
     /// losses falls to what a window of the longer path loses over hours.
-    pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
-        Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
+    pub(super) fn with_longer_path(self, longer_path: bool) -> Self {
+        Self { path: longer_path.then(LongerPath::default), ..self }
     }
 
     /// Decides when it is told to.

@@ -8,12 +8,22 @@
 //! smoothed one, of which the paper says only that it is an average.
 
 use haul_base::{Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
+use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
 use crate::longer_path::LongerPath;
 use crate::rtt::MIN_RTT_WINDOW;
+
+configuration! {
+    /// Parameters of `fast`.
+    pub struct FastConfig: "fast" {
+        initial_window: u64 = initial_window;
+        alpha: f64 in (1.0, 1e6) = "200", "packets kept in the queue (the paper's a)";
+        gamma: f64 in (0.01, 1.0) = "0.5", "share of the way to the wanted window per round trip";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -21,33 +31,19 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "keeps a given number of its packets in the queue, by the round trip",
     source: "FAST TCP (Wei et al., IEEE/ACM Trans. Networking 14(6), 2006)",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "alpha",
-            kind: ParameterKind::Number(1.0, 1e6),
-            default: "200",
-            help: "packets kept in the queue (the paper's a)",
-        },
-        ParameterSpec {
-            name: "gamma",
-            kind: ParameterKind::Number(0.01, 1.0),
-            default: "0.5",
-            help: "share of the way to the wanted window per round trip",
-        },
-        LONGER_PATH,
-    ],
+    parameters: FastConfig::PARAMETERS,
     build: |parameters, config| {
+        let parameters: FastConfig = parameters.read();
         let formula = Fast {
-            alpha: parameters.number("alpha"),
-            gamma: parameters.number("gamma"),
+            alpha: parameters.alpha,
+            gamma: parameters.gamma,
             base: Span::MAX,
             update_at: Time::ZERO,
             seen_at: Time::ZERO,
-            path: parameters.flag(LONGER_PATH.name).then(LongerPath::default),
+            path: parameters.longer_path.then(LongerPath::default),
             in_slow_start: false,
         };
-        Ok(Box::new(Windowed::new(formula, parameters, config)))
+        Ok(Box::new(Windowed::new(formula, parameters.initial_window, config)))
     },
 };
 

@@ -18,9 +18,9 @@
 //! judged.
 
 use haul_base::{Rate, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
-use super::reaction::{FIRST_RATE, LEAST, Sums, clamped, rate_or_ceiling};
+use super::reaction::{Sums, clamped, first_rate, least, rate_or_ceiling};
 use super::{
     ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit, RateController,
     RateState,
@@ -31,29 +31,26 @@ const NAME: &str = "gtp";
 /// The rate rises no further above that of arrival than by this factor: then something else is the limit. Our choice.
 const MOST_UNUSED: f64 = 2.0;
 
+configuration! {
+    /// Parameters of `gtp`.
+    pub struct GtpConfig: "gtp" {
+        first_rate: Rate = first_rate;
+        least: f64 = least;
+        rise: f64 in (0.000_1, 1.0) = "0.02",
+            "share of the rate by which it rises after a round trip without loss";
+        decrease: f64 in (0.1, 10.0) = "1",
+            "share of the rate that it falls by, per loss rate of the round trip";
+    }
+}
+
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: NAME,
     version: 1,
     summary: "each round trip less by what was lost, or a little more; the receiver divides among its senders",
     source: "GTP (Wu and Chien, CCGrid 2004)",
-    parameters: &[
-        FIRST_RATE,
-        LEAST,
-        ParameterSpec {
-            name: "rise",
-            kind: ParameterKind::Number(0.000_1, 1.0),
-            default: "0.02",
-            help: "share of the rate by which it rises after a round trip without loss",
-        },
-        ParameterSpec {
-            name: "decrease",
-            kind: ParameterKind::Number(0.1, 10.0),
-            default: "1",
-            help: "share of the rate that it falls by, per loss rate of the round trip",
-        },
-    ],
-    build: |parameters, config| Ok(Box::new(Gtp::new(parameters, config)?)),
+    parameters: GtpConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Gtp::new(&parameters.read(), config)?)),
 };
 
 /// See the module's text.
@@ -70,13 +67,13 @@ struct Gtp {
 }
 
 impl Gtp {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
-        let rate = rate_or_ceiling(NAME, FIRST_RATE.name, parameters, config)?;
+    fn new(parameters: &GtpConfig, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let rate = rate_or_ceiling(NAME, parameters.first_rate, config)?;
         Ok(Self {
             ceiling: config.ceiling,
-            least: rate.mul_f64(parameters.number(LEAST.name)),
-            rise: parameters.number("rise"),
-            decrease: parameters.number("decrease"),
+            least: rate.mul_f64(parameters.least),
+            rise: parameters.rise,
+            decrease: parameters.decrease,
             rate: clamped(rate, config.ceiling),
             sums: Sums::default(),
             was_silent: false,

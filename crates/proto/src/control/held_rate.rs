@@ -12,34 +12,24 @@
 //! - A law with a congestion window sends one window per round trip; nothing else limits the bytes in flight.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
+use haul_stack::choice;
 
 use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, Unit};
 use crate::rtt::RttEstimator;
 
-/// How long a rate holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Until the law changes it.
-    Law,
-    /// For a transmission window.
-    Window,
-    /// Until a congestion event.
-    Rate,
+choice! {
+    /// How long a rate holds.
+    pub enum Mode {
+        /// Until the law changes it.
+        Law = "law",
+        /// For a transmission window.
+        Window = "window",
+        /// Until a congestion event.
+        Rate = "rate",
+    }
 }
 
 impl Mode {
-    /// The names in a recipe.
-    pub(crate) const NAMES: &[&str] = &["law", "window", "rate"];
-
-    /// The mode of this name; [`Mode::Law`] for any other.
-    pub(crate) fn named(name: &str) -> Self {
-        match name {
-            "window" => Self::Window,
-            "rate" => Self::Rate,
-            _ => Self::Law,
-        }
-    }
-
     /// `law`, whose rate holds as this mode says.
     pub(crate) fn hold(self, law: Box<dyn RateController>, initial_rtt: Span) -> Box<dyn RateController> {
         match self {

@@ -9,11 +9,37 @@
 //! What the sources are silent about is in [`super::equation`]. It wants no report interval of its own, though FOBS
 //! looks at losses when a window of 100 MB ends: its window is full two round trips after a report.
 
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, choice, configuration};
 
 use super::LawRegistration;
 use super::equation::{Decide, Equation, Response};
-use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
+use super::window::{MOST, initial_window, longer_path};
+
+choice! {
+    /// What the loss rate of `highspeed` counts.
+    pub enum LossCount {
+        /// Loss events, of a round trip each.
+        Events = "events",
+        /// Lost packets.
+        Packets = "packets",
+    }
+}
+
+configuration! {
+    /// Parameters of `highspeed`.
+    pub struct HighspeedConfig: "highspeed" {
+        low_window: f64 in (1.0, 1e6) = "38",
+            "packets below which it responds as TCP Reno (RFC 3649: `Low_Window`)";
+        initial_window: u64 = initial_window;
+        decide: Decide = "round_trip",
+            "when the window is set: each round trip, at loss events, or after `unit_window` bytes";
+        loss: LossCount = "events", "what the loss rate counts";
+        intervals: usize in (1, 1_000) = "8", "loss intervals averaged (RFC 5348: 8)";
+        memory: u64 in (1_000, 1_000_000_000_000) = "1000000",
+            "packets after which a lost one counts 1/e, with `loss = \"packets\"`";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -21,53 +47,17 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "the window that HighSpeed TCP has at the long-term loss rate",
     source: "RFC 3649, section 5; its use in FOBS (dickens-classifier, section 2.1)",
-    parameters: &[
-        ParameterSpec {
-            name: "low_window",
-            kind: ParameterKind::Number(1.0, 1e6),
-            default: "38",
-            help: "packets below which it responds as TCP Reno (RFC 3649: `Low_Window`)",
-        },
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "decide",
-            kind: ParameterKind::Choice(&["round_trip", "event", "window"]),
-            default: "round_trip",
-            help: "when the window is set: each round trip, at loss events, or after `unit_window` bytes",
-        },
-        ParameterSpec {
-            name: "loss",
-            kind: ParameterKind::Choice(&["events", "packets"]),
-            default: "events",
-            help: "what the loss rate counts",
-        },
-        ParameterSpec {
-            name: "intervals",
-            kind: ParameterKind::Integer(1, 1_000),
-            default: "8",
-            help: "loss intervals averaged (RFC 5348: 8)",
-        },
-        ParameterSpec {
-            name: "memory",
-            kind: ParameterKind::Integer(1_000, 1_000_000_000_000),
-            default: "1000000",
-            help: "packets after which a lost one counts 1/e, with `loss = \"packets\"`",
-        },
-        LONGER_PATH,
-    ],
+    parameters: HighspeedConfig::PARAMETERS,
     build: |parameters, config| {
-        let decide = match parameters.text("decide") {
-            "event" => Decide::Event,
-            "window" => Decide::Window,
-            _ => Decide::RoundTrip,
-        };
-        let response = HighSpeed { low_window: parameters.number("low_window") };
-        let intervals = parameters.integer("intervals") as usize;
-        let law = Equation::new(response, intervals, parameters, config)
-            .with_longer_path(parameters)
-            .deciding(decide);
-        let is_by_packets = parameters.text("loss") == "packets";
-        Ok(Box::new(if is_by_packets { law.by_packets(parameters.integer("memory") as f64) } else { law }))
+        let parameters: HighspeedConfig = parameters.read();
+        let response = HighSpeed { low_window: parameters.low_window };
+        let law = Equation::new(response, parameters.intervals, parameters.initial_window, config)
+            .with_longer_path(parameters.longer_path)
+            .deciding(parameters.decide);
+        Ok(Box::new(match parameters.loss {
+            LossCount::Events => law,
+            LossCount::Packets => law.by_packets(parameters.memory as f64),
+        }))
     },
 };
 

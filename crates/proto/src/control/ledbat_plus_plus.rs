@@ -23,13 +23,24 @@
 //! steps of `gain` would take minutes to make up for an outage.
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
 use super::loss_events::LossEvents;
-use super::window::{INITIAL_WINDOW, LEAST, LONGER_PATH, MOST, unreported_bytes};
+use super::window::{LEAST, MOST, initial_window, longer_path, unreported_bytes};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::longer_path::{LongerPath, Rise};
 use crate::rtt::{RttEstimator, WindowedMin};
+
+configuration! {
+    /// Parameters of `ledbat_plus_plus`.
+    pub struct LedbatPlusPlusConfig: "ledbat_plus_plus" {
+        initial_window: u64 = initial_window;
+        target: Span in (Span::from_millis(1), Span::from_secs(10)) = "60ms", "queueing delay kept";
+        decrease: f64 in (0.01, 10.0) = "1",
+            "share of the window that twice the target takes a round trip, half at most (the draft: 1)";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -37,23 +48,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "for what may wait: keeps the queue at a target and gives way to all others",
     source: "LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus)",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "target",
-            kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(10)),
-            default: "60ms",
-            help: "queueing delay kept",
-        },
-        ParameterSpec {
-            name: "decrease",
-            kind: ParameterKind::Number(0.01, 10.0),
-            default: "1",
-            help: "share of the window that twice the target takes a round trip, half at most (the draft: 1)",
-        },
-        LONGER_PATH,
-    ],
-    build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(parameters, config))),
+    parameters: LedbatPlusPlusConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(&parameters.read(), config))),
 };
 
 /// The gain is at least one of so many parts.
@@ -116,11 +112,11 @@ struct LedbatPlusPlus {
 }
 
 impl LedbatPlusPlus {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
-        let initial = parameters.integer(INITIAL_WINDOW.name) as f64;
+    fn new(parameters: &LedbatPlusPlusConfig, config: &ControllerConfig) -> Self {
+        let initial = parameters.initial_window as f64;
         Self {
-            target: parameters.span("target"),
-            decrease: parameters.number("decrease"),
+            target: parameters.target,
+            decrease: parameters.decrease,
             ceiling: config.ceiling,
             initial,
             window: initial,
@@ -131,7 +127,7 @@ impl LedbatPlusPlus {
             newest: 0,
             shortest: WindowedMin::new(BASE_WINDOW),
             base: config.initial_rtt,
-            path: parameters.flag(LONGER_PATH.name).then(LongerPath::default),
+            path: parameters.longer_path.then(LongerPath::default),
             in_silence: false,
             datagram: 1_472.0,
             rtt: config.initial_rtt,
@@ -327,7 +323,7 @@ mod tests {
 
     fn law() -> LedbatPlusPlus {
         let parameters = LAW.parameters(&[]).unwrap();
-        LedbatPlusPlus::new(&parameters, &config(Some(UNBOUNDED)))
+        LedbatPlusPlus::new(&parameters.read(), &config(Some(UNBOUNDED)))
     }
 
     #[test]

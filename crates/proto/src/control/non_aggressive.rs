@@ -13,14 +13,27 @@
 //! one of the same time would keep the end of an object waiting for two of it (`crates/sim/tests/feedback`).
 
 use haul_base::{Rate, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
-use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
+use super::reaction::{capacity, clamped, first_rate, rate_or_ceiling};
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
 };
 use crate::rtt::RttEstimator;
+
+configuration! {
+    /// Parameters of `non_aggressive`.
+    pub struct NonAggressiveConfig: "non_aggressive" {
+        capacity: Rate = capacity;
+        first_rate: Rate = first_rate;
+        step: f64 in (0.001, 1.0) = "0.05", "a step, as a share of `capacity` (the paper: 0.05)";
+        threshold: f64 in (0.0, 1.0) = "0.005", "mean loss rate of a chunk that lowers the rate";
+        tries: u64 in (1, 1_000_000) = "2", "entries of a band from below before its history counts";
+        failures: f64 in (0.0, 1.0) = "0.5", "share of failed entries above which it is not entered again";
+        ageing: u64 in (1, 1_000_000) = "16", "chunks after which the history is halved";
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -28,41 +41,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "one step up or down after each chunk, and none into a band that has failed before",
     source: "the non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1)",
-    parameters: &[
-        CAPACITY,
-        FIRST_RATE,
-        ParameterSpec {
-            name: "step",
-            kind: ParameterKind::Number(0.001, 1.0),
-            default: "0.05",
-            help: "a step, as a share of `capacity` (the paper: 0.05)",
-        },
-        ParameterSpec {
-            name: "threshold",
-            kind: ParameterKind::Number(0.0, 1.0),
-            default: "0.005",
-            help: "mean loss rate of a chunk that lowers the rate",
-        },
-        ParameterSpec {
-            name: "tries",
-            kind: ParameterKind::Integer(1, 1_000_000),
-            default: "2",
-            help: "entries of a band from below before its history counts",
-        },
-        ParameterSpec {
-            name: "failures",
-            kind: ParameterKind::Number(0.0, 1.0),
-            default: "0.5",
-            help: "share of failed entries above which it is not entered again",
-        },
-        ParameterSpec {
-            name: "ageing",
-            kind: ParameterKind::Integer(1, 1_000_000),
-            default: "16",
-            help: "chunks after which the history is halved",
-        },
-    ],
-    build: |parameters, config| Ok(Box::new(NonAggressive::new(parameters, config)?)),
+    parameters: NonAggressiveConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(NonAggressive::new(&parameters.read(), config)?)),
 };
 
 /// How often a band was entered from below, and how often the chunk after that lost too much.
@@ -95,19 +75,19 @@ struct NonAggressive {
 }
 
 impl NonAggressive {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
-        let capacity = rate_or_ceiling(LAW.name, CAPACITY.name, parameters, config)?;
-        let step = Rate::from_bps((capacity.mul_f64(parameters.number("step"))).as_bps().max(1));
+    fn new(parameters: &NonAggressiveConfig, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let capacity = rate_or_ceiling(LAW.name, parameters.capacity, config)?;
+        let step = Rate::from_bps((capacity.mul_f64(parameters.step)).as_bps().max(1));
         let bands = capacity.as_bps() / step.as_bps() + 2;
         Ok(Self {
-            rate: clamped(parameters.rate(FIRST_RATE.name).min(capacity), config.ceiling),
+            rate: clamped(parameters.first_rate.min(capacity), config.ceiling),
             most: capacity,
             ceiling: config.ceiling,
             step,
-            threshold: parameters.number("threshold"),
-            tries: parameters.integer("tries") as f64,
-            failures: parameters.number("failures"),
-            ageing: parameters.integer("ageing"),
+            threshold: parameters.threshold,
+            tries: parameters.tries as f64,
+            failures: parameters.failures,
+            ageing: parameters.ageing,
             history: vec![History::default(); bands as usize],
             entered: None,
             chunks: 0,
@@ -245,7 +225,7 @@ mod tests {
     #[test]
     fn a_chunk_that_left_before_the_last_change_is_not_judged() {
         let mut law =
-            NonAggressive::new(&LAW.parameters(&[]).unwrap(), &super::super::testing::config(Some(PATH)))
+            NonAggressive::new(&NonAggressiveConfig::default(), &super::super::testing::config(Some(PATH)))
                 .unwrap();
         law.next_pn = 40_000;
         law.on_boundary(&boundary(Unit::Chunk, 10_000, 500));

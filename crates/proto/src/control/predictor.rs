@@ -7,52 +7,41 @@
 //! the paper do.
 
 use haul_base::{Cause, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{choice, configuration};
 
 use super::FeedbackSample;
 
-/// The predictors, by name.
-pub(super) const PREDICTOR: ParameterSpec = ParameterSpec {
-    name: "predictor",
-    kind: ParameterKind::Choice(&["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"]),
-    default: "read_delay",
-    help: "what predicts suspensions; `host_losses`: feedback gaps with losses of the host; `sleep_average` needs the O(1) scheduler",
-};
-/// From which length on a suspension counts.
-pub(super) const NOTICEABLE: ParameterSpec = ParameterSpec {
-    name: "noticeable",
-    kind: ParameterKind::SpanIn(Span::from_micros(100), Span::from_secs(1)),
-    default: "5ms",
-    help: "shortest suspension that counts",
-};
-/// How many are needed.
-pub(super) const SEEN: ParameterSpec = ParameterSpec {
-    name: "seen",
-    kind: ParameterKind::Integer(2, 1_000),
-    default: "4",
-    help: "suspensions seen before one is predicted",
-};
-/// How regular they have to be.
-pub(super) const IRREGULARITY: ParameterSpec = ParameterSpec {
-    name: "irregularity",
-    kind: ParameterKind::Number(0.0, 1.0),
-    default: "0.2",
-    help: "relative mean deviation of their intervals above which none is predicted",
-};
-/// How long to trust.
-pub(super) const BLIND: ParameterSpec = ParameterSpec {
-    name: "blind",
-    kind: ParameterKind::Integer(1, 1_000),
-    default: "8",
-    help: "suspensions predicted in a row without seeing one",
-};
-/// How long extremes count.
-pub(super) const MEMORY: ParameterSpec = ParameterSpec {
-    name: "memory",
-    kind: ParameterKind::SpanIn(Span::from_millis(10), Span::from_secs(600)),
-    default: "10s",
-    help: "how long extremes of the sleep average count",
-};
+choice! {
+    /// What predicts suspensions.
+    pub enum PredictedBy {
+        /// Delays of reading.
+        ReadDelay = "read_delay",
+        /// Run delay, as the host's kernel counts it.
+        RunDelay = "run_delay",
+        /// Gaps in the feedback.
+        Gaps = "gaps",
+        /// Gaps in the feedback with losses of the host.
+        HostLosses = "host_losses",
+        /// The sleep average of the O(1) scheduler.
+        SleepAverage = "sleep_average",
+    }
+}
+
+configuration! {
+    /// Parameters of `proactive` by which it predicts suspensions.
+    pub struct PredictorConfig: "proactive" {
+        predictor: PredictedBy = "read_delay",
+            "what predicts suspensions; `host_losses`: feedback gaps with losses of the host; `sleep_average` needs the \
+             O(1) scheduler";
+        noticeable: Span in (Span::from_micros(100), Span::from_secs(1)) = "5ms", "shortest suspension that counts";
+        seen: u64 in (2, 1_000) = "4", "suspensions seen before one is predicted";
+        irregularity: f64 in (0.0, 1.0) = "0.2",
+            "relative mean deviation of their intervals above which none is predicted";
+        blind: u64 in (1, 1_000) = "8", "suspensions predicted in a row without seeing one";
+        memory: Span in (Span::from_millis(10), Span::from_secs(600)) = "10s",
+            "how long extremes of the sleep average count";
+    }
+}
 
 /// Weight of the newest interval in the means: our choice; a load that has changed is followed within about four.
 const GAIN: f64 = 0.25;
@@ -264,15 +253,15 @@ pub(super) struct Predictor {
 }
 
 impl Predictor {
-    pub(super) fn new(parameters: &Parameters) -> Self {
-        let memory = parameters.span(MEMORY.name);
+    pub(super) fn new(parameters: &PredictorConfig) -> Self {
+        let memory = parameters.memory;
         let extremes = Extremes { memory, half_ends: Time::ZERO, halves: [None; 2] };
-        let sense = match parameters.text(PREDICTOR.name) {
-            "run_delay" => Sense::RunDelay,
-            "gaps" => Sense::Gaps(Spacing::default()),
-            "host_losses" => Sense::HostLosses(Spacing::default(), None),
-            "sleep_average" => {
-                let blind = parameters.integer(BLIND.name);
+        let sense = match parameters.predictor {
+            PredictedBy::RunDelay => Sense::RunDelay,
+            PredictedBy::Gaps => Sense::Gaps(Spacing::default()),
+            PredictedBy::HostLosses => Sense::HostLosses(Spacing::default(), None),
+            PredictedBy::SleepAverage => {
+                let blind = parameters.blind;
                 Sense::SleepAverage(SawTooth {
                     extremes,
                     before: None,
@@ -282,19 +271,19 @@ impl Predictor {
                     acted: 0,
                 })
             }
-            _ => Sense::ReadDelay,
+            PredictedBy::ReadDelay => Sense::ReadDelay,
         };
         let periodic = Periodic {
-            needed: parameters.integer(SEEN.name),
-            irregularity: parameters.number(IRREGULARITY.name),
-            blind: parameters.integer(BLIND.name),
+            needed: parameters.seen,
+            irregularity: parameters.irregularity,
+            blind: parameters.blind,
             seen: 0,
             last: Time::ZERO,
             period: 0.0,
             deviation: 0.0,
             length: 0.0,
         };
-        let noticeable = parameters.span(NOTICEABLE.name);
+        let noticeable = parameters.noticeable;
         Self { sense, noticeable, periodic, present: None, paused_until: Time::ZERO }
     }
 

@@ -8,11 +8,32 @@
 //! were seen. It wants no report interval of its own: the paper polls at the receiver, and here each report is a look.
 
 use haul_base::{Bytes, Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, choice, configuration};
 
-use super::predictor::{BLIND, IRREGULARITY, MEMORY, NOTICEABLE, PREDICTOR, Predictor, SEEN, Suspension};
-use super::reaction::{CLEAN, FIRST_RATE, INTERVAL, LEAST, RAISED, RISE, Reaction, TOLERANCE, clamped};
+use super::predictor::{Predictor, PredictorConfig, Suspension};
+use super::reaction::{AsynchConfig, Reaction, clamped};
 use super::{FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, Permit, RateController, RateState};
+
+choice! {
+    /// What `proactive` does during a suspension.
+    pub enum Action {
+        /// Sends what the socket buffer can take.
+        Lower = "lower",
+        /// Sends nothing.
+        Hold = "hold",
+    }
+}
+
+configuration! {
+    /// Parameters of `proactive`.
+    pub struct ProactiveConfig: "proactive" {
+        ..reaction: AsynchConfig;
+        ..predictor: PredictorConfig;
+        act: Action = "lower", "during a suspension, send what the socket buffer can take, or nothing";
+        socket_buffer: Bytes in (Bytes(4_096), Bytes(1 << 32)) = "4MiB", "size of the receiver's socket buffer";
+        longest: Span in (Span::from_millis(1), LONGEST_HOLD) = "1s", "longest action";
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -20,46 +41,15 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "as `asynch`, and sends less before the receiving process is predicted to be suspended",
     source: "the proactive approach (asynch, section 4)",
-    parameters: &[
-        FIRST_RATE,
-        INTERVAL,
-        RAISED,
-        CLEAN,
-        RISE,
-        TOLERANCE,
-        LEAST,
-        PREDICTOR,
-        NOTICEABLE,
-        SEEN,
-        IRREGULARITY,
-        BLIND,
-        MEMORY,
-        ParameterSpec {
-            name: "act",
-            kind: ParameterKind::Choice(&["lower", "hold"]),
-            default: "lower",
-            help: "during a suspension, send what the socket buffer can take, or nothing",
-        },
-        ParameterSpec {
-            name: "socket_buffer",
-            kind: ParameterKind::BytesIn(Bytes(4_096), Bytes(1 << 32)),
-            default: "4MiB",
-            help: "size of the receiver's socket buffer",
-        },
-        ParameterSpec {
-            name: "longest",
-            kind: ParameterKind::SpanIn(Span::from_millis(1), LONGEST_HOLD),
-            default: "1s",
-            help: "longest action",
-        },
-    ],
+    parameters: ProactiveConfig::PARAMETERS,
     build: |parameters, config| {
+        let parameters: ProactiveConfig = parameters.read();
         Ok(Box::new(Proactive {
-            reaction: Reaction::new("proactive", parameters, config)?,
-            predictor: Predictor::new(parameters),
-            holds: parameters.text("act") == "hold",
-            buffer: parameters.bytes("socket_buffer").0,
-            longest: parameters.span("longest"),
+            reaction: Reaction::new("proactive", &parameters.reaction, config)?,
+            predictor: Predictor::new(&parameters.predictor),
+            holds: parameters.act == Action::Hold,
+            buffer: parameters.socket_buffer.0,
+            longest: parameters.longest,
             fill: 0,
             rtt: config.initial_rtt,
             expected: None,

@@ -18,14 +18,47 @@
 //! - An iteration is a round, as in the paper's implementation, or an interval of time, as its text allows.
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, choice, configuration};
 
-use super::reaction::{FIRST_RATE, INTERVAL, Interval, LEAST, Sums, clamped, fallen, rate_or_ceiling};
+use super::reaction::{Interval, Sums, clamped, fallen, first_rate, interval, least, rate_or_ceiling};
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
 };
 use crate::rtt::RttEstimator;
+
+choice! {
+    /// An iteration of `rapid_plus`.
+    pub enum Iteration {
+        /// An interval of time.
+        Interval = "interval",
+        /// A round.
+        Round = "round",
+    }
+}
+
+choice! {
+    /// The losses that `rapid_plus` compares.
+    pub enum LossMeasure {
+        /// How many.
+        Packets = "packets",
+        /// Which share of the packets.
+        Share = "share",
+    }
+}
+
+configuration! {
+    /// Parameters of `rapid_plus`.
+    pub struct RapidPlusConfig: "rapid_plus" {
+        first_rate: Rate = first_rate;
+        per: Iteration = "interval", "an iteration; `round` needs `bitmap_ack.when = \"round\"`";
+        interval: Span = interval;
+        k: u64 in (1, 1_000_000) = "3", "iterations without growing losses before the rate rises";
+        probe: f64 in (0.0, 1.0) = "0.02", "assumed relative decrease between two iterations without loss";
+        loss: LossMeasure = "packets", "losses compared";
+        least: f64 = least;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -33,36 +66,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "falls to the drain rate when losses grow, rises as fast as they shrink",
     source: "RAPID+ (datta-rapid-plus, section 6)",
-    parameters: &[
-        FIRST_RATE,
-        ParameterSpec {
-            name: "per",
-            kind: ParameterKind::Choice(&["interval", "round"]),
-            default: "interval",
-            help: "an iteration; `round` needs `bitmap_ack.when = \"round\"`",
-        },
-        INTERVAL,
-        ParameterSpec {
-            name: "k",
-            kind: ParameterKind::Integer(1, 1_000_000),
-            default: "3",
-            help: "iterations without growing losses before the rate rises",
-        },
-        ParameterSpec {
-            name: "probe",
-            kind: ParameterKind::Number(0.0, 1.0),
-            default: "0.02",
-            help: "assumed relative decrease between two iterations without loss",
-        },
-        ParameterSpec {
-            name: "loss",
-            kind: ParameterKind::Choice(&["packets", "share"]),
-            default: "packets",
-            help: "losses compared",
-        },
-        LEAST,
-    ],
-    build: |parameters, config| Ok(Box::new(RapidPlus::new(parameters, config)?)),
+    parameters: RapidPlusConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(RapidPlus::new(&parameters.read(), config)?)),
 };
 
 /// See the module's text.
@@ -86,17 +91,17 @@ struct RapidPlus {
 }
 
 impl RapidPlus {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
-        let first = rate_or_ceiling(LAW.name, FIRST_RATE.name, parameters, config)?;
+    fn new(parameters: &RapidPlusConfig, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let first = rate_or_ceiling(LAW.name, parameters.first_rate, config)?;
         Ok(Self {
             rate: clamped(first, config.ceiling),
             ceiling: config.ceiling,
-            least: first.mul_f64(parameters.number(LEAST.name)),
-            interval: parameters.span(INTERVAL.name),
-            by_round: parameters.text("per") == "round",
-            by_share: parameters.text("loss") == "share",
-            k: parameters.integer("k"),
-            probe: parameters.number("probe"),
+            least: first.mul_f64(parameters.least),
+            interval: parameters.interval,
+            by_round: parameters.per == Iteration::Round,
+            by_share: parameters.loss == LossMeasure::Share,
+            k: parameters.k,
+            probe: parameters.probe,
             sums: Sums::default(),
             before: (0.0, None),
             count: 0,

@@ -2,85 +2,41 @@
 //! ASYNCH to them (asynch, section 3).
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{configuration, parameter};
 
 use super::{ControllerConfig, ControllerError, FeedbackSample, MIN_RATE};
 
-/// The rate of the start, for laws that the user gives one.
-pub(super) const FIRST_RATE: ParameterSpec = ParameterSpec {
-    name: "first_rate",
-    kind: ParameterKind::Rate,
-    default: "unlimited",
-    help: "rate at the start; `unlimited`: the ceiling",
-};
+parameter!(pub(super) first_rate: Rate = "unlimited", "rate at the start; `unlimited`: the ceiling");
+// A drain rate of a moment without a processor can be nothing.
+parameter!(pub(super) least: f64 in (0.0, 1.0) = "0.05", "lowest rate, as a share of that at the start");
+// The whole, for laws whose steps are shares of it.
+parameter!(pub(super) capacity: Rate = "unlimited", "rate of the path; `unlimited`: the ceiling");
+parameter!(pub(super) interval: Span in (Span::from_millis(1), Span::from_secs(60)) = "100ms",
+    "length of the law's interval, which ends with the next feedback");
 
-/// How low a drain rate counts: one of a moment without a processor can be nothing.
-pub(super) const LEAST: ParameterSpec = ParameterSpec {
-    name: "least",
-    kind: ParameterKind::Number(0.0, 1.0),
-    default: "0.05",
-    help: "lowest rate, as a share of that at the start",
-};
+configuration! {
+    /// Parameters of `asynch`: see [`Reaction`].
+    pub struct AsynchConfig: "asynch" {
+        first_rate: Rate = first_rate;
+        interval: Span = interval;
+        raised: u64 in (1, 1_000) = "2", "intervals of raised loss before the rate falls";
+        clean: u64 in (1, 1_000_000) = "3", "intervals without loss before the rate rises (the paper's k)";
+        rise: f64 in (0.0, 1.0) = "0.05", "step up, as a share of the rate";
+        tolerance: f64 in (0.0, 1.0) = "0", "loss rates up to this, or higher by no more, do not count";
+        least: f64 = least;
+    }
+}
 
-/// What counts as the whole, for laws whose steps are shares of it.
-pub(super) const CAPACITY: ParameterSpec = ParameterSpec {
-    name: "capacity",
-    kind: ParameterKind::Rate,
-    default: "unlimited",
-    help: "rate of the path; `unlimited`: the ceiling",
-};
-
-/// The length of the law's own interval.
-pub(super) const INTERVAL: ParameterSpec = ParameterSpec {
-    name: "interval",
-    kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(60)),
-    default: "100ms",
-    help: "length of the law's interval, which ends with the next feedback",
-};
-
-/// See [`Reaction`].
-pub(super) const RAISED: ParameterSpec = ParameterSpec {
-    name: "raised",
-    kind: ParameterKind::Integer(1, 1_000),
-    default: "2",
-    help: "intervals of raised loss before the rate falls",
-};
-
-/// See [`Reaction`].
-pub(super) const CLEAN: ParameterSpec = ParameterSpec {
-    name: "clean",
-    kind: ParameterKind::Integer(1, 1_000_000),
-    default: "3",
-    help: "intervals without loss before the rate rises (the paper's k)",
-};
-
-/// See [`Reaction`].
-pub(super) const RISE: ParameterSpec = ParameterSpec {
-    name: "rise",
-    kind: ParameterKind::Number(0.0, 1.0),
-    default: "0.05",
-    help: "step up, as a share of the rate",
-};
-
-/// See [`Reaction`].
-pub(super) const TOLERANCE: ParameterSpec = ParameterSpec {
-    name: "tolerance",
-    kind: ParameterKind::Number(0.0, 1.0),
-    default: "0",
-    help: "loss rates up to this, or higher by no more, do not count",
-};
-
-/// The rate that the parameter `name` gives, or the ceiling; no more than the ceiling.
+/// The rate that is given, or the ceiling; no more than the ceiling.
 ///
 /// # Errors
 /// If there is neither.
 pub(super) fn rate_or_ceiling(
     law: &'static str,
-    name: &str,
-    parameters: &Parameters,
+    given: Rate,
     config: &ControllerConfig,
 ) -> Result<Rate, ControllerError> {
-    let given = parameters.rate(name).min(config.ceiling.unwrap_or(Rate::MAX));
+    let given = given.min(config.ceiling.unwrap_or(Rate::MAX));
     if given < Rate::MAX { Ok(given) } else { Err(ControllerError::NeedsRate(law)) }
 }
 
@@ -191,20 +147,20 @@ pub(super) struct Reaction {
 impl Reaction {
     pub(super) fn new(
         law: &'static str,
-        parameters: &Parameters,
+        parameters: &AsynchConfig,
         config: &ControllerConfig,
     ) -> Result<Self, ControllerError> {
-        let rate = rate_or_ceiling(law, FIRST_RATE.name, parameters, config)?;
+        let rate = rate_or_ceiling(law, parameters.first_rate, config)?;
         Ok(Self {
             rate: clamped(rate, config.ceiling),
             ceiling: config.ceiling,
             phase: "steady",
-            interval: parameters.span(INTERVAL.name),
-            needs_raised: parameters.integer(RAISED.name),
-            needs_clean: parameters.integer(CLEAN.name),
-            rise: parameters.number(RISE.name),
-            tolerance: parameters.number(TOLERANCE.name),
-            least: rate.mul_f64(parameters.number(LEAST.name)),
+            interval: parameters.interval,
+            needs_raised: parameters.raised,
+            needs_clean: parameters.clean,
+            rise: parameters.rise,
+            tolerance: parameters.tolerance,
+            least: rate.mul_f64(parameters.least),
             sums: Sums::default(),
             reference: 0.0,
             raised: 0,

@@ -31,9 +31,7 @@ impl LawRegistration {
     /// # Errors
     /// [`ControllerError::Parameter`] names the law's parameters, or what the value may be.
     pub fn parameters(&self, given: &[(&str, &str)]) -> Result<Parameters, ControllerError> {
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        let part = Part { name: self.name.to_owned(), parameters: given.iter().map(owned).collect() };
-        Parameters::check(&part, self.parameters, "")
+        Parameters::check(&Part::new(self.name, given), self.parameters, "")
             .map_err(|error| ControllerError::Parameter(Box::new(error)))
     }
 

@@ -2,10 +2,20 @@
 //! after a loss event. With one loss each `1/p` packets the mean window is `sqrt(3 / (2 p))` (RFC 5681's growth by
 //! bytes acknowledged: `b` = 1 in the formula of Mathis et al., 1997).
 
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
+use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+
+configuration! {
+    /// Parameters of `reno`.
+    pub struct RenoConfig: "reno" {
+        initial_window: u64 = initial_window;
+        increase: f64 in (0.001, 1_000.0) = "1", "growth of the window a round trip, in packets";
+        decrease: f64 in (0.01, 0.99) = "0.5", "factor of the window after a loss event";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -13,26 +23,14 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "a packet more each round trip, half after losses",
     source: "RFC 5681, RFC 6582 and RFC 9002, section 7",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "increase",
-            kind: ParameterKind::Number(0.001, 1_000.0),
-            default: "1",
-            help: "growth of the window a round trip, in packets",
-        },
-        ParameterSpec {
-            name: "decrease",
-            kind: ParameterKind::Number(0.01, 0.99),
-            default: "0.5",
-            help: "factor of the window after a loss event",
-        },
-        LONGER_PATH,
-    ],
+    parameters: RenoConfig::PARAMETERS,
     build: |parameters, config| {
-        let formula =
-            Reno { increase: parameters.number("increase"), decrease: parameters.number("decrease") };
-        Ok(Box::new(Windowed::new(formula, parameters, config).with_longer_path(parameters)))
+        let parameters: RenoConfig = parameters.read();
+        let formula = Reno { increase: parameters.increase, decrease: parameters.decrease };
+        Ok(Box::new(
+            Windowed::new(formula, parameters.initial_window, config)
+                .with_longer_path(parameters.longer_path),
+        ))
     },
 };
 

@@ -26,11 +26,29 @@
 //!   begin late: over the whole transport 0.96 of `n` at `N = 1,000`, 0.6 at 300.
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
 use super::reaction::{Sums, clamped};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::rtt::RttEstimator;
+
+configuration! {
+    /// Parameters of `sabul`.
+    pub struct SabulConfig: "sabul" {
+        first_rate: Rate = "12Mbit", "rate at the start (SABUL: 1.2 Gbit/s, a packet each 10 us)";
+        least_rate: Rate = "12Mbit",
+            "it never sends slower, unless the ceiling is lower (SABUL: 12 Mbit/s, a packet each millisecond)";
+        limit: f64 in (0.0, 1.0) = "0.001",
+            "loss rate below which the rate rises and above which it falls (SABUL: 0.001)";
+        weight: f64 in (0.0, 0.99) = "0.1", "weight of earlier intervals in the mean loss rate (SABUL: 0.1)";
+        rise: f64 in (0.0, 1_000.0) = "10",
+            "share by which the period becomes shorter, per loss rate below the limit (SABUL: 10)";
+        fall: f64 in (0.0, 1_000.0) = "0.1",
+            "share by which it becomes longer, per loss rate above the limit (SABUL: 0.1)";
+        step: Span in (Span::ZERO, Span::from_millis(1)) = "500ns",
+            "time by which it becomes longer in any case above the limit (SABUL: 0.5 us)";
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -38,51 +56,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "each 10 ms a shorter or longer time between packets, by whether more than 0.1 % are lost",
     source: "SABUL (Gu, Hong, Mazzucco and Grossman, 2003), constants of the authors' code of that year",
-    parameters: &[
-        ParameterSpec {
-            name: "first_rate",
-            kind: ParameterKind::Rate,
-            default: "12Mbit",
-            help: "rate at the start (SABUL: 1.2 Gbit/s, a packet each 10 us)",
-        },
-        ParameterSpec {
-            name: "least_rate",
-            kind: ParameterKind::Rate,
-            default: "12Mbit",
-            help: "it never sends slower, unless the ceiling is lower (SABUL: 12 Mbit/s, a packet each millisecond)",
-        },
-        ParameterSpec {
-            name: "limit",
-            kind: ParameterKind::Number(0.0, 1.0),
-            default: "0.001",
-            help: "loss rate below which the rate rises and above which it falls (SABUL: 0.001)",
-        },
-        ParameterSpec {
-            name: "weight",
-            kind: ParameterKind::Number(0.0, 0.99),
-            default: "0.1",
-            help: "weight of earlier intervals in the mean loss rate (SABUL: 0.1)",
-        },
-        ParameterSpec {
-            name: "rise",
-            kind: ParameterKind::Number(0.0, 1_000.0),
-            default: "10",
-            help: "share by which the period becomes shorter, per loss rate below the limit (SABUL: 10)",
-        },
-        ParameterSpec {
-            name: "fall",
-            kind: ParameterKind::Number(0.0, 1_000.0),
-            default: "0.1",
-            help: "share by which it becomes longer, per loss rate above the limit (SABUL: 0.1)",
-        },
-        ParameterSpec {
-            name: "step",
-            kind: ParameterKind::SpanIn(Span::ZERO, Span::from_millis(1)),
-            default: "500ns",
-            help: "time by which it becomes longer in any case above the limit (SABUL: 0.5 us)",
-        },
-    ],
-    build: |parameters, config| Ok(Box::new(Sabul::new(parameters, config))),
+    parameters: SabulConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Sabul::new(&parameters.read(), config))),
 };
 
 /// The interval of all steps.
@@ -112,16 +87,16 @@ struct Sabul {
 }
 
 impl Sabul {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
+    fn new(parameters: &SabulConfig, config: &ControllerConfig) -> Self {
         Self {
             ceiling: config.ceiling,
-            least: parameters.rate("least_rate"),
-            limit: parameters.number("limit"),
-            weight: parameters.number("weight"),
-            rise: parameters.number("rise"),
-            fall: parameters.number("fall"),
-            step: parameters.span("step").as_secs_f64(),
-            rate: clamped(parameters.rate("first_rate"), config.ceiling),
+            least: parameters.least_rate,
+            limit: parameters.limit,
+            weight: parameters.weight,
+            rise: parameters.rise,
+            fall: parameters.fall,
+            step: parameters.step.as_secs_f64(),
+            rate: clamped(parameters.first_rate, config.ceiling),
             loss: 0.0,
             sums: Sums::default(),
             ended: Time::ZERO,

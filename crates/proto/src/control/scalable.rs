@@ -6,10 +6,21 @@
 //! here: the derivation counts them, the text of the paper ("a round trip in which congestion has not been detected")
 //! does not say. Below the legacy window it is Reno (section 3 of the paper).
 
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
-use super::window::{Formula, INITIAL_WINDOW, LONGER_PATH, Seen, Windowed};
+use super::window::{Formula, Seen, Windowed, initial_window, longer_path};
+
+configuration! {
+    /// Parameters of `scalable`.
+    pub struct ScalableConfig: "scalable" {
+        initial_window: u64 = initial_window;
+        gain: f64 in (0.0001, 1.0) = "0.01", "growth per acknowledged packet (the paper's a)";
+        reduction: f64 in (0.01, 0.99) = "0.125", "share of the window that a loss takes (the paper's b)";
+        legacy_window: f64 in (0.0, 1e6) = "16", "packets up to which it responds as TCP Reno";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -17,35 +28,18 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "a hundredth of a packet more for each acknowledged, an eighth less after losses",
     source: "Scalable TCP (Kelly, CCR 33(2), 2003)",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "gain",
-            kind: ParameterKind::Number(0.0001, 1.0),
-            default: "0.01",
-            help: "growth per acknowledged packet (the paper's a)",
-        },
-        ParameterSpec {
-            name: "reduction",
-            kind: ParameterKind::Number(0.01, 0.99),
-            default: "0.125",
-            help: "share of the window that a loss takes (the paper's b)",
-        },
-        ParameterSpec {
-            name: "legacy_window",
-            kind: ParameterKind::Number(0.0, 1e6),
-            default: "16",
-            help: "packets up to which it responds as TCP Reno",
-        },
-        LONGER_PATH,
-    ],
+    parameters: ScalableConfig::PARAMETERS,
     build: |parameters, config| {
+        let parameters: ScalableConfig = parameters.read();
         let formula = Scalable {
-            gain: parameters.number("gain"),
-            reduction: parameters.number("reduction"),
-            legacy: parameters.number("legacy_window"),
+            gain: parameters.gain,
+            reduction: parameters.reduction,
+            legacy: parameters.legacy_window,
         };
-        Ok(Box::new(Windowed::new(formula, parameters, config).with_longer_path(parameters)))
+        Ok(Box::new(
+            Windowed::new(formula, parameters.initial_window, config)
+                .with_longer_path(parameters.longer_path),
+        ))
     },
 };
 

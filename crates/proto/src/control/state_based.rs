@@ -13,24 +13,42 @@
 //! of 4.7).
 
 use haul_base::{Rate, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
-use super::reaction::{CAPACITY, FIRST_RATE, clamped, rate_or_ceiling};
+use super::reaction::{capacity, clamped, first_rate, rate_or_ceiling};
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
 };
 
-const fn share(name: &'static str, default: &'static str, help: &'static str) -> ParameterSpec {
-    ParameterSpec { name, kind: ParameterKind::Number(0.0, 1.0), default, help }
+configuration! {
+    /// Parameters of `state_based`.
+    pub struct StateBasedConfig: "state_based" {
+        capacity: Rate = capacity;
+        first_rate: Rate = first_rate;
+        green_min: f64 in (0.0, 1.0) = "0.7", "lowest rate of the state, share of `capacity`";
+        green_max: f64 in (0.0, 1.0) = "1", "highest rate of the state, share of `capacity`";
+        green_up: f64 in (0.0, 1.0) = "0.02", "step up of the state, share of `capacity`";
+        green_down: f64 in (0.0, 1.0) = "0.05", "step down of the state, share of `capacity`";
+        green_leave: f64 in (0.0, 1.0) = "0.02", "loss rate above which Green becomes Yellow";
+        yellow_min: f64 in (0.0, 1.0) = "0.4", "lowest rate of the state, share of `capacity`";
+        yellow_max: f64 in (0.0, 1.0) = "0.9", "highest rate of the state, share of `capacity`";
+        yellow_up: f64 in (0.0, 1.0) = "0.05", "step up of the state, share of `capacity`";
+        yellow_down: f64 in (0.0, 1.0) = "0.1", "step down of the state, share of `capacity`";
+        yellow_leave: f64 in (0.0, 1.0) = "0.1", "loss rate above which Yellow becomes Red";
+        yellow_return: f64 in (0.0, 1.0) = "0.005", "loss rate up to which Yellow becomes Green";
+        red_min: f64 in (0.0, 1.0) = "0.05", "lowest rate of the state, share of `capacity`";
+        red_max: f64 in (0.0, 1.0) = "0.6", "highest rate of the state, share of `capacity`";
+        red_up: f64 in (0.0, 1.0) = "0.1", "step up of the state, share of `capacity`";
+        red_down: f64 in (0.0, 1.0) = "0.2", "step down of the state, share of `capacity`";
+        red_return: f64 in (0.0, 1.0) = "0.01", "loss rate up to which Red becomes Yellow";
+        tolerated: f64 in (0.0, 1.0) = "0.005", "loss rate up to which the rate rises within a state";
+        negligible: f64 in (0.0, 1.0) = "0.0005", "loss rate up to which it rises by `far_up` at once";
+        massive: f64 in (0.0, 1.0) = "0.2", "loss rate from which it falls by `far_down` at once, to Red";
+        far_up: f64 in (0.0, 1.0) = "0.25", "share of the way to the state's highest rate";
+        far_down: f64 in (0.0, 1.0) = "0.5", "share of the way to Red's lowest rate";
+    }
 }
-
-const OF_CAPACITY: [&str; 4] = [
-    "lowest rate of the state, share of `capacity`",
-    "highest rate of the state, share of `capacity`",
-    "step up of the state, share of `capacity`",
-    "step down of the state, share of `capacity`",
-];
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -38,32 +56,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "steps up or down after each segment, by one of three states of the path and the loss",
     source: "the state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2)",
-    parameters: &[
-        CAPACITY,
-        FIRST_RATE,
-        share("green_min", "0.7", OF_CAPACITY[0]),
-        share("green_max", "1", OF_CAPACITY[1]),
-        share("green_up", "0.02", OF_CAPACITY[2]),
-        share("green_down", "0.05", OF_CAPACITY[3]),
-        share("green_leave", "0.02", "loss rate above which Green becomes Yellow"),
-        share("yellow_min", "0.4", OF_CAPACITY[0]),
-        share("yellow_max", "0.9", OF_CAPACITY[1]),
-        share("yellow_up", "0.05", OF_CAPACITY[2]),
-        share("yellow_down", "0.1", OF_CAPACITY[3]),
-        share("yellow_leave", "0.1", "loss rate above which Yellow becomes Red"),
-        share("yellow_return", "0.005", "loss rate up to which Yellow becomes Green"),
-        share("red_min", "0.05", OF_CAPACITY[0]),
-        share("red_max", "0.6", OF_CAPACITY[1]),
-        share("red_up", "0.1", OF_CAPACITY[2]),
-        share("red_down", "0.2", OF_CAPACITY[3]),
-        share("red_return", "0.01", "loss rate up to which Red becomes Yellow"),
-        share("tolerated", "0.005", "loss rate up to which the rate rises within a state"),
-        share("negligible", "0.0005", "loss rate up to which it rises by `far_up` at once"),
-        share("massive", "0.2", "loss rate from which it falls by `far_down` at once, to Red"),
-        share("far_up", "0.25", "share of the way to the state's highest rate"),
-        share("far_down", "0.5", "share of the way to Red's lowest rate"),
-    ],
-    build: |parameters, config| Ok(Box::new(StateBased::new(parameters, config)?)),
+    parameters: StateBasedConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(StateBased::new(&parameters.read(), config)?)),
 };
 
 /// Probe timeouts in a row that are an outage.
@@ -104,25 +98,29 @@ struct StateBased {
 }
 
 impl StateBased {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
-        let capacity = rate_or_ceiling(LAW.name, CAPACITY.name, parameters, config)?;
-        let first = parameters.rate(FIRST_RATE.name).min(capacity);
-        let of = |state: &str, what: &str| parameters.number(&format!("{state}_{what}"));
-        let condition = |name: &'static str, leave, back| Condition {
+    fn new(p: &StateBasedConfig, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let capacity = rate_or_ceiling(LAW.name, p.capacity, config)?;
+        let first = p.first_rate.min(capacity);
+        let condition = |name, [min, max, up, down]: [f64; 4], leave, back| Condition {
             name,
-            min: of(name, "min"),
-            max: of(name, "max"),
-            up: of(name, "up"),
-            down: of(name, "down"),
+            min,
+            max,
+            up,
+            down,
             leave,
             back,
         };
         let conditions = [
-            condition("green", of("green", "leave"), -1.0),
-            condition("yellow", of("yellow", "leave"), of("yellow", "return")),
-            condition("red", 1.0, of("red", "return")),
+            condition("green", [p.green_min, p.green_max, p.green_up, p.green_down], p.green_leave, -1.0),
+            condition(
+                "yellow",
+                [p.yellow_min, p.yellow_max, p.yellow_up, p.yellow_down],
+                p.yellow_leave,
+                p.yellow_return,
+            ),
+            condition("red", [p.red_min, p.red_max, p.red_up, p.red_down], 1.0, p.red_return),
         ];
-        let (negligible, massive) = (parameters.number("negligible"), parameters.number("massive"));
+        let (negligible, massive) = (p.negligible, p.massive);
         check(&conditions, negligible, massive)?;
         Ok(Self {
             conditions,
@@ -130,11 +128,11 @@ impl StateBased {
             share: first.as_bps() as f64 / capacity.as_bps() as f64,
             capacity,
             ceiling: config.ceiling,
-            tolerated: parameters.number("tolerated"),
+            tolerated: p.tolerated,
             negligible,
             massive,
-            far_up: parameters.number("far_up"),
-            far_down: parameters.number("far_down"),
+            far_up: p.far_up,
+            far_down: p.far_down,
             next_pn: 0,
             judged_from_pn: 0,
             in_outage: false,

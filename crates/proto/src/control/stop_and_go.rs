@@ -18,14 +18,56 @@
 //! time since the host was looked at before.
 
 use haul_base::{HostSample, Probability, Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, choice, configuration};
 
-use super::reaction::{FIRST_RATE, clamped, rate_or_ceiling};
+use super::reaction::{clamped, first_rate, rate_or_ceiling};
 use super::suspension::{Ahead, Case, Reentry};
 use super::{
     ControllerConfig, ControllerError, FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, OwnHost,
     Permit, RateController, RateState, SentBatch,
 };
+
+choice! {
+    /// How `stop_and_go` guesses.
+    pub enum Guesser {
+        /// By RBUDP+'s estimate of suspensions.
+        Rbudp = "rbudp+",
+        /// By RAPID's dynamic priority.
+        Rapid = "rapid",
+    }
+}
+
+choice! {
+    /// Which end guesses.
+    pub enum GuessAt {
+        /// The sender, from feedback.
+        Sender = "sender",
+        /// The receiver, which tells the sender for how long to pause.
+        Receiver = "receiver",
+    }
+}
+
+choice! {
+    /// A [`Case`] of the scheduler model.
+    pub enum SchedulerCase { I = "I", II = "II", III = "III", IV = "IV", V = "V", VI = "VI" }
+}
+
+configuration! {
+    /// Parameters of `stop_and_go`.
+    pub struct StopAndGoConfig: "stop_and_go" {
+        first_rate: Rate = first_rate;
+        predictor: Guesser = "rbudp+", "RBUDP+'s estimate of suspensions, or RAPID's dynamic priority";
+        guess_at: GuessAt = "sender",
+            "which end guesses: the sender, from feedback, or the receiver, which tells the sender for how long to pause";
+        pause: f64 in (0.0, 10.0) = "1", "length of a pause of `rapid`, in average sleep times";
+        time_slice: Span in (Span::from_millis(1), Span::from_secs(1)) = "100ms",
+            "how long the process runs between suspensions (`rbudp+`)";
+        case: SchedulerCase = "I", "case of the scheduler model (`rbudp+`)";
+        reentry: f64 in (0.0, 0.99) = "0.5",
+            "share of tasks that re-enter the active array, cases III and VI";
+        waiting: Span in (Span::ZERO, Span::from_secs(1)) = "10ms", "time in wait queues (the paper's D)";
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -33,52 +75,8 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "a given rate, with pauses while the receiving process is guessed to be suspended",
     source: "RAPID and RBUDP+ (datta-rapid-plus, sections 3 and 5; asynch, section 4)",
-    parameters: &[
-        FIRST_RATE,
-        ParameterSpec {
-            name: "predictor",
-            kind: ParameterKind::Choice(&["rbudp+", "rapid"]),
-            default: "rbudp+",
-            help: "RBUDP+'s estimate of suspensions, or RAPID's dynamic priority",
-        },
-        ParameterSpec {
-            name: "guess_at",
-            kind: ParameterKind::Choice(&["sender", "receiver"]),
-            default: "sender",
-            help: "which end guesses: the sender, from feedback, or the receiver, which tells the sender for how long to pause",
-        },
-        ParameterSpec {
-            name: "pause",
-            kind: ParameterKind::Number(0.0, 10.0),
-            default: "1",
-            help: "length of a pause of `rapid`, in average sleep times",
-        },
-        ParameterSpec {
-            name: "time_slice",
-            kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(1)),
-            default: "100ms",
-            help: "how long the process runs between suspensions (`rbudp+`)",
-        },
-        ParameterSpec {
-            name: "case",
-            kind: ParameterKind::Choice(&["I", "II", "III", "IV", "V", "VI"]),
-            default: "I",
-            help: "case of the scheduler model (`rbudp+`)",
-        },
-        ParameterSpec {
-            name: "reentry",
-            kind: ParameterKind::Number(0.0, 0.99),
-            default: "0.5",
-            help: "share of tasks that re-enter the active array, cases III and VI",
-        },
-        ParameterSpec {
-            name: "waiting",
-            kind: ParameterKind::SpanIn(Span::ZERO, Span::from_secs(1)),
-            default: "10ms",
-            help: "time in wait queues (the paper's D)",
-        },
-    ],
-    build: |parameters, config| Ok(Box::new(StopAndGo::new(parameters, config)?)),
+    parameters: StopAndGoConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(StopAndGo::new(&parameters.read(), config)?)),
 };
 
 /// The bonus of the O(1) scheduler: one level of priority for each 100 ms of average sleep time, up to ten.
@@ -120,7 +118,7 @@ impl Rapid {
 #[derive(Debug)]
 struct Estimate {
     time_slice: Span,
-    case: &'static str,
+    case: SchedulerCase,
     reentry: Probability,
     waiting: Span,
     /// Mean of the suspensions that were seen.
@@ -147,12 +145,12 @@ impl Estimate {
         let ahead = Ahead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
         let reentry = Reentry::Constant(self.reentry);
         let case = match self.case {
-            "II" => Case::II,
-            "III" => Case::III(reentry),
-            "IV" => Case::IV,
-            "V" => Case::V,
-            "VI" => Case::VI(reentry),
-            _ => Case::I,
+            SchedulerCase::II => Case::II,
+            SchedulerCase::III => Case::III(reentry),
+            SchedulerCase::IV => Case::IV,
+            SchedulerCase::V => Case::V,
+            SchedulerCase::VI => Case::VI(reentry),
+            SchedulerCase::I => Case::I,
         };
         ahead.suspension(case).unwrap_or(LONGEST_HOLD)
     }
@@ -199,18 +197,16 @@ struct StopAndGo {
 }
 
 impl StopAndGo {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Result<Self, ControllerError> {
-        let rate = rate_or_ceiling(LAW.name, FIRST_RATE.name, parameters, config)?;
-        let guess = if parameters.text("predictor") == "rapid" {
-            Guess::Rapid(Rapid::default(), parameters.number("pause"))
+    fn new(parameters: &StopAndGoConfig, config: &ControllerConfig) -> Result<Self, ControllerError> {
+        let rate = rate_or_ceiling(LAW.name, parameters.first_rate, config)?;
+        let guess = if parameters.predictor == Guesser::Rapid {
+            Guess::Rapid(Rapid::default(), parameters.pause)
         } else {
-            let names = ["I", "II", "III", "IV", "V", "VI"];
-            let case = names.into_iter().find(|&name| name == parameters.text("case")).unwrap_or("I");
             Guess::Estimate(Estimate {
-                time_slice: parameters.span("time_slice"),
-                case,
-                reentry: Probability::new(parameters.number("reentry")).unwrap_or_default(),
-                waiting: parameters.span("waiting"),
+                time_slice: parameters.time_slice,
+                case: parameters.case,
+                reentry: Probability::new(parameters.reentry).unwrap_or_default(),
+                waiting: parameters.waiting,
                 observed: Span::ZERO,
                 looked: None,
                 unseen: 0,
@@ -219,7 +215,7 @@ impl StopAndGo {
             })
         };
         let rate = clamped(rate, config.ceiling);
-        let at_receiver = parameters.text("guess_at") == "receiver";
+        let at_receiver = parameters.guess_at == GuessAt::Receiver;
         Ok(Self { rate, ceiling: config.ceiling, guess, at_receiver, has_lost: false, held_until: None })
     }
 
@@ -443,6 +439,7 @@ mod tests {
 
     #[test]
     fn rbudp_plus_stops_after_each_time_slice_for_what_the_model_says() {
+        use SchedulerCase::{I, II, III, IV, V, VI};
         let estimate = |case, observed| Estimate {
             time_slice: Span::from_millis(100),
             case,
@@ -454,10 +451,10 @@ mod tests {
             unseen_for: Span::ZERO,
             slice_ends: None,
         };
-        for (case, millis) in [("I", 50), ("II", 50), ("III", 90), ("IV", 50), ("V", 90), ("VI", 90)] {
-            assert_eq!(estimate(case, 40).suspension(), Span::from_millis(millis), "{case}");
+        for (case, millis) in [(I, 50), (II, 50), (III, 90), (IV, 50), (V, 90), (VI, 90)] {
+            assert_eq!(estimate(case, 40).suspension(), Span::from_millis(millis), "{case:?}");
         }
-        let mut known = estimate("I", 40);
+        let mut known = estimate(I, 40);
         known.on_suspensions(Span::from_millis(240), 3);
         assert_eq!(known.observed, Span::from_millis(50), "a quarter of 80 and three of 40");
         let mut law = built("stop_and_go", &[("waiting", "15ms")], RATE);

@@ -1,7 +1,7 @@
 //! What holds for every law of the registry, and the registry itself.
 
 use haul_base::{Cause, HostSample, Verdict};
-use haul_stack::{ParameterKind, ParameterSpec, RecipeError};
+use haul_stack::{Configuration as _, RecipeError, configuration};
 use proptest::prelude::*;
 
 use super::held_rate::Mode;
@@ -83,26 +83,32 @@ impl RateController for Pauses {
     }
 }
 
+configuration! {
+    /// Parameters of `pauses`.
+    pub struct PausesConfig: "pauses" {
+        pause: Span in (Span::from_millis(1), Span::from_secs(1)) = "5ms", "how long";
+    }
+}
+
+configuration! {
+    /// One of them is taken.
+    pub struct ClashesConfig: "clashes" {
+        debt: bool = "true", "taken";
+    }
+}
+
 static PAUSES: LawRegistration = LawRegistration {
     name: "pauses",
     version: 1,
     summary: "stops for a while after each feedback",
     source: "this test",
-    parameters: &[ParameterSpec {
-        name: "pause",
-        kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(1)),
-        default: "5ms",
-        help: "how long",
-    }],
-    build: |parameters, _| Ok(Box::new(Pauses(parameters.span("pause"), None))),
+    parameters: PausesConfig::PARAMETERS,
+    build: |parameters, _| Ok(Box::new(Pauses(parameters.read::<PausesConfig>().pause, None))),
 };
 
 /// One whose parameter is taken.
-static CLASHES: LawRegistration = LawRegistration {
-    name: "clashes",
-    parameters: &[ParameterSpec { name: "debt", kind: ParameterKind::Flag, default: "true", help: "taken" }],
-    ..PAUSES
-};
+static CLASHES: LawRegistration =
+    LawRegistration { name: "clashes", parameters: ClashesConfig::PARAMETERS, ..PAUSES };
 
 #[test]
 fn a_law_of_another_crate_is_registered_once_and_its_parameters_are_checked() {

@@ -9,11 +9,21 @@
 //! receive rate (section 4.3) is not there either, which the RFC asks for: the window in flight bounds what a path that
 //! delivers less can be sent.
 
-use haul_stack::{ParameterKind, ParameterSpec};
+use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
 use super::equation::{Equation, Response};
-use super::window::{INITIAL_WINDOW, LONGER_PATH, MOST};
+use super::window::{MOST, initial_window, longer_path};
+
+configuration! {
+    /// Parameters of `tfrc`.
+    pub struct TfrcConfig: "tfrc" {
+        initial_window: u64 = initial_window;
+        intervals: usize in (2, 1_000) = "8", "loss intervals averaged (RFC 5348: 8)";
+        timeout: f64 in (1.0, 100.0) = "4", "TCP's retransmission timeout in round trips (RFC 5348: 4)";
+        longer_path: bool = longer_path;
+    }
+}
 
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
@@ -21,26 +31,14 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     version: 1,
     summary: "the rate that TCP Reno has at the long-term loss rate, smooth",
     source: "RFC 5348",
-    parameters: &[
-        INITIAL_WINDOW,
-        ParameterSpec {
-            name: "intervals",
-            kind: ParameterKind::Integer(2, 1_000),
-            default: "8",
-            help: "loss intervals averaged (RFC 5348: 8)",
-        },
-        ParameterSpec {
-            name: "timeout",
-            kind: ParameterKind::Number(1.0, 100.0),
-            default: "4",
-            help: "TCP's retransmission timeout in round trips (RFC 5348: 4)",
-        },
-        LONGER_PATH,
-    ],
+    parameters: TfrcConfig::PARAMETERS,
     build: |parameters, config| {
-        let response = Tfrc { timeout: parameters.number("timeout") };
-        let intervals = parameters.integer("intervals") as usize;
-        Ok(Box::new(Equation::new(response, intervals, parameters, config).with_longer_path(parameters)))
+        let parameters: TfrcConfig = parameters.read();
+        let response = Tfrc { timeout: parameters.timeout };
+        Ok(Box::new(
+            Equation::new(response, parameters.intervals, parameters.initial_window, config)
+                .with_longer_path(parameters.longer_path),
+        ))
     },
 };
 

@@ -33,7 +33,7 @@
 //! - Silence changes nothing but that slow start ends, as in the code.
 
 use haul_base::{Rate, Rng, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::{Configuration as _, configuration};
 
 use super::loss_events::LossEvents;
 use super::reaction::clamped;
@@ -43,39 +43,25 @@ use super::{
 };
 use crate::rtt::{MIN_RTT_WINDOW, RttEstimator, WindowedMin};
 
+configuration! {
+    /// Parameters of `udt`.
+    pub struct UdtConfig: "udt" {
+        capacity: Rate = "unlimited", "rate of the path; `unlimited`: the arrival rate and a ninth";
+        decrease: f64 in (1.001, 10.0) = "1.125", "factor of the packet interval at a decrease (UDT: 1.125)";
+        max_window: u64 in (16, 1_000_000_000) = "25600",
+            "packets in flight that end slow start (UDT: 25,600)";
+        seed: u64 in (0, 1_000_000_000) = "1", "seed of the random decreases of an epoch";
+    }
+}
+
 /// The line of the registry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "udt",
     version: 1,
     summary: "each 10 ms a step by what the path has left, an eighth less often after losses",
     source: "UDT (Gu and Grossman, Computer Networks 51(7), 2007; draft-gg-udt-03)",
-    parameters: &[
-        ParameterSpec {
-            name: "capacity",
-            kind: ParameterKind::Rate,
-            default: "unlimited",
-            help: "rate of the path; `unlimited`: the arrival rate and a ninth",
-        },
-        ParameterSpec {
-            name: "decrease",
-            kind: ParameterKind::Number(1.001, 10.0),
-            default: "1.125",
-            help: "factor of the packet interval at a decrease (UDT: 1.125)",
-        },
-        ParameterSpec {
-            name: "max_window",
-            kind: ParameterKind::Integer(16, 1_000_000_000),
-            default: "25600",
-            help: "packets in flight that end slow start (UDT: 25,600)",
-        },
-        ParameterSpec {
-            name: "seed",
-            kind: ParameterKind::Integer(0, 1_000_000_000),
-            default: "1",
-            help: "seed of the random decreases of an epoch",
-        },
-    ],
-    build: |parameters, config| Ok(Box::new(Udt::new(parameters, config))),
+    parameters: UdtConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Udt::new(&parameters.read(), config))),
 };
 
 /// The interval of all steps (draft-gg-udt-03, section 4).
@@ -192,13 +178,13 @@ struct Udt {
 }
 
 impl Udt {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
-        let given = parameters.rate("capacity");
+    fn new(parameters: &UdtConfig, config: &ControllerConfig) -> Self {
+        let given = parameters.capacity;
         let mut law = Self {
             ceiling: config.ceiling,
             capacity: (given < Rate::MAX).then_some(given),
-            decrease: parameters.number("decrease"),
-            max_window: parameters.integer("max_window") as f64,
+            decrease: parameters.decrease,
+            max_window: parameters.max_window as f64,
             start: Some(FIRST_WINDOW),
             rate: super::MIN_RATE,
             window: MIN_WINDOW,
@@ -210,13 +196,7 @@ impl Udt {
             highest: Rate::ZERO,
             decreased_at: Rate::ZERO,
             events: LossEvents::default(),
-            epoch: Epoch {
-                seed: parameters.integer("seed"),
-                mean_naks: 0.0,
-                naks: 0,
-                spacing: 1,
-                decreases: 0,
-            },
+            epoch: Epoch { seed: parameters.seed, mean_naks: 0.0, naks: 0, spacing: 1, decreases: 0 },
             has_lost: false,
             step_at: Time::ZERO,
         };

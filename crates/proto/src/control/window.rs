@@ -10,28 +10,17 @@
 use std::fmt::Debug;
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters};
+use haul_stack::parameter;
 
 use super::loss_events::LossEvents;
 use super::{ControllerConfig, FeedbackSample, Limits, Permit, RateController, RateState, SentBatch};
 use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
 
-/// The window of the start, for laws that have one.
-pub(super) const INITIAL_WINDOW: ParameterSpec = ParameterSpec {
-    name: "initial_window",
-    kind: ParameterKind::Integer(2, 1_000_000),
-    default: "10",
-    help: "packets in flight at the start (RFC 6928: 10)",
-};
-
-/// Whether such a law deviates from its source where a path becomes longer.
-pub(super) const LONGER_PATH: ParameterSpec = ParameterSpec {
-    name: "longer_path",
-    kind: ParameterKind::Flag,
-    default: "true",
-    help: "whether a round trip that grows at once and stays so is that of a longer path (the source: false)",
-};
+parameter!(pub(super) initial_window: u64 in (2, 1_000_000) = "10", "packets in flight at the start (RFC 6928: 10)");
+// Whether such a law deviates from its source where a path becomes longer.
+parameter!(pub(super) longer_path: bool = "true",
+    "whether a round trip that grows at once and stays so is that of a longer path (the source: false)");
 
 /// More than any path holds, packets.
 pub(super) const MOST: f64 = 1e9;
@@ -182,9 +171,9 @@ pub(super) struct Windowed<F> {
 }
 
 impl<F: Formula> Windowed<F> {
-    /// At the start, with the parameter [`INITIAL_WINDOW`].
-    pub(super) fn new(formula: F, parameters: &Parameters, config: &ControllerConfig) -> Self {
-        let initial = parameters.integer(INITIAL_WINDOW.name) as f64;
+    /// At the start, with so many packets.
+    pub(super) fn new(formula: F, initial_window: u64, config: &ControllerConfig) -> Self {
+        let initial = initial_window as f64;
         Self {
             formula,
             ceiling: config.ceiling,
@@ -208,11 +197,11 @@ impl<F: Formula> Windowed<F> {
         }
     }
 
-    /// If the parameter [`LONGER_PATH`] says so, slow start begins anew where the path has become more than twice as
-    /// long: what it holds then is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34
-    /// to 340 packets in 300 round trips.
-    pub(super) fn with_longer_path(self, parameters: &Parameters) -> Self {
-        Self { path: parameters.flag(LONGER_PATH.name).then(LongerPath::default), ..self }
+    /// If `longer_path`, slow start begins anew where the path has become more than twice as long: what it holds then
+    /// is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34 to 340 packets in 300
+    /// round trips.
+    pub(super) fn with_longer_path(self, longer_path: bool) -> Self {
+        Self { path: longer_path.then(LongerPath::default), ..self }
     }
 
     fn in_start(&self) -> bool {

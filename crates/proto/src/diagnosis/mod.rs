@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use haul_base::{Cause, CauseCounts, Time, Verdict};
 use haul_diagnosis::{Diagnosis, Joined, Model, Sample, Signature, Words};
+use haul_stack::choice;
 
 use crate::control::{Boundary, FeedbackSample, LossRun};
 use crate::micro::events::DroppedGap;
@@ -25,22 +26,23 @@ use outage::Outages;
 use queue::Queue;
 use rates::SentRates;
 
-/// What a diagnosis may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Evidence {
-    /// Nothing: no loss has a cause.
-    None,
-    /// The pattern of the losses alone, as in the paper.
-    Signature,
-    /// What the receiver's kernel says, and what the path shows.
-    Kernel,
-    /// What the path shows alone: its delay, its marks, and when the lost packets left.
-    Delay,
-    /// All of it.
-    All,
+choice! {
+    /// What the diagnosis may use.
+    pub enum Evidence {
+        /// All of it.
+        All = "on",
+        /// Nothing: no loss has a cause.
+        None = "off",
+        /// The pattern of the losses alone, as in the paper.
+        Signature = "signature",
+        /// What the receiver's kernel says, and what the path shows.
+        Kernel = "kernel",
+        /// What the path shows alone: its delay, its marks, and when the lost packets left.
+        Delay = "delay",
+    }
 }
 
-/// What the parameter `diagnosis` of `rate_control` may be, and what each value lets the diagnosis use, for people.
+/// The words of [`Evidence`], and what each lets the diagnosis use, for people.
 pub const EVIDENCE: [(&str, &str); 5] = [
     ("on", "All evidence there is"),
     ("off", "None"),
@@ -50,17 +52,6 @@ pub const EVIDENCE: [(&str, &str); 5] = [
 ];
 
 impl Evidence {
-    /// Those of [`EVIDENCE`], in its order.
-    const ALL: [Self; 5] = [Self::All, Self::None, Self::Signature, Self::Kernel, Self::Delay];
-    /// Their names in recipes.
-    pub(crate) const NAMES: &[&str] =
-        &[EVIDENCE[0].0, EVIDENCE[1].0, EVIDENCE[2].0, EVIDENCE[3].0, EVIDENCE[4].0];
-
-    /// The one of this name; what is no name means everything.
-    pub(crate) fn named(name: &str) -> Self {
-        Self::NAMES.iter().position(|known| *known == name).map_or(Self::All, |at| Self::ALL[at])
-    }
-
     fn has_signature(self) -> bool {
         matches!(self, Self::Signature | Self::All)
     }

@@ -1,6 +1,7 @@
 mod windows;
 
 use haul_base::{HostSample, Span, Time};
+use haul_stack::{ParameterKind, ParameterType as _};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -20,6 +21,12 @@ fn measured(rtt_ms: u64) -> RttEstimator {
     let mut rtt = RttEstimator::new(Span::from_millis(100));
     rtt.on_sample(Time::ZERO, Span::from_millis(rtt_ms));
     rtt
+}
+
+#[test]
+fn every_evidence_is_explained_to_people() {
+    let ParameterKind::Choice(words) = Evidence::KIND else { panic!("it is a choice") };
+    assert_eq!(words, EVIDENCE.map(|(word, _)| word));
 }
 
 /// A feedback on 100 packets that says this of the receiver's kernel and of the path.

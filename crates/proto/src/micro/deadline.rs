@@ -7,8 +7,8 @@
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Delivery, MESSAGE_SETTLED, MicroProtocol, Order,
-    Outgoing, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Settled,
-    SharedValue, StackEvent, Submission, Verdict,
+    Outgoing, Parameters, ProtocolStats, Registration, Resolution, Settled, SharedValue, StackEvent,
+    Submission, Verdict, configuration,
 };
 
 use super::attributes::{DEPARTED, MESSAGE, REST_OF_LIFE};
@@ -58,18 +58,19 @@ struct DropLate {
     late: u64,
 }
 
+configuration! {
+    /// Parameters of `deadline`.
+    pub struct DeadlineConfig: "deadline" {
+        lifetime: Span = "1s", "lifetime of messages without one";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "lifetime",
-            kind: ParameterKind::Span,
-            default: "1s",
-            help: "lifetime of messages without one",
-        }],
         needs: &[&["fixed_size"]],
-        ..Registration::new("deadline", 1, "drops what is too late", |parameters, _| {
+        ..Registration::of::<DeadlineConfig>(1, "drops what is too late", |parameters, _| {
             Ok(Box::new(DropLate {
-                lifetime: parameters.span("lifetime"),
+                lifetime: parameters.read::<DeadlineConfig>().lifetime,
                 attributes: None,
                 message: None,
                 cut: None,
@@ -200,7 +201,7 @@ impl MicroProtocol for DropLate {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.lifetime = parameters.span("lifetime");
+        self.lifetime = parameters.read::<DeadlineConfig>().lifetime;
         Ok(())
     }
 
@@ -213,17 +214,18 @@ impl MicroProtocol for DropLate {
 mod tests {
     use std::collections::VecDeque;
 
-    use haul_base::{Machine, Span, Time};
+    use haul_base::{Bytes, Machine, Rate, Span, Time};
     use haul_stack::{Recipe, SendOptions, StackEvent};
 
+    use crate::config::{DeadlineConfig, FixedRateConfig, RetransmitConfig};
     use crate::micro::stats::{DeadlineStats, KeepCopiesStats};
     use crate::micro::testing::{Pair, Path, T0, events, receive, stats};
 
     fn pair() -> Pair {
         let recipe = Recipe::new("x")
             .with("fixed_size")
-            .with_parameters("fixed_rate", &[("rate", "1Mbit"), ("burst", "1kB")])
-            .with_parameters("deadline", &[("lifetime", "50ms")]);
+            .with(FixedRateConfig { rate: Rate::from_mbps(1), burst: Bytes(1_000) })
+            .with(DeadlineConfig { lifetime: Span::from_millis(50) });
         Pair::new(&recipe)
     }
 
@@ -259,7 +261,7 @@ mod tests {
             .with("sequenced_segment")
             .with("retransmit")
             .with("positive_ack")
-            .with_parameters("deadline", &[("lifetime", "50ms")]);
+            .with(DeadlineConfig { lifetime: Span::from_millis(50) });
         let mut pair = Pair::new(&recipe);
         let patient = SendOptions { lifetime: Some(Span::from_secs(3_600)), ..SendOptions::default() };
         pair.a.send(T0, &[1; 5_000], SendOptions::default()).unwrap();
@@ -359,9 +361,9 @@ mod tests {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("sequenced_segment")
-            .with_parameters("retransmit", &[("window", "16384")])
+            .with(RetransmitConfig { window: 16_384, ..RetransmitConfig::default() })
             .with("positive_ack")
-            .with_parameters("deadline", &[("lifetime", "100ms")]);
+            .with(DeadlineConfig { lifetime: Span::from_millis(100) });
         let (mut pair, mut link, mut arrived) = (Pair::new(&recipe), Link::default(), 0);
         // Two messages a millisecond, for two seconds.
         for tick in 0..20_000 {

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 
-use haul_base::{Rate, Span};
+use haul_base::{Bytes, Rate, Span};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, SEND_PERMIT, SharedValue, StackEvent, configuration,
 };
 
 use super::events::RATE;
@@ -29,27 +29,22 @@ struct FixedRate {
     changes: u64,
 }
 
+configuration! {
+    /// Parameters of `fixed_rate`.
+    pub struct FixedRateConfig: "fixed_rate" {
+        rate: Rate = "unlimited", "UDP payload bits per second, control packets included";
+        burst: Bytes = "64KiB", "what may leave back to back; at least one packet";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "rate",
-                kind: ParameterKind::Rate,
-                default: "unlimited",
-                help: "UDP payload bits per second, control packets included",
-            },
-            ParameterSpec {
-                name: "burst",
-                kind: ParameterKind::Bytes,
-                default: "64KiB",
-                help: "what may leave back to back; at least one packet",
-            },
-        ],
         needs: &[&["fixed_size", "object"]],
-        ..Registration::new("fixed_rate", 1, "sends no faster than a given rate", |parameters, _| {
+        ..Registration::of::<FixedRateConfig>(1, "sends no faster than a given rate", |parameters, _| {
+            let parameters: FixedRateConfig = parameters.read();
             Ok(Box::new(FixedRate {
-                rate: parameters.rate("rate"),
-                burst: parameters.bytes("burst").0,
+                rate: parameters.rate,
+                burst: parameters.burst.0,
                 pacer: Pacer::new(DEBT),
                 shared: None,
                 changed: None,
@@ -126,8 +121,9 @@ impl MicroProtocol for FixedRate {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.burst = parameters.bytes("burst").0;
-        self.set_rate(parameters.rate("rate"), context);
+        let parameters: FixedRateConfig = parameters.read();
+        self.burst = parameters.burst.0;
+        self.set_rate(parameters.rate, context);
         Ok(())
     }
 
@@ -138,9 +134,10 @@ impl MicroProtocol for FixedRate {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Machine, Rate, Span, Time};
+    use haul_base::{Bytes, Machine, Rate, Span, Time};
     use haul_stack::{Recipe, SendOptions, Stack};
 
+    use crate::config::FixedRateConfig;
     use crate::micro::testing::{Pair, T0};
 
     /// Sends whenever allowed until `until`; returns the UDP payload bytes.
@@ -163,7 +160,7 @@ mod tests {
     fn the_rate_is_kept_before_and_after_a_change() {
         let recipe = Recipe::new("test")
             .with("fixed_size")
-            .with_parameters("fixed_rate", &[("rate", "80Mbit"), ("burst", "8kB")]);
+            .with(FixedRateConfig { rate: Rate::from_mbps(80), burst: Bytes(8_000) });
         let mut pair = Pair::new(&recipe);
         let sent = send_until(&mut pair.a, T0, T0 + Span::from_secs(1));
         assert!((9_990_000..=10_008_000).contains(&sent), "{sent}");
@@ -180,8 +177,9 @@ mod tests {
     #[test]
     fn a_sender_that_always_wakes_late_keeps_the_rate_within_its_burst() {
         let rate = Rate::from_mbps(80);
-        let plain =
-            Recipe::new("test").with("fixed_size").with_parameters("fixed_rate", &[("rate", "80Mbit")]);
+        let plain = Recipe::new("test")
+            .with("fixed_size")
+            .with(FixedRateConfig { rate: Rate::from_mbps(80), ..FixedRateConfig::default() });
         for recipe in [plain.clone(), plain.with("pacing")] {
             let mut pair = Pair::new(&recipe);
             let (mut slot, mut now) = (vec![0; 65_536], T0);
@@ -203,7 +201,7 @@ mod tests {
     fn an_idle_sender_saves_nothing_up() {
         let recipe = Recipe::new("test")
             .with("fixed_size")
-            .with_parameters("fixed_rate", &[("rate", "80Mbit"), ("burst", "8kB")]);
+            .with(FixedRateConfig { rate: Rate::from_mbps(80), burst: Bytes(8_000) });
         let mut pair = Pair::new(&recipe);
         let mut slot = vec![0; 65_536];
         let later = T0 + Span::from_secs(10);

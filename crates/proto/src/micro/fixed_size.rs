@@ -6,9 +6,10 @@
 #[cfg(test)]
 mod tests;
 
+use haul_base::Bytes;
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SharedValue, Submission, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Outgoing, Parameters,
+    ProtocolStats, Registration, Resolution, SharedValue, Submission, U48, configuration,
 };
 
 use super::arrived::{Arrived, is_abandoned};
@@ -66,8 +67,8 @@ struct FixedSize {
     refused: u64,
 }
 
-fn limits(parameters: &Parameters) -> Result<Limits, String> {
-    let (longest, total) = (parameters.bytes("max_message").0, parameters.bytes("reassembly").0);
+fn limits(parameters: &FixedSizeConfig) -> Result<Limits, String> {
+    let (longest, total) = (parameters.max_message.0, parameters.reassembly.0);
     if longest == 0 || longest > LONGEST {
         return Err(format!("max_message is from 1B to {}MiB", LONGEST >> 20));
     }
@@ -77,29 +78,22 @@ fn limits(parameters: &Parameters) -> Result<Limits, String> {
     Ok(Limits::of(longest as usize, total as usize))
 }
 
+configuration! {
+    /// Parameters of `fixed_size`.
+    pub struct FixedSizeConfig: "fixed_size" {
+        max_message: Bytes = "64KiB", "the longest message, up to 16MiB";
+        reassembly: Bytes = "4MiB", "memory for incomplete messages at the receiver, two at least";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "max_message",
-                kind: ParameterKind::Bytes,
-                default: "64KiB",
-                help: "the longest message, up to 16MiB",
-            },
-            ParameterSpec {
-                name: "reassembly",
-                kind: ParameterKind::Bytes,
-                default: "4MiB",
-                help: "memory for incomplete messages at the receiver, two at least",
-            },
-        ],
         conflicts: &[("object", "one carries messages, the other an object")],
-        ..Registration::new(
-            "fixed_size",
+        ..Registration::of::<FixedSizeConfig>(
             1,
             "cuts messages into segments and puts them together",
             |parameters, _| {
-                let limits = limits(parameters)?;
+                let limits = limits(&parameters.read())?;
                 Ok(Box::new(FixedSize {
                     attributes: None,
                     longest: limits.message as u32,
@@ -372,7 +366,7 @@ impl MicroProtocol for FixedSize {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let new = limits(parameters)?;
+        let new = limits(&parameters.read())?;
         self.longest = new.message as u32;
         // What has been acknowledged keeps its room.
         let kept = if self.reliable { self.limits.total } else { 0 };

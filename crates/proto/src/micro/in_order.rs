@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, Delivery, Event, EventId, MicroProtocol,
-    Order, ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SharedValue,
-    U48, Verdict,
+    Order, Parameters, ProtocolStats, Registration, Resolution, SharedValue, U48, Verdict, configuration,
 };
 
 use super::arrived::{Arrived, is_abandoned};
@@ -63,31 +62,24 @@ struct InOrder {
     late: u64,
 }
 
+configuration! {
+    /// Parameters of `in_order`.
+    pub struct InOrderConfig: "in_order" {
+        max_wait: Span = "200ms", "how long a message waits for earlier ones without `retransmit`";
+        held: usize in (1, 65_536) = "4096", "messages that may wait";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "max_wait",
-                kind: ParameterKind::Span,
-                default: "200ms",
-                help: "how long a message waits for earlier ones without `retransmit`",
-            },
-            ParameterSpec {
-                name: "held",
-                kind: ParameterKind::Integer(1, 65_536),
-                default: "4096",
-                help: "messages that may wait",
-            },
-        ],
         needs: &[&["fixed_size"]],
-        ..Registration::new(
-            "in_order",
+        ..Registration::of::<InOrderConfig>(
             1,
             "delivers messages in the order in which they left",
             |parameters, _| {
-                let limit = parameters.integer("held") as usize;
+                let InOrderConfig { max_wait, held: limit } = parameters.read();
                 Ok(Box::new(InOrder {
-                    max_wait: parameters.span("max_wait"),
+                    max_wait,
                     limit,
                     order: None,
                     attributes: None,
@@ -277,8 +269,7 @@ impl MicroProtocol for InOrder {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.max_wait = parameters.span("max_wait");
-        self.limit = parameters.integer("held") as usize;
+        InOrderConfig { max_wait: self.max_wait, held: self.limit } = parameters.read();
         // Of messages that have begun to come, places are still needed.
         self.places.set_limit(2 * self.limit, self.reliable);
         self.wake(context);
@@ -300,16 +291,17 @@ impl MicroProtocol for InOrder {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Machine, Span, Time};
-    use haul_stack::{Recipe, SendOptions};
+    use haul_base::{Bytes, Machine, Rate, Span, Time};
+    use haul_stack::{Part, Recipe, SendOptions};
     use proptest::prelude::*;
 
+    use crate::config::{DeadlineConfig, FixedRateConfig, InOrderConfig, RetransmitConfig};
     use crate::micro::stats::{InOrderStats, KeepCopiesStats};
     use crate::micro::testing::{Pair, Path, T0, stats};
 
-    fn pair(held: &str) -> Pair {
+    fn pair(held: usize) -> Pair {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment");
-        Pair::new(&recipe.with_parameters("in_order", &[("max_wait", "30ms"), ("held", held)]))
+        Pair::new(&recipe.with(InOrderConfig { max_wait: Span::from_millis(30), held }))
     }
 
     fn ids(pair: &mut Pair) -> Vec<u64> {
@@ -321,10 +313,10 @@ mod tests {
         fn the_order_is_kept_whatever_the_path_does(
             lens in prop::collection::vec(0usize..4_000, 1..40),
             losses in prop::collection::vec(any::<bool>(), 150),
-            held in 1u32..60,
+            held in 1usize..60,
             lossy: bool, reverse: bool, duplicate: bool,
         ) {
-            let mut pair = pair(&held.to_string());
+            let mut pair = pair(held);
             let mut lose = |packet: usize| lossy && losses[packet % 150];
             for (n, &len) in lens.iter().enumerate() {
                 pair.a.send(T0, &vec![n as u8; len], SendOptions::default()).unwrap();
@@ -334,7 +326,7 @@ mod tests {
             pair.run_until(T0 + Span::from_secs(10), &mut path);
             let got = ids(&mut pair);
             prop_assert!(got.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", got);
-            if !lossy && held as usize > lens.len() {
+            if !lossy && held > lens.len() {
                 prop_assert_eq!(got.len(), lens.len());
             }
             prop_assert_eq!((pair.b.unfinished(), pair.b.deadline()), (0, None));
@@ -343,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_given_up_after_the_wait_and_not_before() {
-        let mut pair = pair("100");
+        let mut pair = pair(100);
         for n in 0..5u8 {
             pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();
         }
@@ -365,7 +357,7 @@ mod tests {
             .with("sequenced_segment")
             .with("positive_ack")
             .with("in_order")
-            .with_parameters("retransmit", &[("attempts", "3")]);
+            .with(RetransmitConfig { attempts: 3, ..RetransmitConfig::default() });
         let mut pair = Pair::new(&recipe);
         let mut now = T0;
         let mut sends = |pair: &mut Pair, n: u8, arrives: bool| {
@@ -402,9 +394,9 @@ mod tests {
             let recipe = Recipe::new("x")
                 .with("fixed_size")
                 .with("sequenced_segment")
-                .with_parameters(name, parameters)
+                .with(Part::new(name, parameters))
                 .with("in_order")
-                .with_parameters("retransmit", &[("attempts", "1")]);
+                .with(RetransmitConfig { attempts: 1, ..RetransmitConfig::default() });
             (name, recipe)
         })
     }
@@ -467,8 +459,8 @@ mod tests {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("in_order")
-            .with_parameters("fixed_rate", &[("rate", "1Mbit"), ("burst", "1kB")])
-            .with_parameters("deadline", &[("lifetime", "20ms")]);
+            .with(FixedRateConfig { rate: Rate::from_mbps(1), burst: Bytes(1_000) })
+            .with(DeadlineConfig { lifetime: Span::from_millis(20) });
         let mut pair = Pair::new(&recipe);
         for n in 0..20u64 {
             let lifetime = (n % 2 == 0).then(|| Span::from_secs(5));
@@ -483,11 +475,11 @@ mod tests {
 
     #[test]
     fn a_lower_limit_loses_nothing_that_has_been_acknowledged() {
-        let recipe = |held: &str| {
+        let recipe = |held: usize| {
             let parts = Recipe::new("x").with("fixed_size").with("sequenced_segment").with("retransmit");
-            parts.with("positive_ack").with_parameters("in_order", &[("held", held)])
+            parts.with("positive_ack").with(InOrderConfig { held, ..InOrderConfig::default() })
         };
-        let mut pair = Pair::new(&recipe("100"));
+        let mut pair = Pair::new(&recipe(100));
         for n in 0..50u8 {
             pair.a.send(T0, &vec![n; 2_000], SendOptions::default()).unwrap();
         }
@@ -495,7 +487,7 @@ mod tests {
         let mut lose = |packet| packet < 6 && packet % 2 == 0;
         pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
         assert_eq!(ids(&mut pair), [0u64; 0]);
-        pair.b.reconfigure(T0, &recipe("4")).unwrap();
+        pair.b.reconfigure(T0, &recipe(4)).unwrap();
         pair.run_until(T0 + Span::from_secs(5), &mut Path { reverse: true, ..Path::default() });
         assert_eq!(ids(&mut pair), (0..50).collect::<Vec<_>>());
     }

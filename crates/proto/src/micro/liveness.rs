@@ -5,8 +5,8 @@ use std::any::Any;
 
 use haul_base::{Span, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup, SharedValue, StackEvent,
+    Batch, BatchEvent, Context, Declaration, Event, EventId, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, Setup, SharedValue, StackEvent, configuration,
 };
 
 use super::events::{DELIVERED, PEER_REPORT, PeerReport};
@@ -53,24 +53,25 @@ struct Liveness {
     silent: Span,
 }
 
+configuration! {
+    /// Parameters of `liveness`.
+    pub struct LivenessConfig: "liveness" {
+        silence: Span = "15s", "silence of the other side that is reported";
+    }
+}
+
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "silence",
-            kind: ParameterKind::Span,
-            default: "15s",
-            help: "silence of the other side that is reported",
-        }],
         needs: &[&["object"]],
-        ..Registration::new("liveness", 1, "tells when the other side is silent", build)
+        ..Registration::of::<LivenessConfig>(1, "tells when the other side is silent", build)
     }
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the registry's signature: others need parameters")]
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     Ok(Box::new(Liveness {
-        silence: parameters.span("silence"),
+        silence: parameters.read::<LivenessConfig>().silence,
         role: Role::Receives,
         bindings: None,
         heard_at: setup.now,
@@ -166,7 +167,7 @@ impl MicroProtocol for Liveness {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.silence = parameters.span("silence");
+        self.silence = parameters.read::<LivenessConfig>().silence;
         if self.role != Role::Done {
             self.told = false;
             context.set_timer(TIMER, self.heard_at + self.silence);
@@ -180,11 +181,12 @@ mod tests {
     use haul_base::{Machine, Span, Time};
     use haul_stack::{Recipe, Stack, StackEvent};
 
+    use crate::config::LivenessConfig;
     use crate::micro::stats::LivenessStats;
     use crate::micro::testing::{Pair, Path, T0, events, object_recipe, stats};
 
     fn recipe() -> Recipe {
-        object_recipe("100kbit").with_parameters("liveness", &[("silence", "2s")])
+        object_recipe("100kbit").with(LivenessConfig { silence: Span::from_secs(2) })
     }
 
     fn at(millis: u64) -> Time {

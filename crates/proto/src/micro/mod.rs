@@ -49,6 +49,30 @@ mod testing;
 
 use haul_stack::Registry;
 
+/// The parameters of the micro-protocols, typed.
+pub(crate) mod config {
+    pub use super::ack::{CumulativeAckConfig, PositiveAckConfig};
+    pub use super::bitmap_ack::{BitmapAckConfig, Over, When};
+    pub use super::deadline::DeadlineConfig;
+    pub use super::fec::FecConfig;
+    pub use super::fixed_rate::FixedRateConfig;
+    pub use super::fixed_size::FixedSizeConfig;
+    pub use super::in_order::InOrderConfig;
+    pub use super::liveness::LivenessConfig;
+    pub use super::negative_ack::NegativeAckConfig;
+    pub use super::object::{DiskAccess, Gaps, ObjectConfig};
+    pub use super::pacing::PacingConfig;
+    pub use super::priority::PriorityConfig;
+    pub use super::rate_control::RateControlConfig;
+    pub use super::rate_stats::RateStatsConfig;
+    pub use super::receiver_report::ReceiverReportConfig;
+    pub use super::retransmit::{Keep, RetransmitConfig};
+    pub use super::selective_transfer::{ByteOrder, SelectiveTransferConfig};
+    pub use super::sequenced_segment::SequencedSegmentConfig;
+    pub use super::statistics::StatisticsConfig;
+    pub use super::streams::StreamsConfig;
+}
+
 pub use fec::FEC_KIND;
 pub use fixed_rate::SendingRate;
 pub use rate_feedback::RATE_KIND;
@@ -89,10 +113,11 @@ pub fn registry() -> Registry {
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Rng, Span};
+    use haul_base::{Bytes, Rate, Rng, Span};
     use haul_stack::{Recipe, SendOptions};
 
     use super::testing::{Pair, Path, T0, events};
+    use crate::config::FixedRateConfig;
 
     #[test]
     fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {
@@ -100,7 +125,7 @@ mod tests {
             .with("fixed_size")
             .with("transport_driver")
             .with("sequenced_segment")
-            .with_parameters("fixed_rate", &[("rate", "100Mbit"), ("burst", "10kB")])
+            .with(FixedRateConfig { rate: Rate::from_mbps(100), burst: Bytes(10_000) })
             .with("seal");
         let mut pair = Pair::new(&recipe);
         let mut rng = Rng::from_seed(11);

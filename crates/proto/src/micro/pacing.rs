@@ -7,8 +7,8 @@ use std::any::Any;
 
 use haul_base::{Rate, Span};
 use haul_stack::{
-    Context, Declaration, EventId, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters,
-    Registration, Resolution, SEND_PERMIT, SharedValue,
+    Context, Declaration, EventId, MicroProtocol, Order, Parameters, Registration, Resolution, SEND_PERMIT,
+    SharedValue, configuration,
 };
 
 use super::SendingRate;
@@ -19,17 +19,18 @@ struct Pacing {
     rate: Option<SharedValue<SendingRate>>,
 }
 
+configuration! {
+    /// Parameters of `pacing`.
+    pub struct PacingConfig: "pacing" {
+        interval: Span = "100us", "time of the rate that may leave back to back";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "interval",
-            kind: ParameterKind::Span,
-            default: "100us",
-            help: "time of the rate that may leave back to back",
-        }],
         needs: &[&["fixed_rate", "rate_control"]],
-        ..Registration::new("pacing", 1, "spaces packets evenly within the rate", |parameters, _| {
-            Ok(Box::new(Pacing { interval: parameters.span("interval"), rate: None }))
+        ..Registration::of::<PacingConfig>(1, "spaces packets evenly within the rate", |parameters, _| {
+            Ok(Box::new(Pacing { interval: parameters.read::<PacingConfig>().interval, rate: None }))
         })
     }
 }
@@ -51,16 +52,17 @@ impl MicroProtocol for Pacing {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.interval = parameters.span("interval");
+        self.interval = parameters.read::<PacingConfig>().interval;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use haul_base::{Machine, Span};
+    use haul_base::{Machine, Rate, Span};
     use haul_stack::{Recipe, SendOptions};
 
+    use crate::config::{FixedRateConfig, PacingConfig};
     use crate::micro::testing::{Pair, T0};
 
     /// Packets of each batch that leaves within 100 ms.
@@ -85,7 +87,9 @@ mod tests {
     }
 
     fn at_200_mbit() -> Recipe {
-        Recipe::new("x").with("fixed_size").with_parameters("fixed_rate", &[("rate", "200Mbit")])
+        Recipe::new("x")
+            .with("fixed_size")
+            .with(FixedRateConfig { rate: Rate::from_mbps(200), ..FixedRateConfig::default() })
     }
 
     #[test]
@@ -93,7 +97,7 @@ mod tests {
         let plain = at_200_mbit();
         let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
         let rough = batches(&plain);
-        let even = batches(&plain.clone().with_parameters("pacing", &[("interval", "200us")]));
+        let even = batches(&plain.clone().with(PacingConfig { interval: Span::from_micros(200) }));
         // 200 us of 200 Mbit/s are 5,000 bytes: four packets.
         assert!(rough.iter().all(|&n| n > 40) && even.iter().all(|&n| n <= 4), "{rough:?} {even:?}");
         assert!(total(&rough).abs_diff(total(&even)) <= 64, "{} {}", total(&rough), total(&even));

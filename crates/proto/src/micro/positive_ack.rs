@@ -10,22 +10,20 @@
 
 use haul_stack::{Kind, Registration};
 
-use super::ack::{Acknowledging, GRANULARITY, LINEAR};
+use super::ack::{Acknowledging, PositiveAckConfig};
 
 /// Its control packets.
 const ACK: Kind = Kind(8);
 
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[GRANULARITY, LINEAR],
         needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("cumulative_ack", "segments are acknowledged one way or the other"),
             ("negative_ack", "either what has come is said, or what is missing"),
             ("bitmap_ack", "segments are acknowledged one way or the other"),
         ],
-        ..Registration::new(
-            "positive_ack",
+        ..Registration::of::<PositiveAckConfig>(
             1,
             "acknowledges every segment at once, and times what is outstanding",
             |parameters, _| Ok(Box::new(Acknowledging::at_once(ACK, parameters))),

@@ -3,8 +3,8 @@
 
 use super::stats::PriorityStats;
 use haul_stack::{
-    Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec, Parameters, ProtocolStats,
-    Registration, Resolution, Submission,
+    Context, Declaration, MicroProtocol, Order, Parameters, ProtocolStats, Registration, Resolution,
+    Submission, configuration,
 };
 
 #[derive(Debug)]
@@ -13,18 +13,19 @@ struct Priority {
     urgent: u64,
 }
 
+configuration! {
+    /// Parameters of `priority`.
+    pub struct PriorityConfig: "priority" {
+        levels: u8 in (2, 255) = "4", "number of levels; 0 is the most urgent";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "levels",
-            kind: ParameterKind::Integer(2, 255),
-            default: "4",
-            help: "number of levels; 0 is the most urgent",
-        }],
         needs: &[&["fixed_size"]],
         conflicts: &[("in_order", "urgent messages overtake others")],
-        ..Registration::new("priority", 1, "urgent messages overtake others", |parameters, _| {
-            Ok(Box::new(Priority { levels: parameters.integer("levels") as u8, urgent: 0 }))
+        ..Registration::of::<PriorityConfig>(1, "urgent messages overtake others", |parameters, _| {
+            Ok(Box::new(Priority { levels: parameters.read::<PriorityConfig>().levels, urgent: 0 }))
         })
     }
 }
@@ -42,7 +43,7 @@ impl MicroProtocol for Priority {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.levels = parameters.integer("levels") as u8;
+        self.levels = parameters.read::<PriorityConfig>().levels;
         Ok(())
     }
 

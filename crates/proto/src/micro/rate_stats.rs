@@ -4,8 +4,8 @@ use std::any::Any;
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Registration, Resolution, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, EventId, MicroProtocol, Order, Parameters,
+    ProtocolStats, RENUMBERED, Registration, Resolution, U48, configuration,
 };
 
 use super::attributes::SEQUENCE;
@@ -76,22 +76,22 @@ impl Stretch {
     }
 }
 
+configuration! {
+    /// Parameters of `rate_stats`.
+    pub struct RateStatsConfig: "rate_stats" {
+        interval: Span = "100ms", "time over which throughput is measured";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "interval",
-            kind: ParameterKind::Span,
-            default: "100ms",
-            help: "time over which throughput is measured",
-        }],
         needs: &[&["sequenced_segment"]],
-        ..Registration::new(
-            "rate_stats",
+        ..Registration::of::<RateStatsConfig>(
             1,
             "measures throughput, loss and jitter of what comes",
             |parameters, _| {
                 Ok(Box::new(RateStats {
-                    interval: parameters.span("interval"),
+                    interval: parameters.read::<RateStatsConfig>().interval,
                     sequence: None,
                     packets: 0,
                     bytes: 0,
@@ -136,7 +136,7 @@ impl MicroProtocol for RateStats {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.interval = parameters.span("interval");
+        self.interval = parameters.read::<RateStatsConfig>().interval;
         Ok(())
     }
 

@@ -4,11 +4,12 @@
 
 use std::any::Any;
 
+use super::negative_ack::NegativeAckConfig;
 use super::stats::SelectiveTransferStats;
 use haul_base::{Span, Time};
 use haul_stack::{
-    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, ProtocolStats, Registration, Resolution, Submission, Verdict,
+    Buffer, Context, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Parameters, PeerProtocols,
+    ProtocolStats, Registration, Resolution, Submission, Verdict, choice, configuration,
 };
 
 /// What a number looks like.
@@ -65,10 +66,9 @@ impl Shape {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ByteOrder {
-    Big,
-    Little,
+choice! {
+    /// Byte order of numbers.
+    pub enum ByteOrder { Big = "big", Little = "little" }
 }
 
 /// How much a number may differ from the last one sent without being worth a packet.
@@ -120,10 +120,10 @@ fn each<'t>(text: &'t str, what: &str, count: usize) -> Result<Vec<&'t str>, Str
 }
 
 impl Rule {
-    fn read(parameters: &Parameters) -> Result<Self, String> {
-        let shapes: Vec<_> = list(parameters.text("fields")).map(Shape::of).collect::<Result<_, _>>()?;
-        let criteria = each(parameters.text("criterion"), "criterion", shapes.len())?;
-        let thresholds = each(parameters.text("threshold"), "threshold", shapes.len())?;
+    fn read(parameters: &SelectiveTransferConfig) -> Result<Self, String> {
+        let shapes: Vec<_> = list(&parameters.fields).map(Shape::of).collect::<Result<_, _>>()?;
+        let criteria = each(&parameters.criterion, "criterion", shapes.len())?;
+        let thresholds = each(&parameters.threshold, "threshold", shapes.len())?;
         let mut fields = Vec::with_capacity(shapes.len());
         for ((shape, criterion), threshold) in shapes.into_iter().zip(criteria).zip(thresholds) {
             let number = threshold.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
@@ -136,8 +136,7 @@ impl Rule {
             };
             fields.push(Field { shape, criterion });
         }
-        let order = if parameters.text("order") == "little" { ByteOrder::Little } else { ByteOrder::Big };
-        Ok(Self { fields, order, max_silence: parameters.span("max_silence") })
+        Ok(Self { fields, order: parameters.order, max_silence: parameters.max_silence })
     }
 
     fn len(&self) -> usize {
@@ -179,48 +178,32 @@ struct SelectiveTransfer {
     suppressed: u64,
 }
 
+configuration! {
+    /// Parameters of `selective_transfer`.
+    pub struct SelectiveTransferConfig: "selective_transfer" {
+        fields: String = "",
+            "the numbers of a reading, as in `f32, u16`; empty: only equal readings are suppressed";
+        order: ByteOrder = "big", "byte order";
+        criterion: String = "absolute",
+            "absolute, or relative to the last sent; one for all fields, or one for each";
+        threshold: String = "0", "differences suppressed; one for all fields, or one for each";
+        max_silence: Span = "0s", "longest time without a reading; 0: none; less than negative_ack.silence";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "fields",
-                kind: ParameterKind::Text,
-                default: "",
-                help: "the numbers of a reading, as in `f32, u16`; empty: only equal readings are suppressed",
-            },
-            ParameterSpec {
-                name: "order",
-                kind: ParameterKind::Choice(&["big", "little"]),
-                default: "big",
-                help: "byte order",
-            },
-            ParameterSpec {
-                name: "criterion",
-                kind: ParameterKind::Text,
-                default: "absolute",
-                help: "absolute, or relative to the last sent; one for all fields, or one for each",
-            },
-            ParameterSpec {
-                name: "threshold",
-                kind: ParameterKind::Text,
-                default: "0",
-                help: "differences suppressed; one for all fields, or one for each",
-            },
-            ParameterSpec {
-                name: "max_silence",
-                kind: ParameterKind::Span,
-                default: "0s",
-                help: "longest time without a reading; 0: none; less than negative_ack.silence",
-            },
-        ],
         needs: &[&["fixed_size"]],
         compare,
-        ..Registration::new(
-            "selective_transfer",
+        ..Registration::of::<SelectiveTransferConfig>(
             1,
             "suppresses readings that differ too little from the last one sent",
             |parameters, _| {
-                Ok(Box::new(SelectiveTransfer { rule: Rule::read(parameters)?, last: None, suppressed: 0 }))
+                Ok(Box::new(SelectiveTransfer {
+                    rule: Rule::read(&parameters.read())?,
+                    last: None,
+                    suppressed: 0,
+                }))
             },
         )
     }
@@ -228,13 +211,13 @@ pub(super) fn registration() -> Registration {
 
 /// A receiver that asks after silence must not be kept waiting for readings that are left out on purpose.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
-    let apart = parameters.span("max_silence");
-    match peers.parameters("negative_ack") {
-        Some(asks) if apart > Span::ZERO && apart >= asks.span("silence") => {
+    let apart = parameters.read::<SelectiveTransferConfig>().max_silence;
+    match peers.get::<NegativeAckConfig>() {
+        Some(asks) if apart > Span::ZERO && apart >= asks.silence => {
             let wanted = format!(
                 "less than `negative_ack.silence = {}` is wanted, or the receiver asks for readings that were left out; \
                  lower it, or set negative_ack.silence higher",
-                peers.text("negative_ack", "silence")
+                asks.silence.exact()
             );
             Err(("max_silence", wanted))
         }
@@ -285,7 +268,7 @@ impl MicroProtocol for SelectiveTransfer {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.rule = Rule::read(parameters)?;
+        self.rule = Rule::read(&parameters.read())?;
         Ok(())
     }
 
@@ -299,14 +282,15 @@ mod tests {
     use std::sync::Arc;
 
     use haul_base::{Machine, Span};
-    use haul_stack::{Recipe, SendOptions};
+    use haul_stack::{Part, Recipe, SendOptions};
     use proptest::prelude::*;
 
     use super::{ByteOrder, Shape};
+    use crate::config::RetransmitConfig;
     use crate::micro::testing::{Pair, Path, T0};
 
     fn recipe(parameters: &[(&str, &str)]) -> Recipe {
-        Recipe::new("test").with("fixed_size").with_parameters("selective_transfer", parameters)
+        Recipe::new("test").with("fixed_size").with(Part::new("selective_transfer", parameters))
     }
 
     /// Which of the readings, one a second, arrive.
@@ -368,7 +352,7 @@ mod tests {
     fn a_reading_that_was_given_up_is_no_measure() {
         let recipe = recipe(&[("fields", "u8"), ("threshold", "5")])
             .with("sequenced_segment")
-            .with_parameters("retransmit", &[("attempts", "1")])
+            .with(RetransmitConfig { attempts: 1, ..RetransmitConfig::default() })
             .with("positive_ack");
         let mut pair = Pair::new(&recipe);
         let mut lose = |_| true;

@@ -2,12 +2,13 @@
 //! has come before goes no further than to those that count and acknowledge.
 
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, PeerProtocols, ProtocolStats, RENUMBERED, Registration, Resolution, SharedValue, U48,
+    Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, Parameters, PeerProtocols,
+    ProtocolStats, RENUMBERED, Registration, Resolution, SharedValue, U48, configuration,
 };
 
 use super::arrived::{Arrived, SPAN};
 use super::attributes::SEQUENCE;
+use super::retransmit::RetransmitConfig;
 use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
@@ -37,18 +38,19 @@ struct SequencedSegment {
     given_up: u64,
 }
 
+configuration! {
+    /// Parameters of `sequenced_segment`.
+    pub struct SequencedSegmentConfig: "sequenced_segment" {
+        window: u64 in (64, 1 << 24) = "262144",
+            "distance of the newest to the oldest segment that can still come; more than retransmit.window";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[ParameterSpec {
-            name: "window",
-            kind: ParameterKind::Integer(64, 1 << 24),
-            default: "262144",
-            help: "distance of the newest to the oldest segment that can still come; more than retransmit.window",
-        }],
         needs: &[&["fixed_size", "object"]],
         compare,
-        ..Registration::new(
-            "sequenced_segment",
+        ..Registration::of::<SequencedSegmentConfig>(
             1,
             "numbers segments and drops duplicates",
             |parameters, _| {
@@ -59,7 +61,7 @@ pub(super) fn registration() -> Registration {
                     scoreboard: None,
                     next: 0,
                     reliable: false,
-                    window: Window::new(parameters.integer("window")),
+                    window: Window::new(parameters.read::<SequencedSegmentConfig>().window),
                     duplicates: 0,
                     given_up: 0,
                 }))
@@ -70,9 +72,10 @@ pub(super) fn registration() -> Registration {
 
 /// What is repeated must not count as given up. Bitmaps of an object tell duplicates by themselves.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
-    let repeats = peers.parameters("retransmit").filter(|_| !peers.has("bitmap_ack"));
-    match repeats.map(|repeats| repeats.integer("window")) {
-        Some(outstanding) if parameters.integer("window") <= outstanding => {
+    let repeats = peers.get::<RetransmitConfig>().filter(|_| !peers.has("bitmap_ack"));
+    let SequencedSegmentConfig { window } = parameters.read();
+    match repeats.map(|repeats| repeats.window) {
+        Some(outstanding) if window <= outstanding => {
             let wanted = format!(
                 "more than `retransmit.window = {outstanding}` is wanted, or what is repeated would count as given up; \
                  set it to {} or more, or lower retransmit.window",
@@ -161,7 +164,7 @@ impl MicroProtocol for SequencedSegment {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.window.set_width(parameters.integer("window"));
+        self.window.set_width(parameters.read::<SequencedSegmentConfig>().window);
         self.cover();
         Ok(())
     }
@@ -184,6 +187,7 @@ mod tests {
     use haul_base::Span;
     use haul_stack::{Recipe, SendOptions};
 
+    use crate::config::RetransmitConfig;
     use crate::micro::stats::SequencedSegmentStats;
     use crate::micro::testing::{Pair, Path, T0, stats};
 
@@ -221,7 +225,9 @@ mod tests {
 
     #[test]
     fn ends_that_have_other_windows_while_these_change_lose_nothing() {
-        let mut narrow = recipe().with("positive_ack").with_parameters("retransmit", &[("window", "32")]);
+        let mut narrow = recipe()
+            .with("positive_ack")
+            .with(RetransmitConfig { window: 32, ..RetransmitConfig::default() });
         narrow.set("sequenced_segment.window", "64").unwrap();
         let mut pair = Pair::new(&narrow);
         let mut wide = narrow.clone();

@@ -3,8 +3,8 @@
 use super::stats::{PacketCount, TrafficStats};
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, ParameterKind, ParameterSpec,
-    Parameters, ProtocolStats, Registration, Resolution, StackEvent,
+    Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, StackEvent, configuration,
 };
 
 /// Control packets of `statistics`.
@@ -32,29 +32,27 @@ struct Statistics {
     scheduled: bool,
 }
 
-pub(super) fn registration() -> Registration {
-    Registration {
-        parameters: &[ParameterSpec {
-            name: "interval",
-            kind: ParameterKind::Span,
-            default: "1s",
-            help: "delay of a report",
-        }],
-        ..Registration::new(
-            "statistics",
-            1,
-            "counts both directions and tells what has come",
-            |parameters, _| {
-                Ok(Box::new(Statistics {
-                    interval: parameters.span("interval"),
-                    sent: PacketCount::default(),
-                    received: PacketCount::default(),
-                    arrived: PacketCount::default(),
-                    scheduled: false,
-                }))
-            },
-        )
+configuration! {
+    /// Parameters of `statistics`.
+    pub struct StatisticsConfig: "statistics" {
+        interval: Span = "1s", "delay of a report";
     }
+}
+
+pub(super) fn registration() -> Registration {
+    Registration::of::<StatisticsConfig>(
+        1,
+        "counts both directions and tells what has come",
+        |parameters, _| {
+            Ok(Box::new(Statistics {
+                interval: parameters.read::<StatisticsConfig>().interval,
+                sent: PacketCount::default(),
+                received: PacketCount::default(),
+                arrived: PacketCount::default(),
+                scheduled: false,
+            }))
+        },
+    )
 }
 
 fn word(body: &[u8], at: usize) -> u64 {
@@ -114,7 +112,7 @@ impl MicroProtocol for Statistics {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.interval = parameters.span("interval");
+        self.interval = parameters.read::<StatisticsConfig>().interval;
         Ok(())
     }
 

@@ -4,12 +4,12 @@
 
 use haul_base::Bytes;
 use haul_stack::{
-    Declaration, MicroProtocol, ParameterKind, ParameterSpec, Parameters, PeerProtocols, Recipe,
-    Registration, Resolution,
+    Declaration, MicroProtocol, Parameters, PeerProtocols, Recipe, Registration, Resolution, configuration,
 };
 
-const WINDOW: &str = "1MiB";
-const MOST: &str = "32";
+use super::fixed_size::FixedSizeConfig;
+use super::retransmit::RetransmitConfig;
+
 /// Most memory of one end for the streams that the other opens, whatever recipe that brings: enough to fill a path of
 /// 10 Gbit/s and 200 ms.
 const MEMORY: Bytes = Bytes(256 << 20);
@@ -31,36 +31,26 @@ pub struct StreamLimits {
 impl StreamLimits {
     /// The limits of a recipe that has been checked; `None` if it carries no streams.
     pub fn of(recipe: &Recipe) -> Option<Self> {
-        let text = |part, name, default| recipe.get(part, name).unwrap_or(default);
-        let bytes = |text: &str| text.parse::<Bytes>().ok().map(|bytes| bytes.0);
-        recipe.has("streams").then_some(())?;
-        Some(Self {
-            window: bytes(text("streams", "window", WINDOW))?,
-            most: text("streams", "most", MOST).parse().ok()?,
-            frame: bytes(text("fixed_size", "max_message", "64KiB"))? as usize,
-        })
+        let StreamsConfig { window, most } = recipe.configuration().ok()??;
+        let FixedSizeConfig { max_message, .. } = recipe.configuration().ok()??;
+        Some(Self { window: window.0, most, frame: max_message.0 as usize })
     }
 }
 
 #[derive(Debug)]
 struct Streams;
 
+configuration! {
+    /// Parameters of `streams`.
+    pub struct StreamsConfig: "streams" {
+        window: Bytes = "1MiB",
+            "bytes of a stream, or of all messages, that may wait to be read; for all streams at most 256MiB";
+        most: u32 in (1, 65_536) = "32", "streams that either end may have open at once";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "window",
-                kind: ParameterKind::Bytes,
-                default: WINDOW,
-                help: "bytes of a stream, or of all messages, that may wait to be read; for all streams at most 256MiB",
-            },
-            ParameterSpec {
-                name: "most",
-                kind: ParameterKind::Integer(1, 65_536),
-                default: MOST,
-                help: "streams that either end may have open at once",
-            },
-        ],
         needs: &[&["fixed_size"], &["retransmit"]],
         conflicts: &[
             ("negative_ack", "a stream would have a hole where its sender has forgotten what was missing"),
@@ -68,25 +58,26 @@ pub(super) fn registration() -> Registration {
             ("deadline", "it drops messages, and a stream would have a hole"),
         ],
         compare,
-        ..Registration::new("streams", 1, "carries several byte streams beside messages", |_, _| {
+        ..Registration::of::<StreamsConfig>(1, "carries several byte streams beside messages", |_, _| {
             Ok(Box::new(Streams))
         })
     }
 }
 
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
-    if peers.text("retransmit", "attempts") != "0" {
+    let StreamsConfig { window, most } = parameters.read();
+    if peers.get::<RetransmitConfig>().is_some_and(|repeats| repeats.attempts != 0) {
         return Err(("window", "no stream survives `retransmit.attempts` other than 0".to_owned()));
     }
-    let longest = peers.parameters("fixed_size").map_or(0, |size| size.bytes("max_message").0);
+    let longest = peers.get::<FixedSizeConfig>().map_or(0, |size| size.max_message.0);
     if longest < SHORTEST {
         return Err((
             "window",
             format!("no frame fits a `fixed_size.max_message` below {}", Bytes(SHORTEST)),
         ));
     }
-    let range = Bytes(longest.saturating_mul(2))..=Bytes(MEMORY.0 / parameters.integer("most").max(1));
-    if range.contains(&parameters.bytes("window")) {
+    let range = Bytes(longest.saturating_mul(2))..=Bytes(MEMORY.0 / u64::from(most.max(1)));
+    if range.contains(&window) {
         return Ok(());
     }
     let (least, most) = (range.start(), range.end());

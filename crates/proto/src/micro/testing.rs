@@ -8,6 +8,8 @@ use haul_stack::{
     Unauthentic,
 };
 
+use crate::config::{Keep, RateControlConfig, RetransmitConfig};
+
 /// When tests begin: not at zero, which is a special value by accident too often.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);
 
@@ -122,12 +124,13 @@ impl ObjectSink for Takes {
 
 /// What an object needs, at `rate`; more may be added.
 pub(crate) fn object_recipe(rate: &str) -> Recipe {
+    let rate = rate.parse().unwrap();
     Recipe::new("object")
         .with("sequenced_segment")
         .with("object")
         .with("bitmap_ack")
-        .with_parameters("retransmit", &[("keep", "object")])
-        .with_parameters("rate_control", &[("controller", "fixed"), ("rate", rate)])
+        .with(RetransmitConfig { keep: Keep::Object, ..RetransmitConfig::default() })
+        .with(RateControlConfig { controller: "fixed".to_owned(), rate, ..RateControlConfig::default() })
         .with("seal")
 }
 

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use haul_base::{Rng, Span, Time};
+use haul_base::{Rate, Rng, Span, Time};
+use haul_proto::config::{FixedRateConfig, RetransmitConfig};
 use haul_proto::micro;
 use haul_stack::{Recipe, RecipeError, StackEvent};
 use proptest::prelude::*;
@@ -20,8 +21,8 @@ const LAST_CHANGE_MS: u64 = 10_000;
 /// Whole recipes that go over into one another; all of them deliver every message once.
 fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
     let ack = ["positive_ack", "cumulative_ack", "negative_ack"][rng.below(3) as usize];
-    let rate = ["5Mbit", "11Mbit", "22Mbit"][rng.below(3) as usize];
-    let window = ["256", "1024"][rng.below(2) as usize];
+    let rate = Rate::from_mbps([5, 11, 22][rng.below(3) as usize]);
+    let window = [256, 1_024][rng.below(2) as usize];
     let mut recipe = Recipe::new("random");
     if sealed {
         recipe = recipe.with("transport_driver");
@@ -29,8 +30,8 @@ fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
     recipe = recipe
         .with("fixed_size")
         .with("sequenced_segment")
-        .with_parameters("fixed_rate", &[("rate", rate)])
-        .with_parameters("retransmit", &[("window", window)])
+        .with(FixedRateConfig { rate, ..FixedRateConfig::default() })
+        .with(RetransmitConfig { window, ..RetransmitConfig::default() })
         .with(ack);
     for part in ["in_order", "pacing", "rate_stats", "statistics", "fec", "rate_feedback"] {
         if rng.chance(0.3) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_base::Rng;
 use haul_proto::{laws, micro};
-use haul_stack::{CompiledStack, Recipe, Registration, Registry};
+use haul_stack::{CompiledStack, Part, Recipe, Registration, Registry};
 
 use crate::channel::TAG;
 
@@ -120,7 +120,7 @@ pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>
         registry.iter().map(|known| known.name).filter(|name| !names.contains(name)).collect();
     for other in others.into_iter().filter(|_| rng.chance(0.5)) {
         names.push(other);
-        let bare = names.iter().fold(Recipe::new("random"), |recipe, name| recipe.with(name));
+        let bare = names.iter().fold(Recipe::new("random"), |recipe, name| recipe.with(*name));
         if registry.compile(&bare, TAG).is_err() {
             names.pop();
         }
@@ -174,7 +174,7 @@ fn with(recipe: Recipe, name: &str, carries_object: bool, rng: &mut Rng) -> Reci
         let laws = laws();
         parameters.push(("controller", laws[rng.below(laws.len() as u64) as usize].name));
     }
-    recipe.with_parameters(name, &parameters)
+    recipe.with(Part::new(name, &parameters))
 }
 
 #[test]

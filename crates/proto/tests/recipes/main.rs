@@ -9,6 +9,7 @@ mod coalesced;
 #[path = "../common/mod.rs"]
 #[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
 mod common;
+mod configurations;
 mod contradictions;
 mod docs;
 mod generator;

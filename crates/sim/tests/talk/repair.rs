@@ -2,6 +2,7 @@
 //! cost.
 
 use haul_base::{Probability, Span, Time};
+use haul_proto::config::FecConfig;
 use haul_proto::presets;
 use haul_sim::{BurstLossSpec, PathSpec, StageSpec};
 use haul_stack::Recipe;
@@ -33,7 +34,7 @@ pub(crate) fn recipe(preset: &str, repairs: Option<u8>) -> Recipe {
     let mut recipe: Recipe = presets::preset(preset).expect("it is shipped").expect("it is a recipe");
     recipe.set("fixed_rate.rate", "200Mbit").expect("a parameter of the recipe");
     match repairs {
-        Some(repairs) => recipe.with_parameters("fec", &[("data", "20"), ("repair", &repairs.to_string())]),
+        Some(repair) => recipe.with(FecConfig { data: 20, repair: repair.into(), ..FecConfig::default() }),
         None => recipe,
     }
 }

@@ -11,14 +11,16 @@
 //! rate = "200Mbit"
 //! ```
 
+mod configuration;
 mod error;
 mod parameters;
 mod text;
 
 use std::fmt::Write as _;
 
+pub use configuration::{Configuration, ParameterType, joined};
 pub use error::RecipeError;
-pub use parameters::{ParameterKind, ParameterSpec, Parameters};
+pub use parameters::{ParameterKind, ParameterSpec, ParameterValue, Parameters};
 pub(crate) use text::place;
 
 /// A stack written as data. Not checked yet: [`Registry::compile`](crate::Registry::compile) does that.
@@ -49,19 +51,20 @@ impl Recipe {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Adds a micro-protocol with its defaults.
+    /// Adds a micro-protocol: a name stands for its defaults, a [`Configuration`] for its parameters.
     #[must_use]
-    pub fn with(self, part: &str) -> Self {
-        self.with_parameters(part, &[])
+    pub fn with(mut self, part: impl Into<Part>) -> Self {
+        self.parts.push(part.into());
+        self
     }
 
-    /// Adds a micro-protocol with parameters.
-    #[must_use]
-    pub fn with_parameters(mut self, part: &str, parameters: &[(&str, &str)]) -> Self {
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        let parameters = parameters.iter().map(owned).collect();
-        self.parts.push(Part { name: part.to_owned(), parameters });
-        self
+    /// Puts a micro-protocol in the place of the one of this name, or adds it.
+    pub fn put(&mut self, part: impl Into<Part>) {
+        let part = part.into();
+        match self.parts.iter_mut().find(|known| known.name == part.name) {
+            Some(known) => *known = part,
+            None => self.parts.push(part),
+        }
     }
 
     /// Takes a micro-protocol out.
@@ -76,20 +79,37 @@ impl Recipe {
     /// # Errors
     /// If the recipe has no such micro-protocol, or the name has no dot.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), RecipeError> {
-        let split = key.split_once('.');
-        let known = || self.parts.iter().map(|part| part.name.clone()).collect::<Vec<_>>().join(", ");
-        let Some((part, parameter)) = split else {
-            return Err(RecipeError::NoSuchPart { key: key.to_owned(), known: known() });
-        };
-        let known = known();
-        let Some(part) = self.parts.iter_mut().find(|p| p.name == part) else {
-            return Err(RecipeError::NoSuchPart { key: key.to_owned(), known });
-        };
+        let found = key.split_once('.').and_then(|(part, parameter)| {
+            Some((self.parts.iter().position(|known| known.name == part)?, parameter))
+        });
+        let Some((part, parameter)) = found else { return Err(self.no_such(key)) };
+        let part = &mut self.parts[part];
         match part.parameters.iter_mut().find(|(name, _)| name == parameter) {
             Some(old) => value.clone_into(&mut old.1),
             None => part.parameters.push((parameter.to_owned(), value.to_owned())),
         }
         Ok(())
+    }
+
+    /// Changes parameters of a micro-protocol, typed.
+    ///
+    /// # Errors
+    /// If the recipe has no such micro-protocol, or a parameter of it cannot have the value that it has.
+    pub fn change<C: Configuration>(&mut self, change: impl FnOnce(&mut C)) -> Result<(), RecipeError> {
+        let before: C = self.configuration()?.ok_or_else(|| self.no_such(C::NAME))?;
+        let mut after = before.clone();
+        change(&mut after);
+        for (new, old) in after.texts().into_iter().zip(before.texts()) {
+            if new != old {
+                self.set(&format!("{}.{}", C::NAME, new.0), &new.1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn no_such(&self, key: &str) -> RecipeError {
+        let known = self.parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
+        RecipeError::NoSuchPart { key: key.to_owned(), known }
     }
 
     /// Gives a parameter its default again.
@@ -101,13 +121,27 @@ impl Recipe {
 
     /// A parameter as it stands in the recipe.
     pub fn get(&self, part: &str, parameter: &str) -> Option<&str> {
-        let part = self.parts.iter().find(|p| p.name == part)?;
-        part.parameters.iter().find(|(name, _)| name == parameter).map(|(_, value)| value.as_str())
+        self.part(part)?.get(parameter)
+    }
+
+    /// A micro-protocol with the parameters that it is given.
+    pub fn part(&self, name: &str) -> Option<&Part> {
+        self.parts.iter().find(|part| part.name == name)
+    }
+
+    /// The parameters of a micro-protocol, typed; `None` if the recipe does not have it. Others in its table, as those
+    /// of a control law, are not looked at.
+    ///
+    /// # Errors
+    /// [`RecipeError::Value`] if a parameter cannot have the value that it is given.
+    pub fn configuration<C: Configuration>(&self) -> Result<Option<C>, RecipeError> {
+        let read = |part| Ok(Parameters::known(part, C::PARAMETERS, &self.source)?.read());
+        self.part(C::NAME).map(read).transpose()
     }
 
     /// Whether the recipe has this micro-protocol.
     pub fn has(&self, part: &str) -> bool {
-        self.parts.iter().any(|p| p.name == part)
+        self.part(part).is_some()
     }
 
     /// The recipe as TOML; reading it gives the same recipe.

@@ -3,7 +3,7 @@
 use haul_base::{Bytes, Rate, Span, UnitError};
 
 use super::text::place;
-use super::{Part, RecipeError};
+use super::{Configuration, ParameterType, Part, RecipeError};
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,19 +45,30 @@ pub struct ParameterSpec {
     pub help: &'static str,
 }
 
+/// A value that has been checked.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+pub enum ParameterValue {
+    /// Of [`ParameterKind::Rate`] or [`ParameterKind::RateIn`].
     Rate(Rate),
+    /// Of [`ParameterKind::Bytes`] or [`ParameterKind::BytesIn`].
     Bytes(Bytes),
+    /// Of [`ParameterKind::Span`] or [`ParameterKind::SpanIn`].
     Span(Span),
+    /// Of [`ParameterKind::Integer`].
     Integer(u64),
+    /// Of [`ParameterKind::Number`].
     Number(f64),
+    /// Of [`ParameterKind::Flag`].
     Flag(bool),
+    /// Of [`ParameterKind::Choice`]: which of its words.
+    Choice(usize),
+    /// Of [`ParameterKind::Text`].
     Text(String),
 }
 
 impl ParameterKind {
-    fn read(self, text: &str) -> Result<Value, String> {
+    fn read(self, text: &str) -> Result<ParameterValue, String> {
+        use ParameterValue as Value;
         match self {
             Self::Rate if text == "unlimited" => Ok(Value::Rate(Rate::MAX)),
             Self::Rate => match text.parse::<Rate>() {
@@ -78,8 +89,10 @@ impl ParameterKind {
                 _ => Err(format!("a number from {from} to {to} is wanted")),
             },
             Self::Flag => text.parse().map(Value::Flag).map_err(|_| "true or false is wanted".to_owned()),
-            Self::Choice(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
-            Self::Choice(words) => Err(format!("one of these is wanted: {}", words.join(", "))),
+            Self::Choice(words) => match words.iter().position(|&word| word == text) {
+                Some(at) => Ok(Value::Choice(at)),
+                None => Err(format!("one of these is wanted: {}", words.join(", "))),
+            },
             Self::Text => Ok(Value::Text(text.to_owned())),
         }
     }
@@ -118,22 +131,7 @@ impl std::fmt::Display for ParameterKind {
 /// The checked parameters of one micro-protocol, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Parameters {
-    values: Vec<(&'static str, Value)>,
-}
-
-macro_rules! getters {
-    ($($(#[$doc:meta])* $name:ident: $variant:ident -> $t:ty;)*) => {$(
-        $(#[$doc])*
-        ///
-        /// # Panics
-        /// If the registration does not declare a parameter of this name and kind.
-        pub fn $name(&self, name: &str) -> $t {
-            match self.value(name) {
-                Value::$variant(value) => *value,
-                other => panic!("parameter `{name}` is declared as {other:?}"),
-            }
-        }
-    )*};
+    values: Vec<(&'static str, ParameterValue)>,
 }
 
 impl Parameters {
@@ -154,9 +152,13 @@ impl Parameters {
                 allowed,
             });
         }
+        Self::known(part, specs, source)
+    }
+
+    /// The same, whatever else the recipe gives.
+    pub(super) fn known(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
         let values = specs.iter().map(|spec| {
-            let given = part.parameters.iter().find(|given| given.0 == spec.name);
-            let text = given.map_or(spec.default, |given| given.1.as_str());
+            let text = part.get(spec.name).unwrap_or(spec.default);
             let value = spec.kind.read(text).map_err(|allowed| RecipeError::Value {
                 place: place(source, &part.name, Some(spec.name)),
                 protocol: part.name.clone(),
@@ -169,34 +171,33 @@ impl Parameters {
         Ok(Self { values: values.collect::<Result<_, _>>()? })
     }
 
-    fn value(&self, name: &str) -> &Value {
-        let found = self.values.iter().find(|known| known.0 == name);
-        &found.unwrap_or_else(|| panic!("parameter `{name}` is not declared")).1
-    }
-
-    getters! {
-        /// The value of a rate.
-        rate: Rate -> Rate;
-        /// The value of a size.
-        bytes: Bytes -> Bytes;
-        /// The value of a time.
-        span: Span -> Span;
-        /// A whole number.
-        integer: Integer -> u64;
-        /// The value of a number.
-        number: Number -> f64;
-        /// Yes or no.
-        flag: Flag -> bool;
-    }
-
-    /// A text or one of several words.
+    /// These parameters, typed.
     ///
     /// # Panics
-    /// As the others.
-    pub fn text(&self, name: &str) -> &str {
-        match self.value(name) {
-            Value::Text(text) => text,
-            other => panic!("parameter `{name}` is declared as {other:?}"),
-        }
+    /// If they are those of something else.
+    pub fn read<C: Configuration>(&self) -> C {
+        C::read(self)
+    }
+
+    /// The defaults, for [`configuration!`](crate::configuration).
+    ///
+    /// # Panics
+    /// If a default is no value that the parameter may have.
+    #[doc(hidden)]
+    pub fn default_of<C: Configuration>() -> C {
+        let checked = Self::known(&Part::default(), C::PARAMETERS, "");
+        checked.unwrap_or_else(|error| panic!("a default of {}: {error}", C::NAME)).read()
+    }
+
+    /// One parameter, for [`configuration!`](crate::configuration).
+    ///
+    /// # Panics
+    /// If there is none of this name and type.
+    #[doc(hidden)]
+    pub fn value<T: ParameterType>(&self, name: &str) -> T {
+        let found = self.values.iter().find(|(known, _)| *known == name);
+        found
+            .and_then(|(_, value)| T::of(value))
+            .unwrap_or_else(|| panic!("no parameter `{name}` of this type is declared"))
     }
 }

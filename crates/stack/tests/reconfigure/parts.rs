@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{
-    Attribute, Batch, BatchEvent, Context, Declaration, Kind, MicroProtocol, Name, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup,
-    Stack, StackEvent,
+    Attribute, Batch, BatchEvent, Configuration, Context, Declaration, Kind, MicroProtocol, Name, Order,
+    Parameters, ProtocolStats, Recipe, Registration, Registry, Resolution, SendOptions, Setup, Stack,
+    StackEvent, configuration,
 };
 
 /// A message is a packet.
@@ -71,7 +71,7 @@ impl MicroProtocol for Knob {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        parameters.text("panics").clone_into(&mut self.panics);
+        self.panics = parameters.read::<KnobConfig>().panics;
         self.step("change");
         Ok(())
     }
@@ -115,39 +115,45 @@ pub(crate) struct Fuse;
 #[derive(Debug)]
 pub(crate) struct Cling;
 
-const KNOB: &[ParameterSpec] = &[
-    ParameterSpec { name: "at", kind: ParameterKind::Integer(0, 100), default: "0", help: "a number" },
-    ParameterSpec { name: "panics", kind: ParameterKind::Text, default: "never", help: "where it panics" },
-];
+mod shared {
+    haul_stack::parameter!(pub(super) panics: String = "never", "where it panics");
+}
+use shared::panics;
 
-/// As [`KNOB`], of an end that takes less.
-const NARROW: &[ParameterSpec] = &[
-    ParameterSpec { name: "at", kind: ParameterKind::Integer(0, 50), default: "0", help: "a number" },
-    KNOB[1],
-];
+configuration! {
+    /// Parameters of the knob.
+    pub(crate) struct KnobConfig: "knob" {
+        at: u32 in (0, 100) = "0", "a number";
+        panics: String = panics;
+    }
+}
 
-pub(crate) fn registry(parameters: &'static [ParameterSpec]) -> Arc<Registry> {
+configuration! {
+    /// As [`KnobConfig`], of an end that takes less.
+    pub(crate) struct NarrowConfig: "knob" {
+        at: u32 in (0, 50) = "0", "a number";
+        panics: String = panics;
+    }
+}
+
+pub(crate) fn registry<C: Configuration>() -> Arc<Registry> {
     let mut registry = Registry::empty();
     registry.register(Registration::new("whole", 1, "a message is a packet", |_, _| Ok(Box::new(Whole))));
     registry.register(Registration::new("extra", 1, "is there or is not", |_, _| Ok(Box::new(Extra))));
-    registry.register(Registration {
-        parameters,
-        ..Registration::new("knob", 1, "has a parameter", |parameters, setup| {
-            let is_lit = setup.take::<Fuse>().is_some();
-            let knob = Knob {
-                panics: if is_lit { "drop" } else { parameters.text("panics") }.to_owned(),
-                clings: setup.take::<Cling>().is_some(),
-            };
-            knob.step("build");
-            assert!(setup.take::<Boom>().is_none(), "I do not like this session");
-            Ok(Box::new(knob))
-        })
-    });
+    registry.register(Registration::of::<C>(1, "has a parameter", |parameters, setup| {
+        let KnobConfig { panics, .. } = parameters.read();
+        let is_lit = setup.take::<Fuse>().is_some();
+        let panics = if is_lit { "drop".to_owned() } else { panics };
+        let knob = Knob { panics, clings: setup.take::<Cling>().is_some() };
+        knob.step("build");
+        assert!(setup.take::<Boom>().is_none(), "I do not like this session");
+        Ok(Box::new(knob))
+    }));
     Arc::new(registry)
 }
 
 pub(crate) fn plain() -> Registry {
-    Registry::clone(&registry(KNOB))
+    Registry::clone(&registry::<KnobConfig>())
 }
 
 pub(crate) fn recipe() -> Recipe {
@@ -156,9 +162,7 @@ pub(crate) fn recipe() -> Recipe {
 
 /// With this number in the knob.
 pub(crate) fn at(number: u32) -> Recipe {
-    let mut recipe = recipe();
-    recipe.set("knob.at", &number.to_string()).unwrap();
-    recipe
+    Recipe::new("test").with("whole").with(KnobConfig { at: number, ..KnobConfig::default() })
 }
 
 /// Both ends; `a` has opened the session.
@@ -174,21 +178,22 @@ pub(crate) fn setup(initiator: bool) -> Setup {
 
 impl Pair {
     pub(crate) fn new() -> Self {
-        let make =
-            |initiator| Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup(initiator)).unwrap();
+        let make = |initiator| {
+            Stack::new(registry::<KnobConfig>().compile(&recipe(), 0).unwrap(), setup(initiator)).unwrap()
+        };
         Self { a: make(true), b: make(false), now: Time::ZERO }
     }
 
     /// `b` takes numbers up to 50 only.
     pub(crate) fn with_narrow_b() -> Self {
-        let b = Stack::new(registry(NARROW).compile(&recipe(), 0).unwrap(), setup(false)).unwrap();
+        let b = Stack::new(registry::<NarrowConfig>().compile(&recipe(), 0).unwrap(), setup(false)).unwrap();
         Self { b, ..Self::new() }
     }
 
     /// Something at `b` never comes to an end.
     pub(crate) fn with_clinging_b() -> Self {
         let setup = setup(false).provide(Cling);
-        let b = Stack::new(registry(KNOB).compile(&recipe(), 0).unwrap(), setup).unwrap();
+        let b = Stack::new(registry::<KnobConfig>().compile(&recipe(), 0).unwrap(), setup).unwrap();
         Self { b, ..Self::new() }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::{HaulUrl, Listener};
 use haul_wire::control::Fault;
+use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
 use super::display::{planned, row, show_counts, start};
@@ -131,9 +132,8 @@ impl Receiver {
 /// The same with the buffer of an untuned host, and a law below this ceiling that acts upon the verdict or does not.
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
-    let recipe = &mut context.settings.recipe;
-    recipe.set("rate_control.rate", &ceiling.exact()).map_err(fault::of)?;
-    recipe.set("rate_control.cause_aware", if acts { "true" } else { "false" }).map_err(fault::of)?;
+    let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);
+    context.settings.recipe.change(told).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;
     Ok(context)
 }

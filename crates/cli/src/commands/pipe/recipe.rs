@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use haul_wire::control::Fault;
+use haulage::config::{FixedRateConfig, RateControlConfig};
 use haulage::{Options, Recipe};
 
 use crate::config::{Origin, Setting};
@@ -46,7 +47,7 @@ fn of_messages(
     if session.crypto.is_some() {
         options.ciphers = ciphers(session.crypto);
     }
-    let mut recipe = with_law(session.recipe, &of_session);
+    let mut recipe = with_law(session.recipe, &of_session)?;
     // What goes into a pipe comes out in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
@@ -61,15 +62,16 @@ fn of_messages(
 
 /// The recipe, with the control law that was asked for on the command line in place of a fixed rate, which becomes the
 /// ceiling.
-fn with_law(recipe: Recipe, of_session: &[Setting]) -> Recipe {
+fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
     let names_law = |set: &&Setting| is_typed(set) && session_key(&set.assignment.key) == "controller";
-    let Some(law) = of_session.iter().rfind(names_law).filter(|_| recipe.has("fixed_rate")) else {
-        return recipe;
+    let Some(law) = of_session.iter().rfind(names_law) else { return Ok(recipe) };
+    let Some(FixedRateConfig { rate, .. }) = recipe.configuration().map_err(fault::of)? else {
+        return Ok(recipe);
     };
-    let ceiling = recipe.get("fixed_rate", "rate").unwrap_or("unlimited").to_owned();
     let recipe = recipe.without("fixed_rate");
     let recipe = if recipe.has("receiver_report") { recipe } else { recipe.with("receiver_report") };
-    recipe.with_parameters("rate_control", &[("controller", &law.assignment.value), ("rate", &ceiling)])
+    let controller = law.assignment.value.clone();
+    Ok(recipe.with(RateControlConfig { controller, rate, ..RateControlConfig::default() }))
 }
 
 /// Sets what the recipe has. What it does not have is refused on the command line; from elsewhere it is for other

@@ -7,6 +7,7 @@ use haul_base::Bytes;
 use haul_wire::control::Fault;
 use haul_wire::stream_frame::MESSAGE_HEADER;
 use haulage::Recipe;
+use haulage::config::FixedSizeConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault;
@@ -132,14 +133,10 @@ pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
 
 /// The longest message that a recipe carries.
 fn longest_message(recipe: &Recipe) -> Bytes {
-    let (part, parameter) = ("fixed_size", "max_message");
-    let registry = haulage::registry();
-    let spec = registry.get(part).and_then(|known| known.parameters.iter().find(|p| p.name == parameter));
-    let text = recipe.get(part, parameter).or(spec.map(|spec| spec.default));
     let header = if recipe.has("streams") { MESSAGE_HEADER as u64 } else { 0 };
     // A recipe that is wrong is refused by whoever runs it, in better words.
-    let longest =
-        text.and_then(|text| text.parse::<Bytes>().ok()).and_then(|size| size.0.checked_sub(header));
+    let size = recipe.configuration::<FixedSizeConfig>().map(Option::unwrap_or_default).ok();
+    let longest = size.and_then(|size| size.max_message.0.checked_sub(header));
     longest.filter(|&size| size > 0).map_or(Bytes(u64::MAX), Bytes)
 }
 

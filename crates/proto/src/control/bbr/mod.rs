@@ -45,21 +45,32 @@ mod tests;
 mod trial;
 
 use haul_base::{Rate, Span, Time};
-use haul_stack::Parameters;
+
+use haul_stack::Configuration as _;
 
 use super::{
-    ControllerConfig, FeedbackSample, Limits, MIN_RATE, Permit, RateController, RateState, SentBatch,
-    burst_for, short_burst_for,
+    ControllerConfig, FeedbackSample, LawRegistration, Limits, MIN_RATE, Permit, RateController, RateState,
+    SentBatch, burst_for, short_burst_for,
 };
 use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
 use history::{History, Mark};
 use loss::{LossCounts, LossRule};
 use model::{Aggregation, Plateau, ShortTerm, TwoSlotMax, volume};
-pub(super) use parameters::LAW;
+pub use parameters::BbrConfig;
 use phase::{Phase, STARTUP_PACING};
 use round_trip::RoundTrip;
 use state::{Acks, Counts, Cycle, Pauses, PolicerSearch, Rounds, RttProbe, Settings};
+
+/// The line of the registry.
+pub(super) static LAW: LawRegistration = LawRegistration {
+    name: "bbr",
+    version: 1,
+    summary: "sends at the bandwidth that the path has shown, and probes for more and for its least round trip",
+    source: "BBR, version 3 (draft-ietf-ccwg-bbr)",
+    parameters: BbrConfig::PARAMETERS,
+    build: |parameters, config| Ok(Box::new(Bbr::new(&parameters.read(), config))),
+};
 
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;
@@ -135,7 +146,7 @@ pub(super) struct Bbr {
 }
 
 impl Bbr {
-    fn new(parameters: &Parameters, config: &ControllerConfig) -> Self {
+    fn new(parameters: &BbrConfig, config: &ControllerConfig) -> Self {
         let datagram = 1_472;
         let settings = Settings::new(parameters, config, datagram);
         let initial_window = settings.initial_window;
@@ -144,12 +155,12 @@ impl Bbr {
             initial_rtt: config.initial_rtt.max(Span::from_micros(1)),
             interval: config.feedback_interval,
             phase: Phase::Startup,
-            cycle: Cycle::new(parameters.span("probe_wait")),
+            cycle: Cycle::new(parameters.probe_wait),
             history: History::default(),
-            loss: LossRule::new(parameters.number("loss_threshold"), parameters.number("tolerates")),
+            loss: LossRule::new(parameters.loss_threshold, parameters.tolerates),
             policer: PolicerSearch::default(),
             short_bursts_until: Time::ZERO,
-            round_trip: RoundTrip::new(parameters.span("probe_rtt_interval")),
+            round_trip: RoundTrip::new(parameters.probe_rtt_interval),
             max_bandwidth: TwoSlotMax::default(),
             short_term: ShortTerm::default(),
             long_term: None,

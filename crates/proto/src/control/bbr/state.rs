@@ -1,11 +1,10 @@
 //! The law's state besides its models of the path, in groups.
 
 use haul_base::{Rate, Rng, Span, Time};
-use haul_stack::Parameters;
 
 use super::loss::LossCounts;
+use super::parameters::BbrConfig;
 use crate::control::ControllerConfig;
-use crate::control::window::INITIAL_WINDOW;
 
 /// What the recipe and the session set.
 #[derive(Debug)]
@@ -143,13 +142,13 @@ pub(super) struct RttProbe {
 }
 
 impl Settings {
-    pub(super) fn new(parameters: &Parameters, config: &ControllerConfig, datagram: u64) -> Self {
+    pub(super) fn new(parameters: &BbrConfig, config: &ControllerConfig, datagram: u64) -> Self {
         Self {
             ceiling: config.ceiling.unwrap_or(Rate::MAX),
-            beta: parameters.number("beta"),
-            headroom: parameters.number("headroom"),
-            rtt_rise: parameters.number("rtt_rise"),
-            initial_window: parameters.integer(INITIAL_WINDOW.name) * datagram,
+            beta: parameters.beta,
+            headroom: parameters.headroom,
+            rtt_rise: parameters.rtt_rise,
+            initial_window: parameters.initial_window * datagram,
         }
     }
 }

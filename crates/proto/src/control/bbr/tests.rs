@@ -2,7 +2,7 @@
 
 use haul_base::{Rate, Span, Time};
 
-use super::{Bbr, LAW};
+use super::{Bbr, BbrConfig};
 use crate::control::testing::{
     GOOD, Harness, Loss, PathModel, built, config, measure_together, run_scenario, scenarios,
 };
@@ -192,7 +192,7 @@ fn an_outage_is_no_statement_about_the_path_after_it() {
 fn it_takes_over_the_rate_of_the_law_before_and_cruises() {
     let mut rtt = RttEstimator::new(ms(40));
     rtt.on_sample(Time::ZERO, ms(40));
-    let mut law = Bbr::new(&LAW.parameters(&[]).unwrap(), &config(None));
+    let mut law = Bbr::new(&BbrConfig::default(), &config(None));
     law.take_over(Rate::from_mbps(80), &rtt);
     let Permit::Go(limits) = law.permit() else { panic!("it goes") };
     assert_eq!((law.state().phase, limits.rate), ("cruise", Rate::from_mbps(80)));

@@ -10,8 +10,8 @@ use std::any::Any;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    PATH_ANSWERED, ParameterKind, ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Resolution,
-    SharedValue, U48,
+    PATH_ANSWERED, Parameters, ProtocolStats, RENUMBERED, Resolution, SharedValue, U48, configuration,
+    parameter,
 };
 
 use self::receiving::{Attributes, Next, Receiving, When};
@@ -26,19 +26,26 @@ use super::stats::AckStats;
 /// Name of the timer of an acknowledgement that waits for more to acknowledge.
 const DELAYED: u8 = 1;
 
-/// Parameters that both have.
-pub(super) const GRANULARITY: ParameterSpec = ParameterSpec {
-    name: "granularity",
-    kind: ParameterKind::Span,
-    default: "500us",
-    help: "least distance of the timeout to the mean round trip",
-};
-pub(super) const LINEAR: ParameterSpec = ParameterSpec {
-    name: "linear",
-    kind: ParameterKind::Integer(1, 1_000),
-    default: "6",
-    help: "timeouts of a segment before they begin to double",
-};
+parameter!(granularity: Span = "500us", "least distance of the timeout to the mean round trip");
+parameter!(linear: u16 in (1, 1_000) = "6", "timeouts of a segment before they begin to double");
+
+configuration! {
+    /// Parameters of `positive_ack`.
+    pub struct PositiveAckConfig: "positive_ack" {
+        granularity: Span = granularity;
+        linear: u16 = linear;
+    }
+}
+
+configuration! {
+    /// Parameters of `cumulative_ack`.
+    pub struct CumulativeAckConfig: "cumulative_ack" {
+        packets: u32 in (1, 1_000_000) = "2", "segments that one acknowledgement may wait for";
+        delay: Span = "10ms", "how long an acknowledgement may wait for more";
+        granularity: Span = granularity;
+        linear: u16 = linear;
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Declared {
@@ -123,14 +130,13 @@ impl Acknowledging {
 }
 
 fn read(is_delayed: bool, parameters: &Parameters) -> (When, Policy) {
-    let mut when = When::AtOnce;
-    let mut delay = Span::ZERO;
     if is_delayed {
-        delay = parameters.span("delay");
-        when = When::Every { packets: parameters.integer("packets") as u32, delay };
+        let CumulativeAckConfig { packets, delay, granularity, linear } = parameters.read();
+        (When::Every { packets, delay }, Policy { granularity, linear, delay, oldest_only: true })
+    } else {
+        let PositiveAckConfig { granularity, linear } = parameters.read();
+        (When::AtOnce, Policy { granularity, linear, delay: Span::ZERO, oldest_only: false })
     }
-    let (granularity, linear) = (parameters.span("granularity"), parameters.integer("linear") as u16);
-    (when, Policy { granularity, linear, delay, oldest_only: is_delayed })
 }
 
 impl MicroProtocol for Acknowledging {

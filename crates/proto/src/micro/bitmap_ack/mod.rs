@@ -25,7 +25,7 @@ use std::any::Any;
 use haul_base::{Span, Time};
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup,
+    Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, Setup, choice, configuration,
 };
 
 use super::attributes::SENT_AT;
@@ -34,11 +34,9 @@ use super::stats::BitmapAckStats;
 use crate::control::LONGEST_HOLD;
 use packets::{FEEDBACK, PAUSE, REPORT_INTERVAL, ROUND};
 use receiver::Receiver;
-use report::When;
+pub use report::When;
 use sender::{ROUND_TIMER, Sender};
 
-/// Least and longest time between two reports that a peer may ask for.
-const INTERVALS: (Span, Span) = (Span::from_micros(100), Span::from_secs(1));
 /// The timer of the next report.
 const REPORT_TIMER: u8 = 0;
 
@@ -56,11 +54,14 @@ struct BitmapAck {
     receiver: Receiver,
 }
 
-/// What reports go over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Over {
-    Udp,
-    Control,
+choice! {
+    /// What reports go over.
+    pub enum Over {
+        /// UDP.
+        Udp = "udp",
+        /// The control channel (TCP).
+        Control = "control",
+    }
 }
 
 /// Pauses that the receiver asks for. One that is lost or overtaken by a newer one is no more: it was for then.
@@ -74,53 +75,41 @@ struct Pauses {
     newest: Option<u64>,
 }
 
+configuration! {
+    /// Parameters of `bitmap_ack`.
+    pub struct BitmapAckConfig: "bitmap_ack" {
+        when: When = "interval",
+            "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
+             end of each segment of 10,000 packets, chunk or round";
+        over: Over = "udp", "whether reports go over UDP or over the control channel (TCP)";
+        interval: Span in (Span::from_micros(100), Span::from_secs(1)) = "2ms",
+            "least time between reports; the sender may ask for more";
+    }
+}
+
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "when",
-                kind: ParameterKind::Choice(When::NAMES),
-                default: "interval",
-                help: "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
-                       end of each segment of 10,000 packets, chunk or round",
-            },
-            ParameterSpec {
-                name: "over",
-                kind: ParameterKind::Choice(&["udp", "control"]),
-                default: "udp",
-                help: "whether reports go over UDP or over the control channel (TCP)",
-            },
-            ParameterSpec {
-                name: "interval",
-                kind: ParameterKind::SpanIn(INTERVALS.0, INTERVALS.1),
-                default: "2ms",
-                help: "least time between reports; the sender may ask for more",
-            },
-        ],
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "both say what has arrived"),
             ("negative_ack", "both say what has arrived"),
             ("cumulative_ack", "both say what has arrived"),
         ],
-        ..Registration::new("bitmap_ack", 4, "reports what has arrived as bitmaps", |parameters, setup| {
-            Ok(Box::new(build(parameters, setup)))
-        })
+        ..Registration::of::<BitmapAckConfig>(
+            4,
+            "reports what has arrived as bitmaps",
+            |parameters, setup| Ok(Box::new(build(&parameters.read(), setup))),
+        )
     }
 }
 
-fn build(parameters: &Parameters, setup: &mut Setup) -> BitmapAck {
-    let interval = parameters.span("interval");
-    let (when, over) = (When::named(parameters.text("when")), over(parameters));
+fn build(config: &BitmapAckConfig, setup: &mut Setup) -> BitmapAck {
+    let &BitmapAckConfig { when, over, interval } = config;
     let receiver = Receiver::new(setup.now, when, interval);
     let sender = Sender::new(setup, when, interval);
     let (pauses, messages) = (None, 0);
     BitmapAck { interval, when, over, pauses, messages, sent_at: None, sender, receiver }
-}
-
-fn over(parameters: &Parameters) -> Over {
-    if parameters.text("over") == "control" { Over::Control } else { Over::Udp }
 }
 
 impl BitmapAck {
@@ -314,12 +303,12 @@ impl MicroProtocol for BitmapAck {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let (when, over) = (When::named(parameters.text("when")), over(parameters));
+        let BitmapAckConfig { when, over, interval } = parameters.read();
         if (when, over) != (self.when, self.over) {
             let fixed = "when it reports, and over what, does not change in the life of a session";
             return Err(fixed.to_owned());
         }
-        self.interval = parameters.span("interval");
+        self.interval = interval;
         self.receiver.set_interval(self.interval);
         self.sender.set_interval(self.interval, context);
         Ok(())

@@ -3,6 +3,7 @@
 //! Every statement is about the state at the time of sending, so a lost feedback packet costs nothing: the
 //! next one says it again. Segments that changed come first; of the others a few are repeated in turn.
 
+use haul_stack::choice;
 use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
@@ -90,36 +91,23 @@ enum Urgency {
     Asked,
 }
 
-/// When the receiver says what has arrived. Counters and the limit come at intervals in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// While data arrives, as often as the interval says, and earlier when packets are missing.
-    Interval,
-    /// While data arrives, at the interval that the control law wants, and never earlier.
-    Law,
-    /// When the sender asks: after each segment of 10,000 packets, and when it has nothing more to send.
-    Segment,
-    /// When the sender asks: after each chunk of the object, and when it has nothing more to send.
-    Chunk,
-    /// When the sender asks: when it has nothing more to send, which ends a round.
-    Round,
+choice! {
+    /// When the receiver says what has arrived. Counters and the limit come at intervals in any case.
+    pub enum When {
+        /// While data arrives, as often as the interval says, and earlier when packets are missing.
+        Interval = "interval",
+        /// While data arrives, at the interval that the control law wants, and never earlier.
+        Law = "law",
+        /// When the sender asks: after each segment of 10,000 packets, and when it has nothing more to send.
+        Segment = "segment",
+        /// When the sender asks: after each chunk of the object, and when it has nothing more to send.
+        Chunk = "chunk",
+        /// When the sender asks: when it has nothing more to send, which ends a round.
+        Round = "round",
+    }
 }
 
 impl When {
-    /// The names in a recipe.
-    pub(super) const NAMES: &[&str] = &["interval", "law", "segment", "chunk", "round"];
-
-    /// The one of this name; [`When::Interval`] for any other.
-    pub(super) fn named(name: &str) -> Self {
-        match name {
-            "law" => Self::Law,
-            "segment" => Self::Segment,
-            "chunk" => Self::Chunk,
-            "round" => Self::Round,
-            _ => Self::Interval,
-        }
-    }
-
     /// Whether the receiver says what has arrived only if the sender asks.
     pub(super) fn is_asked(self) -> bool {
         matches!(self, Self::Segment | Self::Chunk | Self::Round)

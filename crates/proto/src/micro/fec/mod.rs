@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use haul_base::Span;
 use haul_stack::{
     Attribute, Batch, BatchEvent, Buffer, Context, Declaration, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT,
+    Parameters, ProtocolStats, Registration, Resolution, SEND_PERMIT, configuration,
 };
 use reed_solomon_simd::ReedSolomonEncoder;
 
@@ -62,34 +62,24 @@ impl std::fmt::Debug for Sending {
     }
 }
 
+configuration! {
+    /// Parameters of `fec`.
+    pub struct FecConfig: "fec" {
+        data: usize in (1, 128) = "20", "data packets of a block";
+        repair: usize in (1, 64) = "2", "repair packets of a block";
+        delay: Span = "5ms", "age at which a block is closed";
+    }
+}
+
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "data",
-                kind: ParameterKind::Integer(1, 128),
-                default: "20",
-                help: "data packets of a block",
-            },
-            ParameterSpec {
-                name: "repair",
-                kind: ParameterKind::Integer(1, 64),
-                default: "2",
-                help: "repair packets of a block",
-            },
-            ParameterSpec {
-                name: "delay",
-                kind: ParameterKind::Span,
-                default: "5ms",
-                help: "age at which a block is closed",
-            },
-        ],
         needs: &[&["sequenced_segment"]],
-        ..Registration::new("fec", 1, "repairs losses without a round trip", |parameters, _| {
+        ..Registration::of::<FecConfig>(1, "repairs losses without a round trip", |parameters, _| {
+            let FecConfig { data, repair, delay } = parameters.read();
             Ok(Box::new(Fec {
-                data: parameters.integer("data") as usize,
-                repair: parameters.integer("repair") as usize,
-                delay: parameters.span("delay"),
+                data,
+                repair,
+                delay,
                 attribute: None,
                 sending: Sending::default(),
                 blocks: Blocks::default(),
@@ -266,13 +256,13 @@ impl MicroProtocol for Fec {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        if parameters.integer("data") as usize != self.data {
+        let FecConfig { data, repair, delay } = parameters.read();
+        if data != self.data {
             return Err(
                 "the size of blocks cannot be changed while running, only repair and delay".to_owned()
             );
         }
-        self.repair = parameters.integer("repair") as usize;
-        self.delay = parameters.span("delay");
+        (self.repair, self.delay) = (repair, delay);
         if self.sending.left > 0 {
             context.set_timer(0, context.now() + self.delay);
         }
@@ -294,15 +284,15 @@ mod tests {
     use haul_stack::{Recipe, SendOptions};
     use proptest::prelude::*;
 
+    use crate::config::FecConfig;
     use crate::micro::stats::FecStats;
     use crate::micro::testing::{Pair, Path, T0, receive, stats};
 
     fn recipe(data: usize, repair: usize) -> Recipe {
-        let numbers = (data.to_string(), repair.to_string());
         Recipe::new("x")
             .with("fixed_size")
             .with("sequenced_segment")
-            .with_parameters("fec", &[("data", &numbers.0), ("repair", &numbers.1)])
+            .with(FecConfig { data, repair, ..FecConfig::default() })
             .with("seal")
     }
 

@@ -1,8 +1,9 @@
-use haul_base::{Machine, Rng, Span, Time};
+use haul_base::{Bytes, Machine, Rng, Span, Time};
 use haul_stack::{MessageSource, Recipe, SendError, SendOptions, Stack};
 use proptest::prelude::*;
 
 use super::segment_size;
+use crate::config::{FixedSizeConfig, RetransmitConfig};
 use crate::micro::stats::FixedSizeStats;
 use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, stats};
 
@@ -162,15 +163,15 @@ fn halfway(recipe: &Recipe, len: usize) -> (Pair, Vec<u8>) {
     (pair, message)
 }
 
-fn limited(max_message: &str) -> Recipe {
-    let base = Recipe::new("test").with_parameters("fixed_size", &[("max_message", max_message)]);
+fn limited(max_message: Bytes) -> Recipe {
+    let base = Recipe::new("test").with(FixedSizeConfig { max_message, ..FixedSizeConfig::default() });
     base.with("sequenced_segment").with("retransmit").with("positive_ack")
 }
 
 #[test]
 fn a_receiver_that_takes_shorter_messages_from_now_on_finishes_what_has_begun() {
-    let (mut pair, message) = halfway(&limited("64KiB"), 40_000);
-    let mut shorter = limited("1KiB");
+    let (mut pair, message) = halfway(&limited(Bytes(64 << 10)), 40_000);
+    let mut shorter = limited(Bytes(1 << 10));
     shorter.set("fixed_size.reassembly", "1KiB").unwrap();
     pair.b.reconfigure(T0, &shorter).unwrap();
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
@@ -181,8 +182,8 @@ fn a_receiver_that_takes_shorter_messages_from_now_on_finishes_what_has_begun() 
 
 #[test]
 fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
-    let mut pair = Pair::new(&limited("1KiB"));
-    pair.a.reconfigure(T0, &limited("64KiB")).unwrap();
+    let mut pair = Pair::new(&limited(Bytes(1 << 10)));
+    pair.a.reconfigure(T0, &limited(Bytes(64 << 10))).unwrap();
     let message = body(2, 60_000);
     pair.a.send(T0, &message, SendOptions::default()).unwrap();
     // The word of the change is lost.
@@ -196,9 +197,9 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
 #[test]
 fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
     let recipe = Recipe::new("test")
-        .with_parameters("fixed_size", &[("max_message", "8KiB"), ("reassembly", "32KiB")])
+        .with(FixedSizeConfig { max_message: Bytes(8 << 10), reassembly: Bytes(32 << 10) })
         .with("sequenced_segment")
-        .with_parameters("retransmit", &[("attempts", "2")])
+        .with(RetransmitConfig { attempts: 2, ..RetransmitConfig::default() })
         .with("positive_ack");
     let mut pair = Pair::new(&recipe);
     let mut now = T0;

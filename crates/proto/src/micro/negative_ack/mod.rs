@@ -18,13 +18,13 @@ use std::any::Any;
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order,
-    ParameterKind, ParameterSpec, Parameters, ProtocolStats, RENUMBERED, Registration, Resolution,
-    SEND_PERMIT, SharedValue, U48,
+    Parameters, ProtocolStats, RENUMBERED, Registration, Resolution, SEND_PERMIT, SharedValue, U48,
 };
 
 use self::receiving::Receiving;
 use self::sending::{Bindings, Sending};
-use self::timing::{CONFIRM, GAP, Limits, SILENCE};
+pub use self::timing::NegativeAckConfig;
+use self::timing::{CONFIRM, GAP, SILENCE};
 use self::wire::Word;
 use super::arrived::Arrived;
 use super::attributes::SEQUENCE;
@@ -36,39 +36,18 @@ const NACK: Kind = Kind(9);
 
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "silence",
-                kind: ParameterKind::Span,
-                default: "5s",
-                help: "time without a packet after which the receiver asks",
-            },
-            ParameterSpec {
-                name: "reordering",
-                kind: ParameterKind::Span,
-                default: "5ms",
-                help: "how long a gap stays unreported",
-            },
-            ParameterSpec {
-                name: "retention",
-                kind: ParameterKind::Span,
-                default: "120s",
-                help: "how long the sender keeps segments; at least 8 times `silence`",
-            },
-        ],
         needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "either what has come is said, or what is missing"),
             ("cumulative_ack", "either what has come is said, or what is missing"),
             ("bitmap_ack", "either what has come is said, or what is missing"),
         ],
-        ..Registration::new(
-            "negative_ack",
+        ..Registration::of::<NegativeAckConfig>(
             1,
             "says only what is missing, or that nothing has come for a while",
             |parameters, _| {
                 Ok(Box::new(NegativeAck {
-                    limits: Limits::read(parameters)?,
+                    limits: NegativeAckConfig::checked(parameters)?,
                     receiving: Receiving::default(),
                     sending: Sending::default(),
                     declared: None,
@@ -97,7 +76,7 @@ struct Wants {
 
 #[derive(Debug)]
 struct NegativeAck {
-    limits: Limits,
+    limits: NegativeAckConfig,
     receiving: Receiving,
     sending: Sending,
     declared: Option<Declared>,
@@ -211,7 +190,7 @@ impl MicroProtocol for NegativeAck {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.limits = Limits::read(parameters)?;
+        self.limits = NegativeAckConfig::checked(parameters)?;
         Ok(())
     }
 

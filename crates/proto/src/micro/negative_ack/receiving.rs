@@ -3,7 +3,7 @@
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
 
-use super::timing::{GAP, Limits, SILENCE, repeat_after};
+use super::timing::{GAP, NegativeAckConfig, SILENCE, repeat_after};
 use super::wire::{FIXED, Holdings, Report};
 use crate::micro::arrived::Arrived;
 use crate::micro::stretches::{self, MOST_BYTES};
@@ -33,7 +33,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     /// From now on something is expected.
-    pub(super) fn listen(&mut self, limits: &Limits, context: &mut Context<'_>) {
+    pub(super) fn listen(&mut self, limits: &NegativeAckConfig, context: &mut Context<'_>) {
         if self.heard.replace(context.now()).is_none() {
             context.set_timer(SILENCE, context.now() + limits.silence);
         }
@@ -44,7 +44,7 @@ impl Receiving {
         batch: &Batch<'_>,
         sequence: Attribute<U48>,
         shared: SharedValue<Arrived>,
-        limits: &Limits,
+        limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) {
         let arrived = context.shared(shared);
@@ -87,7 +87,7 @@ impl Receiving {
     pub(super) fn on_gap(
         &mut self,
         shared: SharedValue<Arrived>,
-        limits: &Limits,
+        limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
         let arrived = context.shared(shared);
@@ -104,7 +104,7 @@ impl Receiving {
     }
 
     /// Time has passed; whether nothing has come in it, which is then to be reported.
-    pub(super) fn on_silence(&mut self, limits: &Limits, context: &mut Context<'_>) -> bool {
+    pub(super) fn on_silence(&mut self, limits: &NegativeAckConfig, context: &mut Context<'_>) -> bool {
         let Some(heard) = self.heard else { return false };
         let interval = self.interval(limits);
         let due = heard + interval;
@@ -123,7 +123,7 @@ impl Receiving {
         true
     }
 
-    fn interval(&self, limits: &Limits) -> Span {
+    fn interval(&self, limits: &NegativeAckConfig) -> Span {
         let longest = (limits.retention / RETENTION_SHARE).max(limits.silence);
         (limits.silence * (1 << self.doublings.min(20))).min(longest)
     }
@@ -133,7 +133,7 @@ impl Receiving {
         &mut self,
         holdings: &Holdings,
         shared: SharedValue<Arrived>,
-        limits: &Limits,
+        limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
         self.listen(limits, context);

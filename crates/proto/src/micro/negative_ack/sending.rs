@@ -3,7 +3,7 @@
 use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
 
-use super::timing::{CONFIRM, FORGET, Limits, repeat_after};
+use super::timing::{CONFIRM, FORGET, NegativeAckConfig, repeat_after};
 use super::wire::{Holdings, Report, STATE_LEN};
 use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
@@ -71,7 +71,13 @@ impl Sending {
     }
 
     /// Segments have left.
-    pub(super) fn sent(&mut self, next: u64, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
+    pub(super) fn sent(
+        &mut self,
+        next: u64,
+        bindings: Bindings,
+        limits: &NegativeAckConfig,
+        context: &mut Context<'_>,
+    ) {
         self.next = self.next.max(next);
         if !self.running.forget {
             self.running.forget = true;
@@ -100,7 +106,7 @@ impl Sending {
     pub(super) fn on_confirm(
         &mut self,
         bindings: Bindings,
-        limits: &Limits,
+        limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
         self.running.confirm = self.needs_confirmation(bindings, context);
@@ -115,7 +121,12 @@ impl Sending {
 
     /// Drops segments that were not reported missing for the retention time. Later segments would have shown the
     /// receiver the gap; if there are none, the receiver is asked.
-    pub(super) fn on_forget(&mut self, bindings: Bindings, limits: &Limits, context: &mut Context<'_>) {
+    pub(super) fn on_forget(
+        &mut self,
+        bindings: Bindings,
+        limits: &NegativeAckConfig,
+        context: &mut Context<'_>,
+    ) {
         let now = context.now();
         let scoreboard = context.shared(bindings.scoreboard);
         let newest = scoreboard.next().checked_sub(1).and_then(|newest| scoreboard.get(newest));

@@ -1,7 +1,7 @@
 //! Two stacks and a bad path, without delay.
 
 use haul_base::{Machine, Rng, Span, Time};
-use haul_stack::{PACKET_HEADER_LEN, Recipe, SendOptions, Stack, StackEvent};
+use haul_stack::{PACKET_HEADER_LEN, Part, Recipe, SendOptions, Stack, StackEvent};
 use proptest::prelude::*;
 
 use super::NACK;
@@ -14,8 +14,8 @@ fn recipe(window: &str, nack: &[(&str, &str)]) -> Recipe {
         .with("fixed_size")
         .with("transport_driver")
         .with("sequenced_segment")
-        .with_parameters("retransmit", &[("window", window)])
-        .with_parameters("negative_ack", nack)
+        .with(Part::new("retransmit", &[("window", window)]))
+        .with(Part::new("negative_ack", nack))
         .with("seal")
 }
 

@@ -1,7 +1,7 @@
 //! The times of both halves: parameters, timers, repetition.
 
 use haul_base::Span;
-use haul_stack::{Context, Parameters};
+use haul_stack::{Context, Parameters, configuration};
 
 /// Names of the timers.
 pub(super) const GAP: u8 = 0;
@@ -14,21 +14,19 @@ const SHORTEST_REPEAT: Span = Span::from_millis(10);
 /// So many reports of silence must fit the time for which segments are kept.
 const LEAST_REPORTS: u64 = 8;
 
-/// The recipe's parameters for the timing of reports.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) silence: Span,
-    pub(super) reordering: Span,
-    pub(super) retention: Span,
+configuration! {
+    /// Parameters of `negative_ack`.
+    #[derive(Copy)]
+    pub struct NegativeAckConfig: "negative_ack" {
+        silence: Span = "5s", "time without a packet after which the receiver asks";
+        reordering: Span = "5ms", "how long a gap stays unreported";
+        retention: Span = "120s", "how long the sender keeps segments; at least 8 times `silence`";
+    }
 }
 
-impl Limits {
-    pub(super) fn read(parameters: &Parameters) -> Result<Self, String> {
-        let limits = Self {
-            silence: parameters.span("silence"),
-            reordering: parameters.span("reordering"),
-            retention: parameters.span("retention"),
-        };
+impl NegativeAckConfig {
+    pub(super) fn checked(parameters: &Parameters) -> Result<Self, String> {
+        let limits: Self = parameters.read();
         if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
             return Err(format!(
                 "retention must be at least {LEAST_REPORTS} times silence, and that more than nothing"

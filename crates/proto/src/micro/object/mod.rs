@@ -11,19 +11,18 @@ use std::any::Any;
 
 use haul_base::{Bytes, Time};
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution, Setup,
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, Setup, choice, configuration,
 };
 use haul_wire::packet::MAX_OFFSET;
 
 use super::attributes::OFFSET;
 use super::stats::ObjectStats;
 use super::turns::Turns;
-use receiver::{Gaps, ObjectReceiver};
+pub use receiver::Gaps;
+use receiver::ObjectReceiver;
 use sender::ObjectSender;
 
-/// Least and largest chunk: the whole object at most.
-const CHUNKS: (Bytes, Bytes) = (Bytes(1), Bytes(MAX_OFFSET));
 /// A part of a segment that was sent whole before, and no longer fits the path.
 pub(crate) const DATA_PART: Kind = Kind(7);
 
@@ -38,78 +37,56 @@ struct Object {
     now: Time,
     gaps: Gaps,
     /// The reader and the writer of files go by it.
-    disk: Disk,
+    disk: DiskAccess,
     turns: Turns,
     sender: ObjectSender,
     receiver: ObjectReceiver,
 }
 
+choice! {
+    /// How the programs at both ends move the object between memory and disk.
+    pub enum DiskAccess {
+        /// As bytes come.
+        Stream = "stream",
+        /// A chunk with one call.
+        Chunk = "chunk",
+    }
+}
+
+configuration! {
+    /// Parameters of `object`.
+    pub struct ObjectConfig: "object" {
+        chunk: Bytes in (Bytes(1), Bytes(MAX_OFFSET)) = "100MB", "the object is cut at multiples of this size";
+        disk: DiskAccess = "stream",
+            "files are read 128 KiB at a time and written as bytes come (`stream`), or a chunk, or a file's part of \
+             one, with one call (`chunk`); a chunk above 100 MB in equal parts";
+        first_limit: Bytes = "64MiB", "bytes sent before the receiver raises the limit";
+        gaps: Gaps = "held",
+            "whether the receiver keeps room for what is missing (`held`), or lets the sender go on as if it had come \
+             (`free`), for rounds over a whole set";
+    }
+}
+
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: &[
-            ParameterSpec {
-                name: "chunk",
-                kind: ParameterKind::BytesIn(CHUNKS.0, CHUNKS.1),
-                default: "100MB",
-                help: "the object is cut at multiples of this size",
-            },
-            ParameterSpec {
-                name: "disk",
-                kind: ParameterKind::Choice(&["stream", "chunk"]),
-                default: "stream",
-                help: "files are read 128 KiB at a time and written as bytes come (`stream`), or a chunk, or a file's part of \
-                       one, with one call (`chunk`); a chunk above 100 MB in equal parts",
-            },
-            ParameterSpec {
-                name: "first_limit",
-                kind: ParameterKind::Bytes,
-                default: "64MiB",
-                help: "bytes sent before the receiver raises the limit",
-            },
-            ParameterSpec {
-                name: "gaps",
-                kind: ParameterKind::Choice(&["held", "free"]),
-                default: "held",
-                help: "whether the receiver keeps room for what is missing (`held`), or lets the sender go on as if it had come \
-                       (`free`), for rounds over a whole set",
-            },
-        ],
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
         conflicts: &[("fixed_size", "a stack carries an object or messages")],
-        ..Registration::new("object", 1, "cuts an object into segments and puts it together", build)
+        ..Registration::of::<ObjectConfig>(1, "cuts an object into segments and puts it together", build)
     }
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
-    let sender = ObjectSender::new(parameters.bytes("chunk").0, parameters.bytes("first_limit").0);
-    let gaps = gaps(parameters);
+    let ObjectConfig { chunk, disk, first_limit, gaps } = parameters.read();
+    let sender = ObjectSender::new(chunk.0, first_limit.0);
     let receiver = ObjectReceiver::new(gaps);
-    let disk = disk(parameters);
-    if disk == Disk::Chunk && gaps == Gaps::Free {
+    if disk == DiskAccess::Chunk && gaps == Gaps::Free {
         return Err(
             "`disk = \"chunk\"` needs `gaps = \"held\"`: else no chunk has to be whole before the next ones"
                 .to_owned(),
         );
     }
     Ok(Box::new(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver }))
-}
-
-fn gaps(parameters: &Parameters) -> Gaps {
-    if parameters.text("gaps") == "free" { Gaps::Free } else { Gaps::Held }
-}
-
-/// How the programs at both ends move the object between memory and disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disk {
-    /// As bytes come.
-    Stream,
-    /// A chunk with one call.
-    Chunk,
-}
-
-fn disk(parameters: &Parameters) -> Disk {
-    if parameters.text("disk") == "chunk" { Disk::Chunk } else { Disk::Stream }
 }
 
 impl MicroProtocol for Object {
@@ -158,13 +135,14 @@ impl MicroProtocol for Object {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        if gaps(parameters) != self.gaps {
+        let ObjectConfig { chunk, disk, gaps, .. } = parameters.read();
+        if gaps != self.gaps {
             return Err("`gaps` does not change in the life of a session".to_owned());
         }
-        if disk(parameters) != self.disk {
+        if disk != self.disk {
             return Err("`disk` does not change in the life of a session".to_owned());
         }
-        self.sender.set_chunk(parameters.bytes("chunk").0);
+        self.sender.set_chunk(chunk.0);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use haul_base::Piece;
 use haul_stack::{
     Attribute, Batch, Context, Declaration, Event, EventId, Kind, Order, Resolution, SEND_PERMIT,
-    SharedValue, StackEvent, U48,
+    SharedValue, StackEvent, U48, choice,
 };
 use haul_wire::packet::{MAX_OFFSET, MAX_SEQ, PART_BODY_LEN, PartBody};
 
@@ -33,14 +33,16 @@ struct Bindings {
     part: Event<PartArrived>,
 }
 
-/// Whether the receiver keeps room for what is missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Gaps {
-    /// It does: what is below the limit can always be taken.
-    #[default]
-    Held,
-    /// The limit lies behind what has come by as much as there is room. What fills gaps may find none left.
-    Free,
+choice! {
+    /// Whether the receiver keeps room for what is missing.
+    #[derive(Default)]
+    pub enum Gaps {
+        /// It does: what is below the limit can always be taken.
+        #[default]
+        Held = "held",
+        /// The limit lies behind what has come by as much as there is room. What fills gaps may find none left.
+        Free = "free",
+    }
 }
 
 /// See the module's text.

@@ -1,9 +1,9 @@
 //! Another law, or another bound of it, for a session that runs.
 
 use haul_base::Rate;
-use haul_stack::{Event, Name, ParameterSpec, Parameters, Part};
+use haul_stack::{Configuration as _, Event, Name, ParameterSpec, Parameters, Part};
 
-use super::law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
+use super::law::{ANY_DELAY, Law, RateControlConfig, law_parameters};
 use super::rules::Rules;
 use crate::control::ControllerError;
 
@@ -15,6 +15,7 @@ pub const LAW_CHOSEN: Name<Event<ChosenLaw>> = Name::new("law chosen");
 #[derive(Clone, Debug)]
 pub struct ChosenLaw {
     pub(super) parameters: Parameters,
+    pub(super) config: RateControlConfig,
     /// If a rule of the recipe has chosen another law meanwhile, that one stays.
     pub(super) keeps_law: bool,
 }
@@ -26,12 +27,12 @@ impl ChosenLaw {
     /// If there is no such law or parameter, or they do not suit each other.
     pub fn check(part: &Part) -> Result<Self, ControllerError> {
         let wrong = |error| ControllerError::Parameter(Box::new(error));
-        let specs = [PARAMETERS, law_parameters(part)].concat();
+        let specs = [RateControlConfig::PARAMETERS, law_parameters(part)].concat();
         let parameters = Parameters::check(part, &specs, "").map_err(wrong)?;
-        let law = Law::read(&parameters, ANY_DELAY);
+        let (law, config) = (Law::read(&parameters, ANY_DELAY), parameters.read());
         law.check()?;
-        Rules::of(&parameters, &law).map_err(ControllerError::Rules)?;
-        Ok(Self { parameters, keeps_law: false })
+        Rules::of(&config, &law).map_err(ControllerError::Rules)?;
+        Ok(Self { parameters, config, keeps_law: false })
     }
 
     /// Changes some parameters of what a recipe says of its `rate_control`. If the law changes, parameters that only
@@ -42,7 +43,7 @@ impl ChosenLaw {
     /// As [`ChosenLaw::check`]; `part` is as before then.
     pub fn change(part: &mut Part, changes: &[(String, String)]) -> Result<Self, ControllerError> {
         let changed = Self::changed(part, changes);
-        let bounds = |name: &str| PARAMETERS[1..].iter().any(|spec| spec.name == name);
+        let bounds = |name: &str| RateControlConfig::PARAMETERS[1..].iter().any(|spec| spec.name == name);
         let keeps_law = changes.iter().all(|(name, _)| bounds(name) && name != "switch");
         let chosen = Self { keeps_law, ..Self::check(&changed)? };
         *part = changed;
@@ -60,17 +61,17 @@ impl ChosenLaw {
 
     /// Name of the law.
     pub fn controller(&self) -> &str {
-        self.parameters.text("controller")
+        &self.config.controller
     }
 
     /// The rules by which it is exchanged; empty if there are none.
     pub fn rules(&self) -> &str {
-        self.parameters.text("switch")
+        &self.config.switch
     }
 
     /// Its ceiling, or the rate of `fixed`; `Rate::MAX` if it has none.
     pub fn rate(&self) -> Rate {
-        self.parameters.rate("rate")
+        self.config.rate
     }
 
     fn changed(part: &Part, changes: &[(String, String)]) -> Part {
@@ -91,8 +92,7 @@ mod tests {
     use super::*;
 
     fn part(parameters: &[(&str, &str)]) -> Part {
-        let parameters = parameters.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Part { name: "rate_control".to_owned(), parameters: parameters.collect() }
+        Part::new("rate_control", parameters)
     }
 
     fn changed(before: &[(&str, &str)], changes: &[(&str, &str)]) -> Part {

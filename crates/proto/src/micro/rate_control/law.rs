@@ -1,7 +1,7 @@
 //! Which law a session has, and what it was told.
 
 use haul_base::{Bytes, Rate, Span};
-use haul_stack::{ParameterKind, ParameterSpec, Parameters, Part};
+use haul_stack::{Configuration, ParameterSpec, Parameters, Part, configuration};
 
 use crate::control::held_rate::Mode;
 use crate::control::{
@@ -13,80 +13,42 @@ use crate::micro::shared::LawNow;
 /// Bounds nothing: for checking that a law can be built.
 pub(super) const ANY_DELAY: Span = Span::from_millis(2);
 
-/// What every law can be told; the law's own parameters stand beside these in the recipe.
-pub(super) const PARAMETERS: &[ParameterSpec] = &[
-    ParameterSpec {
-        name: "controller",
-        kind: ParameterKind::Text,
-        default: "bbr",
-        help: "the control law (docs/controllers.md lists them)",
-    },
-    ParameterSpec {
-        name: "rate",
-        kind: ParameterKind::Rate,
-        default: "unlimited",
-        help: "ceiling of the law; the rate of `fixed`",
-    },
-    ParameterSpec {
-        name: "cause_aware",
-        kind: ParameterKind::Flag,
-        default: "false",
-        help: "whether the host's losses are kept from the law and bound the rate by what it drains",
-    },
-    ParameterSpec {
-        name: "diagnosis",
-        kind: ParameterKind::Choice(Evidence::NAMES),
-        default: "on",
-        help: "evidence for causes of loss: the pattern (`signature`), kernel and path (`kernel`), path (`delay`), all, or none",
-    },
-    ParameterSpec {
-        name: "ecn",
-        kind: ParameterKind::Flag,
-        default: "false",
-        help: "whether data packets are ECN-capable, ECT(0), where the law takes a mark for a loss",
-    },
-    ParameterSpec {
-        name: "unit_window",
-        kind: ParameterKind::BytesIn(Bytes(1), Bytes(1 << 50)),
-        default: "100MB",
-        help: "UDP payload bytes of a transmission window",
-    },
-    ParameterSpec {
-        name: "mode",
-        kind: ParameterKind::Choice(Mode::NAMES),
-        default: "law",
-        help: "how long a rate holds: as the law says, for a transmission window, or until a congestion event (`rate`)",
-    },
-    ParameterSpec {
-        name: "switch",
-        kind: ParameterKind::Text,
-        default: "",
-        help: "rules by which the law is exchanged, as in `after 30s -> cubic; loss > 5% -> tfrc` (docs/controllers.md)",
-    },
-    ParameterSpec {
-        name: "switch_wait",
-        kind: ParameterKind::SpanIn(Span::from_secs(1), Span::from_secs(86_400)),
-        default: "10s",
-        help: "time between two switches by rule, at least",
-    },
-    ParameterSpec {
-        name: "debt",
-        kind: ParameterKind::Span,
-        default: "100ms",
-        help: "lateness that the pacer makes up for",
-    },
-    ParameterSpec {
-        name: "max_batch",
-        kind: ParameterKind::Integer(1, 64),
-        default: "64",
-        help: "most packets that leave back to back",
-    },
-];
+configuration! {
+    /// Parameters of `rate_control`: what every law can be told. The law's own stand beside these in the recipe; see
+    /// [`RateControlConfig::with_law`].
+    pub struct RateControlConfig: "rate_control" {
+        controller: String = "bbr", "the control law (docs/controllers.md lists them)";
+        rate: Rate = "unlimited", "ceiling of the law; the rate of `fixed`";
+        cause_aware: bool = "false",
+            "whether the host's losses are kept from the law and bound the rate by what it drains";
+        diagnosis: Evidence = "on",
+            "evidence for causes of loss: the pattern (`signature`), kernel and path (`kernel`), path (`delay`), all, or none";
+        ecn: bool = "false",
+            "whether data packets are ECN-capable, ECT(0), where the law takes a mark for a loss";
+        unit_window: Bytes in (Bytes(1), Bytes(1 << 50)) = "100MB",
+            "UDP payload bytes of a transmission window";
+        mode: Mode = "law",
+            "how long a rate holds: as the law says, for a transmission window, or until a congestion event (`rate`)";
+        switch: String = "",
+            "rules by which the law is exchanged, as in `after 30s -> cubic; loss > 5% -> tfrc` (docs/controllers.md)";
+        switch_wait: Span in (Span::from_secs(1), Span::from_secs(86_400)) = "10s",
+            "time between two switches by rule, at least";
+        debt: Span = "100ms", "lateness that the pacer makes up for";
+        max_batch: usize in (1, 64) = "64", "most packets that leave back to back";
+    }
+}
+
+impl RateControlConfig {
+    /// With a control law and its parameters.
+    pub fn with_law<C: Configuration>(self, law: &C) -> Part {
+        Part::from(Self { controller: C::NAME.to_owned(), ..self }).with(law)
+    }
+}
 
 /// Those of the law that a recipe names.
 pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
-    let named = part.parameters.iter().find(|(name, _)| name == PARAMETERS[0].name);
-    let name = named.map_or(PARAMETERS[0].default, |(_, value)| value.as_str());
+    let ParameterSpec { name, default, .. } = RateControlConfig::PARAMETERS[0];
+    let name = part.get(name).unwrap_or(default);
     // A law that does not exist is refused when it is built.
     law(name).map_or(&[], |law| law.parameters)
 }
@@ -96,7 +58,8 @@ pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
 /// # Errors
 /// [`ControllerError::Taken`] if its name, or that of one of its parameters, is taken.
 pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
-    let is_taken = |new: &&ParameterSpec| PARAMETERS.iter().any(|known| known.name == new.name);
+    let is_taken =
+        |new: &&ParameterSpec| RateControlConfig::PARAMETERS.iter().any(|known| known.name == new.name);
     if let Some(both) = law.parameters.iter().find(is_taken) {
         let message = format!("`rate_control` has a parameter `{}` itself", both.name);
         return Err(ControllerError::Taken { law: law.name, message });
@@ -118,15 +81,15 @@ pub(super) struct Law {
 
 impl Law {
     pub(super) fn read(parameters: &Parameters, initial_rtt: Span) -> Self {
-        let rate = parameters.rate("rate");
+        let RateControlConfig { controller, rate, cause_aware, ecn, mode, .. } = parameters.read();
         Self {
-            name: parameters.text("controller").to_owned(),
+            name: controller,
             parameters: parameters.clone(),
             ceiling: (rate < Rate::MAX).then_some(rate),
             initial_rtt,
-            cause_aware: parameters.flag("cause_aware"),
-            ecn: parameters.flag("ecn"),
-            mode: Mode::named(parameters.text("mode")),
+            cause_aware,
+            ecn,
+            mode,
         }
     }
 

@@ -31,14 +31,14 @@ use crate::control::ledger::{Known, Sent};
 use crate::control::{
     Boundary, Limits, LossRuns, Permit, RateController, RateState, SentBatch, Unit, hand_over,
 };
-use crate::diagnosis::{Diagnostician, Evidence};
+use crate::diagnosis::Diagnostician;
 use crate::pacer::Pacer;
 use advice::Looked;
 use bindings::Bindings;
 pub use chosen::{ChosenLaw, LAW_CHOSEN};
 use gaps::Gaps;
-pub use law::register_law;
-use law::{ANY_DELAY, Law, PARAMETERS, law_parameters};
+use law::{ANY_DELAY, Law, law_parameters};
+pub use law::{RateControlConfig, register_law};
 pub(crate) use observer::{Observer, Own};
 use quota::QuotaBound;
 use rules::{Rules, Totals};
@@ -97,30 +97,29 @@ struct RateControl {
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: PARAMETERS,
         further: law_parameters,
         needs: &[&["bitmap_ack", "receiver_report"]],
         conflicts: &[("fixed_rate", "both decide how fast to send")],
         compare: |parameters, _| {
-            let rules = Rules::of(parameters, &Law::read(parameters, ANY_DELAY));
+            let rules = Rules::of(&parameters.read(), &Law::read(parameters, ANY_DELAY));
             rules.map(drop).map_err(|wrong| ("switch", wrong))
         },
-        ..Registration::new("rate_control", 1, "sends as fast as a control law says", build)
+        ..Registration::of::<RateControlConfig>(1, "sends as fast as a control law says", build)
     }
 }
 
-fn ecn(parameters: &Parameters) -> Ecn {
-    if parameters.flag("ecn") { Ecn::Ect0 } else { Ecn::NotEct }
+fn ecn(is_capable: bool) -> Ecn {
+    if is_capable { Ecn::Ect0 } else { Ecn::NotEct }
 }
 
 fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProtocol>, String> {
     let law = Law::read(parameters, setup.initial_rtt);
-    let rules = Rules::of(parameters, &law).map_err(|wrong| format!("switch: {wrong}"))?;
+    let config: RateControlConfig = parameters.read();
+    let rules = Rules::of(&config, &law).map_err(|wrong| format!("switch: {wrong}"))?;
     let brought = setup.take::<Box<dyn RateController>>().map(|brought| law.wrapped(brought));
     let is_brought = brought.is_some();
     let controller = brought.map_or_else(|| law.build(ANY_DELAY), Ok)?;
-    let evidence = Evidence::named(parameters.text("diagnosis"));
-    let diagnostician = Diagnostician::new(evidence).with_model(setup.take::<Arc<Model>>());
+    let diagnostician = Diagnostician::new(config.diagnosis).with_model(setup.take::<Arc<Model>>());
     Ok(Box::new(RateControl {
         law,
         rules,
@@ -129,18 +128,18 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         ceiling_changes: 0,
         controller,
         brought: is_brought,
-        pacer: Pacer::new(parameters.span("debt")),
-        max_batch: parameters.integer("max_batch") as usize,
+        pacer: Pacer::new(config.debt),
+        max_batch: config.max_batch,
         bindings: None,
         limits: Limits { rate: Rate::MAX, window: None, unreported: 0, burst: u64::MAX },
         quota: QuotaBound::ANYTHING,
         observer: Observer::default(),
         signature: Signature::new(),
         diagnostician,
-        unit_window: parameters.bytes("unit_window").0,
+        unit_window: config.unit_window.0,
         has_chunks: true,
         chunk: 0,
-        ecn: ecn(parameters),
+        ecn: ecn(config.ecn),
         deadline: None,
         held: false,
         losses: LossRuns::default(),
@@ -166,14 +165,15 @@ impl RateControl {
         context: &mut Context<'_>,
     ) -> Result<(), String> {
         let law = Law::read(parameters, context.path().rtt);
-        let mut rules = Rules::of(parameters, &law)?;
+        let config: RateControlConfig = parameters.read();
+        let mut rules = Rules::of(&config, &law)?;
         rules.take_over(&self.rules, context.now(), self.sent.bytes);
         self.exchange(if keeps_law { law.keeping(&self.law) } else { law }, context)?;
         self.rules = rules;
-        self.max_batch = parameters.integer("max_batch") as usize;
-        self.unit_window = parameters.bytes("unit_window").0;
-        self.ecn = ecn(parameters);
-        self.diagnostician.set_evidence(Evidence::named(parameters.text("diagnosis")));
+        self.max_batch = config.max_batch;
+        self.unit_window = config.unit_window.0;
+        self.ecn = ecn(config.ecn);
+        self.diagnostician.set_evidence(config.diagnosis);
         let bindings = self.bindings();
         context.shared(bindings.ledger).record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);

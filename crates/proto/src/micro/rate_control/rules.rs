@@ -8,10 +8,10 @@
 //! least. `after` holds once, and two switches are `switch_wait` apart at least.
 
 use haul_base::{Bytes, Span, Time};
-use haul_stack::Parameters;
 
-use super::law::Law;
+use super::law::{Law, RateControlConfig};
 use crate::control::{ControllerError, law as registered};
+use crate::diagnosis::Evidence;
 
 /// What a rule is judged by covers so much time, and so many packets.
 const JUDGED: Span = Span::from_secs(1);
@@ -169,8 +169,8 @@ impl Rules {
     ///
     /// # Errors
     /// In words: what cannot be read, what law does not exist or cannot be built, which rules contradict each other.
-    pub(super) fn of(parameters: &Parameters, recipe: &Law) -> Result<Self, String> {
-        let rules = parameters.text("switch").split(';').map(str::trim);
+    pub(super) fn of(config: &RateControlConfig, recipe: &Law) -> Result<Self, String> {
+        let rules = config.switch.split(';').map(str::trim);
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
         if written.len() > MOST_RULES {
             return Err(format!("{} rules are too many: at most {MOST_RULES} are wanted", written.len()));
@@ -180,12 +180,12 @@ impl Rules {
             let mut earlier = list[..n].iter().zip(&written);
             earlier.try_for_each(|(rule, text)| compare((rule, text), (later, written[n])))?;
         }
-        if parameters.text("diagnosis") == "off"
+        if config.diagnosis == Evidence::None
             && list.iter().any(|rule| rule.condition.is_of(Measure::ReceiverLoss))
         {
             return Err("`receiver_loss` wants the diagnosis, which is off".to_owned());
         }
-        Ok(Self { list, wait: parameters.span("switch_wait"), ..Self::default() })
+        Ok(Self { list, wait: config.switch_wait, ..Self::default() })
     }
 
     /// The session begins.
@@ -290,15 +290,14 @@ mod tests {
     use super::*;
 
     fn part(given: &[(&str, &str)]) -> Part {
-        let parameters = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        Part { name: "rate_control".to_owned(), parameters: parameters.collect() }
+        Part::new("rate_control", given)
     }
 
     /// Rules of a recipe, and its law.
     fn rules(switch: &str) -> (Rules, Law) {
         let chosen = ChosenLaw::check(&part(&[("switch", switch), ("rate", "50Mbit")])).unwrap();
         let law = Law::read(&chosen.parameters, Span::from_millis(20));
-        (Rules::of(&chosen.parameters, &law).unwrap(), law)
+        (Rules::of(&chosen.config, &law).unwrap(), law)
     }
 
     /// Seconds with 1,000 packets each: how many of them were lost, and how many of those to the receiver. The names of

@@ -14,8 +14,8 @@ use std::any::Any;
 
 use haul_base::Span;
 use haul_stack::{
-    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, ParameterKind,
-    ParameterSpec, Parameters, ProtocolStats, Registration, Resolution,
+    Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
+    Registration, Resolution, configuration,
 };
 
 use super::stats::ReceiverReportStats;
@@ -28,12 +28,13 @@ const REPORT_TIMER: u8 = 0;
 /// Before other handlers take packets out of the batch: these have arrived too.
 const COUNT: Order = Order(Order::FIRST.0 - 1);
 
-const PARAMETERS: &[ParameterSpec] = &[ParameterSpec {
-    name: "interval",
-    kind: ParameterKind::SpanIn(Span::from_millis(1), Span::from_secs(10)),
-    default: "10ms",
-    help: "shortest time between two reports while data arrives",
-}];
+configuration! {
+    /// Parameters of `receiver_report`.
+    pub struct ReceiverReportConfig: "receiver_report" {
+        interval: Span in (Span::from_millis(1), Span::from_secs(10)) = "10ms",
+            "shortest time between two reports while data arrives";
+    }
+}
 
 /// See the module's text.
 #[derive(Debug)]
@@ -45,7 +46,6 @@ struct ReceiverReport {
 /// The line of the registry.
 pub(super) fn registration() -> Registration {
     Registration {
-        parameters: PARAMETERS,
         needs: &[&["rate_control"], &["fixed_size"]],
         conflicts: &[
             ("bitmap_ack", "both report what has arrived"),
@@ -54,12 +54,11 @@ pub(super) fn registration() -> Registration {
                 "its repair packets are in no report, so a control law would not see half of what is sent",
             ),
         ],
-        ..Registration::new(
-            "receiver_report",
+        ..Registration::of::<ReceiverReportConfig>(
             1,
             "reports which packets of messages have arrived",
             |parameters, setup| {
-                let interval = parameters.span("interval");
+                let ReceiverReportConfig { interval } = parameters.read();
                 let sending = Sending::new(setup.initial_rtt, interval);
                 Ok(Box::new(ReceiverReport { receiving: Receiving::new(interval), sending }))
             },
@@ -128,7 +127,7 @@ impl MicroProtocol for ReceiverReport {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        let interval = parameters.span("interval");
+        let ReceiverReportConfig { interval } = parameters.read();
         self.receiving.set_interval(interval);
         self.sending.set_interval(interval, context);
         Ok(())

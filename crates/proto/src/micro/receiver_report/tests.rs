@@ -1,6 +1,7 @@
 use haul_base::{Machine, Span, Time};
-use haul_stack::{Recipe, SendOptions};
+use haul_stack::{Part, Recipe, SendOptions};
 
+use crate::config::ReceiverReportConfig;
 use crate::micro::stats::{RateControlStats, ReceiverReportStats};
 use crate::micro::testing::{Pair, Path, T0, stats};
 
@@ -8,8 +9,8 @@ fn recipe(law: &[(&str, &str)]) -> Recipe {
     Recipe::new("test")
         .with("fixed_size")
         .with("sequenced_segment")
-        .with_parameters("receiver_report", &[("interval", "5ms")])
-        .with_parameters("rate_control", law)
+        .with(ReceiverReportConfig { interval: Span::from_millis(5) })
+        .with(Part::new("rate_control", law))
         .with("seal")
 }
 

@@ -10,6 +10,7 @@ use haul_stack::{
 };
 
 use self::buffer::{Attributes, Declared, Limits, RetransmitBuffer};
+use super::keep::RetransmitConfig;
 use crate::micro::attributes::{MESSAGE, PLACE, REST_OF_LIFE, SEQUENCE};
 use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
 use crate::micro::scoreboard::Scoreboard;
@@ -25,7 +26,7 @@ pub(super) struct KeepCopies {
 }
 
 impl KeepCopies {
-    pub(super) fn new(parameters: &Parameters) -> Result<Self, String> {
+    pub(super) fn new(parameters: &RetransmitConfig) -> Result<Self, String> {
         Ok(Self { limits: Limits::read(parameters)?, declared: None, attributes: None, copies: None })
     }
 
@@ -96,7 +97,7 @@ impl MicroProtocol for KeepCopies {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
-        self.limits = Limits::read(parameters)?;
+        self.limits = Limits::read(&parameters.read())?;
         if let Some(copies) = &mut self.copies {
             copies.limits = self.limits;
         }

@@ -10,6 +10,7 @@ use haul_stack::{
 };
 use haul_wire::packet::{DATA_BODY_LEN, PART_BODY_LEN, PartBody};
 
+use super::keep::RetransmitConfig;
 use super::sent_packets::{Change, New, Record, SentPackets};
 use crate::control::ledger::LossLedger;
 use crate::micro::attributes::{OFFSET, SEQUENCE};
@@ -80,14 +81,14 @@ struct KeepObject {
     counters: KeepObjectStats,
 }
 
-pub(super) fn build(parameters: &Parameters, setup: &Setup) -> Box<dyn MicroProtocol> {
+pub(super) fn build(parameters: &RetransmitConfig, setup: &Setup) -> Box<dyn MicroProtocol> {
     Box::new(KeepObject {
         initial_rtt: setup.initial_rtt,
         bindings: None,
         places: None,
         table: None,
-        window: parameters.integer("window"),
-        probes: parameters.flag("probe"),
+        window: parameters.window,
+        probes: parameters.probe,
         part_of: None,
         part_sent: 0,
         released: 0,
@@ -374,8 +375,7 @@ impl MicroProtocol for KeepObject {
     }
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
-        self.window = parameters.integer("window");
-        self.probes = parameters.flag("probe");
+        RetransmitConfig { window: self.window, probe: self.probes, .. } = parameters.read();
         self.update_send_window(!self.is_clear(), context);
         self.set_timer(context);
         Ok(())

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use haul_base::{Machine, Rate, Rng, Span, Time};
 use haul_stack::{
-    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, RATE_WANTED, Recipe, Registration,
-    Resolution, SendOptions, Settled, Stack, StackEvent,
+    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part, RATE_WANTED, Recipe,
+    Registration, Resolution, SendOptions, Settled, Stack, StackEvent,
 };
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn recipe(acks: &str, retransmit: &[(&str, &str)]) -> Recipe {
         .with("fixed_size")
         .with("transport_driver")
         .with("sequenced_segment")
-        .with_parameters("retransmit", retransmit)
+        .with(Part::new("retransmit", retransmit))
         .with(acks)
         .with("seal")
 }

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 
 use haul_base::Time;
 use haul_stack::{
-    Attribute, Batch, Buffer, Context, Event, EventId, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN, Parameters,
+    Attribute, Batch, Buffer, Context, Event, EventId, Kind, MESSAGE_SETTLED, PACKET_HEADER_LEN,
     RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, SharedValue, StackEvent, U48,
 };
 
+use super::super::keep::RetransmitConfig;
 use super::super::messages::Ledger;
 use crate::micro::arrived::SPAN;
 use crate::micro::deadline::end_of_life;
@@ -54,12 +55,12 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    pub(super) fn read(parameters: &Parameters) -> Result<Self, String> {
-        let (window, attempts) = (parameters.integer("window"), parameters.integer("attempts") as u16);
+    pub(super) fn read(parameters: &RetransmitConfig) -> Result<Self, String> {
+        let (window, attempts) = (parameters.window, parameters.attempts);
         if window > LARGEST_WINDOW {
             return Err(format!("with copies, the window is at most {LARGEST_WINDOW} packets"));
         }
-        Ok(Self { window, memory: parameters.bytes("memory").0 as usize, attempts })
+        Ok(Self { window, memory: parameters.memory.0 as usize, attempts })
     }
 
     /// How many new packets may leave while copies of `bytes` are kept. One always may when there are none.

@@ -1,0 +1,93 @@
+//! Typed parameters of every micro-protocol and of every law: what they write is read back, and the tables, help texts
+//! and checks come from the same declaration.
+
+use haul_proto::config::*;
+use haul_proto::{laws, micro};
+use haul_stack::{Configuration, ParameterKind, ParameterSpec, Parameters, Part, Recipe};
+
+/// Another value than the default.
+fn other(spec: &ParameterSpec) -> String {
+    let first_other = |texts: &[String]| texts.iter().find(|text| *text != spec.default).cloned().unwrap();
+    match spec.kind {
+        ParameterKind::Rate => "7Mbit".to_owned(),
+        ParameterKind::Bytes => "3MiB".to_owned(),
+        ParameterKind::Span => "1234us".to_owned(),
+        ParameterKind::RateIn(least, most) => first_other(&[least.exact(), most.exact()]),
+        ParameterKind::BytesIn(least, most) => first_other(&[least.exact(), most.exact()]),
+        ParameterKind::SpanIn(least, most) => first_other(&[least.exact(), most.exact()]),
+        ParameterKind::Integer(least, most) => first_other(&[least.to_string(), most.to_string()]),
+        ParameterKind::Number(least, most) => first_other(&[least.to_string(), most.to_string()]),
+        ParameterKind::Flag => first_other(&["true".to_owned(), "false".to_owned()]),
+        ParameterKind::Choice(words) => first_other(&[words[0].to_owned(), words[1].to_owned()]),
+        ParameterKind::Text => "a \"text\"\n".to_owned(),
+    }
+}
+
+/// From text to the type and back by way of TOML, twice checked.
+fn read<C: Configuration>(given: &[(&str, &str)]) -> C {
+    let read_from = |recipe: &Recipe| recipe.configuration::<C>().unwrap().unwrap();
+    let typed = read_from(&Recipe::new("x").with(Part::new(C::NAME, given)));
+    let part = Part::from(typed.clone());
+    let found: Vec<_> = part.parameters.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(found, given.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    let recipe = Recipe::parse(&Recipe::new("x").with(part).to_toml()).unwrap();
+    assert_eq!(read_from(&recipe), typed);
+    assert_eq!(Parameters::check(&recipe.parts[0], C::PARAMETERS, "").unwrap().read::<C>(), typed);
+    typed
+}
+
+fn survives<C: Configuration>() -> (&'static str, &'static [ParameterSpec]) {
+    assert_eq!(read::<C>(&[]), C::default());
+    let values: Vec<_> = C::PARAMETERS.iter().map(|spec| (spec.name, other(spec))).collect();
+    let texts: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    for given in &texts {
+        assert_ne!(read::<C>(&[*given]), C::default(), "{given:?}");
+    }
+    read::<C>(&texts);
+    (C::NAME, C::PARAMETERS)
+}
+
+macro_rules! survive {
+    ($($name:ident)*) => { [$(survives::<$name>()),*] };
+}
+
+#[test]
+fn typed_parameters_of_everything_registered_survive_text_and_are_all_there_is() {
+    let protocols = survive!(FixedSizeConfig SequencedSegmentConfig FixedRateConfig RetransmitConfig PositiveAckConfig
+        CumulativeAckConfig NegativeAckConfig SelectiveTransferConfig PacingConfig RateStatsConfig InOrderConfig
+        PriorityConfig DeadlineConfig StatisticsConfig StreamsConfig FecConfig ObjectConfig BitmapAckConfig
+        ReceiverReportConfig RateControlConfig LivenessConfig);
+    let registry = micro::registry();
+    let registered = registry.iter().map(|known| (known.name, known.parameters));
+    let with_parameters: Vec<_> = registered.filter(|known| !known.1.is_empty()).collect();
+    assert_eq!(with_parameters, protocols);
+    let typed_laws = survive!(BbrConfig HighspeedConfig RapidPlusConfig AsynchConfig ProactiveConfig StopAndGoConfig
+        NonAggressiveConfig StateBasedConfig RenoConfig ScalableConfig TfrcConfig FastConfig CubicConfig UdtConfig
+        SabulConfig GtpConfig LedbatPlusPlusConfig);
+    let registered = laws().into_iter().map(|law| (law.name, law.parameters));
+    let with_parameters: Vec<_> = registered.filter(|known| !known.1.is_empty()).collect();
+    assert_eq!(with_parameters, typed_laws);
+}
+
+#[test]
+fn a_law_stands_in_the_table_of_rate_control_and_both_are_read_from_there() {
+    let cubic = CubicConfig { decrease: 0.5, ..CubicConfig::default() };
+    let part = RateControlConfig { ecn: true, ..RateControlConfig::default() }.with_law(&cubic);
+    let given = [("controller", "cubic"), ("ecn", "true"), ("decrease", "0.5")];
+    assert_eq!(part, Part::new("rate_control", &given));
+    let recipe = Recipe::new("x").with(part);
+    let RateControlConfig { controller, ecn, .. } = recipe.configuration().unwrap().unwrap();
+    assert_eq!((controller.as_str(), ecn), ("cubic", true));
+}
+
+#[test]
+fn a_change_sets_what_it_changes_and_leaves_the_rest_as_it_is_written() {
+    let mut recipe = Recipe::parse("[rate_control]\nrate = \"1000kbit\"\nbeta = 0.5\n").unwrap();
+    recipe.change(|law: &mut RateControlConfig| law.max_batch = 8).unwrap();
+    let given = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];
+    assert_eq!(recipe.parts[0], Part::new("rate_control", &given));
+    let error = recipe.change(|object: &mut ObjectConfig| object.disk = DiskAccess::Chunk).unwrap_err();
+    assert!(error.to_string().contains("`object` names no parameter"), "{error}");
+    recipe.put(RateControlConfig::default());
+    assert_eq!(recipe.parts, [Part::from("rate_control")]);
+}

@@ -1,0 +1,333 @@
+//! Typed parameters: those of a micro-protocol or of a control law are a struct, declared once with
+//! [`configuration!`](crate::configuration).
+
+use haul_base::{Bytes, Rate, Span};
+
+use super::{ParameterKind, ParameterSpec, ParameterValue, Parameters, Part};
+
+/// The parameters of a micro-protocol, or of a control law. Made by [`configuration!`](crate::configuration).
+pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
+    /// The micro-protocol's or the law's name.
+    const NAME: &'static str;
+    /// The parameters as recipes, help texts and tables have them.
+    const PARAMETERS: &'static [ParameterSpec];
+
+    /// What was checked.
+    ///
+    /// # Panics
+    /// If the parameters are those of something else.
+    fn read(parameters: &Parameters) -> Self;
+
+    /// All parameters as text that reads back to the same.
+    fn texts(&self) -> Vec<(&'static str, String)>;
+}
+
+/// What the field of a [`Configuration`] may be.
+pub trait ParameterType: Sized {
+    /// What it may be if its declaration gives no range.
+    const KIND: ParameterKind;
+
+    /// A checked value, if it is of this type.
+    fn of(value: &ParameterValue) -> Option<Self>;
+
+    /// A text that reads back to the same.
+    fn text(&self) -> String;
+}
+
+macro_rules! parameter_types {
+    ($($type:ty: $kind:expr, $variant:ident($value:ident) => $of:expr, $text:expr;)*) => {$(
+        impl ParameterType for $type {
+            const KIND: ParameterKind = $kind;
+
+            fn of(value: &ParameterValue) -> Option<Self> {
+                match value {
+                    ParameterValue::$variant($value) => $of,
+                    _ => None,
+                }
+            }
+
+            fn text(&self) -> String {
+                let text: fn(&Self) -> String = $text;
+                text(self)
+            }
+        }
+    )*};
+}
+
+parameter_types! {
+    Rate: ParameterKind::Rate, Rate(value) => Some(*value),
+        |rate| if *rate == Self::MAX { "unlimited".to_owned() } else { rate.exact() };
+    Bytes: ParameterKind::Bytes, Bytes(value) => Some(*value), |size| size.exact();
+    Span: ParameterKind::Span, Span(value) => Some(*value), |span| span.exact();
+    f64: ParameterKind::Number(f64::MIN, f64::MAX), Number(value) => Some(*value), Self::to_string;
+    bool: ParameterKind::Flag, Flag(value) => Some(*value), Self::to_string;
+    String: ParameterKind::Text, Text(value) => Some(value.clone()), Self::clone;
+    u8: ParameterKind::Integer(0, 0xFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u16: ParameterKind::Integer(0, 0xFFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u32: ParameterKind::Integer(0, 0xFFFF_FFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u64: ParameterKind::Integer(0, u64::MAX), Integer(value) => Some(*value), Self::to_string;
+    usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), Self::to_string;
+}
+
+impl From<&str> for Part {
+    /// A micro-protocol with its defaults.
+    fn from(name: &str) -> Self {
+        Self::new(name, &[])
+    }
+}
+
+impl<C: Configuration> From<C> for Part {
+    fn from(configuration: C) -> Self {
+        Self::from(C::NAME).with(&configuration)
+    }
+}
+
+impl Part {
+    /// A micro-protocol with parameters as text.
+    pub fn new(name: &str, parameters: &[(&str, &str)]) -> Self {
+        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        Self { name: name.to_owned(), parameters: parameters.iter().map(owned).collect() }
+    }
+
+    /// Adds what differs from the defaults: of a control law, for the micro-protocol that is to run it.
+    #[must_use]
+    pub fn with<C: Configuration>(mut self, configuration: &C) -> Self {
+        let differs = |(now, default): &(_, _)| now != default;
+        let both = configuration.texts().into_iter().zip(C::default().texts());
+        let given = both.filter(differs).map(|(now, _)| now);
+        self.parameters.extend(given.map(|(name, text)| (name.to_owned(), text)));
+        self
+    }
+
+    /// A parameter as it stands here.
+    pub fn get(&self, parameter: &str) -> Option<&str> {
+        self.parameters.iter().find(|(name, _)| name == parameter).map(|(_, value)| value.as_str())
+    }
+}
+
+/// Several lists of parameters as one, for [`configuration!`](crate::configuration).
+#[doc(hidden)]
+pub const fn joined<const N: usize>(lists: &[&[ParameterSpec]]) -> [ParameterSpec; N] {
+    let mut all = [ParameterSpec { name: "", kind: ParameterKind::Flag, default: "", help: "" }; N];
+    let (mut list, mut at) = (0, 0);
+    while list < lists.len() {
+        let mut i = 0;
+        while i < lists[list].len() {
+            all[at] = lists[list][i];
+            (i, at) = (i + 1, at + 1);
+        }
+        list += 1;
+    }
+    all
+}
+
+/// Declares the parameters of a micro-protocol or of a control law as a struct, a [`Configuration`]. The default is
+/// written as in a recipe; the last text is for people, as the field's documentation and in tables. A type with `in`
+/// has a range from the first to the second. `..` takes in the parameters of another such struct. A field whose default
+/// is a name has what [`parameter!`](crate::parameter) declares by that name.
+///
+/// ```
+/// use haul_base::{Rate, Span};
+/// use haul_stack::{Part, choice, configuration};
+///
+/// choice! {
+///     /// When it speaks.
+///     pub enum Tone { Always = "always", Never = "never" }
+/// }
+///
+/// configuration! {
+///     /// Parameters of `whistle`.
+///     pub struct WhistleConfig: "whistle" {
+///         rate: Rate = "unlimited", "bits per second";
+///         every: Span in (Span::from_millis(1), Span::from_secs(1)) = "50ms", "time between two";
+///         tone: Tone = "always", "when it speaks";
+///     }
+/// }
+///
+/// let part = Part::from(WhistleConfig { tone: Tone::Never, ..Default::default() });
+/// assert_eq!(part, Part::new("whistle", &[("tone", "never")]));
+/// ```
+#[macro_export]
+macro_rules! configuration {
+    ($(#[$meta:meta])* $vis:vis struct $struct:ident: $part:literal {
+        $(..$inner:ident: $group:ident;)*
+        $($name:ident: $type:ident $(in ($least:expr, $most:expr))? = $default:tt $(, $help:literal)?;)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        $vis struct $struct {
+            $(#[doc = concat!("Those of [`", stringify!($group), "`].")] pub $inner: $group,)*
+            $(#[doc = $crate::parameter!(@help $default $(, $help)?)] pub $name: $type,)*
+        }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                $crate::Parameters::default_of()
+            }
+        }
+
+        impl $crate::Configuration for $struct {
+            const NAME: &'static str = $part;
+            const PARAMETERS: &'static [$crate::ParameterSpec] = {
+                const OWN: &[$crate::ParameterSpec] = &[$(
+                    $crate::parameter!(@spec $name: $type $(in ($least, $most))? = $default $(, $help)?),
+                )*];
+                const ALL: [
+                    $crate::ParameterSpec;
+                    OWN.len() $(+ <$group as $crate::Configuration>::PARAMETERS.len())*
+                ] = $crate::joined(&[$(<$group as $crate::Configuration>::PARAMETERS,)* OWN]);
+                &ALL
+            };
+
+            fn read(parameters: &$crate::Parameters) -> Self {
+                Self {
+                    $($inner: parameters.read(),)*
+                    $($name: parameters.value(stringify!($name)),)*
+                }
+            }
+
+            fn texts(&self) -> Vec<(&'static str, String)> {
+                let mut texts = Vec::with_capacity(Self::PARAMETERS.len());
+                $(texts.extend($crate::Configuration::texts(&self.$inner));)*
+                texts.extend([$((stringify!($name), $crate::ParameterType::text(&self.$name)),)*]);
+                texts
+            }
+        }
+    };
+}
+
+/// Declares one parameter that several [`configuration!`](crate::configuration)s have, as a macro of its name. Import it
+/// where they are declared, and write `name: Type = name;` there.
+#[macro_export]
+macro_rules! parameter {
+    (@help $shared:ident) => { $shared!(help) };
+    (@help $default:literal, $help:literal) => { $help };
+    (@spec $name:ident: $type:ident = $shared:ident) => { $shared!(spec) };
+    (@spec $name:ident: $type:ident $(in ($least:expr, $most:expr))? = $default:literal, $help:literal) => {
+        $crate::ParameterSpec {
+            name: stringify!($name),
+            kind: $crate::parameter!(@kind $type $(, $least, $most)?),
+            default: $default,
+            help: $help,
+        }
+    };
+    (@kind $type:ident) => { <$type as $crate::ParameterType>::KIND };
+    (@kind Rate, $least:expr, $most:expr) => { $crate::ParameterKind::RateIn($least, $most) };
+    (@kind Bytes, $least:expr, $most:expr) => { $crate::ParameterKind::BytesIn($least, $most) };
+    (@kind Span, $least:expr, $most:expr) => { $crate::ParameterKind::SpanIn($least, $most) };
+    (@kind f64, $least:expr, $most:expr) => { $crate::ParameterKind::Number($least, $most) };
+    (@kind $integer:ident, $least:expr, $most:expr) => { $crate::ParameterKind::Integer($least, $most) };
+    ($vis:vis $name:ident: $type:ident $(in ($least:expr, $most:expr))? = $default:literal, $help:literal) => {
+        macro_rules! $name {
+            (help) => { $help };
+            (spec) => {
+                $crate::parameter!(@spec $name: $type $(in ($least, $most))? = $default, $help)
+            };
+        }
+        $vis use $name;
+    };
+}
+
+/// Declares an enum that a parameter may be, each value with its word in recipes.
+#[macro_export]
+macro_rules! choice {
+    ($(#[$meta:meta])* $vis:vis enum $enum:ident {
+        $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $enum {$(
+            $(#[$doc])*
+            #[doc = concat!("\n\nIn recipes: `", $word, "`.")]
+            $variant,
+        )+}
+
+        impl $crate::ParameterType for $enum {
+            const KIND: $crate::ParameterKind = $crate::ParameterKind::Choice(&[$($word),+]);
+
+            fn of(value: &$crate::ParameterValue) -> Option<Self> {
+                match value {
+                    $crate::ParameterValue::Choice(at) => [$(Self::$variant),+].get(*at).copied(),
+                    _ => None,
+                }
+            }
+
+            fn text(&self) -> String {
+                let word = match self { $(Self::$variant => $word),+ };
+                word.to_owned()
+            }
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Recipe;
+
+    choice! {
+        enum Tone { Low = "low", High = "high" }
+    }
+
+    mod shared {
+        crate::parameter!(pub(super) volume: u8 in (1, 11) = "3", "how loud");
+    }
+    use shared::volume;
+
+    configuration! {
+        struct Inner: "inner" {
+            rate: Rate = "unlimited", "a rate";
+            flag: bool = "true", "a flag";
+        }
+    }
+
+    configuration! {
+        struct Outer: "outer" {
+            ..inner: Inner;
+            size: Bytes in (Bytes(1), Bytes(1 << 20)) = "4KiB", "a size";
+            volume: u8 = volume;
+            tone: Tone = "low", "which";
+            share: f64 in (0.0, 1.0) = "0.25", "a share";
+            text: String = "", "any text";
+        }
+    }
+
+    #[test]
+    fn one_declaration_makes_the_struct_its_defaults_and_the_table() {
+        let names: Vec<_> = Outer::PARAMETERS.iter().map(|spec| spec.name).collect();
+        assert_eq!(names, ["rate", "flag", "size", "volume", "tone", "share", "text"]);
+        let volume = ParameterSpec {
+            name: "volume",
+            kind: ParameterKind::Integer(1, 11),
+            default: "3",
+            help: "how loud",
+        };
+        assert_eq!(Outer::PARAMETERS[3], volume);
+        assert_eq!(Outer::PARAMETERS[4].kind, ParameterKind::Choice(&["low", "high"]));
+        let inner = Inner { rate: Rate::MAX, flag: true };
+        let (size, text) = (Bytes(4_096), String::new());
+        assert_eq!(Outer::default(), Outer { inner, size, volume: 3, tone: Tone::Low, share: 0.25, text });
+    }
+
+    #[test]
+    fn a_part_says_what_differs_and_reads_back_to_the_same() {
+        let inner = Inner { rate: Rate::from_mbps(3), flag: false };
+        let typed = Outer { inner, tone: Tone::High, text: "\"a\"\n".to_owned(), ..Outer::default() };
+        let recipe = Recipe::new("x").with("other").with(typed.clone());
+        let given = [("rate", "3Mbit"), ("flag", "false"), ("tone", "high"), ("text", "\"a\"\n")];
+        assert_eq!(recipe.parts[1], Part::new("outer", &given));
+        let read = Recipe::parse(&recipe.to_toml()).unwrap();
+        assert_eq!(read.configuration(), Ok(Some(typed)));
+        assert_eq!(read.configuration::<Inner>(), Ok(None));
+    }
+
+    #[test]
+    fn what_another_reads_of_the_same_table_is_no_error_and_a_wrong_value_is() {
+        let recipe = Recipe::parse("[inner]\nflag = false\nbeta = 0.5\n").unwrap();
+        let read = Inner { flag: false, ..Inner::default() };
+        assert_eq!(recipe.configuration(), Ok(Some(read)));
+        let recipe = Recipe::parse("[inner]\nflag = 3\n").unwrap();
+        let error = recipe.configuration::<Inner>().unwrap_err().to_string();
+        assert_eq!(error, "line 2: `inner.flag = 3`: true or false is wanted");
+    }
+}
