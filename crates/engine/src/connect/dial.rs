@@ -24,10 +24,6 @@ const MOST_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
 const UDP_HEADER: u32 = 8;
 const TCP_HEADER: u32 = 20;
 
-/// An attempt to reach a link-local address takes no longer. It leaves from the address that this machine has then: as
-/// long as its own on that link may be another's (RFC 4862, section 5.4), it is one to which there may be no way back.
-const LINK_LOCAL_ATTEMPT: Duration = Duration::from_secs(2);
-
 /// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of
 /// the kernel, without any program or cipher, but longer where a packet was lost. The time is shared among the
 /// addresses, so that a dead one leaves enough for the next.
@@ -59,17 +55,6 @@ pub(super) async fn dial(
 }
 
 async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
-    let is_link_local = matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local());
-    loop {
-        let limit = if is_link_local { until.min(after(LINK_LOCAL_ATTEMPT)) } else { until };
-        match attempt(address, limit, readiness).await {
-            Err(error) if error.kind() == io::ErrorKind::TimedOut && Instant::now() < until => {}
-            done => return done,
-        }
-    }
-}
-
-async fn attempt(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     // The other end keeps to it, too: it is in the SYN.
