@@ -3,6 +3,7 @@
 
 mod bulk;
 pub mod check;
+pub mod config;
 pub mod connection;
 mod control;
 mod delivery_rate;
@@ -18,14 +19,6 @@ mod one_way;
 mod pacer;
 pub mod presets;
 mod rtt;
-
-/// The parameters of micro-protocols and control laws, typed: for [`Recipe::with`](haul_stack::Recipe::with) and
-/// [`Recipe::configuration`](haul_stack::Recipe::configuration).
-pub mod config {
-    pub use crate::control::config::*;
-    pub use crate::diagnosis::Evidence;
-    pub use crate::micro::config::*;
-}
 
 pub use haul_diagnosis::Model as LossModel;
 pub use haul_stack::{

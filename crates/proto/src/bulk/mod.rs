@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use haul_stack::{ParameterType as _, Recipe, RecipeError, Registry, Setup, Stack, StackEvent};
 
-use crate::config::{Keep, RetransmitConfig};
+use crate::micro::config::{Keep, RetransmitConfig};
 use crate::{micro, presets};
 
 pub use counters::{Counters, ObjectEnd, Sending};

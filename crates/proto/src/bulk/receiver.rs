@@ -6,8 +6,8 @@ use haul_base::{Deadline, HostSample, Machine, Received, Span, Time, Transmit};
 use haul_stack::{Ends, ObjectSink, ProtocolStats, Recipe, RecipeError, Setup, Stack, StackEvent};
 
 use super::{build, failure, shipped};
-use crate::config::{BitmapAckConfig, LivenessConfig};
 use crate::link::Link;
+use crate::micro::config::{BitmapAckConfig, LivenessConfig};
 use crate::micro::events::HOST_SAMPLE;
 use crate::micro::stats::{BitmapAckStats, ObjectStats};
 use crate::mtu::BASE_DATAGRAM;

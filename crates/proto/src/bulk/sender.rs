@@ -8,10 +8,12 @@ use haul_stack::{Ends, ObjectSource, ProtocolStats, Recipe, RecipeError, Setup, 
 
 use super::{build, failure, shipped};
 use crate::LossModel;
-use crate::config::{BitmapAckConfig, LivenessConfig, ObjectConfig, RateControlConfig, RetransmitConfig};
 use crate::control::{RateController, RateState};
 use crate::diagnosis::{DiagnosedWindow, WindowCounts};
 use crate::link::Link;
+use crate::micro::config::{
+    BitmapAckConfig, LivenessConfig, ObjectConfig, RateControlConfig, RetransmitConfig,
+};
 use crate::micro::events::{QUOTA, Quota, SIZE_REFUSED, VERDICT};
 use crate::micro::rate_control::{ChosenLaw, LAW_CHOSEN};
 use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, SendWindow, Waiting};

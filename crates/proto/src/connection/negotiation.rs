@@ -6,7 +6,7 @@ use haul_stack::{Recipe, RecipeError};
 use haul_wire::control::{Accept, Cipher, Fault, FaultCode, Hello, RecipeOffer, Settings};
 
 use super::protection::tag_len;
-use crate::config::RateControlConfig;
+use crate::micro::config::RateControlConfig;
 use crate::presets::preset;
 use crate::{check_object_recipe, law, micro};
 

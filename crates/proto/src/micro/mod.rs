@@ -2,6 +2,7 @@
 //! other is in [`events`] and [`attributes`], what they share in [`shared`], what they count in [`stats`].
 
 pub mod attributes;
+pub(crate) mod config;
 pub mod events;
 pub mod shared;
 pub mod stats;
@@ -48,30 +49,6 @@ mod witness;
 mod testing;
 
 use haul_stack::Registry;
-
-/// The parameters of the micro-protocols, typed.
-pub(crate) mod config {
-    pub use super::ack::{CumulativeAckConfig, PositiveAckConfig};
-    pub use super::bitmap_ack::{BitmapAckConfig, Over, When};
-    pub use super::deadline::DeadlineConfig;
-    pub use super::fec::FecConfig;
-    pub use super::fixed_rate::FixedRateConfig;
-    pub use super::fixed_size::FixedSizeConfig;
-    pub use super::in_order::InOrderConfig;
-    pub use super::liveness::LivenessConfig;
-    pub use super::negative_ack::NegativeAckConfig;
-    pub use super::object::{DiskAccess, Gaps, ObjectConfig};
-    pub use super::pacing::PacingConfig;
-    pub use super::priority::PriorityConfig;
-    pub use super::rate_control::RateControlConfig;
-    pub use super::rate_stats::RateStatsConfig;
-    pub use super::receiver_report::ReceiverReportConfig;
-    pub use super::retransmit::{Keep, RetransmitConfig};
-    pub use super::selective_transfer::{ByteOrder, SelectiveTransferConfig};
-    pub use super::sequenced_segment::SequencedSegmentConfig;
-    pub use super::statistics::StatisticsConfig;
-    pub use super::streams::StreamsConfig;
-}
 
 pub use fec::FEC_KIND;
 pub use fixed_rate::SendingRate;

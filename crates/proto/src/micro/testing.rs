@@ -8,7 +8,7 @@ use haul_stack::{
     Unauthentic,
 };
 
-use crate::config::{Keep, RateControlConfig, RetransmitConfig};
+use crate::micro::config::{Keep, RateControlConfig, RetransmitConfig};
 
 /// When tests begin: not at zero, which is a special value by accident too often.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);

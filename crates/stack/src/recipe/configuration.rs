@@ -1,80 +1,8 @@
 //! Typed parameters: those of a micro-protocol or of a control law are a struct, declared once with
 //! [`configuration!`](crate::configuration).
 
-use haul_base::{Bytes, Rate, Span};
-
-use super::{ParameterKind, ParameterSpec, ParameterValue, Parameters, Part};
-
-/// The parameters of a micro-protocol, or of a control law. Made by [`configuration!`](crate::configuration).
-pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
-    /// The micro-protocol's or the law's name.
-    const NAME: &'static str;
-    /// The parameters as recipes, help texts and tables have them.
-    const PARAMETERS: &'static [ParameterSpec];
-
-    /// What was checked.
-    ///
-    /// # Panics
-    /// If the parameters are those of something else.
-    fn read(parameters: &Parameters) -> Self;
-
-    /// All parameters as text that reads back to the same.
-    fn texts(&self) -> Vec<(&'static str, String)>;
-}
-
-/// What the field of a [`Configuration`] may be.
-pub trait ParameterType: Sized {
-    /// What it may be if its declaration gives no range.
-    const KIND: ParameterKind;
-
-    /// A checked value, if it is of this type.
-    fn of(value: &ParameterValue) -> Option<Self>;
-
-    /// A text that reads back to the same.
-    fn text(&self) -> String;
-}
-
-macro_rules! parameter_types {
-    ($($type:ty: $kind:expr, $variant:ident($value:ident) => $of:expr, $text:expr;)*) => {$(
-        impl ParameterType for $type {
-            const KIND: ParameterKind = $kind;
-
-            fn of(value: &ParameterValue) -> Option<Self> {
-                match value {
-                    ParameterValue::$variant($value) => $of,
-                    _ => None,
-                }
-            }
-
-            fn text(&self) -> String {
-                let text: fn(&Self) -> String = $text;
-                text(self)
-            }
-        }
-    )*};
-}
-
-parameter_types! {
-    Rate: ParameterKind::Rate, Rate(value) => Some(*value),
-        |rate| if *rate == Self::MAX { "unlimited".to_owned() } else { rate.exact() };
-    Bytes: ParameterKind::Bytes, Bytes(value) => Some(*value), |size| size.exact();
-    Span: ParameterKind::Span, Span(value) => Some(*value), |span| span.exact();
-    f64: ParameterKind::Number(f64::MIN, f64::MAX), Number(value) => Some(*value), Self::to_string;
-    bool: ParameterKind::Flag, Flag(value) => Some(*value), Self::to_string;
-    String: ParameterKind::Text, Text(value) => Some(value.clone()), Self::clone;
-    u8: ParameterKind::Integer(0, 0xFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u16: ParameterKind::Integer(0, 0xFFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u32: ParameterKind::Integer(0, 0xFFFF_FFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
-    u64: ParameterKind::Integer(0, u64::MAX), Integer(value) => Some(*value), Self::to_string;
-    usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), Self::to_string;
-}
-
-impl From<&str> for Part {
-    /// A micro-protocol with its defaults.
-    fn from(name: &str) -> Self {
-        Self::new(name, &[])
-    }
-}
+use super::parameters::{Configuration, ParameterKind, ParameterSpec};
+use super::part::Part;
 
 impl<C: Configuration> From<C> for Part {
     fn from(configuration: C) -> Self {
@@ -83,12 +11,6 @@ impl<C: Configuration> From<C> for Part {
 }
 
 impl Part {
-    /// A micro-protocol with parameters as text.
-    pub fn new(name: &str, parameters: &[(&str, &str)]) -> Self {
-        let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        Self { name: name.to_owned(), parameters: parameters.iter().map(owned).collect() }
-    }
-
     /// Adds what differs from the defaults: of a control law, for the micro-protocol that is to run it.
     #[must_use]
     pub fn with<C: Configuration>(mut self, configuration: &C) -> Self {
@@ -97,11 +19,6 @@ impl Part {
         let given = both.filter(differs).map(|(now, _)| now);
         self.parameters.extend(given.map(|(name, text)| (name.to_owned(), text)));
         self
-    }
-
-    /// A parameter as it stands here.
-    pub fn get(&self, parameter: &str) -> Option<&str> {
-        self.parameters.iter().find(|(name, _)| name == parameter).map(|(_, value)| value.as_str())
     }
 }
 
@@ -262,6 +179,8 @@ macro_rules! choice {
 
 #[cfg(test)]
 mod tests {
+    use haul_base::{Bytes, Rate};
+
     use super::*;
     use crate::Recipe;
 

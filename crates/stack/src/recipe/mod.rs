@@ -14,14 +14,19 @@
 mod configuration;
 mod error;
 mod parameters;
+mod part;
+mod place;
 mod text;
 
 use std::fmt::Write as _;
 
-pub use configuration::{Configuration, ParameterType, joined};
+pub use configuration::joined;
 pub use error::RecipeError;
-pub use parameters::{ParameterKind, ParameterSpec, ParameterValue, Parameters};
-pub(crate) use text::place;
+pub use parameters::{
+    Configuration, ParameterKind, ParameterSpec, ParameterType, ParameterValue, Parameters,
+};
+pub use part::Part;
+pub(crate) use place::place;
 
 /// A stack written as data. Not checked yet: [`Registry::compile`](crate::Registry::compile) does that.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -34,15 +39,6 @@ pub struct Recipe {
     pub parts: Vec<Part>,
     /// Where it was read from, for errors; empty if it was built in code.
     pub(crate) source: String,
-}
-
-/// One micro-protocol of a recipe with the parameters that it is given, as text.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Part {
-    /// Name of the micro-protocol.
-    pub name: String,
-    /// Parameter and value.
-    pub parameters: Vec<(String, String)>,
 }
 
 impl Recipe {

@@ -2,8 +2,9 @@
 
 use haul_base::{Bytes, Rate, Span, UnitError};
 
-use super::text::place;
-use super::{Configuration, ParameterType, Part, RecipeError};
+use super::error::RecipeError;
+use super::part::Part;
+use super::place::place;
 
 /// What a parameter may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -126,6 +127,70 @@ impl std::fmt::Display for ParameterKind {
             Self::Text => f.write_str("text"),
         }
     }
+}
+
+/// The parameters of a micro-protocol, or of a control law. Made by [`configuration!`](crate::configuration).
+pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
+    /// The micro-protocol's or the law's name.
+    const NAME: &'static str;
+    /// The parameters as recipes, help texts and tables have them.
+    const PARAMETERS: &'static [ParameterSpec];
+
+    /// What was checked.
+    ///
+    /// # Panics
+    /// If the parameters are those of something else.
+    fn read(parameters: &Parameters) -> Self;
+
+    /// All parameters as text that reads back to the same.
+    fn texts(&self) -> Vec<(&'static str, String)>;
+}
+
+/// What the field of a [`Configuration`] may be.
+pub trait ParameterType: Sized {
+    /// What it may be if its declaration gives no range.
+    const KIND: ParameterKind;
+
+    /// A checked value, if it is of this type.
+    fn of(value: &ParameterValue) -> Option<Self>;
+
+    /// A text that reads back to the same.
+    fn text(&self) -> String;
+}
+
+macro_rules! parameter_types {
+    ($($type:ty: $kind:expr, $variant:ident($value:ident) => $of:expr, $text:expr;)*) => {$(
+        impl ParameterType for $type {
+            const KIND: ParameterKind = $kind;
+
+            fn of(value: &ParameterValue) -> Option<Self> {
+                match value {
+                    ParameterValue::$variant($value) => $of,
+                    _ => None,
+                }
+            }
+
+            fn text(&self) -> String {
+                let text: fn(&Self) -> String = $text;
+                text(self)
+            }
+        }
+    )*};
+}
+
+parameter_types! {
+    Rate: ParameterKind::Rate, Rate(value) => Some(*value),
+        |rate| if *rate == Self::MAX { "unlimited".to_owned() } else { rate.exact() };
+    Bytes: ParameterKind::Bytes, Bytes(value) => Some(*value), |size| size.exact();
+    Span: ParameterKind::Span, Span(value) => Some(*value), |span| span.exact();
+    f64: ParameterKind::Number(f64::MIN, f64::MAX), Number(value) => Some(*value), Self::to_string;
+    bool: ParameterKind::Flag, Flag(value) => Some(*value), Self::to_string;
+    String: ParameterKind::Text, Text(value) => Some(value.clone()), Self::clone;
+    u8: ParameterKind::Integer(0, 0xFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u16: ParameterKind::Integer(0, 0xFFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u32: ParameterKind::Integer(0, 0xFFFF_FFFF), Integer(value) => (*value).try_into().ok(), Self::to_string;
+    u64: ParameterKind::Integer(0, u64::MAX), Integer(value) => Some(*value), Self::to_string;
+    usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), Self::to_string;
 }
 
 /// The checked parameters of one micro-protocol, defaults filled in.

@@ -1,41 +1,15 @@
 //! From TOML to a recipe.
 
-use super::{Part, Recipe, RecipeError};
+use super::Recipe;
+use super::error::RecipeError;
+use super::part::Part;
+use super::place::find;
 
 fn at(text: &str, offset: usize, message: String) -> RecipeError {
     let before = &text[..offset.min(text.len())];
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
     RecipeError::Text { line, column, message }
-}
-
-/// Where `[table]` or `key =` within it stands, bytes from the start; the start if it is not found.
-fn find(text: &str, table: &str, key: Option<&str>) -> usize {
-    let mut offset = 0;
-    let mut inside = table.is_empty();
-    for line in text.split_inclusive('\n') {
-        let trimmed = line.trim_start();
-        let indent = line.len() - trimmed.len();
-        if let Some(header) = trimmed.strip_prefix('[') {
-            inside = header.split(']').next().is_some_and(|name| name.trim() == table);
-            if inside && key.is_none() {
-                return offset + indent;
-            }
-        } else if inside && key.is_some_and(|key| trimmed.split('=').next().is_some_and(|k| k.trim() == key))
-        {
-            return offset + indent;
-        }
-        offset += line.len();
-    }
-    0
-}
-
-pub(crate) fn place(source: &str, table: &str, key: Option<&str>) -> String {
-    if source.is_empty() {
-        return String::new();
-    }
-    let offset = find(source, table, key);
-    format!("line {}: ", source[..offset].matches('\n').count() + 1)
 }
 
 impl Recipe {
