@@ -14,7 +14,6 @@ use haul_stack::{
     Batch, BatchEvent, Context, Declaration, EventId, Kind, MicroProtocol, Order, Parameters, ProtocolStats,
     Registration, Resolution, Setup, choice, configuration,
 };
-use haul_wire::packet::MAX_OFFSET;
 
 use super::attributes::OFFSET;
 use super::stats::ObjectStats;
@@ -56,7 +55,7 @@ choice! {
 configuration! {
     /// Parameters of `object`.
     pub struct ObjectConfig: "object" {
-        chunk: Bytes in (Bytes(1), Bytes(MAX_OFFSET)) = "100MB", "the object is cut at multiples of this size";
+        chunk: Bytes in (Bytes(1), Bytes(1 << 48)) = "100MB", "the object is cut at multiples of this size";
         disk: DiskAccess = "stream",
             "files are read 128 KiB at a time and written as bytes come (`stream`), or a chunk, or a file's part of \
              one, with one call (`chunk`); a chunk above 100 MB in equal parts";
