@@ -2,7 +2,7 @@
 
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_engine::{SOCKET_BUFFER, ceiling, offer};
-use haul_proto::connection::set_parameter;
+use haul_proto::connection::{CHOSEN_BY_SERVER, set_parameter};
 use haul_proto::{law, law_names};
 use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 
@@ -46,12 +46,15 @@ impl Settings {
 
     /// The value of a parameter that stands in the recipe.
     fn in_recipe(&self, key: &str) -> String {
-        let found = IN_RECIPE.iter().find(|known| known.1 == key);
-        let (part, parameter) = found.and_then(|known| known.0.split_once('.')).unwrap_or_default();
+        let (part, parameter) = name_in_recipe(key).split_once('.').unwrap_or_default();
         let registry = haulage::registry();
         let spec = || registry.get(part)?.parameters.iter().find(|spec| spec.name == parameter);
         let value = self.recipe.get(part, parameter).or_else(|| spec().map(|spec| spec.default));
         value.unwrap_or_default().to_owned()
+    }
+
+    fn set_in_recipe(&mut self, key: &str, value: &str) {
+        set_parameter(&mut self.recipe, name_in_recipe(key), value);
     }
 
     /// Sets the parameter called `key` to what `origin` says.
@@ -89,7 +92,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         help: || format!("the control law of the rate: {}", law_names().join(", ")),
         set: |s, v| {
             let law = one_of(v, &law_names(), |name| name)?;
-            set_parameter(&mut s.recipe, "rate_control.controller", law);
+            s.set_in_recipe("controller", law);
             Ok(())
         },
         show: |s| s.in_recipe("controller"),
@@ -100,7 +103,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         set: |s, v| {
             let [low, high] = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
             let rate = if v == "unlimited" { v.to_owned() } else { within(v, low, high)?.exact() };
-            set_parameter(&mut s.recipe, "rate_control.rate", &rate);
+            s.set_in_recipe("rate", &rate);
             Ok(())
         },
         show: |s| s.in_recipe("rate"),
@@ -110,7 +113,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
         set: |s, v| {
             let size = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
-            set_parameter(&mut s.recipe, "object.chunk", &size.exact());
+            s.set_in_recipe("chunk", &size.exact());
             Ok(())
         },
         show: |s| s.in_recipe("chunk"),
@@ -120,7 +123,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         help: || "the time between two reports of the receiver, 100us to 1s".to_owned(),
         set: |s, v| {
             let interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
-            set_parameter(&mut s.recipe, "bitmap_ack.interval", &interval.exact());
+            s.set_in_recipe("feedback_interval", &interval.exact());
             Ok(())
         },
         show: |s| s.in_recipe("feedback_interval"),
@@ -161,12 +164,14 @@ fn crypto_name(crypto: Option<Cipher>) -> &'static str {
 }
 
 /// Parameters of micro-protocols, and what sessions of every recipe call them.
-pub(crate) const IN_RECIPE: [(&str, &str); 4] = [
-    ("object.chunk", "chunk"),
-    ("bitmap_ack.interval", "feedback_interval"),
-    ("rate_control.controller", "controller"),
-    ("rate_control.rate", "rate"),
-];
+pub(crate) const IN_RECIPE: [(&str, &str); 4] = {
+    let [chunk, interval, controller, rate] = CHOSEN_BY_SERVER;
+    [(chunk, "chunk"), (interval, "feedback_interval"), (controller, "controller"), (rate, "rate")]
+};
+
+fn name_in_recipe(key: &str) -> &'static str {
+    IN_RECIPE.iter().find(|known| known.1 == key).map_or("", |known| known.0)
+}
 
 /// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
 pub(crate) fn session_key(key: &str) -> &str {

@@ -8,6 +8,7 @@ use haul_diagnosis::Model;
 use haul_engine::{ConnectOptions, EngineError, HaulUrl, Session, connect};
 use haul_mover::{Expectations, ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{BenchLimit, Fault, FaultCode, Host, Request, RunMode, Selection};
+use haulage::config::ObjectConfig;
 use serde_json::json;
 
 use crate::args::TransferOptions;
@@ -175,13 +176,13 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, 
     session.check_path(CHECK).map_err(fault::of)?;
     let recipe = session.recipe();
     let rate = haul_engine::ceiling(recipe).map_or_else(|| "unlimited".to_owned(), |rate| rate.to_string());
-    let chunk = recipe.get("object", "chunk").unwrap_or_default();
+    let ObjectConfig { chunk, .. } = recipe.configuration().map_err(fault::of)?.unwrap_or_default();
     let facts = [
         ("server", format!("{} at {}", session.server(), session.peer())),
         ("cipher", session.cipher().to_string()),
         ("controller", session.controller()),
         ("rate", rate),
-        ("chunk", chunk.to_owned()),
+        ("chunk", chunk.to_string()),
         ("offload", if session.settings().offload { "on" } else { "off" }.to_owned()),
         ("round_trip", session.round_trip().to_string()),
         ("udp", "gets through in both directions".to_owned()),

@@ -129,6 +129,19 @@ fn a_slow_bench_ends_when_its_time_is_over() {
 }
 
 #[test]
+fn a_dry_bench_says_what_a_recipe_leaves_to_its_defaults() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    let shipped = lossy(&run(&["presets", "bulk"]).stdout).replace("chunk = \"100MB\"\n", "");
+    assert!(!shipped.contains("chunk ="), "{shipped}");
+    let file = root.path().join("mine.toml");
+    fs::write(&file, shipped).unwrap();
+    let output = run(&["bench", "--dry-run", "--preset", file.to_str().unwrap(), &server.url]);
+    exits(&output, 0);
+    assert!(lossy(&output.stdout).contains("chunk: 100.0 MB"), "{output:?}");
+}
+
+#[test]
 fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
