@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use haul_base::{Bytes, Ecn, Span};
-use haul_proto::LossModel;
-use haul_proto::config::RateControlConfig;
 use haul_proto::connection::{Challenge, FrameKeys, Opener, PathProbe, Sealer, canonical};
+use haul_proto::{LossModel, config::RateControlConfig};
 use haul_stack::{Part, Recipe};
 use haul_udp::{Offload, Options, SendError, UdpSocket};
 use haul_wire::control::{Cipher, Request, Settings};
@@ -102,8 +101,8 @@ impl Session {
 
     /// Name of the control law that the recipe begins with; empty if it has none.
     pub fn controller(&self) -> String {
-        let law: Option<RateControlConfig> = self.recipe.configuration().ok().flatten();
-        law.map(|law| law.controller).unwrap_or_default()
+        let law = self.recipe.configuration::<RateControlConfig>();
+        law.ok().flatten().map(|law| law.controller).unwrap_or_default()
     }
 
     /// How packets are protected.
