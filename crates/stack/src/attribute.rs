@@ -1,19 +1,19 @@
-//! Attributes: named, typed values that micro-protocols put into the header of every data packet. Their places
-//! are fixed when the stack is built, so reading one is an array access (wu-h-ctp section 3.2 found the hash
-//! table of its ancestor too slow and used a static one; here the table is gone).
+//! Attributes: named, typed values that micro-protocols put into the header of every data packet. Their
+//! offsets are fixed when the stack is built, so reading one is an array access. (Wu-h-ctp section 3.2
+//! replaced the hash table of its ancestor, which was too slow, with a static one; here there is no table.)
 
 use std::marker::PhantomData;
 use std::num::NonZeroU16;
 
-/// A type that an attribute may have. All are big-endian on the wire.
+/// A type of attribute values. All are big-endian on the wire.
 pub trait AttributeType: Copy + 'static {
-    /// What reading gives.
+    /// The Rust type of the value.
     type Value: Copy;
-    /// Bytes on the wire.
+    /// Length on the wire, in bytes.
     const LEN: usize;
-    /// Reads from exactly [`AttributeType::LEN`] bytes.
+    /// Reads a value from exactly [`AttributeType::LEN`] bytes.
     fn read(bytes: &[u8]) -> Self::Value;
-    /// Writes to exactly [`AttributeType::LEN`] bytes.
+    /// Writes a value to exactly [`AttributeType::LEN`] bytes.
     fn write(value: Self::Value, bytes: &mut [u8]);
 }
 
@@ -38,7 +38,7 @@ macro_rules! integers {
 
 integers!(u8, u16, u32, u64);
 
-/// An unsigned integer of 48 bits, read as `u64`; the upper bits of what is written are dropped.
+/// An unsigned 48-bit integer, read as `u64`; writing drops the upper 16 bits.
 #[derive(Clone, Copy, Debug)]
 pub enum U48 {}
 
@@ -59,9 +59,9 @@ impl AttributeType for U48 {
     }
 }
 
-/// Where an attribute of type `T` lies in a data packet: bytes from the packet's start.
+/// Handle of an attribute of type `T`: its byte offset from the start of a data packet.
 pub struct Attribute<T> {
-    /// The offset and one, so that an `Option` takes no more room.
+    /// The offset plus one, so that an `Option` of the handle is no larger.
     above_offset: NonZeroU16,
     of_type: PhantomData<fn() -> T>,
 }
@@ -92,28 +92,28 @@ impl<T: AttributeType> Attribute<T> {
         Self { above_offset: NonZeroU16::MIN.saturating_add(offset), of_type: PhantomData }
     }
 
-    /// The bytes of the attribute within its packet.
+    /// Byte range of the attribute within its packet.
     #[inline]
     pub(crate) fn range(self) -> std::ops::Range<usize> {
         self.offset()..self.offset() + T::LEN
     }
 }
 
-/// One attribute of a layout, for people and checks.
+/// Description of one attribute of a layout, for display and checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeInfo {
-    /// Its name, unique in the stack.
+    /// Name, unique in the stack.
     pub name: &'static str,
-    /// Bytes from the start of the packet.
+    /// Offset from the start of the packet, in bytes.
     pub offset: u16,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u16,
-    /// Whether it is readable without the keys (it is authenticated all the same).
+    /// Whether the attribute is readable without the keys. It is authenticated in any case.
     pub clear: bool,
 }
 
-/// How the packets of one stack look: `kind u8 | packet number u48 | clear attributes | sealed attributes |
-/// payload | tag`. Control packets have no sealed attributes.
+/// Packet format of a stack: `kind u8 | packet number u48 | clear attributes | sealed attributes | payload |
+/// tag`. Control packets have no sealed attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Layout {
     pub(crate) clear_len: u16,
@@ -123,27 +123,27 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Bytes in front of what is encrypted.
+    /// Bytes before the encrypted part.
     pub fn clear_len(&self) -> usize {
         usize::from(self.clear_len)
     }
 
-    /// Bytes in front of the payload of a data packet.
+    /// Bytes before the payload of a data packet.
     pub fn data_header_len(&self) -> usize {
         usize::from(self.data_len)
     }
 
-    /// Bytes behind the payload.
+    /// Bytes after the payload.
     pub fn tag_len(&self) -> usize {
         usize::from(self.tag_len)
     }
 
-    /// Bytes of a data packet beside its payload.
+    /// Bytes of a data packet besides its payload.
     pub fn data_overhead(&self) -> usize {
         self.data_header_len() + self.tag_len()
     }
 
-    /// Every attribute, in the order of declaration.
+    /// All attributes, in the order of declaration.
     pub fn attributes(&self) -> &[AttributeInfo] {
         &self.attributes
     }

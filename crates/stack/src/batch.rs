@@ -1,5 +1,5 @@
-//! A batch: up to 64 packets side by side in one buffer, as GSO and GRO move them. Events carry batches, so that
-//! one virtual call serves them all.
+//! Batches: up to 64 packets contiguous in one buffer, as GSO and GRO transfer them. Events carry batches, so
+//! that one virtual call handles all packets.
 
 mod incoming;
 mod outgoing;
@@ -10,14 +10,14 @@ use crate::attribute::{Attribute, AttributeType, Layout, U48};
 use crate::fields::Fields;
 use crate::walk::{Live, Values};
 
-/// The most packets in one outgoing batch (`UDP_MAX_SEGMENTS` of Linux 4.18).
+/// Maximum number of packets in an outgoing batch (`UDP_MAX_SEGMENTS` of Linux 4.18).
 pub const MAX_BATCH: usize = 64;
-/// Bytes of the kind and the packet number, with which every packet begins.
+/// Length of the packet header: the kind and the packet number, in bytes.
 pub const PACKET_HEADER_LEN: usize = 7;
-/// The bit of the kind byte that tells which generation of the recipe a packet belongs to.
+/// Bit of the kind byte that marks the generation of the recipe that a packet belongs to.
 pub const GENERATION_BIT: u8 = 0x80;
 
-/// What a packet is. Control kinds belong to exactly one micro-protocol each.
+/// Packet type. Each control kind belongs to exactly one micro-protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
@@ -26,11 +26,11 @@ impl Kind {
     pub const DATA: Self = Self(1);
     /// The last segment of an object.
     pub const DATA_FIN: Self = Self(2);
-    /// A control frame of the connection, which no stack reads.
+    /// A control frame of the connection; stacks ignore it.
     pub const CONTROL_FRAME: Self = Self(15);
-    /// The framework's own: negotiation of a new recipe while running.
+    /// The framework's own kind: negotiation of a new recipe for a running stack.
     pub const RECONFIGURE: Self = Self(0x3F);
-    /// The first kind that is given to micro-protocols from outside this project.
+    /// First kind assigned to micro-protocols from outside this project.
     pub const FIRST_USER: Self = Self(0x40);
 
     /// Whether packets of this kind carry the stack's attributes.
@@ -39,40 +39,41 @@ impl Kind {
     }
 }
 
-/// Packets of one direction in one buffer, at most [`MAX_BATCH`]. All have the same size, but that the last may be
-/// shorter: where a packet lies is worked out from its number, and its kind and number are read from its header.
+/// Packets of one direction in one buffer, at most [`MAX_BATCH`]. All have the same size, except that the
+/// last may be shorter. A packet's index determines its position; its kind and packet number are read from
+/// its header.
 #[derive(Debug)]
 pub struct Batch<'b> {
     buffer: &'b mut [u8],
     count: usize,
-    /// The packets that nobody has taken: bit `i` is packet `i`.
+    /// Packets not yet taken: bit `i` stands for packet `i`.
     live: u64,
-    /// Those that carry the stack's attributes, taken or not.
+    /// Packets that carry the stack's attributes, taken or not.
     data: u64,
-    /// Of these, those that end an object.
+    /// Data packets that end an object.
     fins: u64,
-    /// Outgoing: those that repeat a segment.
+    /// Outgoing: packets that repeat a segment.
     resent: u64,
     layout: &'b Layout,
-    /// Bytes of all packets.
+    /// Total bytes of all packets.
     used: usize,
     /// Outgoing: the last packet is shorter than the others, or larger than the path is known to carry.
     closed: bool,
     /// Size of every packet but the last.
     stride: usize,
-    /// Outgoing: largest packet, and how many.
+    /// Outgoing: maximum packet size. `limit` is the maximum number of packets.
     datagram: usize,
     limit: usize,
-    /// Outgoing: number of the first packet.
+    /// Outgoing: packet number of the first packet.
     first_pn: u64,
     generation: u8,
     pub(crate) violations: u32,
-    /// The kind of the last of them.
+    /// Kind of the last violation.
     pub(crate) violated: Option<Kind>,
     pub(crate) unauthentic: u32,
 }
 
-/// How an outgoing batch begins.
+/// Initial values of an outgoing batch.
 pub(crate) struct Start {
     pub(crate) datagram: usize,
     pub(crate) limit: usize,
@@ -104,35 +105,35 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// How the packets look.
+    /// The packet format.
     pub fn layout(&self) -> &Layout {
         self.layout
     }
 
-    /// How many packets there are, those that were taken included.
+    /// Number of packets, including those that were taken.
     #[inline]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the batch has no packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The numbers of the packets that nobody has taken yet. The batch may be changed during the walk.
+    /// Indices of the packets not yet taken. The batch may be changed during the iteration.
     #[inline]
     pub fn live(&self) -> Live {
         Live(self.live)
     }
 
-    /// The same, of those alone that carry no attributes.
+    /// As [`Batch::live`], only packets without attributes.
     pub(crate) fn live_control(&self) -> Live {
         Live(self.live & !self.data)
     }
 
-    /// How many data packets nobody has taken.
+    /// Number of data packets not yet taken.
     pub(crate) fn live_data(&self) -> usize {
         (self.live & self.data).count_ones() as usize
     }
@@ -141,67 +142,68 @@ impl<'b> Batch<'b> {
         self.live != 0
     }
 
-    /// Whether nobody has taken packet `i` yet.
+    /// Whether packet `i` is not yet taken.
     #[inline]
     pub fn is_live(&self, i: usize) -> bool {
         self.live >> i & 1 == 1
     }
 
-    /// What packet `i` is.
+    /// Kind of packet `i`.
     #[inline]
     pub fn kind(&self, i: usize) -> Kind {
         Kind(self.buffer[i * self.stride] & !GENERATION_BIT)
     }
 
-    /// The packet number of packet `i`.
+    /// Packet number of packet `i`.
     ///
     /// # Panics
-    /// If the packet is none, which no handler is given.
+    /// If the packet is shorter than a header; handlers never see such packets.
     #[inline]
     pub fn pn(&self, i: usize) -> u64 {
         let at = i * self.stride + 1;
         U48::read(&self.buffer[at..at + U48::LEN])
     }
 
-    /// Whether packet `i` repeats a segment that was sent before.
+    /// Whether packet `i` repeats a segment.
     #[inline]
     pub fn is_resent(&self, i: usize) -> bool {
         self.resent >> i & 1 == 1
     }
 
-    /// The packets that carry new segments, if the batch is an outgoing one.
+    /// Outgoing: packets that carry new segments.
     #[inline]
     pub fn fresh(&self) -> Live {
         Live(self.live & !self.resent)
     }
 
-    /// Whether these are data packets of which nobody has taken any, none repeats a segment and none ends an object:
-    /// all but the last are of one size, and follow on each other. Nearly all batches are such a row.
+    /// Whether all packets are data packets, none is taken, none repeats a segment and none ends an object.
+    /// All but the last then have the same size and consecutive packet numbers. This holds for nearly all
+    /// batches.
     #[inline]
     pub fn is_row(&self) -> bool {
         let row = self.live & self.data & !self.fins & !self.resent;
         self.count > 0 && row.count_ones() as usize == self.count
     }
 
-    /// How many packets repeat a segment that was sent before.
+    /// Number of packets that repeat a segment.
     pub fn count_resent(&self) -> usize {
         self.resent.count_ones() as usize
     }
 
-    /// Bytes of packet `i`: UDP payload, the tag included.
+    /// Size of packet `i`: UDP payload, including the tag.
     #[inline]
     pub fn size(&self, i: usize) -> usize {
         debug_assert!(i < self.count, "packet {i} of {}", self.count);
         self.used.saturating_sub(i * self.stride).min(self.stride)
     }
 
-    /// Bytes of the shortest packet, those that were taken included.
+    /// Size of the shortest packet, including those that were taken.
     #[inline]
     pub fn shortest(&self) -> usize {
         self.count.checked_sub(1).map_or(0, |last| self.size(last))
     }
 
-    /// Bytes of the packets that nobody has taken.
+    /// Total bytes of the packets not yet taken.
     pub fn live_bytes(&self) -> usize {
         let Some(last) = self.count.checked_sub(1) else { return 0 };
         let full = (self.live & !(1 << last)).count_ones() as usize * self.stride;
@@ -211,26 +213,26 @@ impl<'b> Batch<'b> {
     /// Reads an attribute of data packet `i`.
     ///
     /// # Panics
-    /// If the packet is too short to carry it; received packets are checked before handlers see them.
+    /// If the packet is too short for the attribute. Received packets are checked before handlers see them.
     #[inline]
     pub fn get<T: AttributeType>(&self, i: usize, attribute: Attribute<T>) -> T::Value {
         let at = i * self.stride + attribute.range().start;
         T::read(&self.buffer[at..at + T::LEN])
     }
 
-    /// Reads an attribute, or several, of every packet that nobody has taken yet: cheaper than one by one.
+    /// Reads one or several attributes of every packet not yet taken; cheaper than reading them one by one.
     ///
     /// # Panics
-    /// During the walk, as [`Batch::get`].
+    /// During the iteration, as [`Batch::get`].
     #[inline]
     pub fn values<F: Fields>(&self, fields: F) -> Values<'_, F> {
         Values::new(self.buffer, fields, self.stride, self.live)
     }
 
-    /// As [`Batch::values`], with the packet number before them.
+    /// As [`Batch::values`], preceded by the packet number.
     ///
     /// # Panics
-    /// During the walk, as [`Batch::get`].
+    /// During the iteration, as [`Batch::get`].
     #[inline]
     pub fn numbered<F: Fields>(&self, fields: F) -> Values<'_, (Attribute<U48>, F)> {
         self.values((Attribute::at(1), fields))
@@ -246,7 +248,7 @@ impl<'b> Batch<'b> {
         T::write(value, &mut self.buffer[at..at + T::LEN]);
     }
 
-    /// Writes an attribute, or several, of each of `packets`: cheaper than one by one.
+    /// Writes one or several attributes of each of `packets`; cheaper than writing them one by one.
     ///
     /// # Panics
     /// As [`Batch::get`].
@@ -258,7 +260,7 @@ impl<'b> Batch<'b> {
         mut values: impl FnMut(usize) -> F::Values,
     ) {
         let end = fields.end();
-        // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+        // A `u32`, half the width of an address, so that the sum cannot overflow and needs no check.
         let mut at = (packets.start * self.stride) as u32;
         for i in packets {
             let from = at as usize;
@@ -267,7 +269,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// Gives an attribute the same value in every packet.
+    /// Sets an attribute to the same value in every packet.
     ///
     /// # Panics
     /// As [`Batch::get`].
@@ -276,8 +278,8 @@ impl<'b> Batch<'b> {
         self.set_each(0..self.count, attribute, |_| value);
     }
 
-    /// Where the payload of packet `i` lies in the buffer: behind the attributes of a data packet, behind the clear
-    /// header of another.
+    /// Position of packet `i`'s payload in the buffer: after the attributes of a data packet, after the clear
+    /// header of any other packet.
     #[inline]
     pub fn payload_range(&self, i: usize) -> Range<usize> {
         let start = i * self.stride;
@@ -297,49 +299,50 @@ impl<'b> Batch<'b> {
         &self.buffer[self.payload_range(i)]
     }
 
-    /// The payload of packet `i`, to be filled or changed.
+    /// Mutable payload of packet `i`.
     #[inline]
     pub fn payload_mut(&mut self, i: usize) -> &mut [u8] {
         let range = self.payload_range(i);
         &mut self.buffer[range]
     }
 
-    /// The whole packet `i`.
+    /// The whole of packet `i`.
     #[inline]
     pub fn packet_mut(&mut self, i: usize) -> &mut [u8] {
         let (start, len) = (i * self.stride, self.size(i));
         &mut self.buffer[start..start + len]
     }
 
-    /// The buffer in which the packets lie.
+    /// The buffer that holds the packets.
     pub fn buffer(&self) -> &[u8] {
         self.buffer
     }
 
-    /// Packet `i` is dealt with; later handlers do not see it.
+    /// Marks packet `i` as handled; later handlers do not see it.
     pub fn take(&mut self, i: usize) {
         self.live &= !(1 << i);
     }
 
-    /// Packet `i` is authentic and impossible: the peer does not keep to the recipe. Too many of these end the session.
+    /// Rejects packet `i`, which is authentic but invalid: the peer violates the recipe. Too many of these
+    /// end the session.
     pub fn reject(&mut self, i: usize) {
         self.take(i);
         self.violations += 1;
         self.violated = Some(self.kind(i));
     }
 
-    /// Packet `i` is not from the peer.
+    /// Rejects packet `i` as not authentic.
     pub fn reject_unauthentic(&mut self, i: usize) {
         self.take(i);
         self.unauthentic += 1;
     }
 
-    /// Whether this batch carries data packets.
+    /// Whether the batch carries data packets.
     pub fn is_data(&self) -> bool {
         self.data & 1 == 1
     }
 
-    /// Outgoing: bytes of all packets.
+    /// Outgoing: total bytes of all packets.
     pub fn bytes(&self) -> usize {
         self.used
     }
@@ -349,7 +352,7 @@ impl<'b> Batch<'b> {
         self.stride
     }
 
-    /// Outgoing: the packets' bytes and their distance, for whoever seals them.
+    /// Outgoing: the packets' bytes, their stride and the first packet number, for sealing.
     pub fn sealable(&mut self) -> (&mut [u8], usize, u64) {
         (&mut self.buffer[..self.used], self.stride, self.first_pn)
     }

@@ -1,5 +1,5 @@
-//! Messages of micro-protocols over the session's control channel, which is reliable and in order: the kind and the
-//! body, without numbers or a seal, as the channel has its own.
+//! Micro-protocols' messages over the session's control channel, which is reliable and ordered: a kind and a
+//! body, without packet number or tag, which the channel does not need.
 
 use haul_base::Time;
 
@@ -7,7 +7,7 @@ use crate::batch::Kind;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Writes one message: of the first micro-protocol in the recipe that has asked for it.
+    /// Writes one message: of the first micro-protocol in the recipe that has requested it.
     pub(crate) fn write_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         while self.core.channel_wanted != 0 {
             let owner = self.core.channel_wanted.trailing_zeros() as u8;
@@ -25,7 +25,7 @@ impl Stack {
         false
     }
 
-    /// Gives a message to the owner of its kind.
+    /// Delivers a message to the owner of its kind.
     pub(crate) fn take_channel(&mut self, now: Time, message: &[u8]) {
         let known = message.split_first().and_then(|(&kind, body)| {
             let owner = self.compiled.tables.kinds.iter().find(|known| known.0 == Kind(kind))?.1;

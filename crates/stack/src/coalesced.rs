@@ -1,21 +1,22 @@
-//! An acknowledgement or another control packet and a packet of data, coalesced into one batch.
+//! Coalescing an acknowledgement or other control packet with a data packet into one batch.
 
 use haul_base::{Time, Transmit};
 
 use crate::batch::MAX_BATCH;
 use crate::stack::Stack;
 
-/// What one call of [`Stack::poll_transmit_coalesced`] writes.
+/// Output of one call of [`Stack::poll_transmit_coalesced`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coalesced {
-    /// A batch like any other.
+    /// An ordinary batch.
     Batch(Transmit),
-    /// A control packet and a packet of data, the longer one first. Both are small as a rule and may share a datagram.
+    /// A control packet and a data packet, the longer one first. Both are usually small and may share a
+    /// datagram.
     Pair(Transmit),
 }
 
 impl Coalesced {
-    /// The packets, whether they are coalesced or not.
+    /// The packets, coalesced or not.
     pub const fn batch(self) -> Transmit {
         match self {
             Self::Batch(transmit) | Self::Pair(transmit) => transmit,
@@ -24,8 +25,8 @@ impl Coalesced {
 }
 
 impl Stack {
-    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but adds a packet of data, if there is one, to
-    /// a control packet: the peer then waits for one buffer and not for two.
+    /// As [`Machine::poll_transmit`](haul_base::Machine::poll_transmit), but adds a data packet, if there is
+    /// one, to a control packet, so that the peer receives one buffer instead of two.
     pub fn poll_transmit_coalesced(&mut self, now: Time, slot: &mut [u8]) -> Option<Coalesced> {
         let datagram = usize::from(self.core.path.datagram);
         self.guarded(now, |stack, now| {
@@ -34,7 +35,7 @@ impl Stack {
             let Some(answer) = answer else {
                 return stack.write_data(now, slot, MAX_BATCH).map(Coalesced::Batch);
             };
-            // A probe of the path goes alone.
+            // A path probe is sent alone.
             if answer.len > datagram || slot.len() < 2 * datagram {
                 return Some(Coalesced::Batch(answer));
             }
@@ -47,8 +48,8 @@ impl Stack {
     }
 }
 
-/// One batch of two packets that lie behind one another. Only the last packet of a batch may be shorter than the
-/// others.
+/// Returns one batch of two adjacent packets. Swaps them if needed: only the last packet of a batch may be
+/// shorter.
 fn side_by_side(slot: &mut [u8], first: Transmit, second: Transmit) -> Transmit {
     let len = first.len + second.len;
     if first.len < second.len {

@@ -1,4 +1,4 @@
-//! A recipe that has been checked: what all stacks of one recipe share.
+//! Compiled stacks: checked recipes, shared by all stacks of one recipe.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::protocol::{MicroProtocol, checked};
 use crate::recipe::{Parameters, Recipe, RecipeError};
 use crate::registry::{PeerProtocols, Registration, Registry, Setup};
 
-/// A checked recipe, ready to make stacks.
+/// A checked recipe, ready to create stacks.
 #[derive(Debug)]
 pub struct CompiledStack {
     pub(crate) recipe: Recipe,
@@ -20,7 +20,7 @@ pub struct CompiledStack {
     pub(crate) tag_len: usize,
 }
 
-/// Stands in for keys while a recipe is checked.
+/// Placeholder for keys while a recipe is checked.
 #[derive(Debug)]
 struct Placeholder(usize);
 
@@ -38,7 +38,7 @@ impl Open for Placeholder {
     }
 }
 
-/// The micro-protocols of one stack with their shared values.
+/// The micro-protocols of one stack and their shared values.
 pub(crate) type Parts = (Vec<Option<Box<dyn MicroProtocol>>>, SharedValues);
 
 impl CompiledStack {
@@ -69,7 +69,7 @@ impl CompiledStack {
         &self.recipe
     }
 
-    /// How packets look.
+    /// The packet format.
     pub fn layout(&self) -> &crate::Layout {
         &self.tables.layout
     }
@@ -90,7 +90,7 @@ impl CompiledStack {
     }
 
     fn build(&self, setup: &mut Setup) -> Result<Vec<Option<Box<dyn MicroProtocol>>>, RecipeError> {
-        // Sized beforehand: there may be many thousand stacks.
+        // Exact capacity: there may be many thousand stacks.
         let mut protocols = Vec::with_capacity(self.parts.len());
         for index in 0..self.parts.len() {
             protocols.push(Some(self.build_one(index, setup)?));
@@ -98,14 +98,15 @@ impl CompiledStack {
         Ok(protocols)
     }
 
-    /// Drops each by itself: two panics at once would end the process. The first error counts.
+    /// Drops each micro-protocol separately: two panics at once would abort the process. Returns the first
+    /// error.
     fn drop_each(&self, protocols: Vec<Option<Box<dyn MicroProtocol>>>) -> Result<(), RecipeError> {
         let named = self.parts.iter().zip(protocols);
         let dropped = named.map(|((part, _), protocol)| checked(part.name, || drop(protocol)));
         dropped.fold(Ok(()), Result::and)
     }
 
-    /// Lets every micro-protocol declare and bind; gives the resulting tables.
+    /// Lets every micro-protocol declare and bind; returns the resulting tables.
     pub(crate) fn place(
         &self,
         protocols: &mut [Option<Box<dyn MicroProtocol>>],
@@ -130,7 +131,7 @@ impl CompiledStack {
         Ok(tables)
     }
 
-    /// The parts of a new stack.
+    /// Creates the parts of a new stack.
     pub(crate) fn instantiate(&self, setup: &mut Setup) -> Result<Parts, RecipeError> {
         let mut shared = SharedValues::default();
         let mut protocols = self.build(setup)?;
@@ -139,8 +140,8 @@ impl CompiledStack {
         Ok((protocols, shared))
     }
 
-    /// As [`CompiledStack::place`]; an error if a micro-protocol does not declare what it did when the recipe was
-    /// checked.
+    /// As [`CompiledStack::place`]. Returns an error if a micro-protocol does not declare what it did when
+    /// the recipe was checked.
     pub(crate) fn place_as_checked(
         &self,
         protocols: &mut [Option<Box<dyn MicroProtocol>>],
@@ -155,17 +156,17 @@ impl CompiledStack {
     }
 }
 
-/// The smallest datagram over which every recipe must leave room for data.
+/// Datagram size in which every recipe's headers must leave space for data.
 const SMALLEST_DATAGRAM: usize = 1_200;
-/// Room for data that headers must leave in the smallest datagram.
+/// Payload bytes that headers must leave in the smallest datagram.
 const SMALLEST_PAYLOAD: usize = 64;
 
 impl Registry {
-    /// Checks a recipe: permission, names, parameters, needs, conflicts, headers. `tag_len` is the length of the
-    /// packets' tag.
+    /// Checks a recipe: permission, names, parameters, requirements, conflicts, headers. `tag_len` is the
+    /// length of the packets' tag.
     ///
     /// # Errors
-    /// What is wrong or missing, in words for whoever wrote the recipe.
+    /// What is wrong or missing, worded for the author of the recipe.
     pub fn compile(
         self: &Arc<Self>,
         recipe: &Recipe,

@@ -1,4 +1,4 @@
-//! What a handler can do besides looking at what it was given.
+//! The context of a handler: its access to the stack.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -14,40 +14,41 @@ use crate::message::{Buffer, Delivery, Inbox, MessageSink, MessageSource, Pool, 
 use crate::object::{ObjectSink, ObjectSource};
 use crate::protocol::MicroProtocol;
 
-/// What is known of the path: written by the micro-protocols that measure it, read by all.
+/// State of the path, written by the micro-protocols that measure it and read by all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathState {
-    /// Largest datagram that passes, UDP payload bytes.
+    /// Largest datagram that the path carries, in UDP payload bytes.
     pub datagram: u16,
-    /// Smoothed round-trip time, or the first guess.
+    /// Smoothed round-trip time, or the initial estimate.
     pub rtt: Span,
-    /// Its mean deviation.
+    /// Mean deviation of the round-trip time.
     pub rtt_variation: Span,
-    /// Smallest round-trip time.
+    /// Minimum round-trip time.
     pub min_rtt: Span,
 }
 
-/// What the socket says of the packets that came last.
+/// What the socket reports about the packets received last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// When the kernel got them: the time of the input where it does not say. It never goes back.
+    /// Time at which the kernel received them, or the time of the input if the kernel does not report it.
+    /// Monotonic.
     pub at: Time,
-    /// The ECN bits that all of them carry.
+    /// ECN bits of all of these packets.
     pub ecn: Ecn,
-    /// The socket's wrapping count of dropped buffers, as last heard.
+    /// The socket's wrapping count of dropped buffers, as last reported.
     pub socket_drops: u32,
 }
 
 /// The user's ends of a stack.
 #[derive(Default)]
 pub struct Ends {
-    /// An object to send.
+    /// Object to send.
     pub object_source: Option<Box<dyn ObjectSource>>,
-    /// Where a received object goes.
+    /// Destination of a received object.
     pub object_sink: Option<Box<dyn ObjectSink>>,
-    /// Messages that are made when the net can take them.
+    /// Source of messages that are created when packets can be sent.
     pub message_source: Option<Box<dyn MessageSource>>,
-    /// Where received messages go; without it they wait for [`Stack::recv`](crate::Stack::recv).
+    /// Destination of received messages; without it they wait for [`Stack::recv`](crate::Stack::recv).
     pub message_sink: Option<Box<dyn MessageSink>>,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Timer {
     name: u8,
 }
 
-/// Raised at a time, or when the present handlers are done.
+/// An event to raise at a time, or when the current handlers have returned.
 pub(crate) struct Delayed {
     at: Option<Time>,
     event: u16,
@@ -81,33 +82,33 @@ pub(crate) struct Delayed {
 /// Counters of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackStats {
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including repeated ones.
     pub data_sent: u64,
-    /// Of these, repeated ones.
+    /// Repeated data packets sent.
     pub data_resent: u64,
-    /// Control packets sent, and messages on the control channel.
+    /// Control packets and control-channel messages sent.
     pub control_sent: u64,
     /// UDP payload bytes sent.
     pub bytes_sent: u64,
     /// Authentic data packets received.
     pub data_received: u64,
-    /// Authentic control packets received, and messages on the control channel.
+    /// Authentic control packets and control-channel messages received.
     pub control_received: u64,
     /// UDP payload bytes received in authentic packets.
     pub bytes_received: u64,
-    /// Packets that are not from the other side, or too short.
+    /// Received packets that are not authentic or too short.
     pub unauthentic: u64,
-    /// Authentic packets that break the recipe.
+    /// Authentic packets that violate the recipe.
     pub violations: u64,
-    /// Messages that the user handed over.
+    /// Messages submitted by the user.
     pub messages_submitted: u64,
-    /// Of these, those that were suppressed.
+    /// Submitted messages that were suppressed.
     pub messages_suppressed: u64,
-    /// Messages handed to the user.
+    /// Messages delivered to the user.
     pub messages_delivered: u64,
 }
 
-/// What a stack has besides its micro-protocols.
+/// State of a stack besides its micro-protocols.
 pub(crate) struct Core {
     pub(crate) next_pn: u64,
     pub(crate) timers: Vec<Timer>,
@@ -115,29 +116,29 @@ pub(crate) struct Core {
     pub(crate) shared: SharedValues,
     pub(crate) queue: SendQueue,
     pub(crate) pool: Pool,
-    /// None for a stack that has none and was not asked for them.
+    /// `None` until a handler uses them, if the user gave none.
     pub(crate) ends: Option<Box<Ends>>,
     pub(crate) inbox: Inbox,
     pub(crate) events: LazyDeque<StackEvent>,
     pub(crate) path: PathState,
     pub(crate) control_wanted: u64,
-    /// Bit set of the micro-protocols that have something for the control channel.
+    /// Bit set of the micro-protocols that have messages for the control channel.
     pub(crate) channel_wanted: u64,
     pub(crate) resume_at: Option<Time>,
     pub(crate) max_message: usize,
     pub(crate) next_message: u64,
     pub(crate) draining: bool,
     pub(crate) initiator: bool,
-    /// The micro-protocol that is called at present; behind a panic, the one that has panicked.
+    /// The micro-protocol that is being called; after a panic, the one that panicked.
     pub(crate) running: u8,
     pub(crate) stats: StackStats,
     pub(crate) queue_limit: usize,
-    /// Packets that were worked out from others, as they would have come, opened.
+    /// Recovered packets (FEC), in their opened form.
     pub(crate) recovered: LazyDeque<Buffer>,
     pub(crate) arrival: Arrival,
-    /// The ECN bits of outgoing data packets.
+    /// ECN bits of outgoing data packets.
     pub(crate) ecn: Ecn,
-    /// The first failure, until the runner is told.
+    /// The first failure, until the driver is told.
     pub(crate) failure: Cell<Option<Box<StackEvent>>>,
 }
 
@@ -156,7 +157,7 @@ impl Core {
         Some((timer.owner, timer.name))
     }
 
-    /// After a change of recipe: what belongs to micro-protocols that are gone is forgotten, the rest is renumbered.
+    /// After a change of recipe: drops what belongs to removed micro-protocols, and renumbers the rest.
     pub(crate) fn move_owners(&mut self, moved: &[Option<u8>], event: &dyn Fn(u16) -> Option<u16>) {
         let place = |owner: u8| moved.get(usize::from(owner)).copied().flatten();
         self.timers =
@@ -189,10 +190,10 @@ impl Core {
     }
 }
 
-/// The micro-protocols of a stack; a running one is taken out of its place.
+/// The micro-protocols of a stack. A running one is taken out of its slot.
 pub(crate) type Slots = [Option<Box<dyn MicroProtocol>>];
 
-/// A handler's view of its stack.
+/// A handler's access to its stack.
 pub struct Context<'c> {
     pub(crate) now: Time,
     pub(crate) core: &'c mut Core,
@@ -210,25 +211,25 @@ impl fmt::Debug for Context<'_> {
 }
 
 impl Context<'_> {
-    /// The time of the input that is being handled.
+    /// Time of the input that is being handled.
     #[inline]
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// What is known of the path.
+    /// State of the path.
     #[inline]
     pub fn path(&self) -> &PathState {
         &self.core.path
     }
 
-    /// The path, for a micro-protocol that measures it.
+    /// State of the path, for micro-protocols that measure it.
     #[inline]
     pub fn path_mut(&mut self) -> &mut PathState {
         &mut self.core.path
     }
 
-    /// What the socket says of the packets that came last.
+    /// What the socket reports about the packets received last.
     #[inline]
     pub fn arrival(&self) -> Arrival {
         self.core.arrival
@@ -240,13 +241,13 @@ impl Context<'_> {
         &self.core.stats
     }
 
-    /// Messages that wait for the net.
+    /// Queue of messages to be sent.
     #[inline]
     pub fn queue(&mut self) -> &mut SendQueue {
         &mut self.core.queue
     }
 
-    /// Where buffers come from.
+    /// Pool of buffers.
     #[inline]
     pub fn pool(&mut self) -> &mut Pool {
         &mut self.core.pool
@@ -261,20 +262,21 @@ impl Context<'_> {
     /// A shared value.
     ///
     /// # Panics
-    /// If the handle is of another stack.
+    /// If the handle belongs to another stack.
     #[inline]
     pub fn shared<T: Any + Send>(&mut self, value: SharedValue<T>) -> &mut T {
         let found = self.core.shared.values[usize::from(value.index)].downcast_mut();
         found.expect("a handle names a value of its own type")
     }
 
-    /// Sets the longest message that this stack carries; called once, by the micro-protocol that cuts messages into
-    /// segments.
+    /// Sets the maximum message length of this stack. Called once, by the micro-protocol that segments
+    /// messages.
     pub fn set_max_message(&mut self, bytes: usize) {
         self.core.max_message = bytes;
     }
 
-    /// Numbers for messages that come from a [`MessageSource`] and were never submitted: the first of `count`.
+    /// Assigns IDs to `count` messages that come from a [`MessageSource`] and were never submitted; returns
+    /// the first.
     #[inline]
     pub fn number_messages(&mut self, count: u64) -> u64 {
         let first = self.core.next_message;
@@ -294,15 +296,15 @@ impl Context<'_> {
         self.core.initiator
     }
 
-    /// Whether nothing new is to be cut into segments, because the stack is about to change.
+    /// Whether no new data may be segmented, because the stack is about to change.
     #[inline]
     pub fn is_draining(&self) -> bool {
         self.core.draining
     }
 
-    /// Hands in a data packet that was lost and has been worked out from others: its kind, its number, and everything
-    /// between clear attributes and tag. It takes the way of authentic ones (SEGMENT FROM NET) as soon as the packets
-    /// that are being handled are done. To be called while packets are handled.
+    /// Hands in a lost data packet that was recovered from others: its kind, its packet number, and
+    /// everything between clear attributes and tag. It is processed like an authentic packet (SEGMENT FROM
+    /// NET) once the packets being handled are done. Call only while packets are handled.
     pub fn recovered(&mut self, kind: Kind, pn: u64, body: &[u8]) {
         let layout = &self.tables.layout;
         let (header, tag) = (layout.clear_len(), layout.tag_len());
@@ -315,7 +317,7 @@ impl Context<'_> {
         self.core.recovered.push_back(packet);
     }
 
-    /// Calls this micro-protocol's `on_timer(timer)` at `at`, in place of an earlier wish for this timer.
+    /// Calls this micro-protocol's `on_timer(timer)` at `at`. Replaces an earlier time of this timer.
     pub fn set_timer(&mut self, timer: u8, at: Time) {
         let owner = self.core.running;
         let known = self.core.timers.iter_mut().find(|t| t.owner == owner && t.name == timer);
@@ -323,56 +325,58 @@ impl Context<'_> {
             known.at = at;
             return;
         }
-        // One by one: a stack has few timers, and there may be many thousand stacks.
+        // Grows by one: a stack has few timers, and there may be many thousand stacks.
         self.core.timers.reserve_exact(1);
         self.core.timers.push(Timer { at, owner, name: timer });
     }
 
-    /// Takes that wish back.
+    /// Cancels a timer.
     pub fn cancel_timer(&mut self, timer: u8) {
         let owner = self.core.running;
         self.core.timers.retain(|t| t.owner != owner || t.name != timer);
     }
 
-    /// Asks that this micro-protocol's `write_control` be called as soon as a packet can leave.
+    /// Requests a call of this micro-protocol's `write_control` as soon as a packet can be sent.
     pub fn want_control(&mut self) {
         self.core.control_wanted |= 1 << self.core.running;
     }
 
-    /// Asks that this micro-protocol's `write_channel` be called as soon as the control channel has room.
+    /// Requests a call of this micro-protocol's `write_channel` as soon as the control channel can accept a
+    /// message.
     pub fn want_channel(&mut self) {
         self.core.channel_wanted |= 1 << self.core.running;
     }
 
-    /// No data may leave before `at`; asked for while handling [`SEND_PERMIT`](crate::SEND_PERMIT).
+    /// Forbids sending data before `at`. For handlers of [`SEND_PERMIT`](crate::SEND_PERMIT).
     pub fn resume_at(&mut self, at: Time) {
         self.core.resume_at = Some(self.core.resume_at.map_or(at, |known| known.max(at)));
     }
 
-    /// Data packets leave with these ECN bits from now on (RFC 3168); others never have any.
+    /// Sets the ECN bits of data packets from now on (RFC 3168). Other packets never have any.
     pub fn set_ecn(&mut self, ecn: Ecn) {
         self.core.ecn = ecn;
     }
 
-    /// Ends the session by the name of this micro-protocol, with the reason, when the present input has been handled.
+    /// Ends the session once the current input has been handled, with this micro-protocol's name and
+    /// `reason`.
     pub fn fail(&mut self, reason: String) {
         let protocol = self.tables.names[usize::from(self.core.running)].clone();
         let failed = || Box::new(StackEvent::Failed { protocol, message: reason });
         self.core.failure.get_mut().get_or_insert_with(failed);
     }
 
-    /// Tells the stack's runner.
+    /// Sends an event to the driver.
     pub fn emit(&mut self, event: StackEvent) {
         self.core.events.push_back(event);
     }
 
-    /// Raises an event and returns when all handlers bound to it have run ("blocking").
+    /// Raises an event and returns when all its handlers have run ("blocking").
     #[inline]
     pub fn raise<T: Any>(&mut self, event: Event<T>, argument: &mut T) {
         self.dispatch(event.id, argument);
     }
 
-    /// Raises an event when the present input has been handled ("non-blocking"); see `examples/raises.rs`.
+    /// Raises an event once the current input has been handled ("non-blocking"); see `examples/raises.rs`.
     pub fn raise_queued<T: Any + Send>(&mut self, event: Event<T>, argument: T) {
         self.core.delayed.push_back(Delayed { at: None, event: event.id, argument: Box::new(argument) });
     }
@@ -390,7 +394,7 @@ impl Context<'_> {
         }
     }
 
-    /// Raises an event with a batch and returns when all handlers bound to it have run.
+    /// Raises an event with a batch and returns when all its handlers have run.
     #[inline]
     pub fn raise_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>) {
         let tables = self.tables;
@@ -399,7 +403,7 @@ impl Context<'_> {
         }
     }
 
-    /// Hands a message to the user, through every handler bound to it.
+    /// Delivers a message to the user, after all delivery handlers.
     #[inline]
     pub fn deliver(&mut self, id: u64, data: &[u8]) {
         if self.tables.deliver.is_empty() || self.passes(id, data) {
@@ -407,7 +411,7 @@ impl Context<'_> {
         }
     }
 
-    /// Whether all handlers bound to messages let this one pass.
+    /// Whether all delivery handlers let this message pass.
     fn passes(&mut self, id: u64, data: &[u8]) -> bool {
         let tables = self.tables;
         let mut delivery = Delivery { id, data, verdict: Verdict::Pass };
@@ -417,7 +421,7 @@ impl Context<'_> {
         })
     }
 
-    /// Hands a message to the user at once; for handlers that have held it.
+    /// Delivers a message to the user at once; for handlers that have held it.
     #[inline]
     pub fn deliver_now(&mut self, id: u64, data: &[u8]) {
         self.core.stats.messages_delivered += 1;
@@ -428,7 +432,7 @@ impl Context<'_> {
         }
     }
 
-    /// Calls one micro-protocol, unless it is running already.
+    /// Calls one micro-protocol, unless it is already running.
     #[inline]
     pub(crate) fn run(&mut self, owner: u8, call: impl FnOnce(&mut dyn MicroProtocol, &mut Context<'_>)) {
         let Some(mut protocol) = self.slots[usize::from(owner)].take() else {

@@ -1,4 +1,4 @@
-//! How the parts of a stack get their places: attributes their offsets, kinds and events their owners.
+//! Declaration and resolution: attributes get their offsets, kinds and events their owners.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -8,56 +8,56 @@ use crate::batch::{Kind, PACKET_HEADER_LEN};
 use crate::event::{ArgumentEvent, BatchEvent, Bound, Event, Order, built_in_events};
 use crate::name::Name;
 
-/// Why micro-protocols do not fit together.
+/// Why the micro-protocols of a recipe do not fit together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Clash {
-    /// Two declare the same attribute.
+    /// Two micro-protocols declare the same attribute.
     #[error("{second} declares the attribute `{attribute}`, which the stack has already")]
     Attribute {
         /// Name of the attribute.
         attribute: &'static str,
-        /// Who came second.
+        /// Micro-protocol that declared it second.
         second: String,
     },
-    /// Two want the same kind of control packet.
+    /// Two micro-protocols claim the same kind of control packet.
     #[error("{second} claims packets of kind {kind}, which belong to {first}")]
     Kind {
-        /// The kind's number.
+        /// Number of the kind.
         kind: u8,
-        /// Whose they are.
+        /// Owner of the kind.
         first: String,
-        /// Who came second.
+        /// Micro-protocol that claimed it second.
         second: String,
     },
-    /// An attribute that one needs is not there or of another size.
+    /// A required attribute is missing or has another size.
     #[error("{needs} needs the attribute `{attribute}`, which no micro-protocol of the stack brings")]
     NoAttribute {
         /// Name of the attribute.
         attribute: &'static str,
-        /// Who needs it.
+        /// Micro-protocol that requires it.
         needs: String,
     },
-    /// Two give the same name to events with arguments of different types.
+    /// Two micro-protocols use one event name with arguments of different types.
     #[error(
         "{second} knows the event `{event}` with an argument of another type than the micro-protocols before it"
     )]
     Event {
         /// Name of the event.
         event: &'static str,
-        /// Who came second.
+        /// Micro-protocol that declared it second.
         second: String,
     },
-    /// A micro-protocol declares now this, now that.
+    /// A micro-protocol's declarations differ from those made when the recipe was checked.
     #[error(
         "a micro-protocol does not declare what it did when the recipe was checked (is the tag of another length?)"
     )]
     Changed,
-    /// More clear attributes than the registry said.
+    /// More clear attributes than the registration announces.
     #[error("{0} declares clear attributes that its registration does not name")]
     Clear(String),
 }
 
-/// The tables of a stack: equal for equal recipes, and shared by all stacks of one recipe.
+/// Tables of a stack: equal for equal recipes, and shared by all stacks of one recipe.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tables {
     pub(crate) names: Vec<String>,
@@ -99,7 +99,7 @@ impl Tables {
         }
     }
 
-    /// The place of an event of this name, whatever its argument; a new one if there is none.
+    /// Returns the index of the event of this name, whatever its argument; adds it if there is none.
     fn argument_event(&mut self, event: ArgumentEvent) -> usize {
         let found = self.argument_events.iter().position(|known| known.name == event.name);
         found.unwrap_or_else(|| {
@@ -116,13 +116,13 @@ impl Tables {
         })
     }
 
-    /// The event of this name, if a micro-protocol of the stack has declared it.
+    /// Returns the event of this name, if a micro-protocol of the stack has declared it.
     pub(crate) fn find_event(&self, event: &ArgumentEvent) -> Option<u16> {
         self.argument_events.iter().position(|known| known.is_same(event)).map(|at| at as u16)
     }
 }
 
-/// A value that several micro-protocols of one stack use; see [`Declaration::shared`].
+/// Handle of a value that several micro-protocols of one stack share; see [`Declaration::shared`].
 pub struct SharedValue<T> {
     pub(crate) index: u16,
     of_type: PhantomData<fn() -> T>,
@@ -148,13 +148,13 @@ impl<T> std::fmt::Debug for SharedValue<T> {
     }
 }
 
-/// Values of any type by type, in the order in which they were asked for.
+/// Shared values, found by type, in the order of their creation.
 #[derive(Default)]
 pub(crate) struct SharedValues {
     pub(crate) values: Vec<Box<dyn Any + Send>>,
 }
 
-/// The first phase: every micro-protocol says what it brings.
+/// The first phase: every micro-protocol declares what it adds.
 pub struct Declaration<'d> {
     pub(crate) owner: u8,
     pub(crate) tables: &'d mut Tables,
@@ -188,15 +188,16 @@ impl Declaration<'_> {
         Attribute::at(offset)
     }
 
-    /// An attribute of every data packet, encrypted.
+    /// Declares an attribute of every data packet, encrypted.
     pub fn attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         let offset = self.tables.layout.data_len;
         self.tables.layout.data_len += T::LEN as u16;
         self.new_attribute(name, offset, false)
     }
 
-    /// An attribute of every packet, control packets included, readable without keys. Its bytes must be announced
-    /// in the registration ([`Registration::clear_bytes`](crate::Registration::clear_bytes)).
+    /// Declares an attribute of every packet, including control packets, readable without keys. Its length
+    /// must be announced in the registration
+    /// ([`Registration::clear_bytes`](crate::Registration::clear_bytes)).
     pub fn clear_attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         let offset = self.tables.clear_used;
         self.tables.clear_used += T::LEN as u16;
@@ -207,12 +208,12 @@ impl Declaration<'_> {
         self.new_attribute(name, offset, true)
     }
 
-    /// Bytes behind the payload of every packet.
+    /// Reserves `len` bytes after the payload of every packet.
     pub fn tag(&mut self, len: usize) {
         self.tables.layout.tag_len += len as u16;
     }
 
-    /// Control packets of this kind go to this micro-protocol.
+    /// Claims control packets of this kind for this micro-protocol.
     pub fn kind(&mut self, kind: Kind) -> Kind {
         let taken = self.tables.kinds.iter().find(|known| known.0 == kind);
         if let Some(&(_, first)) = taken {
@@ -225,13 +226,14 @@ impl Declaration<'_> {
         kind
     }
 
-    /// A kind of control packet for a micro-protocol from outside this project; equal recipes give equal kinds.
+    /// Assigns a kind of control packet to a micro-protocol from outside this project. Equal recipes yield
+    /// equal kinds.
     pub fn user_kind(&mut self) -> Kind {
         let used = self.tables.kinds.iter().filter(|known| known.0 >= Kind::FIRST_USER).count();
         self.kind(Kind(Kind::FIRST_USER.0 + used as u8))
     }
 
-    /// A value that several micro-protocols of the stack use, made by the first that asks.
+    /// Returns a value shared by the micro-protocols of the stack. The first that requests it creates it.
     pub fn shared<T: Any + Send>(&mut self, make: impl FnOnce() -> T) -> SharedValue<T> {
         let values = &mut self.shared.values;
         let found = values.iter().position(|known| known.is::<T>());
@@ -242,7 +244,8 @@ impl Declaration<'_> {
         SharedValue::at(index)
     }
 
-    /// The event of this name, which carries a `T`. The same name gives every micro-protocol the same event.
+    /// Returns the event of this name, which carries a `T`. The same name yields every micro-protocol the
+    /// same event.
     pub fn event<T: 'static>(&mut self, name: Name<Event<T>>) -> Event<T> {
         let event = ArgumentEvent::new(name);
         let place = self.tables.argument_event(event.clone());
@@ -253,13 +256,13 @@ impl Declaration<'_> {
         Event::with_id(place as u16)
     }
 
-    /// An event of this name that carries a batch.
+    /// Returns the event of this name, which carries a batch.
     pub fn batch_event(&mut self, name: Name<BatchEvent>) -> BatchEvent {
         BatchEvent(self.tables.batch_event(name.text()) as u16)
     }
 }
 
-/// The second phase: handlers are bound, and attributes of others are found.
+/// The second phase: handlers are bound, and other micro-protocols' attributes are looked up.
 #[derive(Debug)]
 pub struct Resolution<'d> {
     pub(crate) owner: u8,
@@ -267,33 +270,33 @@ pub struct Resolution<'d> {
 }
 
 impl Resolution<'_> {
-    /// Calls this micro-protocol's `on_batch` for `event`.
+    /// Binds this micro-protocol's `on_batch` to `event`.
     pub fn on_batch(&mut self, event: BatchEvent, order: Order) {
         self.tables.batch_events[usize::from(event.0)].1.push((order, self.owner));
     }
 
-    /// Calls this micro-protocol's `on_event` for `event`.
+    /// Binds this micro-protocol's `on_event` to `event`.
     pub fn on_event<T: 'static>(&mut self, event: Event<T>, order: Order) {
         self.tables.argument_events[usize::from(event.id)].bound.push((order, self.owner));
     }
 
-    /// Calls this micro-protocol's `on_submit` for messages from the user.
+    /// Binds this micro-protocol's `on_submit` to messages from the user.
     pub fn on_submit(&mut self, order: Order) {
         self.tables.submit.push((order, self.owner));
     }
 
-    /// Calls this micro-protocol's `on_delivery` for messages to the user.
+    /// Binds this micro-protocol's `on_delivery` to messages to the user.
     pub fn on_delivery(&mut self, order: Order) {
         self.tables.deliver.push((order, self.owner));
     }
 
-    /// Another micro-protocol's attribute, if the stack has it with this type.
+    /// Returns another micro-protocol's attribute, if the stack has it with this type.
     pub fn find_attribute<T: AttributeType>(&self, name: Name<Attribute<T>>) -> Option<Attribute<T>> {
         let known = self.tables.layout.attributes.iter().find(|known| known.name == name.text())?;
         (usize::from(known.len) == T::LEN).then(|| Attribute::at(known.offset))
     }
 
-    /// As [`Resolution::find_attribute`], for one that cannot be done without: building the stack fails.
+    /// As [`Resolution::find_attribute`], for a required attribute: building the stack fails without it.
     pub fn attribute<T: AttributeType>(&mut self, name: Name<Attribute<T>>) -> Attribute<T> {
         self.find_attribute(name).unwrap_or_else(|| {
             let needs = self.tables.names[usize::from(self.owner)].clone();
@@ -302,7 +305,7 @@ impl Resolution<'_> {
         })
     }
 
-    /// Whether a micro-protocol of this name is in the stack.
+    /// Whether the stack has a micro-protocol of this name.
     pub fn has(&self, name: &str) -> bool {
         self.tables.names.iter().any(|known| known == name)
     }

@@ -1,5 +1,6 @@
-//! Events: what micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and what a stack tells its runner.
-//! Events of packets carry a batch, events of messages carry the message, all others carry a typed argument.
+//! Events that micro-protocols bind handlers to and raise (wu-h-ctp section 3.1), and events that a stack
+//! reports to its driver. Packet events carry a batch, message events the message, all others a typed
+//! argument.
 
 use std::any::{Any, TypeId};
 use std::marker::PhantomData;
@@ -13,13 +14,13 @@ use crate::name::Name;
 pub struct BatchEvent(pub(crate) u16);
 
 impl BatchEvent {
-    /// The net can take packets: bound micro-protocols add segments to the empty batch, in their order.
+    /// Packets can be sent: bound micro-protocols add segments to the empty batch, in their order.
     pub const FILL: Self = Self(0);
-    /// New or repeated segments are in the batch: attributes are to be written.
+    /// The batch contains new or repeated segments whose attributes must be written.
     pub const SEGMENT_FROM_USER: Self = Self(1);
-    /// Packets of any kind are about to leave: recorded, then sealed.
+    /// Packets of any kind are about to be sent: they are recorded, then sealed.
     pub const SEGMENT_TO_NET: Self = Self(2);
-    /// Packets as they came: to be opened. Nothing in them can be relied on before.
+    /// Received packets, still sealed: their contents cannot be trusted yet.
     pub const RAW_FROM_NET: Self = Self(3);
     /// Authentic data packets, long enough for their attributes.
     pub const SEGMENT_FROM_NET: Self = Self(4);
@@ -53,7 +54,7 @@ impl<T: 'static> Event<T> {
         Self { id, of_type: PhantomData }
     }
 
-    /// The argument, if `id` and `argument` are of this event.
+    /// Returns the argument, if `id` and `argument` belong to this event.
     #[inline]
     pub fn of(self, id: EventId, argument: &mut dyn Any) -> Option<&mut T> {
         if id.0 == self.id { argument.downcast_mut() } else { None }
@@ -66,28 +67,28 @@ impl<T: 'static> Event<T> {
     }
 }
 
-/// Which event a handler was called for; compare with [`Event::of`].
+/// Identifies the event that a handler is called for; compare with [`Event::of`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId(pub(crate) u16);
 
-/// When a handler runs among those bound to the same event: smaller first, equal ones in the order of the recipe.
+/// Position of a handler among those of the same event: lower first, equal ones in the order of the recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Order(pub i16);
 
 impl Order {
-    /// Before everything else.
+    /// Before all others.
     pub const FIRST: Self = Self(-1_000);
-    /// Before the ordinary ones.
+    /// Before most handlers.
     pub const EARLY: Self = Self(-100);
-    /// Where most handlers are.
+    /// Default for most handlers.
     pub const NORMAL: Self = Self(0);
-    /// Behind the ordinary ones.
+    /// After most handlers.
     pub const LATE: Self = Self(100);
-    /// Behind everything else; sealing an outgoing batch, say.
+    /// After all others; for example, sealing an outgoing batch.
     pub const LAST: Self = Self(1_000);
 }
 
-/// Micro-protocols that handle an event, in their order.
+/// Micro-protocols that handle an event, in order.
 pub(crate) type Bound = Vec<(Order, u8)>;
 
 /// An event with an argument.
@@ -103,51 +104,52 @@ impl ArgumentEvent {
         Self { name: name.text(), argument: TypeId::of::<T>(), bound: Vec::new() }
     }
 
-    /// Whether this is the event of that name, with the same type of argument.
+    /// Whether both are the same event: equal names and argument types.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.name == other.name && self.argument == other.argument
     }
 }
 
-/// The argument of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower it, and say how late it is.
+/// Argument of [`SEND_PERMIT`]: how much may be sent now. Handlers only lower the limits; they also set
+/// `late`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendPermit {
-    /// Packets.
+    /// Maximum number of packets.
     pub packets: usize,
     /// Largest packet, UDP payload bytes.
     pub datagram: usize,
-    /// UDP payload bytes that may leave back to back.
+    /// UDP payload bytes that may be sent back to back.
     pub burst: u64,
-    /// How much earlier the packets could have left: the driver called the stack late.
+    /// Time by which the packets could have been sent earlier: the driver called the stack late.
     pub late: Span,
 }
 
 impl SendPermit {
-    /// Allows at most `packets`.
+    /// Limits the number of packets.
     pub fn at_most(&mut self, packets: usize) {
         self.packets = self.packets.min(packets);
     }
 }
 
-/// Raised before a batch is filled. A handler that allows nothing calls
-/// [`Context::resume_at`](crate::Context::resume_at), or raises the flag that it waits for something else.
+/// Raised before a batch is filled. A handler that permits nothing calls
+/// [`Context::resume_at`](crate::Context::resume_at), or records that it waits for something else.
 pub const SEND_PERMIT: Event<SendPermit> = Event::with_id(Built::Permit as u16);
-/// A message was given up or has arrived for certain.
+/// A message was given up, or its arrival was confirmed.
 pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16);
-/// Segments were not acknowledged in time; the micro-protocol that stores them sends them again.
+/// Segments were not acknowledged in time. The micro-protocol that stores them retransmits them.
 pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
-/// Nothing has come for a while.
+/// Nothing was received for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
-/// The other side asks for another rate.
+/// The peer requests another rate.
 pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
-/// The peer has answered the driver after this time, which is stored in the path's state: it replaces the initial
-/// round-trip time.
+/// The peer has answered the driver after this time. The path's state already holds it in place of the
+/// initial round-trip time.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
-/// Segments are numbered from 0 again, here and at the other end, and none is outstanding: what was known of numbers is
-/// void. Raised by the micro-protocol that numbers them, when it starts; handled by those that have stayed.
+/// Both ends number segments from 0 again, and none is outstanding: sequence numbers seen before are void.
+/// Raised by the micro-protocol that numbers segments, when it starts; handled by those that stayed.
 pub const RENUMBERED: Event<()> = Event::with_id(Built::Renumbered as u16);
 
-/// The built-in events with an argument.
+/// Built-in events with an argument.
 #[derive(Clone, Copy)]
 #[repr(u16)]
 enum Built {
@@ -160,7 +162,7 @@ enum Built {
     Renumbered = 6,
 }
 
-/// Those events, by their numbers.
+/// Returns the built-in events, indexed by their numbers.
 pub(crate) fn built_in_events() -> [ArgumentEvent; 7] {
     [
         named("send permit", SEND_PERMIT),
@@ -177,55 +179,55 @@ fn named<T: 'static>(name: &'static str, _: Event<T>) -> ArgumentEvent {
     ArgumentEvent::new(Name::<Event<T>>::new(name))
 }
 
-/// The argument of [`MESSAGE_SETTLED`].
+/// Argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// Number of the message, from [`Stack::send`](crate::Stack::send).
     pub message: u64,
-    /// Whether all of it has arrived.
+    /// Whether the whole message has arrived.
     pub arrived: bool,
 }
 
-/// The argument of [`RETRANSMIT_TIMEOUT`]: sequence numbers that are to be sent again.
+/// Argument of [`RETRANSMIT_TIMEOUT`]: sequence numbers to retransmit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
-    /// Which segments; empty: everything that is outstanding.
+    /// Sequence numbers of the segments; empty: everything outstanding.
     pub sequence_numbers: Vec<u64>,
 }
 
-/// What a stack tells its runner.
+/// Events that a stack reports to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackEvent {
-    /// All of the object that was to be sent has arrived.
+    /// The whole object to be sent has arrived at the peer.
     Delivered,
-    /// All of an object has come; it has this length.
+    /// The whole of an object of this length was received.
     Complete(u64),
     /// Messages can be received.
     Message,
-    /// A message has arrived at the other side for certain, or was given up.
+    /// A message's arrival at the peer was confirmed, or the message was given up.
     Settled {
         /// Number of the message, from [`Stack::send`](crate::Stack::send).
         message: u64,
         /// Whether it has arrived.
         arrived: bool,
     },
-    /// A larger or smaller datagram is in use now.
+    /// Another datagram size is in use, in UDP payload bytes.
     PathMtu(u16),
-    /// The other side asks for this rate, and it is in force.
+    /// The peer requested this rate, and it is in force.
     Rate(Rate),
-    /// Nothing authentic has come for so long.
+    /// Nothing authentic was received for this long.
     Silent(Span),
     /// The recipe in force has changed.
     Reconfigured,
-    /// The other side does not take the recipe, for this reason; the old one goes on.
+    /// The peer refused the recipe, for this reason; the old one stays in force.
     Refused(String),
-    /// A micro-protocol has failed; the session is over, the process and other sessions go on.
+    /// A micro-protocol has failed. The session is over; the process and other sessions continue.
     Failed {
         /// Name of the micro-protocol in the recipe.
         protocol: String,
-        /// What it says of its failure.
+        /// Its error message.
         message: String,
     },
-    /// Something that a user's micro-protocol tells.
+    /// A report of a user's micro-protocol.
     User(&'static str, u64),
 }

@@ -1,4 +1,4 @@
-//! One attribute or several that are read or written together.
+//! Fields: one or several attributes that are read or written together.
 
 use crate::attribute::{Attribute, AttributeType};
 
@@ -6,19 +6,19 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What a walk over a batch reads or writes in each packet: an [`Attribute`], an array of them, a pair or a triple.
-/// Several in one walk cost less than a walk for each.
+/// What an iteration over a batch reads or writes in each packet: an [`Attribute`], an array of them, a pair
+/// or a triple. One iteration for several costs less than one for each.
 pub trait Fields: Copy + sealed::Sealed {
-    /// What reading gives.
+    /// Type of the values.
     type Values;
-    /// Bytes from the packet's start to the end of the last one.
+    /// Bytes from the start of the packet to the end of the last field.
     fn end(self) -> usize;
-    /// Reads from a packet.
+    /// Reads the values from a packet.
     ///
     /// # Panics
-    /// If it is shorter than [`Fields::end`].
+    /// If the packet is shorter than [`Fields::end`].
     fn read(self, packet: &[u8]) -> Self::Values;
-    /// Writes to a packet.
+    /// Writes the values to a packet.
     ///
     /// # Panics
     /// As [`Fields::read`].

@@ -1,5 +1,5 @@
-//! Micro-protocols may panic: the panic ends the session, names the micro-protocol, and does not unwind into the
-//! caller.
+//! Panics of micro-protocols: a panic ends the session with the name of the micro-protocol, and does not
+//! unwind into the caller.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,23 +10,23 @@ use crate::event::StackEvent;
 use crate::protocol::{MicroProtocol, ProtocolStats, caught, text_of};
 use crate::stack::Stack;
 
-/// Each is dropped by itself: the second of two panics would end the process.
+/// Drops each micro-protocol separately: a second panic would abort the process.
 impl Drop for Stack {
     fn drop(&mut self) {
         for protocol in self.slots.drain(..) {
-            // Whoever would be told has given the stack up.
+            // Nobody is left to receive the error.
             let _ = caught(|| drop(protocol));
         }
     }
 }
 
 impl Stack {
-    /// Whether a micro-protocol has failed: nothing more will happen.
+    /// Whether a micro-protocol has failed. A failed stack does nothing any more.
     pub fn has_failed(&self) -> bool {
         self.failed.get()
     }
 
-    /// What the micro-protocols count, with the name of each.
+    /// Calls `each` with the name and the counters of every micro-protocol.
     pub fn statistics(&self, mut each: impl FnMut(&str, &dyn ProtocolStats)) {
         let telling = Cell::new(false);
         for (slot, name) in self.slots.iter().zip(self.compiled.names()) {
@@ -38,19 +38,20 @@ impl Stack {
             };
             match catch_unwind(AssertUnwindSafe(|| protocol.statistics(&mut tell))) {
                 Ok(()) => {}
-                // The caller's own panic, which is none of the micro-protocol's.
+                // The panic comes from the caller's `each`, not from the micro-protocol.
                 Err(panic) if telling.get() => resume_unwind(panic),
                 Err(panic) => self.fail(name.to_owned(), text_of(&*panic)),
             }
         }
     }
 
-    /// What the micro-protocols have on its way or hold. One that cannot say is not finished.
+    /// Packets and messages that the micro-protocols hold or have in flight. One that panics counts as
+    /// unfinished.
     pub(crate) fn held(&self) -> usize {
         self.sum_of(|protocol| protocol.unfinished())
     }
 
-    /// How much of that has come from the other side.
+    /// As [`Stack::held`], only what comes from the peer.
     pub(crate) fn held_incoming(&self) -> usize {
         self.sum_of(|protocol| protocol.unfinished_incoming())
     }
@@ -67,14 +68,14 @@ impl Stack {
         present.map(ask).sum()
     }
 
-    /// Runs handlers. A panic in one ends this stack, by the name of the micro-protocol, and nothing else.
+    /// Runs handlers. A panic ends this stack with the name of the micro-protocol, and affects nothing else.
     pub(crate) fn guarded<R>(&mut self, now: Time, work: impl FnOnce(&mut Self, Time) -> R) -> Option<R> {
         if self.has_failed() {
             return None;
         }
         let result = caught(|| {
             let result = work(self, now);
-            // What is left of a stack that has failed may lack parts.
+            // A failed stack may lack parts.
             if !self.has_failed() {
                 self.run_delayed(now);
             }
@@ -87,7 +88,7 @@ impl Stack {
         result.map_err(|text| self.fail(self.compiled.tables.names[running].clone(), text)).ok()
     }
 
-    /// The first failure counts.
+    /// Records the first failure; later ones are ignored.
     pub(crate) fn fail(&self, protocol: String, message: String) {
         if !self.failed.replace(true) {
             self.core.failure.set(Some(Box::new(StackEvent::Failed { protocol, message })));

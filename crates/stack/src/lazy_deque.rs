@@ -1,9 +1,9 @@
-//! A queue that is empty nearly always: it costs a pointer until something is put in, because a base station has
-//! thousands of stacks.
+//! A queue that is nearly always empty. It costs only a pointer until something is added, because a base
+//! station runs thousands of stacks.
 
 use std::collections::VecDeque;
 
-/// A `VecDeque` that is made when it is needed.
+/// A `VecDeque` allocated on first use.
 #[derive(Debug)]
 #[expect(clippy::box_collection, reason = "the point is the size of the empty one")]
 pub(crate) struct LazyDeque<T>(Option<Box<VecDeque<T>>>);
@@ -15,7 +15,7 @@ impl<T> Default for LazyDeque<T> {
 }
 
 impl<T> LazyDeque<T> {
-    /// The queue, made if need be.
+    /// Returns the queue, allocated if necessary.
     pub(crate) fn get_mut(&mut self) -> &mut VecDeque<T> {
         self.0.get_or_insert_default()
     }
@@ -36,7 +36,7 @@ impl<T> LazyDeque<T> {
         self.0.as_mut()?.pop_front()
     }
 
-    /// All there is, and leaves nothing.
+    /// Takes all elements.
     pub(crate) fn take(&mut self) -> VecDeque<T> {
         self.0.take().map_or_else(VecDeque::new, |queue| *queue)
     }
@@ -53,7 +53,7 @@ impl<T> LazyDeque<T> {
         self.0.iter().flat_map(|queue| queue.iter())
     }
 
-    /// Gives the memory back if there is nothing in it.
+    /// Frees the memory if the queue is empty.
     pub(crate) fn release_idle(&mut self) {
         if self.is_empty() {
             self.0 = None;

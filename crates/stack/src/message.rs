@@ -1,89 +1,90 @@
-//! Messages on their way into and out of a stack, and the pool that their bytes come from.
+//! Messages sent and received by a stack, and the pool that their buffers come from.
 
 use haul_base::{Span, Time};
 
 use crate::lazy_deque::LazyDeque;
 
-/// What becomes of a message at a handler.
+/// A handler's decision about a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Verdict {
-    /// It goes on.
+    /// The message is passed on.
     #[default]
     Pass,
-    /// It goes no further, on purpose (suppressed, too late).
+    /// The message is dropped on purpose (suppressed, too late).
     Drop,
-    /// The handler has taken a copy and will deliver it later.
+    /// The handler has copied the message and will deliver it later.
     Held,
 }
 
-/// A message that the user hands over.
+/// A message submitted by the user.
 #[derive(Debug)]
 pub struct Submission<'m> {
-    /// Its number: counted from 0 in each direction.
+    /// Message ID, counted from 0 in each direction.
     pub id: u64,
     /// Contents of the message.
     pub data: &'m [u8],
-    /// Smaller is sooner; messages of one priority keep their order.
+    /// Priority: lower values first; messages of one priority stay in order.
     pub priority: u8,
-    /// It is worth nothing after this time.
+    /// Time after which the message is useless.
     pub deadline: Option<Time>,
-    /// What becomes of it.
+    /// Decision of the handlers.
     pub verdict: Verdict,
 }
 
-/// How a message is to be sent.
+/// Options for sending a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
-    /// Smaller is sooner (with `priority` in the recipe).
+    /// Priority: lower values first (with `priority` in the recipe).
     pub priority: u8,
-    /// It is worth nothing so long after now (with `deadline` in the recipe).
+    /// Time after which the message is useless, from now on (with `deadline` in the recipe).
     pub lifetime: Option<Span>,
 }
 
-/// A message for the user.
+/// A message to be delivered to the user.
 #[derive(Debug)]
 pub struct Delivery<'m> {
-    /// Its number at the sender, if the recipe carries one.
+    /// ID at the sender, if the recipe carries one.
     pub id: u64,
     /// Contents of the message.
     pub data: &'m [u8],
-    /// What becomes of it.
+    /// Decision of the handlers.
     pub verdict: Verdict,
 }
 
-/// A message that waits to be cut into packets.
+/// A queued message, to be segmented into packets.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// Number of the message.
+    /// Message ID.
     pub id: u64,
-    /// Smaller is sooner.
+    /// Priority: lower values first.
     pub priority: u8,
-    /// It is worth nothing after this time.
+    /// Time after which the message is useless.
     pub deadline: Option<Time>,
     /// Contents of the message.
     pub data: Buffer,
-    /// How many of them have left.
+    /// Bytes already put into packets.
     pub sent: usize,
 }
 
-/// Where the user's end of a stack takes messages. Called on the data path: it must not block, nor use the connection
-/// that calls it, which is locked.
+/// Destination of received messages. Called on the data path: it must not block, nor use the connection that
+/// calls it, which is locked.
 pub trait MessageSink: Send {
-    /// A whole message.
+    /// Accepts a whole message.
     fn message(&mut self, now: Time, id: u64, data: &[u8]);
 }
 
-/// Where messages come from without being queued: they are written straight into the packet that carries them.
+/// Source of messages that are not queued: they are written directly into the packet that carries them.
 /// Called on the data path: it must not block, nor use the connection that calls it, which is locked.
 pub trait MessageSource: Send {
-    /// Writes the next message, of at most `into.len()` bytes, and returns its length; `None` if there is none now.
+    /// Writes the next message, of at most `into.len()` bytes, and returns its length; `None` if there is
+    /// none now.
     fn next(&mut self, now: Time, into: &mut [u8]) -> Option<usize>;
 
-    /// Bytes that every message has, if they are equal: then packets are no larger than need be.
+    /// Length of each message if all are equal, so that packets are no larger than necessary.
     fn message_len(&self) -> usize;
 }
 
-/// Bytes from a [`Pool`].
+/// A byte buffer from a [`Pool`].
 #[derive(Debug, Default)]
 pub struct Buffer(Vec<u8>);
 
@@ -102,33 +103,33 @@ impl std::ops::DerefMut for Buffer {
 }
 
 impl Buffer {
-    /// Adds bytes at the end.
+    /// Appends bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Makes it so long, with zeros where it grows.
+    /// Resizes the buffer to `len` bytes; new ones are zero.
     pub fn resize(&mut self, len: usize) {
         self.0.resize(len, 0);
     }
 }
 
-/// Buffers that are used again, as in wu-h-ctp section 3.2 ("memory reuse").
+/// A pool of reusable buffers (wu-h-ctp section 3.2, "memory reuse").
 #[derive(Debug)]
 #[expect(clippy::box_collection, reason = "the point is the size of a pool that nothing has come back to")]
 pub struct Pool {
-    /// Made by the first that comes back.
+    /// Allocated when the first buffer is returned.
     free: Option<Box<Vec<Buffer>>>,
     keep: usize,
 }
 
 impl Pool {
-    /// A pool that keeps at most so many free buffers; with 0 every buffer is allocated anew.
+    /// Creates a pool that keeps at most `keep` free buffers; with 0, every buffer is newly allocated.
     pub fn new(keep: usize) -> Self {
         Self { free: None, keep }
     }
 
-    /// An empty buffer with room for `capacity` bytes.
+    /// Returns an empty buffer with a capacity of at least `capacity` bytes.
     pub fn get(&mut self, capacity: usize) -> Buffer {
         let mut buffer = self.free.as_mut().and_then(|free| free.pop()).unwrap_or_default();
         buffer.0.clear();
@@ -136,7 +137,7 @@ impl Pool {
         buffer
     }
 
-    /// A buffer of `len` bytes that are to be written over: what they hold is left of earlier ones, or zero.
+    /// Returns a buffer of `len` bytes to be overwritten: they hold earlier contents or zeros.
     pub fn get_used(&mut self, len: usize) -> Buffer {
         let mut buffer = self.free.as_mut().and_then(|free| free.pop()).unwrap_or_default();
         buffer.0.truncate(len);
@@ -144,19 +145,19 @@ impl Pool {
         buffer
     }
 
-    /// A buffer with a copy of `bytes`.
+    /// Returns a buffer with a copy of `bytes`.
     pub fn copy(&mut self, bytes: &[u8]) -> Buffer {
         let mut buffer = self.get(bytes.len());
         buffer.extend(bytes);
         buffer
     }
 
-    /// Lets go of what is kept.
+    /// Frees the kept buffers.
     pub(crate) fn clear(&mut self) {
         self.free = None;
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn put(&mut self, buffer: Buffer) {
         if self.keep == 0 {
             return;
@@ -168,7 +169,7 @@ impl Pool {
     }
 }
 
-/// Messages that wait for the net, by priority and then in order.
+/// Queue of messages to be sent, ordered by priority, then by submission.
 #[derive(Debug, Default)]
 pub struct SendQueue {
     messages: LazyDeque<Outgoing>,
@@ -176,22 +177,22 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// Bytes that have not left yet.
+    /// Bytes not yet put into packets.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Messages that have not left entirely.
+    /// Messages not yet put into packets entirely.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    /// Queues a message behind those of its priority. One that has begun to leave is not overtaken.
+    /// Queues a message after those of its priority. A message that is partly sent is not overtaken.
     pub fn push(&mut self, message: Outgoing) {
         self.bytes += message.data.len();
         let goes_first = |other: &Outgoing| other.sent > 0 || other.priority <= message.priority;
@@ -200,12 +201,13 @@ impl SendQueue {
         messages.insert(behind, message);
     }
 
-    /// The message to be cut next.
+    /// The message to be segmented next.
     pub fn front(&self) -> Option<&Outgoing> {
         self.messages.front()
     }
 
-    /// Notes that `bytes` of the first message were put into a packet; returns the message when all of it was.
+    /// Records that `bytes` of the first message were put into a packet; returns the message if that was all
+    /// of it.
     pub fn sent(&mut self, bytes: usize) -> Option<Outgoing> {
         let front = self.messages.front_mut()?;
         front.sent += bytes;
@@ -213,18 +215,18 @@ impl SendQueue {
         if front.sent < front.data.len() { None } else { self.messages.pop_front() }
     }
 
-    /// Gives memory back if nothing waits.
+    /// Frees the memory if the queue is empty.
     pub(crate) fn release_idle(&mut self) {
         self.messages.release_idle();
     }
 
-    /// Takes out the messages that have not begun to leave and are `unwanted`.
+    /// Removes the messages that are `unwanted` and of which nothing was sent, and calls `each` with them.
     pub fn remove(&mut self, mut unwanted: impl FnMut(&Outgoing) -> bool, mut each: impl FnMut(Outgoing)) {
         if self.is_empty() {
             return;
         }
         let messages = self.messages.get_mut();
-        // Each message is moved once, however many go.
+        // Moves each message once, however many are removed.
         for _ in 0..messages.len() {
             let Some(message) = messages.pop_front() else { return };
             if message.sent > 0 || !unwanted(&message) {
@@ -237,7 +239,7 @@ impl SendQueue {
     }
 }
 
-/// Messages that have come and wait to be taken, with their numbers.
+/// Received messages that wait to be read, with their IDs.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     messages: LazyDeque<(u64, Buffer)>,
@@ -245,7 +247,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// Bytes of all messages; it is asked for whenever packets come.
+    /// Bytes of all messages. Kept as a counter because it is read whenever packets arrive.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -265,7 +267,7 @@ impl Inbox {
         Some(message)
     }
 
-    /// Gives memory back if nothing waits.
+    /// Frees the memory if the inbox is empty.
     pub(crate) fn release_idle(&mut self) {
         self.messages.release_idle();
     }
@@ -307,7 +309,7 @@ mod tests {
         assert_eq!((gone, order(&queue), queue.bytes()), (vec![1, 2], vec![0], 9));
     }
 
-    /// With a move of the queue for each message that goes, this takes minutes.
+    /// With one move of the queue per removed message, this takes minutes.
     #[test]
     fn half_of_a_long_queue_goes_in_one_pass_and_the_rest_keeps_its_order() {
         const MESSAGES: u64 = 1_000_000;

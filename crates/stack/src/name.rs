@@ -1,14 +1,15 @@
-//! Names by which micro-protocols find what others have declared.
+//! Names by which micro-protocols find each other's declarations.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The name of an attribute or of an event. `H` is what the stack gives for it: a `Name<Attribute<u32>>` finds an
-/// [`Attribute<u32>`](crate::Attribute), a `Name<Event<Quota>>` an [`Event<Quota>`](crate::Event), a `Name<BatchEvent>`
-/// a [`BatchEvent`](crate::BatchEvent). Equal texts of one kind are one thing in a stack.
+/// Name of an attribute or an event. `H` is the handle that it resolves to: a `Name<Attribute<u32>>` finds an
+/// [`Attribute<u32>`](crate::Attribute), a `Name<Event<Quota>>` an [`Event<Quota>`](crate::Event), a
+/// `Name<BatchEvent>` a [`BatchEvent`](crate::BatchEvent). Within a stack, equal names of one kind mean the
+/// same thing.
 ///
-/// A name is meant to be a constant that everybody uses, so that a misspelt one, or an argument of another type, does
-/// not compile:
+/// Declare names as constants and share them, so that a misspelt name or an argument of another type does not
+/// compile:
 ///
 /// ```
 /// # use haul_stack::{Declaration, Event, Name};
@@ -33,12 +34,12 @@ pub struct Name<H> {
 }
 
 impl<H> Name<H> {
-    /// The name with this text.
+    /// Creates a name with this text.
     pub const fn new(text: &'static str) -> Self {
         Self { text, of_handle: PhantomData }
     }
 
-    /// Its text.
+    /// Returns the text.
     pub const fn text(self) -> &'static str {
         self.text
     }

@@ -1,4 +1,4 @@
-//! The two ends of an object: where its bytes come from and where they go.
+//! The two ends of an object: its source and its sink.
 
 use haul_base::Piece;
 
@@ -11,57 +11,57 @@ pub struct Available {
     pub end: bool,
 }
 
-/// What a source waits for that has nothing to read.
+/// What a source with nothing to read waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceWait {
-    /// Its storage, or whoever writes into it.
+    /// Its storage, or whoever writes into the source.
     Storage,
-    /// Nothing: what comes next is being worked on here, and the processor is too slow.
+    /// Local processing of the next bytes: the processor is too slow.
     Work,
-    /// The receiver, who has not said yet what it wants next.
+    /// The receiver, which has not yet requested the next bytes.
     Receiver,
 }
 
-/// Where the sender machine reads the object. Called on the data path: it must not block.
+/// Source of the bytes of an object to send. Called on the data path: it must not block.
 pub trait ObjectSource: Send {
-    /// How much can be read now.
+    /// Returns how much can be read now.
     fn available(&mut self) -> Available;
 
-    /// Fills `into` from `offset`; the whole range lies below [`Available::upto`]. A source that can no
-    /// longer read its bytes fills with zeros and reports the failure on its own way.
+    /// Fills `into` with the bytes from `offset`; the whole range is below [`Available::upto`]. A source that
+    /// can no longer read its bytes fills with zeros and reports the failure by other means.
     fn read(&mut self, offset: u64, into: &mut [u8]);
 
-    /// Whether bytes are to leave although they do not fill a packet: nobody knows when more will come.
+    /// Whether to send bytes that do not fill a packet, because it is unknown when more will follow.
     fn is_urgent(&mut self) -> bool {
         false
     }
 
-    /// Why there is nothing to read, while that is so.
+    /// Returns the reason why there is nothing to read.
     fn waits_for(&mut self) -> SourceWait {
         SourceWait::Storage
     }
 
-    /// Everything below `offset` has been delivered and will not be read again.
+    /// Releases the bytes below `offset`: they have been delivered and will not be read again.
     fn release(&mut self, offset: u64);
 }
 
-/// Where received pieces go. Called on the data path: it must not block.
+/// Destination of received pieces. Called on the data path: it must not block.
 pub trait ObjectSink: Send {
-    /// New pieces of the object, `data[piece.range]` at `piece.offset`. An honest sender's bytes come once each;
-    /// another one can give the same bytes two sequence numbers, so that they come twice and others are missing at the
-    /// end.
+    /// Accepts new pieces of the object, `data[piece.range]` at `piece.offset`. An honest sender's bytes
+    /// arrive once each; a malicious one can give the same bytes two sequence numbers, so that they arrive
+    /// twice and others are missing at the end.
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]);
 
-    /// Flow control: how many bytes it can take in all, from the start on; what an honest sender may send lies below
-    /// this offset. Never decreases.
+    /// Flow-control limit: number of bytes that the sink can accept, counted from the start of the object. An
+    /// honest sender stays below this offset. Never decreases.
     fn limit(&mut self) -> u64;
 
-    /// Whether bytes make room again in whatever order they came: what is missing then needs no room kept for it
+    /// Whether bytes free buffer space in whatever order they arrive, so that no space is reserved for gaps
     /// (`object.gaps = "free"`).
     fn takes_any_order(&self) -> bool {
         false
     }
 
-    /// Every byte of the object has been delivered; its length is `len`. Called once.
+    /// Called once, when every byte of the object has been delivered; `len` is its length.
     fn complete(&mut self, len: u64);
 }

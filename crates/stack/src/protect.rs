@@ -1,18 +1,18 @@
-//! Packet protection as the machines see it. `haul_proto::connection` has the ciphers; tests bring plain ones.
+//! Packet protection as a stack sees it. `haul_proto::connection` has the ciphers; tests use trivial ones.
 //!
 //! A packet is `kind (1) | packet number (6) | body | tag`. The first seven bytes are authenticated, the
 //! body is encrypted and authenticated. The packet number is the nonce and is never used twice.
 
 use std::fmt;
 
-/// The packet did not authenticate, or is too short to carry a tag, or its key generation is out of reach.
+/// The packet did not authenticate, is too short for a tag, or its key generation is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet does not authenticate")]
 pub struct Unauthentic;
 
 /// Seals outgoing packets in place.
 pub trait Seal: Send + fmt::Debug {
-    /// Bytes of the tag behind each body.
+    /// Length of the tag after each body, in bytes.
     fn tag_len(&self) -> usize;
 
     /// Seals every packet of `batch`, which lie `stride` bytes apart (the last may be shorter) and carry
@@ -20,7 +20,7 @@ pub trait Seal: Send + fmt::Debug {
     /// the header and the last [`Seal::tag_len`] bytes are overwritten with the tag.
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64);
 
-    /// Gives back memory that is kept for what may come next.
+    /// Frees memory kept for reuse.
     fn release_idle(&mut self) {}
 }
 
@@ -30,9 +30,9 @@ pub trait Open: Send + fmt::Debug {
     /// Returns the length of the plain body, which starts at `header_len`.
     ///
     /// # Errors
-    /// [`Unauthentic`] if nobody with the keys has sealed it, or it is one that may not be opened again.
+    /// [`Unauthentic`] if it was not sealed with the keys, or must not be opened again.
     fn open(&mut self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic>;
 
-    /// Gives back memory that is kept for what may come next.
+    /// Frees memory kept for reuse.
     fn release_idle(&mut self) {}
 }

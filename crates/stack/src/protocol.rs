@@ -1,4 +1,4 @@
-//! What a micro-protocol is.
+//! The micro-protocol trait.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,107 +12,108 @@ use crate::event::{BatchEvent, EventId};
 use crate::message::{Delivery, Submission};
 use crate::recipe::{Parameters, RecipeError};
 
-/// One property of a transport. It declares what it adds to packets, binds handlers to events, and raises events
-/// that others handle; it holds no reference to any of them.
+/// One property of a transport. It declares what it adds to packets, binds handlers to events, and raises
+/// events that others handle; it holds no reference to any of them.
 ///
-/// While a handler runs, events that it raises reach all the others that are bound to them, not itself.
+/// Events that a handler raises reach all other micro-protocols bound to them, but not the one that raises
+/// them.
 pub trait MicroProtocol: Debug + Send {
-    /// Declares attributes, kinds of control packets, shared values, events.
+    /// Declares attributes, kinds of control packets, shared values and events.
     fn declare(&mut self, declaration: &mut Declaration<'_>);
 
-    /// Binds handlers and looks up what others have declared. When the recipe changes and this micro-protocol stays, it
-    /// declares and binds again: whatever it had looked up or been given before is void.
+    /// Binds handlers and looks up other micro-protocols' declarations. When the recipe changes and this
+    /// micro-protocol stays, it declares and binds again: all earlier handles are void.
     fn bind(&mut self, resolution: &mut Resolution<'_>);
 
-    /// The stack starts.
+    /// Called when the stack starts.
     fn on_start(&mut self, context: &mut Context<'_>) {
         let _ = context;
     }
 
-    /// An event with a batch that this micro-protocol is bound to.
+    /// Handles a batch event that this micro-protocol is bound to.
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let _ = (event, batch, context);
     }
 
-    /// An event with an argument that this micro-protocol is bound to.
+    /// Handles an event with an argument that this micro-protocol is bound to.
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let _ = (event, argument, context);
     }
 
-    /// A message from the user (MESSAGE FROM USER), before it is queued.
+    /// Handles a message from the user (MESSAGE FROM USER), before it is queued.
     fn on_submit(&mut self, submission: &mut Submission<'_>, context: &mut Context<'_>) {
         let _ = (submission, context);
     }
 
-    /// A message for the user (MESSAGE TO USER), before the user gets it.
+    /// Handles a message to the user (MESSAGE TO USER), before it is delivered.
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
         let _ = (delivery, context);
     }
 
-    /// A control packet of one of this micro-protocol's kinds has come; packet `i` of `batch`.
+    /// Handles a received control packet of one of this micro-protocol's kinds: packet `i` of `batch`.
     fn on_control(&mut self, kind: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let _ = (kind, context);
         batch.reject(i);
     }
 
-    /// A message of one of this micro-protocol's kinds has come over the control channel, behind all that were written
-    /// before it. False if it breaks the recipe.
+    /// Handles a message of one of this micro-protocol's kinds from the control channel, which keeps the
+    /// order of writing. Returns false if the message violates the recipe.
     fn on_channel(&mut self, kind: Kind, body: &[u8], context: &mut Context<'_>) -> bool {
         let _ = (kind, body, context);
         false
     }
 
-    /// The control channel has room: asked for with [`Context::want_channel`]. Writes the body of at most one message
-    /// behind what `out` holds, and gives its kind.
+    /// Called after [`Context::want_channel`] when the control channel can accept a message. Appends the body
+    /// of at most one message to `out`, and returns its kind.
     fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
         let _ = (out, context);
         None
     }
 
-    /// A control packet may leave: asked for with [`Context::want_control`]. Adds at most one packet.
+    /// Called after [`Context::want_control`] when a control packet can be sent. Adds at most one packet.
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let _ = (batch, context);
     }
 
-    /// The timer `timer` of this micro-protocol has run out.
+    /// Called when timer `timer` of this micro-protocol expires.
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
         let _ = (timer, context);
     }
 
-    /// New parameters in a running stack.
+    /// Applies new parameters in a running stack.
     ///
     /// # Errors
-    /// If this micro-protocol cannot change them while running.
+    /// If this micro-protocol cannot change its parameters while running.
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         let _ = (parameters, context);
         Err("it takes no new parameters while running".to_owned())
     }
 
-    /// How much is on its way or held that would be lost if the stack were taken apart now, in packets or messages.
+    /// Number of packets or messages in flight or held that would be lost if the stack were dismantled now.
     fn unfinished(&self) -> usize {
         0
     }
 
-    /// How much of [`MicroProtocol::unfinished`] has come from the other side.
+    /// The part of [`MicroProtocol::unfinished`] that comes from the peer.
     fn unfinished_incoming(&self) -> usize {
         0
     }
 
-    /// Nothing has come for a while: memory that is kept for what may come next can be given back.
+    /// Frees memory kept for reuse, because nothing was received for a while.
     fn release_idle(&mut self, context: &mut Context<'_>) {
         let _ = context;
     }
 
-    /// Tells what it has counted, as a struct of its own.
+    /// Passes this micro-protocol's counters to `tell`, as a struct of its own type.
     fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
         let _ = tell;
     }
 }
 
-/// What a micro-protocol has counted: any struct. A program that knows its type reads the fields
-/// ([`of`](Self#method.of)); `Debug` shows people their names and values.
+/// Counters of a micro-protocol: any struct. A program that knows the type reads the fields
+/// ([`of`](Self#method.of)); `Debug` shows their names and values to users.
 pub trait ProtocolStats: Any + Debug + Send + Sync {
-    /// A copy to keep.
+    /// Returns a copy of the counters.
     fn to_arc(&self) -> Arc<dyn ProtocolStats>;
 }
 
@@ -123,28 +124,28 @@ impl<T: Any + Clone + Debug + Send + Sync> ProtocolStats for T {
 }
 
 impl dyn ProtocolStats {
-    /// These counters, if they are of this type.
+    /// Returns the counters, if they are of this type.
     pub fn of<T: Any>(&self) -> Option<&T> {
         (self as &dyn Any).downcast_ref()
     }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
 }
 
-/// Runs code of others, which may panic: micro-protocols, sinks, sources and wakers. A panic does not end the thread.
-/// What `work` changes must be consistent wherever it may panic, or not be used afterwards.
+/// Runs foreign code, which may panic: micro-protocols, sinks, sources and wakers. Catches the panic.
+/// Whatever `work` changes must be consistent wherever it may panic, or not be used afterwards.
 ///
 /// # Errors
-/// The text of the panic.
+/// The message of the panic.
 pub fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| text_of(&*panic))
 }
 
-/// Lets a micro-protocol do something while a recipe is checked or a stack is made of it.
+/// Runs code of a micro-protocol while a recipe is checked or a stack is built.
 pub(crate) fn checked<R>(protocol: &str, work: impl FnOnce() -> R) -> Result<R, RecipeError> {
     caught(work).map_err(|text| {
         let message = format!("it panicked: {text}");

@@ -1,4 +1,4 @@
-//! Which micro-protocols there are, the project's own and the user's, and what they are made from.
+//! The registry of micro-protocols, built-in and user-defined, and what they are built from.
 
 use std::any::Any;
 use std::fmt;
@@ -11,37 +11,37 @@ use crate::protect::{Open, Seal};
 use crate::protocol::{MicroProtocol, caught};
 use crate::recipe::{Configuration, ParameterSpec, Parameters, Part, Recipe, RecipeError, place};
 
-/// What one end of a session brings to its stack.
+/// What one end of a session provides to its stack.
 #[derive(Debug)]
 pub struct Setup {
-    /// When the stack starts.
+    /// Start time of the stack.
     pub now: Time,
     /// Whether this end opened the session.
     pub initiator: bool,
-    /// Names the session in packets, for the recipes that carry it.
+    /// Identifies the session in packets, for recipes that carry it.
     pub identity: u32,
     /// The keys. `seal` in the recipe takes them.
     pub keys: Option<(Box<dyn Seal>, Box<dyn Open>)>,
-    /// Number of the first packet; lower ones may have been used during set-up.
+    /// Number of the first packet; lower ones may have been used during the handshake.
     pub first_pn: u64,
-    /// Datagram size that is known to pass, UDP payload bytes.
+    /// Datagram size known to pass, in UDP payload bytes.
     pub datagram: u16,
     /// Size that probably passes, because it did in the other direction.
     pub likely_datagram: u16,
-    /// Largest datagram that may ever be tried.
+    /// Largest datagram size that may be probed.
     pub max_datagram: u16,
-    /// First guess of the round-trip time.
+    /// Initial estimate of the round-trip time.
     pub initial_rtt: Span,
-    /// Bytes of messages that may wait to be sent.
+    /// Maximum bytes of messages queued for sending.
     pub queue_bytes: usize,
     /// The user's ends.
     pub ends: Ends,
-    /// What single micro-protocols take for themselves; see [`Setup::provide`].
+    /// Values for particular micro-protocols; see [`Setup::provide`].
     pub provided: Vec<Box<dyn Any + Send>>,
 }
 
 impl Setup {
-    /// A set-up with nothing but a start; the fields are public.
+    /// Creates a set-up with default values; the fields are public.
     pub fn new(now: Time) -> Self {
         Self {
             now,
@@ -59,29 +59,30 @@ impl Setup {
         }
     }
 
-    /// Brings a value that a recipe cannot hold, for the micro-protocol that takes this type with [`Setup::take`].
+    /// Provides a value that a recipe cannot hold, for the micro-protocol that takes this type with
+    /// [`Setup::take`].
     #[must_use]
     pub fn provide<T: Any + Send>(mut self, value: T) -> Self {
         self.provided.push(Box::new(value));
         self
     }
 
-    /// Takes the value of this type, if one was provided and not taken before; for builders of micro-protocols.
+    /// Takes the value of this type, if one was provided and not yet taken; for builders of micro-protocols.
     pub fn take<T: Any + Send>(&mut self) -> Option<T> {
         let index = self.provided.iter().position(|value| value.is::<T>())?;
         self.provided.swap_remove(index).downcast().ok().map(|value| *value)
     }
 }
 
-/// How a micro-protocol is made. The message of an error says what is wrong with the parameters or the set-up.
+/// Builds a micro-protocol. The error message says what is wrong with the parameters or the set-up.
 pub type Build = fn(&Parameters, &mut Setup) -> Result<Box<dyn MicroProtocol>, String>;
 
-/// Compares the parameters of a micro-protocol with those of its peers. An error names the parameter and says what is
-/// wanted instead of its value.
+/// Checks the parameters of a micro-protocol against those of the others in the recipe. An error names the
+/// parameter and describes what is allowed instead of its value.
 pub type Compare = fn(&Parameters, &PeerProtocols<'_>) -> Result<(), (&'static str, String)>;
 
-/// Parameters that a micro-protocol takes besides its own because of what it is given: those of the control law that it
-/// is to run, say.
+/// Returns additional parameters that a micro-protocol accepts depending on its own, such as those of the
+/// control law that it runs.
 pub type Further = fn(&Part) -> &'static [ParameterSpec];
 
 /// The micro-protocols of a recipe, for [`Compare`].
@@ -97,7 +98,7 @@ impl PeerProtocols<'_> {
         self.find(name).is_some()
     }
 
-    /// The parameters of a micro-protocol, if the recipe has it.
+    /// Returns the parameters of a micro-protocol, if the recipe has it.
     pub fn get<C: Configuration>(&self) -> Option<C> {
         self.find(C::NAME).map(|(_, parameters)| parameters.read())
     }
@@ -106,7 +107,7 @@ impl PeerProtocols<'_> {
         self.parts.iter().find(|(known, _)| known.name == name)
     }
 
-    /// A parameter as it stands in the recipe, or its default; empty if there is no such parameter.
+    /// Returns a parameter as written in the recipe, or its default; empty if there is no such parameter.
     fn text(&self, name: &str, parameter: &str) -> &str {
         let specs = self.find(name).map_or(&[][..], |(known, _)| known.parameters);
         let default = || specs.iter().find(|spec| spec.name == parameter).map(|spec| spec.default);
@@ -128,38 +129,38 @@ impl PeerProtocols<'_> {
     }
 }
 
-/// One line of the registry.
+/// One entry of the registry.
 #[derive(Clone, Debug)]
 pub struct Registration {
-    /// Its name in recipes.
+    /// Name in recipes.
     pub name: &'static str,
-    /// Changes whenever two versions could not talk to each other.
+    /// Version, changed whenever two versions are incompatible.
     pub version: u16,
-    /// A line for people.
+    /// One-line description for users.
     pub summary: &'static str,
-    /// What it can be told.
+    /// Parameters.
     pub parameters: &'static [ParameterSpec],
-    /// What else, depending on what it is told.
+    /// Additional parameters, depending on those given.
     pub further: Further,
-    /// Of each list at least one must be in the recipe too.
+    /// Required micro-protocols: at least one of each list must be in the recipe.
     pub needs: &'static [&'static [&'static str]],
-    /// None of these may be in the recipe, and why.
+    /// Micro-protocols that must not be in the recipe, each with the reason.
     pub conflicts: &'static [(&'static str, &'static str)],
     /// Bytes of its clear attributes in every packet.
     pub clear_bytes: u16,
-    /// Which of its parameters contradict those of others.
+    /// Checks its parameters against those of others.
     pub compare: Compare,
-    /// Makes one.
+    /// Builds the micro-protocol.
     pub build: Build,
 }
 
 impl Registration {
-    /// A micro-protocol with the parameters of `C`, without needs or conflicts.
+    /// Creates an entry for a micro-protocol with the parameters of `C`, without needs or conflicts.
     pub const fn of<C: Configuration>(version: u16, summary: &'static str, build: Build) -> Self {
         Self { parameters: C::PARAMETERS, ..Self::new(C::NAME, version, summary, build) }
     }
 
-    /// A micro-protocol without parameters, needs or conflicts.
+    /// Creates an entry for a micro-protocol without parameters, needs or conflicts.
     pub const fn new(name: &'static str, version: u16, summary: &'static str, build: Build) -> Self {
         Self {
             name,
@@ -176,11 +177,11 @@ impl Registration {
     }
 }
 
-/// Says why a recipe must not run at this end.
+/// Returns an error that says why a recipe must not run at this end.
 type Permit = dyn Fn(&Recipe) -> Result<(), String> + Send + Sync;
 
-/// Which recipes may run at this end: asked for each that is checked here, that of a new stack and that of every change
-/// of a running one, whichever end wants it.
+/// Decides which recipes may run at this end. Asked for each recipe checked here: that of a new stack and
+/// that of every change of a running one, whichever end requests it.
 #[derive(Clone, Default)]
 struct Policy(Option<Arc<Permit>>);
 
@@ -197,7 +198,7 @@ impl fmt::Debug for Policy {
     }
 }
 
-/// All micro-protocols that recipes can name, and which recipes may run.
+/// All micro-protocols that recipes can name, and the policy of permitted recipes.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Arc<Registration>>,
@@ -205,25 +206,25 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry without entries.
+    /// Creates a registry without entries.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// Adds a micro-protocol; a name that is there already is replaced.
+    /// Adds a micro-protocol; replaces one of the same name.
     pub fn register(&mut self, registration: Registration) {
         self.entries.retain(|known| known.name != registration.name);
         self.entries.push(Arc::new(registration));
     }
 
-    /// The same, where only recipes run that `permit` does not object to, from the first one of a stack to the last
-    /// that either end changes it to. It takes the place of an earlier one.
+    /// Restricts the registry to recipes that `permit` accepts, from a stack's first one to every change by
+    /// either end. Replaces an earlier restriction.
     #[must_use]
     pub fn permitting(self, permit: impl Fn(&Recipe) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self { policy: Policy(Some(Arc::new(permit))), ..self }
     }
 
-    /// Whether a recipe may run here, whether or not it builds.
+    /// Checks whether a recipe may run here, whether or not it builds.
     ///
     /// # Errors
     /// [`RecipeError::NotPermitted`]; [`RecipeError::PolicyPanicked`].
@@ -231,12 +232,12 @@ impl Registry {
         self.policy.ask(recipe)
     }
 
-    /// All of them, in the order in which they were registered.
+    /// All micro-protocols, in the order of registration.
     pub fn iter(&self) -> impl Iterator<Item = &Registration> {
         self.entries.iter().map(Arc::as_ref)
     }
 
-    /// The one with this name.
+    /// Returns the micro-protocol of this name.
     pub fn get(&self, name: &str) -> Option<&Registration> {
         self.iter().find(|known| known.name == name)
     }
@@ -251,7 +252,8 @@ impl Registry {
         })
     }
 
-    /// The micro-protocols of a recipe with their parameters: checks permission, names, parameters, needs, conflicts.
+    /// Returns the micro-protocols of a recipe with their parameters. Checks permission, names, parameters,
+    /// needs, conflicts.
     pub(crate) fn parts_of(
         &self,
         recipe: &Recipe,
@@ -277,16 +279,16 @@ impl Registry {
         Ok(parts)
     }
 
-    /// Name and version of each micro-protocol of a recipe, for the other side to compare.
+    /// Name and version of each micro-protocol of a recipe, for the peer to compare.
     pub fn versions(&self, recipe: &Recipe) -> Vec<(String, u16)> {
         let version = |part: &Part| self.get(&part.name).map(|known| (part.name.clone(), known.version));
         recipe.parts.iter().filter_map(version).collect()
     }
 
-    /// Compares the other side's versions with those here.
+    /// Compares the peer's versions with those here.
     ///
     /// # Errors
-    /// The first that differs.
+    /// For the first version that differs, or the first unknown micro-protocol.
     pub fn check_versions(&self, theirs: &[(String, u16)]) -> Result<(), RecipeError> {
         for (name, theirs) in theirs {
             let ours = self.find(name, "")?.version;

@@ -1,4 +1,4 @@
-//! A running stack: one end of a session.
+//! The stack: a running recipe, one end of a session.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -19,25 +19,25 @@ use crate::recipe::{Recipe, RecipeError};
 use crate::reconfigure::Changes;
 use crate::registry::Setup;
 
-/// Authentic packets that break the recipe after which a session ends: a few may be the other side's bad luck.
+/// Packets that violate the recipe before the session ends. A few may be accidental.
 const MAX_VIOLATIONS: u64 = 64;
-/// Messages that may wait to be sent, however short they are.
+/// Maximum number of queued messages, however short they are.
 const MOST_QUEUED: usize = 16_384;
 /// Buffers that a stack keeps for reuse.
 const POOLED_BUFFERS: usize = 64;
 
-/// Why a message was not taken.
+/// Why a message was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// It is longer than the recipe allows.
+    /// The message is longer than the recipe allows.
     #[error("the message has {len} bytes, and this recipe carries at most {max} (fixed_size.max_message)")]
     TooLarge {
-        /// Length of the message, bytes.
+        /// Length of the message, in bytes.
         len: usize,
-        /// Longest message of the recipe, bytes.
+        /// Maximum length of the recipe, in bytes.
         max: usize,
     },
-    /// Too much waits to be sent already.
+    /// The send queue is full; it holds this many bytes.
     #[error("{0} bytes wait to be sent already; try again when some of them have left")]
     Full(usize),
     /// The recipe carries no messages.
@@ -55,7 +55,7 @@ pub struct Stack {
     pub(crate) core: Core,
     pub(crate) generation: u8,
     pub(crate) changes: Changes,
-    /// Also set by questions that change nothing else.
+    /// Also set by `&self` methods such as `statistics`.
     pub(crate) failed: Cell<bool>,
 }
 
@@ -68,10 +68,10 @@ impl fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// A stack that starts at `setup.now`.
+    /// Creates a stack that starts at `setup.now`.
     ///
     /// # Errors
-    /// If a micro-protocol cannot be made from this set-up.
+    /// If a micro-protocol cannot be built from this set-up.
     pub fn new(compiled: Arc<CompiledStack>, mut setup: Setup) -> Result<Self, RecipeError> {
         let (slots, shared) = compiled.instantiate(&mut setup)?;
         let core = Core {
@@ -117,7 +117,7 @@ impl Stack {
         self.compiled.recipe()
     }
 
-    /// What is shared by all stacks of this recipe.
+    /// The compiled recipe, shared by all stacks of this recipe.
     pub fn compiled(&self) -> &Arc<CompiledStack> {
         &self.compiled
     }
@@ -127,40 +127,40 @@ impl Stack {
         self.core.stats
     }
 
-    /// What the socket said of the packets that came last.
+    /// What the socket reports about the packets received last.
     pub fn arrival(&self) -> Arrival {
         self.core.arrival
     }
 
-    /// What is known of the path.
+    /// State of the path.
     pub fn path(&self) -> PathState {
         self.core.path
     }
 
-    /// Bytes of the longest message that this end may send now.
+    /// Maximum length of a message that this end may send now, in bytes.
     pub fn longest_message(&self) -> usize {
         self.core.max_message
     }
 
-    /// Bytes of messages that wait to be sent.
+    /// Bytes of queued messages.
     pub fn queued_bytes(&self) -> usize {
         self.core.queue.bytes()
     }
 
-    /// How much has not arrived for certain or not left yet: messages in the queue, packets outstanding.
+    /// Number of unfinished items: queued messages and packets not confirmed to have arrived.
     pub fn unfinished(&self) -> usize {
         self.held() + self.core.queue.len()
     }
 
-    /// As [`Stack::unfinished`], but only of what this end sends.
+    /// As [`Stack::unfinished`], only what this end sends.
     pub fn outstanding(&self) -> usize {
         self.unfinished().saturating_sub(self.held_incoming())
     }
 
-    /// Queues a message and returns its number.
+    /// Queues a message and returns its ID.
     ///
     /// # Errors
-    /// If it cannot be sent, or not now.
+    /// If the message cannot be sent, or not now.
     pub fn send(&mut self, now: Time, data: &[u8], options: SendOptions) -> Result<u64, SendError> {
         self.check_message(data.len())?;
         let id = self.core.next_message;
@@ -187,33 +187,33 @@ impl Stack {
             () if max == 0 => Err(SendError::NoMessages),
             () if len > max => Err(SendError::TooLarge { len, max }),
             () if queued > 0 && queued + len > self.core.queue_limit => Err(SendError::Full(queued)),
-            // Short ones cost more than their bytes.
+            // Short messages cost more than their bytes.
             () if self.core.queue.len() >= MOST_QUEUED => Err(SendError::Full(queued)),
             () => Ok(()),
         }
     }
 
-    /// The next message that has come, with its number; for stacks without a message sink.
+    /// Returns the next received message with its ID; for stacks without a message sink.
     pub fn recv(&mut self) -> Option<(u64, Buffer)> {
         self.core.inbox.pop()
     }
 
-    /// Messages that have come and wait for [`Stack::recv`].
+    /// Number of received messages that wait for [`Stack::recv`].
     pub fn waiting_messages(&self) -> usize {
         self.core.inbox.len()
     }
 
-    /// Bytes of the messages that wait to be read.
+    /// Bytes of received messages that wait for [`Stack::recv`].
     pub fn waiting_bytes(&self) -> usize {
         self.core.inbox.bytes()
     }
 
-    /// Gives a buffer of [`Stack::recv`] back for reuse.
+    /// Returns a buffer of [`Stack::recv`] for reuse.
     pub fn recycle(&mut self, buffer: Buffer) {
         self.core.pool.put(buffer);
     }
 
-    /// Gives back memory that is kept for what may come next: for stacks that will be silent for a while.
+    /// Frees memory kept for reuse; for stacks that will be idle for a while.
     pub fn release_idle(&mut self, now: Time) {
         self.guarded(now, |stack, now| {
             for owner in 0..stack.slots.len() as u8 {
@@ -230,24 +230,25 @@ impl Stack {
         core.timers.shrink_to_fit();
     }
 
-    /// Packets may be so large from now on, UDP payload bytes: for runners whose own headers come and go.
+    /// Sets the maximum packet size, in UDP payload bytes; for drivers whose own headers vary.
     pub fn set_datagram(&mut self, bytes: u16) {
         self.core.path.datagram = bytes;
     }
 
-    /// With 0, every buffer is allocated anew: for measuring what the pool is worth.
+    /// Sets the number of pooled buffers. With 0 every buffer is newly allocated, to measure what the pool
+    /// saves.
     pub fn set_pooled_buffers(&mut self, keep: usize) {
         self.core.pool = Pool::new(keep);
     }
 
-    /// Raises the event that another rate is wanted from the peer (with `rate_feedback` in the recipe).
+    /// Raises the event that another rate is requested from the peer (with `rate_feedback` in the recipe).
     pub fn want_rate(&mut self, now: Time, mut rate: Rate) {
         let wanted = crate::event::RATE_WANTED;
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
     }
 
-    /// The other side has answered the runner itself after `rtt`, and no packet of the stack yet: what was taken for
-    /// the round trip until now was a guess.
+    /// Reports that the peer answered the driver itself after `rtt`, before any packet of the stack. Replaces
+    /// the initial estimate of the round-trip time.
     pub fn path_answered(&mut self, now: Time, mut rtt: Span) {
         let path = &mut self.core.path;
         (path.rtt, path.rtt_variation, path.min_rtt) = (rtt, rtt / 2, rtt);
@@ -255,20 +256,20 @@ impl Stack {
         self.guarded(now, |stack, now| stack.context(now).raise(answered, &mut rtt));
     }
 
-    /// Raises the event of this name, as it was given to [`Declaration::event`](crate::Declaration::event): for what
-    /// only the stack's runner can know. Nothing happens if no micro-protocol of the stack knows the event.
+    /// Raises the event of this name, as given to [`Declaration::event`](crate::Declaration::event), for what
+    /// only the driver can know. Does nothing if no micro-protocol of the stack has declared the event.
     pub fn raise<T: Any>(&mut self, now: Time, name: Name<Event<T>>, argument: &mut T) {
         if let Some(event) = self.compiled.tables.find_event(&ArgumentEvent::new(name)) {
             self.guarded(now, |stack, now| stack.context(now).dispatch(event, argument));
         }
     }
 
-    /// The value of this type that the micro-protocols share, if there is one.
+    /// Returns the micro-protocols' shared value of this type, if there is one.
     pub fn shared<T: Any>(&self) -> Option<&T> {
         self.core.shared.values.iter().find_map(|value| value.downcast_ref())
     }
 
-    /// The same, to take something out of it.
+    /// As [`Stack::shared`], mutable, for example to take something out of the value.
     pub fn shared_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.core.shared.values.iter_mut().find_map(|value| value.downcast_mut())
     }
@@ -300,7 +301,7 @@ impl Stack {
         }
     }
 
-    /// Writes packets into `slot` with `work`, seals and counts them.
+    /// Lets `work` write packets into `slot`, then seals and counts them.
     pub(crate) fn write(
         &mut self,
         now: Time,
@@ -367,7 +368,7 @@ impl Stack {
         self.take_opened(now, &mut batch);
     }
 
-    /// Hands packets that have been opened to the micro-protocols, and counts them.
+    /// Passes opened packets to the micro-protocols, and counts them.
     pub(crate) fn take_opened(&mut self, now: Time, batch: &mut Batch<'_>) {
         let first = self.changes.first();
         let mut context = self.context(now);
@@ -385,7 +386,7 @@ impl Stack {
         }
         let generation = self.generation;
         for (pn, body) in proposals {
-            // Behind a change-over all others of this batch are of the generation before.
+            // After a switch, the other packets of this batch belong to the previous generation.
             if self.generation == generation && !self.has_failed() {
                 self.on_reconfigure(now, pn, &body);
             }
@@ -393,7 +394,7 @@ impl Stack {
         self.check_violations(batch.violated);
     }
 
-    /// Ends the session if the other side has sent too much that is impossible. `last`: of which kind that was at last.
+    /// Ends the session if the peer has sent too many invalid packets. `last` is the kind of the last one.
     pub(crate) fn check_violations(&self, last: Option<Kind>) {
         if self.core.stats.violations > MAX_VIOLATIONS {
             let tables = &self.compiled.tables;
@@ -408,8 +409,8 @@ impl Stack {
         }
     }
 
-    /// If this end waits for the coming generation and the first packet is of it: deals with that packet, and returns
-    /// its length.
+    /// If this end waits for the next generation and the first packet belongs to it: processes that packet,
+    /// and returns its length.
     fn follow_generation(&mut self, now: Time, data: &mut [u8], stride: usize) -> usize {
         let other = data.first().is_some_and(|kind| kind & GENERATION_BIT != self.generation);
         if !other || !self.changes.awaits(data) {
@@ -421,14 +422,14 @@ impl Stack {
     }
 }
 
-/// Sends packets that were worked out from others the way of those that came, but for those before number `first`.
+/// Processes recovered packets like received ones, except those with numbers before `first`.
 fn take_recovered(context: &mut Context<'_>, first: u64) {
     let layout = &context.tables.layout;
     while let Some(mut packet) = context.core.recovered.pop_front() {
         let len = packet.len();
         let mut batch = Batch::incoming(&mut packet, len, layout, 0);
         if batch.has_live() && batch.pn(0) < first {
-            // It belongs to an earlier recipe: it was reconstructed from packets of that one.
+            // It belongs to an earlier recipe: it was recovered from packets of that one.
             batch.take(0);
         } else if len < layout.data_overhead() || !batch.is_data() {
             batch.reject(0);
@@ -440,7 +441,7 @@ fn take_recovered(context: &mut Context<'_>, first: u64) {
     }
 }
 
-/// Checks lengths, and gives control packets to their owners.
+/// Checks lengths, and passes control packets to their owners.
 fn sort_out(context: &mut Context<'_>, batch: &mut Batch<'_>, proposals: &mut Vec<(u64, Vec<u8>)>) {
     batch.reject_short();
     context.core.stats.bytes_received += batch.live_bytes() as u64;
@@ -513,7 +514,7 @@ impl Machine for Stack {
     }
 
     fn poll_channel(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
-        // Asked often, and mostly for nothing.
+        // Called often, and mostly with nothing to write.
         if self.core.channel_wanted == 0 {
             return false;
         }

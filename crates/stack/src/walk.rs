@@ -1,13 +1,13 @@
-//! Walks over the packets of a batch.
+//! Iterators over the packets of a batch.
 
 use crate::fields::Fields;
 
-/// Walks over the packets of a batch; see [`Batch::live`](crate::Batch::live).
+/// Iterator over the indices of packets in a batch; see [`Batch::live`](crate::Batch::live).
 #[derive(Clone, Debug)]
 pub struct Live(pub(crate) u64);
 
 impl Live {
-    /// How many there are still to come.
+    /// Number of indices left.
     pub fn count_left(&self) -> usize {
         self.0.count_ones() as usize
     }
@@ -29,10 +29,10 @@ impl Iterator for Live {
     }
 }
 
-/// The values of an attribute, or of several, in the packets of a batch; see [`Batch::values`](crate::Batch::values).
+/// Iterator over values of attributes in the packets of a batch; see [`Batch::values`](crate::Batch::values).
 #[derive(Clone, Debug)]
 pub struct Values<'b, F> {
-    /// From the next packet on.
+    /// The buffer from the next packet on.
     rest: &'b [u8],
     fields: F,
     end: usize,
@@ -54,7 +54,7 @@ impl<F: Fields> Iterator for Values<'_, F> {
         if self.live == 0 {
             return None;
         }
-        // Mostly 0: seldom are packets in front of this one taken.
+        // Mostly 0: packets before this one are rarely taken.
         let skip = self.live.trailing_zeros();
         if skip > 0 {
             self.rest = &self.rest[skip as usize * self.stride..];
@@ -72,12 +72,12 @@ impl<F: Fields> Iterator for Values<'_, F> {
         (left, Some(left))
     }
 
-    /// If nothing was taken, this is a loop without a question in it: what `sum`, `max` and `for_each` run.
+    /// A loop without branches if nothing was taken; used by `sum`, `max` and `for_each`.
     #[inline]
     fn fold<B, G: FnMut(B, F::Values) -> B>(self, init: B, mut f: G) -> B {
         let mut folded = init;
         if self.live & self.live.wrapping_add(1) == 0 {
-            // Half the width of an address, so that a sum of it cannot overflow and needs no check.
+            // A `u32`, half the width of an address, so that the sum cannot overflow and needs no check.
             let (stride, mut at) = (self.stride as u32, 0u32);
             for _ in 0..self.live.count_ones() {
                 let from = at as usize;

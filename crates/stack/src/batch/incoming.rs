@@ -1,10 +1,11 @@
-//! Received packets: what is none is left out, what is too short or not from the peer is refused.
+//! Received batches: skips malformed packets, rejects packets that are too short or not authentic.
 
 use super::{Batch, GENERATION_BIT, Kind, MAX_BATCH, PACKET_HEADER_LEN};
 use crate::attribute::{AttributeType, Layout, U48};
 
 impl<'b> Batch<'b> {
-    /// The packets of a received buffer, at most [`MAX_BATCH`]. What is no packet is counted and left out.
+    /// Creates a batch from a received buffer, at most [`MAX_BATCH`] packets. Malformed packets are counted
+    /// and skipped.
     pub(crate) fn incoming(buffer: &'b mut [u8], stride: usize, layout: &'b Layout, generation: u8) -> Self {
         let stride = stride.max(1);
         let (mut live, mut data, mut fins, mut strange) = (0, 0, 0, 0);
@@ -47,7 +48,7 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// Rejects the packets that are too short for what all of their kind carry.
+    /// Rejects packets that are too short for the headers and tag of their kind.
     pub(crate) fn reject_short(&mut self) {
         let Some(last) = self.count.checked_sub(1) else { return };
         let tag = self.layout.tag_len();
@@ -64,8 +65,9 @@ impl<'b> Batch<'b> {
         }
     }
 
-    /// Opens the packets that nobody has taken: `open` gets each with its number, and says whether it is from the peer.
-    /// One of less than `least` bytes is not. Gives how many are not.
+    /// Opens the packets not yet taken: `open` gets each packet with its number and returns whether it is
+    /// authentic. A packet shorter than `least` bytes is not. Returns the number of packets that are not
+    /// authentic.
     #[inline]
     pub fn open_each(&mut self, least: usize, mut open: impl FnMut(&mut [u8], u64) -> bool) -> u64 {
         let least = least.max(PACKET_HEADER_LEN);

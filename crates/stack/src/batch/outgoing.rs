@@ -4,25 +4,25 @@ use std::ops::Range;
 
 use super::{Batch, Kind, MAX_BATCH, PACKET_HEADER_LEN};
 
-/// Most headers fit this.
+/// Most headers fit in this many bytes.
 const SHORT: usize = 32;
-/// Nearly all headers fit this.
+/// Nearly all headers fit in this many bytes.
 const LONG: usize = 64;
-/// From the first word of a packet to that of the packet behind it: the next number.
+/// Increment of a packet's first word to the next packet number.
 const NEXT: u64 = 1 << 8;
 
 impl Batch<'_> {
-    /// Payload bytes that the next data packet may have; `None` when the batch is full.
+    /// Payload bytes available to the next data packet; `None` when the batch is full.
     pub fn room(&self) -> Option<usize> {
         self.room_for(self.layout.data_overhead())
     }
 
-    /// Payload bytes that the largest data packet may have, whatever the batch holds already.
+    /// Payload bytes of the largest data packet, whatever the batch already holds.
     pub fn full_room(&self) -> usize {
         self.datagram.saturating_sub(self.layout.data_overhead())
     }
 
-    /// Body bytes that a control packet may have; `None` when the batch is full.
+    /// Body bytes available to a control packet; `None` when the batch is full.
     pub fn control_room(&self) -> Option<usize> {
         self.room_for(self.layout.clear_len() + self.layout.tag_len())
     }
@@ -34,13 +34,13 @@ impl Batch<'_> {
         if closed || !fits { None } else { largest.checked_sub(overhead) }
     }
 
-    /// How many more packets may be added.
+    /// Number of packets that can still be added.
     pub fn packets_left(&self) -> usize {
         if self.room().is_some() { self.limit - self.count } else { 0 }
     }
 
-    /// Adds a packet with `payload` bytes and returns its number; its attributes are zero. `None` if it does not fit
-    /// this batch: all packets of one have the same size, but that the last may be shorter.
+    /// Adds a packet with `payload` bytes and returns its index; its attributes are zero. `None` if it does
+    /// not fit the batch: all packets have the same size, except that the last may be shorter.
     #[inline]
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let room = if kind.is_data() { self.room() } else { self.control_room() };
@@ -48,8 +48,8 @@ impl Batch<'_> {
         Some(self.append(kind, payload))
     }
 
-    /// As [`Batch::push`], for a control packet that is to find out whether the path carries its size: alone in its
-    /// batch, and larger than the largest packet that is known to pass. `None` if the buffer is too small for it.
+    /// As [`Batch::push`], for a control packet that probes whether the path carries its size: alone in its
+    /// batch, and larger than the largest packet known to pass. `None` if the buffer is too small.
     pub fn push_probe(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let len = self.header_len(kind) + payload + self.layout.tag_len();
         (self.count == 0 && !kind.is_data() && len <= self.buffer.len()).then(|| {
@@ -65,15 +65,15 @@ impl Batch<'_> {
         self.note(kind, len)
     }
 
-    /// Kind and number of the next packet. A number has no more than 48 bits; the word is one byte longer than both,
-    /// and that is zero.
+    /// Kind and packet number of the next packet as a word. A packet number has at most 48 bits, so the
+    /// word's last byte is zero.
     #[inline]
     fn first_word(&self, kind: Kind) -> u64 {
         u64::from(kind.0 | self.generation) << 56 | self.next_pn() << 16 >> 8
     }
 
-    /// Takes in `added` packets that were written behind the others, at least one, of which only the last may be
-    /// shorter: it has `last` bytes. Gives the place of the first.
+    /// Records `added` packets, at least one, written after the others. Only the last may be shorter: it has
+    /// `last` bytes. Returns the index of the first.
     #[inline]
     fn note_row(&mut self, kind: Kind, added: usize, len: usize, last: usize) -> usize {
         let first = self.count;
@@ -90,14 +90,14 @@ impl Batch<'_> {
         first
     }
 
-    /// Takes in a packet of `len` bytes that was written behind the others; gives its place.
+    /// Records a packet of `len` bytes written after the others; returns its index.
     fn note(&mut self, kind: Kind, len: usize) -> usize {
         self.note_row(kind, 1, len, len)
     }
 
-    /// Adds packets with `payload` bytes as long as they fit this batch, and returns their numbers. `write` gets the
-    /// payload of each and says how many bytes it has filled; one that it does not fill is the last, and if it says
-    /// `None`, this packet is not added.
+    /// Adds packets with `payload` bytes while they fit the batch, and returns their indices. `write` gets
+    /// the payload of each packet and returns the number of bytes it has filled. A packet that is not full is
+    /// the last; if `write` returns `None`, its packet is not added.
     #[inline]
     pub fn push_each(
         &mut self,
@@ -110,7 +110,7 @@ impl Batch<'_> {
         let most = self.room_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
         let len = overhead + payload;
         let (mut added, mut last) = (0, len);
-        // Kept here, not read again for each packet: a load beside what has just been stored waits for that store.
+        // Kept in locals: reloading right after a store to the same place would wait for that store.
         let (mut word, mut rest) = (self.first_word(kind), &mut self.buffer[self.used..]);
         while added < most && last == len {
             let Some((packet, behind)) = rest.split_at_mut_checked(len) else { break };
@@ -127,18 +127,18 @@ impl Batch<'_> {
         first..self.count
     }
 
-    /// How many packets of `payload` bytes fit, if `room` is what the next one may have.
+    /// Number of packets of `payload` bytes that fit, if the next one may have `room` bytes.
     fn fits(&self, room: usize, payload: usize, overhead: usize) -> usize {
         match payload {
             _ if payload > room => 0,
-            // It is shorter than those before it, and so the last.
+            // The packet is shorter than those before it, so it is the last.
             _ if self.count > 0 && payload < room => 1,
             _ => ((self.buffer.len() - self.used) / (payload + overhead).max(1)).min(self.limit - self.count),
         }
     }
 
-    /// As [`Batch::push`], for a payload whose length is known only when it has been written: `write` gets `payload`
-    /// bytes and says how many it has filled. If it says `None`, no packet is added.
+    /// As [`Batch::push`], for a payload whose length is known only after writing: `write` gets `payload`
+    /// bytes and returns the number it has filled. If it returns `None`, no packet is added.
     pub fn push_with(
         &mut self,
         kind: Kind,
@@ -155,7 +155,7 @@ impl Batch<'_> {
         Some(self.note(kind, overhead + len.min(payload)))
     }
 
-    /// As [`Batch::push`], for a segment that was sent before.
+    /// As [`Batch::push`], for a segment sent before.
     pub fn push_again(&mut self, kind: Kind, payload: usize) -> Option<usize> {
         let i = self.push(kind, payload)?;
         self.resent |= 1 << i;
@@ -163,10 +163,10 @@ impl Batch<'_> {
     }
 }
 
-/// Writes a header of `header` bytes that begins with `word`; all of it that is not `word` is zero.
+/// Writes a header of `header` bytes that starts with `word`; the rest of it is zero.
 #[inline]
 fn write_header(packet: &mut [u8], word: u64, header: usize) {
-    // A size that is known when compiling saves a call; what lies behind the header is written later.
+    // A size known at compile time avoids a call. Bytes after the header are written later.
     if header <= SHORT
         && let Some(start) = packet.first_chunk_mut::<SHORT>()
     {

@@ -1,4 +1,4 @@
-//! Typed parameters: those of a micro-protocol or of a control law are a struct, declared once with
+//! Typed parameters: the parameters of a micro-protocol or a control law form a struct, declared once with
 //! [`configuration!`](crate::configuration).
 
 use super::parameters::{Configuration, ParameterKind, ParameterSpec};
@@ -11,7 +11,8 @@ impl<C: Configuration> From<C> for Part {
 }
 
 impl Part {
-    /// Adds what differs from the defaults: of a control law, for the micro-protocol that is to run it.
+    /// Adds the parameters that differ from their defaults; used to add a control law's to the micro-protocol
+    /// that runs it.
     #[must_use]
     pub fn with<C: Configuration>(mut self, configuration: &C) -> Self {
         let differs = |(now, default): &(_, _)| now != default;
@@ -22,7 +23,7 @@ impl Part {
     }
 }
 
-/// Several lists of parameters as one, for [`configuration!`](crate::configuration).
+/// Concatenates lists of parameters, for [`configuration!`](crate::configuration).
 #[doc(hidden)]
 pub const fn joined<const N: usize>(lists: &[&[ParameterSpec]]) -> [ParameterSpec; N] {
     let mut all = [ParameterSpec { name: "", kind: ParameterKind::Flag, default: "", help: "" }; N];
@@ -38,10 +39,10 @@ pub const fn joined<const N: usize>(lists: &[&[ParameterSpec]]) -> [ParameterSpe
     all
 }
 
-/// Declares the parameters of a micro-protocol or of a control law as a struct, a [`Configuration`]. The default is
-/// written as in a recipe; the last text is for people, as the field's documentation and in tables. A type with `in`
-/// has a range from the first to the second. `..` takes in the parameters of another such struct. A field whose default
-/// is a name has what [`parameter!`](crate::parameter) declares by that name.
+/// Declares the parameters of a micro-protocol or a control law as a struct, a [`Configuration`]. The default
+/// is written as in a recipe; the last text is the help text, used as the field's documentation and in
+/// tables. `in` gives a type an inclusive range. `..` includes the parameters of another such struct. A field
+/// whose default is a name is declared by [`parameter!`](crate::parameter) under that name.
 ///
 /// ```
 /// use haul_base::{Rate, Span};
@@ -113,8 +114,8 @@ macro_rules! configuration {
     };
 }
 
-/// Declares one parameter that several [`configuration!`](crate::configuration)s have, as a macro of its name. Import it
-/// where they are declared, and write `name: Type = name;` there.
+/// Declares one parameter that several [`configuration!`](crate::configuration)s share, as a macro of its
+/// name. Import the macro there, and write `name: Type = name;`.
 #[macro_export]
 macro_rules! parameter {
     (@help $shared:ident) => { $shared!(help) };
@@ -145,7 +146,7 @@ macro_rules! parameter {
     };
 }
 
-/// Declares an enum that a parameter may be, each value with its word in recipes.
+/// Declares an enum as a type of parameters, with the word for each variant in recipes.
 #[macro_export]
 macro_rules! choice {
     ($(#[$meta:meta])* $vis:vis enum $enum:ident {

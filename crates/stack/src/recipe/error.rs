@@ -1,31 +1,31 @@
 use crate::declaration::Clash;
 
-/// Why a recipe does not make a stack.
+/// Why a recipe cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecipeError {
-    /// It is not TOML, or not of a recipe's form.
+    /// The text is not TOML, or not a recipe.
     #[error("line {line}, column {column}: {message}")]
     Text {
-        /// From 1.
+        /// Line, from 1.
         line: usize,
-        /// From 1.
+        /// Column, from 1.
         column: usize,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// No micro-protocol has this name.
     #[error("{place}there is no micro-protocol `{name}`{hint}; known are: {known}")]
     Unknown {
-        /// The line, if there is one.
+        /// The line, if known.
         place: String,
-        /// The name that the recipe gives.
+        /// The name in the recipe.
         name: String,
-        /// The nearest name.
+        /// The most similar name.
         hint: String,
         /// All names.
         known: String,
     },
-    /// A micro-protocol stands in the recipe twice.
+    /// A micro-protocol occurs twice in the recipe.
     #[error("`{0}` is in the recipe twice")]
     Twice(String),
     /// The recipe has no micro-protocols.
@@ -34,80 +34,80 @@ pub enum RecipeError {
     /// A micro-protocol has no such parameter.
     #[error("{place}`{protocol}` has no parameter `{parameter}`; it takes: {allowed}")]
     UnknownParameter {
-        /// The line, if there is one.
+        /// The line, if known.
         place: String,
-        /// Whose it would be.
+        /// Name of the micro-protocol.
         protocol: String,
-        /// The name that the recipe gives.
+        /// The name in the recipe.
         parameter: String,
-        /// What there is.
+        /// The parameters that exist.
         allowed: String,
     },
-    /// A parameter cannot have this value.
+    /// A parameter's value is invalid.
     #[error("{place}`{protocol}.{parameter} = {value}`: {allowed}")]
     Value {
-        /// The line, if there is one.
+        /// The line, if known.
         place: String,
-        /// Whose it is.
+        /// Name of the micro-protocol.
         protocol: String,
         /// Name of the parameter.
         parameter: String,
-        /// What was given.
+        /// The invalid value.
         value: String,
-        /// What it may be.
+        /// Description of valid values.
         allowed: String,
     },
-    /// A micro-protocol lacks another.
+    /// A micro-protocol requires another that is missing.
     #[error("{protocol} needs {alternatives}")]
     Missing {
-        /// Who needs something.
+        /// The micro-protocol that requires another.
         protocol: String,
-        /// One of these.
+        /// The alternatives, one of which is required.
         alternatives: String,
     },
     /// Two micro-protocols exclude each other.
     #[error("{first} and {second} cannot be in one recipe: {reason}")]
     Conflict {
-        /// One.
+        /// The micro-protocol that excludes the other.
         first: String,
-        /// The micro-protocol that the first excludes.
+        /// The excluded micro-protocol.
         second: String,
         /// Why they exclude each other.
         reason: String,
     },
-    /// `set` names nothing in the recipe.
+    /// The key given to `set` names nothing in the recipe.
     #[error("`{key}` names no parameter of this recipe; write MICRO_PROTOCOL.PARAMETER with one of: {known}")]
     NoSuchPart {
-        /// What was named.
+        /// The key.
         key: String,
-        /// What there is.
+        /// The micro-protocols in the recipe.
         known: String,
     },
     /// Declarations contradict each other.
     #[error(transparent)]
     Clash(#[from] Clash),
-    /// A micro-protocol could not be made from its parameters.
+    /// A micro-protocol could not be created from its parameters.
     #[error("{protocol}: {message}")]
     Unbuildable {
         /// Name of the micro-protocol.
         protocol: String,
-        /// What it says of its parameters.
+        /// Its error message.
         message: String,
     },
-    /// The headers leave no room for data.
+    /// The headers leave no space for data.
     #[error(
         "the attributes take {header} bytes of each packet, which leaves no room in packets of {datagram} bytes"
     )]
     Headers {
         /// Bytes of header and tag.
         header: usize,
-        /// Bytes of the smallest packet.
+        /// Size of the smallest datagram, in bytes.
         datagram: usize,
     },
-    /// Another change is under way.
+    /// Another change is in progress.
     #[error("another change of the recipe is under way; try again when it has ended")]
     Busy,
-    /// The stack has failed, by this change or before.
+    /// The stack has failed, before or through this change.
     #[error("the session has ended")]
     Ended,
     /// The recipe does not fit into one packet.
@@ -115,30 +115,30 @@ pub enum RecipeError {
         "the recipe has {len} bytes as text, and {max} fit into a packet while running; leave out defaults"
     )]
     TooLong {
-        /// Length of the text, bytes.
+        /// Length of the text, in bytes.
         len: usize,
-        /// Longest text that is read, bytes.
+        /// Maximum length, in bytes.
         max: usize,
     },
-    /// What a running session cannot change.
+    /// A running session cannot change this micro-protocol.
     #[error("{0} cannot be added, removed or changed while a session runs; start a new one")]
     Fixed(&'static str),
-    /// The policy of this end objects.
+    /// This end's policy forbids the recipe.
     #[error("this recipe is not permitted: {0}")]
     NotPermitted(String),
-    /// The application's own check of recipes has panicked.
+    /// The application's own check of recipes panicked.
     #[error("the check of recipes has panicked: {0}")]
     PolicyPanicked(String),
-    /// Other versions of micro-protocols at the other end.
+    /// The peer has another version of a micro-protocol.
     #[error(
         "the other side has version {theirs} of `{protocol}`, this one has {ours}; install the same release on both"
     )]
     Version {
         /// Name of the micro-protocol.
         protocol: String,
-        /// Here.
+        /// Version here.
         ours: u16,
-        /// There.
+        /// The peer's version.
         theirs: u16,
     },
 }

@@ -1,5 +1,5 @@
-//! Recipes: stacks written as data. A recipe is TOML: a table per micro-protocol, in the order in which handlers
-//! of equal order run, with its parameters.
+//! Recipes: stacks described as data. A recipe is TOML with one table of parameters per micro-protocol. The
+//! order of the tables is the order in which handlers of equal [`Order`](crate::Order) run.
 //!
 //! ```toml
 //! name = "viz"
@@ -28,33 +28,33 @@ pub use parameters::{
 pub use part::Part;
 pub(crate) use place::place;
 
-/// A stack written as data. Not checked yet: [`Registry::compile`](crate::Registry::compile) does that.
+/// A stack described as data. Not yet checked: see [`Registry::compile`](crate::Registry::compile).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recipe {
-    /// The name that users choose it by.
+    /// Name by which users choose the recipe.
     pub name: String,
-    /// A line for people.
+    /// One-line description for users.
     pub summary: String,
-    /// The micro-protocols in order.
+    /// The micro-protocols, in order.
     pub parts: Vec<Part>,
-    /// Where it was read from, for errors; empty if it was built in code.
+    /// Where the recipe was read from, for error messages; empty if it was built in code.
     pub(crate) source: String,
 }
 
 impl Recipe {
-    /// An empty recipe of this name, to be built in code.
+    /// Creates an empty recipe of this name, to be filled in code.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), ..Self::default() }
     }
 
-    /// Adds a micro-protocol: a name stands for its defaults, a [`Configuration`] for its parameters.
+    /// Adds a micro-protocol: a name for its defaults, or a [`Configuration`] with its parameters.
     #[must_use]
     pub fn with(mut self, part: impl Into<Part>) -> Self {
         self.parts.push(part.into());
         self
     }
 
-    /// Puts a micro-protocol in the place of the one of this name, or adds it.
+    /// Replaces the micro-protocol of the same name, or adds it.
     pub fn put(&mut self, part: impl Into<Part>) {
         let part = part.into();
         match self.parts.iter_mut().find(|known| known.name == part.name) {
@@ -63,7 +63,7 @@ impl Recipe {
         }
     }
 
-    /// Takes a micro-protocol out.
+    /// Removes a micro-protocol.
     #[must_use]
     pub fn without(mut self, part: &str) -> Self {
         self.parts.retain(|known| known.name != part);
@@ -90,7 +90,7 @@ impl Recipe {
     /// Changes parameters of a micro-protocol, typed.
     ///
     /// # Errors
-    /// If the recipe has no such micro-protocol, or a parameter of it cannot have the value that it has.
+    /// If the recipe has no such micro-protocol, or one of its parameters has an invalid value.
     pub fn change<C: Configuration>(&mut self, change: impl FnOnce(&mut C)) -> Result<(), RecipeError> {
         let before: C = self.configuration()?.ok_or_else(|| self.no_such(C::NAME))?;
         let mut after = before.clone();
@@ -108,28 +108,28 @@ impl Recipe {
         RecipeError::NoSuchPart { key: key.to_owned(), known }
     }
 
-    /// Gives a parameter its default again.
+    /// Resets a parameter to its default.
     pub fn unset(&mut self, part: &str, parameter: &str) {
         for part in self.parts.iter_mut().filter(|known| known.name == part) {
             part.parameters.retain(|(name, _)| name != parameter);
         }
     }
 
-    /// A parameter as it stands in the recipe.
+    /// Returns a parameter as written in the recipe.
     pub fn get(&self, part: &str, parameter: &str) -> Option<&str> {
         self.part(part)?.get(parameter)
     }
 
-    /// A micro-protocol with the parameters that it is given.
+    /// Returns a micro-protocol with its explicit parameters.
     pub fn part(&self, name: &str) -> Option<&Part> {
         self.parts.iter().find(|part| part.name == name)
     }
 
-    /// The parameters of a micro-protocol, typed; `None` if the recipe does not have it. Others in its table, as those
-    /// of a control law, are not looked at.
+    /// Returns the typed parameters of a micro-protocol; `None` if the recipe does not have it. Ignores other
+    /// parameters in its table, such as those of a control law.
     ///
     /// # Errors
-    /// [`RecipeError::Value`] if a parameter cannot have the value that it is given.
+    /// [`RecipeError::Value`] if a parameter has an invalid value.
     pub fn configuration<C: Configuration>(&self) -> Result<Option<C>, RecipeError> {
         let read = |part| Ok(Parameters::known(part, C::PARAMETERS, &self.source)?.read());
         self.part(C::NAME).map(read).transpose()
@@ -140,7 +140,7 @@ impl Recipe {
         self.part(part).is_some()
     }
 
-    /// The recipe as TOML; reading it gives the same recipe.
+    /// Returns the recipe as TOML. Parsing it yields the same recipe.
     pub fn to_toml(&self) -> String {
         let quoted = |text: &str| toml::Value::from(text).to_string();
         let mut out = format!("name = {}\n", quoted(&self.name));
@@ -156,7 +156,7 @@ impl Recipe {
         out
     }
 
-    /// Whether both are the same stack with the same parameters, whatever their names.
+    /// Whether both recipes describe the same stack with the same parameters, whatever their names.
     pub fn same_stack(&self, other: &Self) -> bool {
         self.parts == other.parts
     }

@@ -6,24 +6,24 @@ use super::error::RecipeError;
 use super::part::Part;
 use super::place::place;
 
-/// What a parameter may be.
+/// Type and range of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ParameterKind {
-    /// `200Mbit`, or `unlimited`.
+    /// A rate: `200Mbit`, or `unlimited`.
     Rate,
-    /// `64KiB`.
+    /// A size: `64KiB`.
     Bytes,
-    /// `50ms`.
+    /// A time: `50ms`.
     Span,
-    /// A rate from the first to the second.
+    /// A rate in this inclusive range.
     RateIn(Rate, Rate),
-    /// A size from the first to the second.
+    /// A size in this inclusive range.
     BytesIn(Bytes, Bytes),
-    /// A time from the first to the second.
+    /// A time in this inclusive range.
     SpanIn(Span, Span),
-    /// A whole number from the first to the second.
+    /// An integer in this inclusive range.
     Integer(u64, u64),
-    /// A number from the first to the second.
+    /// A number in this inclusive range.
     Number(f64, f64),
     /// `true` or `false`.
     Flag,
@@ -33,20 +33,20 @@ pub enum ParameterKind {
     Text,
 }
 
-/// A parameter of a micro-protocol.
+/// Specification of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ParameterSpec {
     /// Name in the micro-protocol's table of the recipe.
     pub name: &'static str,
-    /// What it may be.
+    /// Type and range.
     pub kind: ParameterKind,
-    /// What it is when the recipe does not say.
+    /// Default value, as text.
     pub default: &'static str,
-    /// For people.
+    /// Help text for users.
     pub help: &'static str,
 }
 
-/// A value that has been checked.
+/// A checked value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParameterValue {
     /// Of [`ParameterKind::Rate`] or [`ParameterKind::RateIn`].
@@ -61,7 +61,7 @@ pub enum ParameterValue {
     Number(f64),
     /// Of [`ParameterKind::Flag`].
     Flag(bool),
-    /// Of [`ParameterKind::Choice`]: which of its words.
+    /// Of [`ParameterKind::Choice`]: index of the word.
     Choice(usize),
     /// Of [`ParameterKind::Text`].
     Text(String),
@@ -111,7 +111,7 @@ where
 }
 
 impl std::fmt::Display for ParameterKind {
-    /// What may be written, for tables and help texts.
+    /// Writes the valid values, for tables and help texts.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Rate => f.write_str("rate"),
@@ -129,32 +129,33 @@ impl std::fmt::Display for ParameterKind {
     }
 }
 
-/// The parameters of a micro-protocol, or of a control law. Made by [`configuration!`](crate::configuration).
+/// The parameters of a micro-protocol or a control law. Implemented by
+/// [`configuration!`](crate::configuration).
 pub trait Configuration: Clone + std::fmt::Debug + Default + PartialEq {
-    /// The micro-protocol's or the law's name.
+    /// Name of the micro-protocol or the law.
     const NAME: &'static str;
-    /// The parameters as recipes, help texts and tables have them.
+    /// The parameters, for recipes, help texts and tables.
     const PARAMETERS: &'static [ParameterSpec];
 
-    /// What was checked.
+    /// Converts checked parameters.
     ///
     /// # Panics
-    /// If the parameters are those of something else.
+    /// If the parameters belong to something else.
     fn read(parameters: &Parameters) -> Self;
 
-    /// All parameters as text that reads back to the same.
+    /// Returns all parameters as text, which parses to the same values.
     fn texts(&self) -> Vec<(&'static str, String)>;
 }
 
-/// What the field of a [`Configuration`] may be.
+/// Type of a field of a [`Configuration`].
 pub trait ParameterType: Sized {
-    /// What it may be if its declaration gives no range.
+    /// Type and range of a parameter declared without a range.
     const KIND: ParameterKind;
 
-    /// A checked value, if it is of this type.
+    /// Converts a checked value, if it is of this type.
     fn of(value: &ParameterValue) -> Option<Self>;
 
-    /// A text that reads back to the same.
+    /// Returns the value as text, which parses to the same value.
     fn text(&self) -> String;
 }
 
@@ -193,18 +194,18 @@ parameter_types! {
     usize: ParameterKind::Integer(0, u64::MAX), Integer(value) => (*value).try_into().ok(), Self::to_string;
 }
 
-/// The checked parameters of one micro-protocol, defaults filled in.
+/// The checked parameters of one micro-protocol, including defaults.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Parameters {
     values: Vec<(&'static str, ParameterValue)>,
 }
 
 impl Parameters {
-    /// Checks what a recipe gives against what is taken; `source` is the recipe's text, for the place of what is wrong,
-    /// or empty.
+    /// Checks the parameters in a recipe against their specifications. `source` is the recipe's text, for the
+    /// position of an error, or empty.
     ///
     /// # Errors
-    /// A parameter that is not declared, or a value that it cannot have.
+    /// If a parameter is not declared, or has an invalid value.
     pub fn check(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
         let unknown = |given: &&(String, String)| !specs.iter().any(|spec| spec.name == given.0);
         if let Some((parameter, _)) = part.parameters.iter().find(unknown) {
@@ -220,7 +221,7 @@ impl Parameters {
         Self::known(part, specs, source)
     }
 
-    /// The same, whatever else the recipe gives.
+    /// As [`Parameters::check`], but ignores undeclared parameters.
     pub(super) fn known(part: &Part, specs: &[ParameterSpec], source: &str) -> Result<Self, RecipeError> {
         let values = specs.iter().map(|spec| {
             let text = part.get(spec.name).unwrap_or(spec.default);
@@ -236,28 +237,28 @@ impl Parameters {
         Ok(Self { values: values.collect::<Result<_, _>>()? })
     }
 
-    /// These parameters, typed.
+    /// Returns these parameters, typed.
     ///
     /// # Panics
-    /// If they are those of something else.
+    /// If they belong to something else.
     pub fn read<C: Configuration>(&self) -> C {
         C::read(self)
     }
 
-    /// The defaults, for [`configuration!`](crate::configuration).
+    /// Returns the defaults, for [`configuration!`](crate::configuration).
     ///
     /// # Panics
-    /// If a default is no value that the parameter may have.
+    /// If a default is not a valid value.
     #[doc(hidden)]
     pub fn default_of<C: Configuration>() -> C {
         let checked = Self::known(&Part::default(), C::PARAMETERS, "");
         checked.unwrap_or_else(|error| panic!("a default of {}: {error}", C::NAME)).read()
     }
 
-    /// One parameter, for [`configuration!`](crate::configuration).
+    /// Returns one parameter, for [`configuration!`](crate::configuration).
     ///
     /// # Panics
-    /// If there is none of this name and type.
+    /// If there is no parameter of this name and type.
     #[doc(hidden)]
     pub fn value<T: ParameterType>(&self, name: &str) -> T {
         let found = self.values.iter().find(|(known, _)| *known == name);

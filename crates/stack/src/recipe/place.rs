@@ -1,6 +1,6 @@
-//! Where something stands in the text of a recipe.
+//! Positions in the text of a recipe.
 
-/// Where `[table]` or `key =` within it stands, bytes from the start; the start if it is not found.
+/// Byte offset of `[table]`, or of `key =` within it; 0 if it is not found.
 pub(super) fn find(text: &str, table: &str, key: Option<&str>) -> usize {
     let mut offset = 0;
     let mut inside = table.is_empty();

@@ -1,4 +1,4 @@
-//! From TOML to a recipe.
+//! Parsing recipes from TOML.
 
 use super::Recipe;
 use super::error::RecipeError;
@@ -13,10 +13,10 @@ fn at(text: &str, offset: usize, message: String) -> RecipeError {
 }
 
 impl Recipe {
-    /// Reads a recipe.
+    /// Parses a recipe.
     ///
     /// # Errors
-    /// Where the text is no recipe, with line and column.
+    /// [`RecipeError::Text`] with line and column if the text is not a recipe.
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let offset = error.span().map_or(0, |span| span.start);
@@ -42,7 +42,7 @@ impl Recipe {
     }
 }
 
-/// Checks the name of a micro-protocol or of a parameter: all are bare keys of TOML.
+/// Checks the name of a micro-protocol or a parameter, which must be a bare TOML key.
 fn check_name(text: &str, name: &str, table: &str, key: Option<&str>) -> Result<(), RecipeError> {
     let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !name.is_empty() && name.chars().all(is_bare) {

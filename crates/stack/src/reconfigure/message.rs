@@ -1,17 +1,17 @@
-//! The messages by which two ends agree on a change, and their repetition until they are answered.
+//! Messages of the negotiation, and their repetition until they are answered.
 
 use haul_base::{Span, Time};
 
-/// The shortest time between repetitions.
+/// Minimum time between repetitions.
 const SHORTEST_REPEAT: Span = Span::from_millis(20);
-/// The longest time between repetitions.
+/// Maximum time between repetitions.
 const LONGEST_PAUSE: Span = Span::from_secs(5);
-/// The time between repetitions grows to this part of the time since the first one.
+/// Divisor: the time between repetitions grows to this fraction of the time since the first one.
 const PAUSE_PART: u64 = 8;
-/// Bytes in front of the text: the type, the number of the change, the number of the last change received.
+/// Bytes before the text: the type, the number of the change, the number of the last change received.
 pub(super) const HEADER: usize = 9;
 
-/// The first byte.
+/// Type of the message, its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum MessageType {
@@ -33,7 +33,7 @@ pub(super) struct ChangeMessage<'p> {
     pub(super) message_type: MessageType,
     /// Number of the change.
     pub(super) number: u32,
-    /// Number of this end's last change that the other side had dealt with.
+    /// Number of this end's last change that the peer had handled.
     pub(super) seen: u32,
     pub(super) text: &'p str,
 }
@@ -73,7 +73,7 @@ impl RepeatedMessage {
         now.since(self.since)
     }
 
-    /// It is sent at `now`; sets the time of its next repetition.
+    /// Records sending at `now`, and sets the time of the next repetition.
     pub(super) fn on_sent(&mut self, now: Time, rtt: Span) {
         let pause = (self.age(now) / PAUSE_PART).min(LONGEST_PAUSE);
         self.next = now + (rtt * 3 / 2).max(SHORTEST_REPEAT).max(pause);

@@ -1,19 +1,23 @@
-//! A new recipe for a running stack, without losing a byte (wu-h-ctp section 6 leaves this to the future).
+//! Changing the recipe of a running stack without losing a byte (wu-h-ctp section 6 leaves this to future
+//! work).
 //!
-//! *New parameters* of the same micro-protocols are applied at once: first here, then there. *Other micro-protocols*
-//! change what packets look like. Then both sides stop cutting new data, wait until all that is on its way has
-//! arrived, and change over: the first side with its next packet number, the other one when it sees a packet of the
-//! new generation, which a bit of the kind byte tells. Packet numbers and keys go on. Micro-protocols that stand in
-//! both recipes stay as they are, with their state.
+//! *New parameters* of the same micro-protocols are applied at once: first at the end that requests the
+//! change, then at its peer. *Other micro-protocols* change the packet format. Both ends then stop segmenting
+//! new data, wait until everything in flight has arrived, and switch: the requesting end with its next packet
+//! number, its peer when it receives a packet of the new generation, marked by a bit of the kind byte. Packet
+//! numbers and keys continue. Micro-protocols that both recipes have keep their state.
 //!
-//! *Who wins.* Either end may begin a change, one at a time; each numbers its own. Every packet of the negotiation says
-//! which change of the other end was dealt with last, so that both know which of two changes knew of the other:
-//! - Of two that did not, the one of the end that opened the session wins. That end passes the other request over, and
-//!   the other end drops its own as soon as it has checked the winner; what still comes of the dropped one is too old.
-//! - A change that knows of this end's, which still waits for its answer, waits until that has come.
+//! *Conflicts.* Either end may request a change, one at a time; each end numbers its own requests. Every
+//! negotiation packet carries the number of the peer's last request that was handled, so that both ends know
+//! which of two requests was made with knowledge of the other:
+//! - If neither was, the request of the end that opened the session wins. That end ignores the other request;
+//!   its peer drops its own as soon as it has checked the winner, and late packets of the dropped request are
+//!   too old to match.
+//! - A request made with knowledge of this end's own, which still waits for its answer, waits for that
+//!   answer.
 //!
-//! *No end is left alone.* A change is taken back by another one, back to the recipe before, and that is said until it
-//! is answered. After READY and COMMIT neither end gives up: the other may have changed over.
+//! *No end is stranded.* A change is undone by another change, back to the previous recipe, which is repeated
+//! until it is answered. After READY and COMMIT neither end gives up: the other may already have switched.
 
 mod message;
 mod negotiation;
@@ -32,11 +36,11 @@ use message::{ChangeMessage, MessageType, RepeatedMessage};
 use negotiation::Change;
 pub(crate) use negotiation::Changes;
 
-/// These stay as they are for the life of a session: the other side could not know who is speaking, or what a message
-/// is.
+/// Micro-protocols that cannot change during a session: the peer could not tell who sent a packet, or what a
+/// message is.
 const FIXED: [&str; 3] = ["seal", "transport_driver", "streams"];
 
-/// As much of a text as fits.
+/// Truncates a text to at most `max` bytes, at a character boundary.
 fn shortened(mut text: String, max: usize) -> String {
     let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     text.truncate(end.unwrap_or_default());
@@ -44,11 +48,11 @@ fn shortened(mut text: String, max: usize) -> String {
 }
 
 impl Stack {
-    /// Changes the recipe of both ends. The events [`StackEvent::Reconfigured`] and [`StackEvent::Refused`] tell how it
-    /// ended; if both ends begin a change at once, that of the end that opened the session wins.
+    /// Changes the recipe of both ends. [`StackEvent::Reconfigured`] or [`StackEvent::Refused`] reports the
+    /// result. If both ends request a change at once, that of the end that opened the session wins.
     ///
     /// # Errors
-    /// If the recipe does not build, cannot follow on the present one, or another change is under way.
+    /// If the recipe does not build, cannot follow the present one, or another change is in progress.
     pub fn reconfigure(&mut self, now: Time, recipe: &Recipe) -> Result<(), RecipeError> {
         let begun = self.guarded(now, |stack, now| stack.begin_change(now, recipe));
         if self.has_failed() { Err(RecipeError::Ended) } else { begun.unwrap_or(Err(RecipeError::Ended)) }
@@ -60,7 +64,7 @@ impl Stack {
         }
         let compiled = self.compile(recipe)?;
         let (text, max) = (recipe.to_toml(), self.longest_text());
-        // The present recipe has to fit too: it is what takes the change back.
+        // The present recipe must fit too, because it is sent to undo the change.
         let len = text.len().max(self.recipe().to_toml().len());
         if len > max {
             return Err(RecipeError::TooLong { len, max });
@@ -99,7 +103,7 @@ impl Stack {
         new.names().eq(self.compiled.names()) && new.tables == self.compiled.tables
     }
 
-    /// Takes the next step once nothing is in flight, and takes back a change that the other side does not answer.
+    /// Takes the next step once nothing is in flight, and undoes a change that the peer does not answer.
     pub(crate) fn advance_change(&mut self, now: Time) {
         if matches!(self.changes.change, Change::Draining(_))
             && self.is_drained()
@@ -121,7 +125,7 @@ impl Stack {
         !begun && self.held() == 0
     }
 
-    /// Writes a packet of the negotiation if one is due.
+    /// Writes a negotiation packet if one is due.
     pub(crate) fn write_change(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
         let body = self.changes.next_message(now, self.core.path.rtt)?;
         let datagram = usize::from(self.core.path.datagram);
@@ -132,7 +136,7 @@ impl Stack {
         })
     }
 
-    /// Drops the change under way, if there is one, and restores what it has changed here.
+    /// Drops this end's change, if there is one, and restores what it changed locally.
     fn drop_own(&mut self, now: Time, reason: &str) {
         self.core.draining = false;
         let tell = match std::mem::take(&mut self.changes.change) {
@@ -148,7 +152,7 @@ impl Stack {
         }
     }
 
-    /// Takes a message of the negotiation from packet `pn`.
+    /// Handles a negotiation message from packet `pn`.
     pub(crate) fn on_reconfigure(&mut self, now: Time, pn: u64, packet: &[u8]) {
         let Some(message) = message::read(packet) else {
             self.core.stats.violations += 1;
@@ -190,10 +194,10 @@ impl Stack {
         }
     }
 
-    /// The other side requests a change.
+    /// Handles a change requested by the peer.
     fn on_request(&mut self, now: Time, request: &ChangeMessage<'_>) {
         if matches!(self.changes.change, Change::Committing(_)) {
-            // It speaks in the new generation, so it has changed over too.
+            // The peer sends in the new generation, so it has switched too.
             self.on_done();
         }
         if request.number <= self.changes.seen {
@@ -204,7 +208,7 @@ impl Stack {
             return;
         }
         if matches!(self.changes.change, Change::Draining(_) | Change::Ready(..)) {
-            // It has one request at a time: the one before has been taken back.
+            // The peer has one request at a time: this one undoes the previous one.
             self.drop_own(now, "");
         }
         self.changes.answer = None;
@@ -231,7 +235,7 @@ impl Stack {
         }
         let fresh = !compiled.recipe().same_stack(self.recipe());
         self.apply(now, compiled.clone())?;
-        // What this end had applied itself is overwritten, and not to be restored.
+        // The peer's recipe replaces what this end applied itself, so that is not to be restored.
         if let Change::Applying(_, Some(before)) = &mut self.changes.change {
             *before = compiled;
         }
@@ -244,18 +248,19 @@ impl Stack {
     }
 
     fn on_propose(&mut self, now: Time, compiled: Arc<CompiledStack>) {
-        // Both ends have to start from the same recipe: what is equal in the old and the new one stays as it is.
+        // Both ends must start from the same recipe, because parts that the old and the new one share keep
+        // their state.
         self.yield_own(now);
         self.core.draining = true;
         self.changes.change = Change::Draining(compiled);
     }
 
-    /// Both ends have begun a change at once, and this is not the end that opened the session.
+    /// Drops this end's change: both ends requested one at once, and the peer opened the session.
     fn yield_own(&mut self, now: Time) {
         self.drop_own(now, "the other side wants a change at the same time");
     }
 
-    /// The other side is ready; this one goes first when it is drained too. Until then READY comes again.
+    /// Handles the peer's READY: switches if this end is drained too. Otherwise the peer repeats READY.
     fn on_ready(&mut self, now: Time) {
         if !self.is_drained() {
             return;
@@ -268,9 +273,9 @@ impl Stack {
         }
     }
 
-    /// A packet of the coming generation has come: if it opens, this end follows and takes it. It is opened once, in
-    /// place, because keys may let a packet number pass only once; and before anything changes, because a stranger must
-    /// not make this side change over.
+    /// Handles a packet of the next generation: if it authenticates, this end switches too and processes it.
+    /// The packet is opened once, in place, because keys may accept a packet number only once, and before
+    /// anything changes, because an attacker must not be able to trigger the switch.
     pub(crate) fn on_other_generation(&mut self, now: Time, packet: &mut [u8]) {
         let Change::Ready(_, compiled) = &self.changes.change else { return };
         let compiled = compiled.clone();

@@ -1,4 +1,4 @@
-//! Where a change of the recipe stands, and what is known of those before.
+//! State of the negotiation: the change in progress and the previous ones.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::attribute::{AttributeType, U48};
 use crate::batch::{Batch, PACKET_HEADER_LEN};
 use crate::compiled_stack::CompiledStack;
 
-/// A change without an answer is taken back after so long.
+/// A change that is not answered is undone after this time.
 const TIMEOUT: Span = Span::from_secs(30);
-/// Where a change stands.
+/// State of the change in progress.
 #[derive(Debug, Default)]
 pub(super) enum Change {
     #[default]
     None,
-    /// New parameters are in force here; the other side has not confirmed them. With the parameters from before, unless
-    /// this undoes an earlier change, of which the other side was not told.
+    /// New parameters are in force here, not confirmed by the peer. With the previous parameters, unless this
+    /// undoes an earlier change, of which the user was already told that it failed.
     Applying(Box<RepeatedMessage>, Option<Arc<CompiledStack>>),
-    /// The other side has been asked, and nothing new is sent.
+    /// Proposed to the peer; no new data is sent.
     Proposed(Box<RepeatedMessage>, Arc<CompiledStack>),
-    /// The other side has asked; what is on its way has to arrive first.
+    /// The peer has proposed it; packets in flight must arrive first.
     Draining(Arc<CompiledStack>),
     /// Ready, and waiting for the first packet of the new generation.
     Ready(Box<RepeatedMessage>, Arc<CompiledStack>),
-    /// Changed over; the other side has not confirmed.
+    /// Switched; not confirmed by the peer.
     Committing(Box<RepeatedMessage>),
 }
 
@@ -52,14 +52,14 @@ impl Change {
     }
 }
 
-/// What the other side is told about its last change; again when it asks again.
+/// Answer to the peer's last change, repeated if the peer repeats its request.
 #[derive(Debug)]
 pub(super) struct Answer {
     refused: Option<String>,
     due: bool,
 }
 
-/// What is known of the changes of a stack; made when it is needed, because thousands of stacks never change.
+/// State of a stack's changes; allocated on first use, because thousands of stacks never change.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(Option<Box<Negotiation>>);
 
@@ -102,22 +102,22 @@ impl Changes {
     }
 }
 
-/// The change under way, and what is known of those before.
+/// The change in progress, and the numbers of previous ones.
 #[derive(Debug, Default)]
 pub(crate) struct Negotiation {
     pub(super) change: Change,
     /// Number of this end's last change.
     pub(super) own: u32,
-    /// Number of its last change that the other side has answered.
+    /// Number of this end's last change that the peer has answered.
     pub(super) answered: u32,
-    /// Number of the other side's last change that was dealt with here.
+    /// Number of the peer's last change that was handled here.
     pub(super) seen: u32,
     pub(super) answer: Option<Box<Answer>>,
-    /// The largest packet number of the negotiation.
+    /// Largest packet number of the negotiation.
     pub(super) latest: u64,
-    /// Packets with smaller numbers are of generations before the present one.
+    /// Packets with smaller numbers belong to generations before the present one.
     oldest: u64,
-    /// The smallest packet number that has come of the present generation, if it is not the first.
+    /// Smallest packet number received of the present generation; 0 for the first generation.
     first: u64,
 }
 
@@ -135,7 +135,7 @@ impl Negotiation {
         }
     }
 
-    /// A number for a change of this end.
+    /// Returns a number for a change of this end.
     pub(super) fn number(&mut self) -> u32 {
         self.own += 1;
         self.own
@@ -151,7 +151,7 @@ impl Negotiation {
         }
     }
 
-    /// The next message, if one is due.
+    /// Returns the next message, if one is due.
     pub(super) fn next_message(&mut self, now: Time, rtt: Span) -> Option<Vec<u8>> {
         if let Some(answer) = self.answer.as_mut().filter(|answer| answer.due) {
             answer.due = false;
@@ -165,8 +165,8 @@ impl Negotiation {
         Some(message::write(repeated.message_type, repeated.number, self.seen, &repeated.text))
     }
 
-    /// Whether to ignore a request whose sender has seen this end's changes up to `seen`: it has to wait, or was
-    /// dropped.
+    /// Whether to ignore a request whose sender has seen this end's changes up to `seen`: it must wait, or
+    /// its sender has dropped it.
     pub(super) fn passes_over(&self, seen: u32, initiator: bool) -> bool {
         match &self.change {
             Change::Applying(own, _) | Change::Proposed(own, _) => initiator || seen >= own.number,
@@ -174,7 +174,8 @@ impl Negotiation {
         }
     }
 
-    /// Whether this packet can be the first of the generation that this end waits for. An older one could have its bit.
+    /// Whether this packet can be the first of the generation that this end waits for. An older one could
+    /// have the same bit.
     pub(crate) fn awaits(&self, packet: &[u8]) -> bool {
         let newer = || packet.get(1..PACKET_HEADER_LEN).is_some_and(|pn| U48::read(pn) > self.latest);
         matches!(self.change, Change::Ready(..)) && newer()
@@ -184,12 +185,12 @@ impl Negotiation {
         (self.oldest, self.first) = (self.latest + 1, u64::MAX);
     }
 
-    /// Packets from this number on look as the present recipe says, also those that were worked out from others.
+    /// Packets from this number on have the present recipe's format, including recovered ones.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Leaves out late packets of recipes before the present one whose generation has the same bit.
+    /// Rejects late packets of earlier recipes whose generation has the same bit.
     fn leave_out_old(&mut self, batch: &mut Batch<'_>) {
         if self.oldest == 0 {
             return;

@@ -1,4 +1,4 @@
-//! How a running stack takes new parameters, and how it is taken apart and put together from another recipe.
+//! Applying new parameters to a running stack, and rebuilding it from another recipe.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::registry::Setup;
 use crate::stack::Stack;
 
 impl Stack {
-    /// Puts new parameters in force, or none of them.
+    /// Applies all new parameters, or none.
     pub(super) fn apply(&mut self, now: Time, new: Arc<CompiledStack>) -> Result<(), RecipeError> {
         let old = std::mem::replace(&mut self.compiled, new);
         let result = self.tell_parameters(now, &old);
         if result.is_err() {
             let new = std::mem::replace(&mut self.compiled, old);
-            // What has taken new parameters gets its old ones back; it has just shown that it can change.
+            // Those that have accepted new parameters get the old ones back, which they can accept too.
             let _ = self.tell_parameters(now, &new);
         }
         result
     }
 
-    /// Puts the parameters in force that were before. An end that cannot must not go on: the other one has them.
+    /// Restores previous parameters. If that fails, the session ends, because the peer uses them.
     pub(super) fn restore(&mut self, now: Time, before: Arc<CompiledStack>) {
         if let Err(error) = self.apply(now, before) {
             self.fail_over_recipe(error);
@@ -47,7 +47,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Takes the stack apart and puts it together from the new recipe.
+    /// Rebuilds the stack from the new recipe.
     pub(super) fn change_over(&mut self, now: Time, compiled: &Arc<CompiledStack>) -> bool {
         self.core.draining = false;
         match self.rebuild(now, compiled) {
@@ -100,7 +100,7 @@ impl Stack {
     }
 }
 
-/// The event of the new stack that has the name of an old one.
+/// Returns the new stack's event with the name of an old one.
 fn event_in(old: &CompiledStack, new: &CompiledStack, event: u16) -> Option<u16> {
     new.tables.find_event(old.tables.argument_events.get(usize::from(event))?)
 }
