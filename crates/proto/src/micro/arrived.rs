@@ -1,26 +1,26 @@
-//! Which segments have come, by sequence number: what acknowledgements speak of. A shared value, so that it outlives
-//! a change from one kind of acknowledgement to another.
+//! Record of the segments that have arrived, by sequence number, from which acknowledgements are made. A
+//! shared value, so that it outlives a change from one kind of acknowledgement to another.
 
 use std::ops::Range;
 
 use haul_base::RangeSet;
 
-/// Sequence numbers that may lie between the oldest segment of interest and the newest. A sender's window is at most
-/// half of it, so what falls out at the lower end has arrived or was given up.
+/// Maximum distance between the oldest and the newest segment of interest. A sender's window is at most half
+/// of it, so segments that fall out at the low end have arrived or were given up.
 pub(crate) const SPAN: u64 = 1 << 16;
-/// Stretches that are remembered above the first hole. What would begin one more is not remembered, so its sender
-/// repeats it later.
+/// Maximum number of ranges recorded above the first gap. A segment that would start another one is not
+/// recorded, so its sender retransmits it later.
 const MOST_RANGES: usize = 1_024;
 
-/// Whether the message with segment `sequence` lies further behind `newest` than the widest window and the longest
-/// message together, so that its sender can no longer repeat any of it.
+/// Whether the message of segment `sequence` is further behind `newest` than the largest window plus the
+/// longest message, so that its sender can no longer retransmit any of it.
 pub(super) fn is_abandoned(sequence: u64, newest: u64) -> bool {
     newest.saturating_sub(sequence) > SPAN
 }
 
-/// Everything below `below` and in `beyond` has arrived or was given up. Stored as ranges: acknowledgements consist of
-/// ranges, and most of many thousand receivers have none; a [`Window`](super::window::Window) tells
-/// duplicates in the same time however many gaps there are.
+/// Sequence numbers that have arrived or were given up: everything below `below` and in `beyond`. Stored as
+/// ranges, because acknowledgements consist of ranges, and most of many thousand receivers have none; a
+/// [`Window`](super::window::Window) detects duplicates in constant time however many gaps there are.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     below: u64,
@@ -29,27 +29,27 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// The lowest sequence number that has not come.
+    /// Lowest sequence number that has not arrived.
     pub(crate) fn below(&self) -> u64 {
         self.below
     }
 
-    /// One more than the highest that has come.
+    /// One more than the highest sequence number that has arrived.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Whether nothing is missing below the highest.
+    /// Whether there is no gap below the highest.
     pub(crate) fn is_whole(&self) -> bool {
         self.below == self.next
     }
 
-    /// What has come beyond the first hole.
+    /// Ranges that have arrived above the first gap.
     pub(crate) fn beyond(&self) -> &RangeSet {
         &self.beyond
     }
 
-    /// A segment has come; whether it is new.
+    /// Records a segment; returns whether it is new.
     pub(crate) fn insert(&mut self, sequence: u64) -> bool {
         if sequence < self.below || self.beyond.containing(sequence).is_some() {
             return false;
@@ -71,7 +71,7 @@ impl Arrived {
         true
     }
 
-    /// Gives up what is missing below `floor`: the sender does not repeat it.
+    /// Gives up what is missing below `floor`, because the sender does not retransmit it.
     pub(crate) fn settle_below(&mut self, floor: u64) {
         let below = self.below.max(floor);
         let below = self.beyond.containing(below).map_or(below, |range| range.end);
@@ -80,13 +80,13 @@ impl Arrived {
             self.below = below;
             self.next = self.next.max(below);
             if self.beyond.is_empty() {
-                // An emptied tree keeps its root; many thousand receivers have none to spare.
+                // An empty tree keeps its root; with many thousand receivers that adds up.
                 self.beyond = RangeSet::new();
             }
         }
     }
 
-    /// The holes below the highest, oldest first.
+    /// The gaps below the highest, oldest first.
     pub(crate) fn holes(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let starts = std::iter::once(self.below).chain(self.beyond.iter().map(|range| range.end));
         let ends = self.beyond.iter().map(|range| range.start);

@@ -1,12 +1,13 @@
-//! `cumulative_ack`: the receiver says below which sequence number all has come, after every few packets or a short
-//! while, and at once when something is missing (RFC 5681 section 4.2). What has come beyond a gap is not said, so one
-//! gap is mended per round trip: the fewest and smallest acknowledgements for paths that lose little.
+//! `cumulative_ack`: the receiver acknowledges the sequence number below which everything has arrived, after
+//! every few packets or a short delay, and at once when something is missing (RFC 5681 section 4.2). It does
+//! not report what has arrived beyond a gap, so one gap is repaired per round trip: the fewest and smallest
+//! acknowledgements for paths with little loss.
 
 use haul_stack::{Kind, Registration};
 
 use super::ack::{Acknowledging, CumulativeAckConfig};
 
-/// Its control packets.
+/// Kind of its control packets.
 const CUMULATIVE_ACK: Kind = Kind(11);
 
 pub(super) fn registration() -> Registration {

@@ -1,8 +1,9 @@
-//! `deadline`: what is too late is not sent, and not delivered.
+//! `deadline`: drops messages that are too late, at the sender and at the receiver.
 //!
-//! The sender drops messages whose life is over before they are cut. The rest of life goes with every segment; the
-//! receiver adds what it can know of the way: by how much the packet took longer than the fastest one lately. How long
-//! an empty path takes it cannot know, and does not count. What is lost after its end is not repeated (`retransmit`).
+//! The sender drops messages whose lifetime has ended before they are segmented. Every segment carries the
+//! remaining lifetime, from which the receiver subtracts the part of the delay that it can measure: how much
+//! longer the packet took than the fastest recent one. It cannot know the delay of an empty path, and ignores
+//! it. Lost segments of an expired message are not repeated (`retransmit`).
 
 use haul_base::{Span, Time};
 use haul_stack::{
@@ -16,29 +17,30 @@ use super::message_map::MessageMap;
 use super::stats::DeadlineStats;
 use crate::one_way::OneWay;
 
-/// Before messages are cut.
+/// Before messages are segmented.
 const SWEEP: Order = Order(Order::NORMAL.0 - 50);
-/// Messages between their first segment and their delivery whose end is remembered.
+/// Number of messages between their first segment and their delivery whose deadline is stored.
 const REMEMBERED: usize = 1_024;
-/// The fastest packet is that of so long. Two clocks drift by up to 100 ppm, 6 ms in this time; a machine that sleeps
-/// stops its own, and a path may become longer for good.
+/// Window for the fastest packet. Two clocks drift by up to 100 ppm, 6 ms in this time; a suspended machine
+/// stops its clock, and a path may become longer for good.
 const FASTEST_WINDOW: Span = Span::from_secs(60);
-/// The rest of life, microseconds, that stands for all longer ones.
+/// Remaining lifetime in microseconds that stands for all longer ones.
 const ENDLESS: u64 = u32::MAX as u64;
 
-/// Which packets of the batch in hand carry messages that end; written by `fixed_size` as it cuts.
+/// Packets of the current batch, each with the deadline of its message; written by `fixed_size` as it
+/// segments.
 #[derive(Debug, Default)]
 pub(super) struct CutEnds(pub(super) Vec<(usize, Option<Time>)>);
 
 #[derive(Clone, Copy, Debug)]
 struct Attributes {
-    /// Wrapped microseconds of the sender's clock.
+    /// Send time in wrapped microseconds of the sender's clock.
     departed: Attribute<u32>,
-    /// Microseconds from then on; `u32::MAX`: no end.
+    /// Remaining lifetime from then on, in microseconds; `u32::MAX`: no deadline.
     rest: Attribute<u32>,
 }
 
-/// When the life of a segment that leaves now ends, by the attribute `rest_of_life`; `None`: never.
+/// Returns the deadline of a segment sent now, from the attribute `rest_of_life`; `None`: no deadline.
 pub(super) fn end_of_life(rest: u32, now: Time) -> Option<Time> {
     (u64::from(rest) != ENDLESS).then(|| now + Span::from_micros(u64::from(rest)))
 }
@@ -49,9 +51,9 @@ struct DropLate {
     attributes: Option<Attributes>,
     message: Option<Attribute<u32>>,
     cut: Option<SharedValue<CutEnds>>,
-    /// The first end of life in the queue.
+    /// Earliest deadline in the queue.
     next_end: Option<Time>,
-    /// Made by the first packet that comes.
+    /// Allocated when the first packet arrives.
     one_way: Option<Box<OneWay>>,
     arriving: MessageMap<Option<Time>>,
     dropped: u64,
@@ -85,7 +87,7 @@ pub(super) fn registration() -> Registration {
 }
 
 impl DropLate {
-    /// Takes messages whose life is over out of the queue.
+    /// Drops expired messages from the queue.
     fn sweep(&mut self, context: &mut Context<'_>) {
         let now = context.now();
         if self.next_end.is_some() && context.queue().is_empty() {
@@ -138,7 +140,7 @@ impl DropLate {
         }
     }
 
-    /// When the life of the message in packet `i` ends, by the receiver's clock.
+    /// Returns the deadline of packet `i`'s message, on the receiver's clock.
     fn end_of(&mut self, batch: &Batch<'_>, i: usize, now: Time) -> Option<Time> {
         let attributes = self.attributes.expect("declared");
         let one_way = self.one_way.get_or_insert_with(|| Box::new(OneWay::within(FASTEST_WINDOW)));
@@ -189,7 +191,7 @@ impl MicroProtocol for DropLate {
 
     fn on_delivery(&mut self, delivery: &mut Delivery<'_>, context: &mut Context<'_>) {
         let end = self.arriving.remove(delivery.id as u32).flatten();
-        // At the very end it is not too late yet: the clock may have stood still since the packet came.
+        // A message is not late at its deadline: the clock may not have advanced since the packet arrived.
         if end.is_some_and(|end| end < context.now()) {
             self.late += 1;
             delivery.verdict = Verdict::Drop;
@@ -236,7 +238,8 @@ mod tests {
     #[test]
     fn what_waited_too_long_is_dropped_and_its_sender_told() {
         let mut pair = pair();
-        // A kilobyte takes 8 ms: of twenty that live 50 ms six or seven leave, and the patient one at the end.
+        // A kilobyte takes 8 ms: of twenty messages with a lifetime of 50 ms, six or seven are sent, then the
+        // one without.
         for _ in 0..20 {
             pair.a.send(T0, &[0; 950], SendOptions::default()).unwrap();
         }
@@ -252,8 +255,8 @@ mod tests {
         assert_eq!(pair.a.deadline(), None);
     }
 
-    /// A sender that offers more than the path carries has nothing but such messages: each leaves at the end of its
-    /// life.
+    /// A sender that offers more than the path carries has only such messages: each is sent at the end of its
+    /// lifetime.
     #[test]
     fn what_is_lost_after_its_end_is_not_repeated() {
         let recipe = Recipe::new("x")
@@ -275,7 +278,7 @@ mod tests {
         assert_eq!((outstanding(&pair), stats::<KeepCopiesStats>(&pair.a).given_up), (1, 1));
         let settled = |e: &StackEvent| matches!(e, StackEvent::Settled { message: 0, arrived: false });
         assert_eq!(events(&mut pair.a).iter().filter(|e| settled(e)).count(), 1);
-        // What may wait arrives when the path is back, and nothing is held up by the other.
+        // The message that can wait arrives when the path is back, and the other does not delay it.
         pair.run_until(T0 + Span::from_secs(60), &mut Path::default());
         assert_eq!(pair.received_by_b(), [(1, vec![2; 10])]);
         assert_eq!(pair.a.deadline(), None);
@@ -285,7 +288,7 @@ mod tests {
     fn what_a_queue_on_the_way_held_too_long_is_not_delivered() {
         let mut pair = pair();
         let mut slot = vec![0; 65_536];
-        // The first one takes 5 ms, the others that and their delay; each lives 50 ms.
+        // The first one takes 5 ms, the others that and their delay; each has a lifetime of 50 ms.
         for (n, delay) in [5, 50, 60, 5].into_iter().enumerate() {
             let now = T0 + Span::from_millis(1_000 * n as u64);
             pair.a.send(now, &[n as u8; 10], SendOptions::default()).unwrap();
@@ -308,10 +311,10 @@ mod tests {
             receive(&mut pair.b, now + ahead, &mut slot[..sent.len], sent.len);
             pair.received_by_b().len()
         };
-        // The receiver's clock is faster by 100 ppm: after two hours it is ahead by more than ten lives.
+        // The receiver's clock is faster by 100 ppm: after two hours it is ahead by more than ten lifetimes.
         let arrived: usize = (0..720).map(|n| arrives(n, Span::from_millis(5 + n))).sum();
         assert_eq!(arrived, 720);
-        // The sender's has stood still for twenty seconds.
+        // The sender's clock has stood still for twenty seconds.
         let arrived: Vec<usize> = (720..740).map(|n| arrives(n, Span::from_secs(20))).collect();
         assert!(arrived[..3] == [0; 3] && arrived[8..] == [1; 12], "{arrived:?}");
     }

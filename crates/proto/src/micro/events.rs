@@ -1,32 +1,32 @@
-//! Events between micro-protocols, and what they carry. Get one with `declaration.event(NAME)`.
+//! Events between micro-protocols, and their arguments. Get one with `declaration.event(NAME)`.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
 use haul_stack::{Event, Name};
 
-/// The receiver has assigned this sender a rate, because others send to it too; raised by whoever runs the stack,
-/// handled by `rate_control`.
+/// The receiver has assigned this sender a rate, because others send to it too. Raised by the driver, handled
+/// by `rate_control`.
 pub const QUOTA: Name<Event<Quota>> = Name::new("quota");
 
-/// The argument of [`QUOTA`]: UDP payload, [`Rate::MAX`] if there is no bound any more.
+/// Argument of [`QUOTA`]: UDP payload rate; [`Rate::MAX`] if there is no limit any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota(pub Rate);
 
-/// What acknowledgements say; raised by `positive_ack`, `negative_ack`, `cumulative_ack` and `bitmap_ack`, handled by
-/// `retransmit`, which fills in what it meant.
+/// Contents of an acknowledgement. Raised by `positive_ack`, `negative_ack`, `cumulative_ack` and
+/// `bitmap_ack`; handled by `retransmit`, which fills in the outcome.
 pub const ACKNOWLEDGED: Name<Event<Acknowledgement>> = Name::new("acknowledged");
 
-/// The argument of [`ACKNOWLEDGED`].
+/// Argument of [`ACKNOWLEDGED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Everything below this sequence number has arrived.
     pub below: u64,
     /// Statements about 64 sequence numbers each.
     pub words: Vec<Statement>,
-    /// Nothing from this sequence number on has arrived, if that is known.
+    /// Nothing from this sequence number on has arrived, if known.
     pub nothing_from: Option<u64>,
-    /// Which of those that have not arrived count as lost; `None`: none of them.
+    /// Decides which segments that have not arrived count as lost; `None`: none of them.
     pub loss: Option<LossBoundary>,
-    /// Segments that came again since the acknowledgement before.
+    /// Duplicates received since the previous acknowledgement.
     pub duplicates: u64,
     /// Filled in by `retransmit`.
     pub outcome: Outcome,
@@ -39,42 +39,42 @@ pub struct Statement {
     pub first: u64,
     /// 1: has arrived.
     pub received: u64,
-    /// 1: the statement is about this bit at all.
+    /// 1: the statement covers this bit.
     pub known: u64,
 }
 
-/// The newest transmission that is known to have arrived, and how much older one must be to count as lost (RACK, RFC
-/// 8985 section 6.2).
+/// The newest transmission known to have arrived, and how much older another must be to count as lost (RACK,
+/// RFC 8985 section 6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossBoundary {
-    /// Its packet number.
+    /// Packet number of that transmission.
     pub largest_pn: u64,
-    /// When it was sent, wrapped microseconds of the sender's clock.
+    /// Its send time in wrapped microseconds of the sender's clock.
     pub sent_at: u32,
-    /// Older by at least this.
+    /// Reordering window: minimum age difference.
     pub reordering: Span,
 }
 
 impl LossBoundary {
-    /// Whether a transmission of this number and time would be known if it had arrived.
+    /// Whether a transmission with this packet number and send time counts as lost if it is not acknowledged.
     pub(crate) fn is_passed(&self, pn: u64, sent_at: u32) -> bool {
         let age = self.sent_at.wrapping_sub(sent_at).cast_signed();
         pn < self.largest_pn && i64::from(age) >= self.reordering.as_micros().cast_signed()
     }
 }
 
-/// What an acknowledgement changed.
+/// Effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets that are newly known to have arrived.
+    /// Newly acknowledged packets.
     pub acked_packets: u64,
-    /// Their payload bytes.
+    /// Payload bytes of the newly acknowledged packets.
     pub acked_bytes: u64,
-    /// Packets newly taken for lost.
+    /// Packets newly declared lost.
     pub lost_packets: u64,
-    /// Their payload bytes.
+    /// Payload bytes of the packets newly declared lost.
     pub lost_bytes: u64,
-    /// UDP payload bytes that are still on their way.
+    /// UDP payload bytes still in flight.
     pub in_flight: u64,
     /// Whether everything that was sent has arrived.
     pub nothing_outstanding: bool,
@@ -83,185 +83,186 @@ pub struct Outcome {
 /// A round trip was measured; raised after `context.path_mut()` has been updated.
 pub const RTT_SAMPLE: Name<Event<RttSample>> = Name::new("rtt sample");
 
-/// The argument of [`RTT_SAMPLE`].
+/// Argument of [`RTT_SAMPLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RttSample {
-    /// When the acknowledgement came.
+    /// When the acknowledgement arrived.
     pub at: Time,
     /// The round-trip time.
     pub rtt: Span,
 }
 
-/// The other side asks for another rate, and it is to be in force now; raised by `rate_feedback`,
-/// obeyed by the micro-protocol that limits the rate.
+/// The peer requests another rate, to be in force now. Raised by `rate_feedback`, handled by the
+/// micro-protocol that limits the rate.
 pub const RATE: Name<Event<Rate>> = Name::new("rate");
 
-/// Segments were dropped after their retention time. Negative acknowledgements do not tell whether they have arrived.
-/// Raised by `negative_ack`, handled by `retransmit`.
+/// Segments were dropped after their retention time; negative acknowledgements do not tell whether they have
+/// arrived. Raised by `negative_ack`, handled by `retransmit`.
 pub const FORGOTTEN: Name<Event<Forgotten>> = Name::new("forgotten");
 
-/// The argument of [`FORGOTTEN`].
+/// Argument of [`FORGOTTEN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Everything below this sequence number.
+    /// Everything below this sequence number was dropped.
     pub below: u64,
 }
 
-/// A report of the other side was processed; raised by `bitmap_ack` behind [`ACKNOWLEDGED`].
+/// A report from the peer was processed. Raised by `bitmap_ack` after [`ACKNOWLEDGED`].
 pub const PEER_REPORT: Name<Event<PeerReport>> = Name::new("peer report");
 
-/// The argument of [`PEER_REPORT`].
+/// Argument of [`PEER_REPORT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerReport {
-    /// What it meant for what is outstanding.
+    /// Effect of the report on outstanding packets.
     pub outcome: Outcome,
-    /// Data packets that have arrived there in all.
+    /// Total number of data packets that have arrived at the peer.
     pub packets: u64,
-    /// The largest packet number that has arrived there.
+    /// Largest packet number that has arrived at the peer.
     pub largest_pn: u64,
-    /// Which of what has not arrived counts as lost; `None` if the report says nothing of what has arrived.
+    /// Decides which packets count as lost; `None` if the report does not cover arrivals.
     pub loss: Option<LossBoundary>,
-    /// What only the newest report tells; `None` for one that was overtaken.
+    /// Values of the newest report only; `None` for one that was overtaken.
     pub newest: Option<Newest>,
 }
 
-/// The limit of a receiver that does not bound the object: the largest offset.
+/// Limit of a receiver without flow control: the largest offset.
 pub(crate) const NO_LIMIT: u64 = haul_wire::packet::MAX_OFFSET;
 
-/// What is true only at one time.
+/// The part of a report that only the newest one determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest {
-    /// The other side takes bytes of the object below this offset.
+    /// Flow-control limit: the peer accepts bytes of the object below this offset.
     pub limit: u64,
-    /// The path MTU probe that arrived there last, UDP payload bytes; 0 before the first.
+    /// Size of the last path MTU probe that arrived at the peer, in UDP payload bytes; 0 before the first.
     pub last_probe: u16,
-    /// Wrapped microseconds of the other side's clock when its kernel got the last packet, and UDP payload bytes that
-    /// had arrived by then; `None` before the first.
+    /// When the peer's kernel received the last packet, in wrapped microseconds of the peer's clock, and the
+    /// UDP payload bytes that had arrived by then; `None` before the first.
     pub arrived: Option<(u32, u64)>,
     /// The receiver's counters, as totals.
     pub receiver: ReceiverCounters,
-    /// The load of its host, if it was looked at anew: totals as they stand there.
+    /// Load of the receiver's host if it was sampled again, as totals on that host.
     pub host: Option<HostSample>,
 }
 
-/// Totals of the other side.
+/// Total counters of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverCounters {
     /// Data packets that have arrived.
     pub packets: u64,
-    /// Those that had arrived before, wrapping.
+    /// Duplicate packets, wrapping.
     pub duplicates: u32,
-    /// Those marked "congestion experienced", wrapping.
+    /// Packets marked "congestion experienced", wrapping.
     pub ecn_ce: u32,
-    /// Socket buffers that its kernel dropped, wrapping.
+    /// Socket buffers that the peer's kernel dropped, wrapping.
     pub socket_drops: u32,
-    /// Buffers in which data packets were read, wrapping.
+    /// Buffers with data packets that were read, wrapping.
     pub buffers: u32,
-    /// How long the last packet waited in its kernel, microseconds.
+    /// How long the last packet waited in the peer's kernel, in microseconds.
     pub read_delay_us: u32,
 }
 
-/// The host was looked at; raised by the stack's runner, carried to the other side by `bitmap_ack`.
+/// The host's load was sampled. Raised by the driver, sent to the peer by `bitmap_ack`.
 pub const HOST_SAMPLE: Name<Event<HostSample>> = Name::new("host sample");
 
-/// The receiver's kernel has dropped packets; raised by `witness` at the sender, handled by `rate_control`.
+/// The receiver's kernel dropped packets. Raised by `witness` at the sender, handled by `rate_control`.
 pub(crate) const WITNESSED: Name<Event<DroppedGap>> = Name::new("witnessed");
 
-/// A stretch of packets that the receiver is missing, and how many socket buffers its kernel has dropped in it.
+/// A range of packets with gaps at the receiver, and the number of socket buffers that its kernel dropped in
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DroppedGap {
-    /// The first packet.
+    /// Number of the first packet.
     pub(crate) first_pn: u64,
-    /// Packets of the stretch.
+    /// Number of packets in the range.
     pub(crate) packets: u64,
-    /// Those of them that have not arrived.
+    /// Packets that have not arrived.
     pub(crate) missing: u64,
-    /// Socket buffers, each of one or more packets.
+    /// Dropped socket buffers, each of one or more packets.
     pub(crate) drops: u32,
 }
 
 impl DroppedGap {
-    /// The number behind the last packet.
+    /// The number after the last packet.
     pub(crate) fn end(&self) -> u64 {
         self.first_pn + self.packets
     }
 }
 
-/// The sender is to be asked to send nothing for a while; raised by `rate_control` at the receiving end, carried to the
-/// other side by `bitmap_ack`.
+/// Requests the sender to pause for a while. Raised by `rate_control` at the receiver, sent to the peer by
+/// `bitmap_ack`.
 pub(crate) const PAUSE_WANTED: Name<Event<Pause>> = Name::new("pause wanted");
 
-/// The other side asks to be sent nothing for a while, no longer than a law may hold; raised by `bitmap_ack`, handled
-/// by `rate_control`.
+/// The peer requests a pause, no longer than a law may hold. Raised by `bitmap_ack`, handled by
+/// `rate_control`.
 pub(crate) const PAUSE_ASKED: Name<Event<Pause>> = Name::new("pause asked");
 
-/// The argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: for how long.
+/// Argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: length of the pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause(pub(crate) Span);
 
-/// What the diagnosis says of losses found from now on; raised by the stack's runner, handled by `rate_control`.
+/// Diagnosis of losses found from now on. Raised by the driver, handled by `rate_control`.
 pub const VERDICT: Name<Event<Option<Verdict>>> = Name::new("verdict");
 
-/// A blast round has ended: all of it has left. Raised by `bitmap_ack`.
+/// A blast round has ended: all of it was sent. Raised by `bitmap_ack`.
 pub const ROUND_ENDED: Name<Event<()>> = Name::new("round ended");
 
-/// The sender has said that it has given up segments, which are no longer waited for; raised by the receiver's half of
-/// an acknowledgement.
+/// The sender has reported that it gave up segments, for which the receiver no longer waits. Raised by the
+/// receiver side of an acknowledgement.
 pub const ABANDONED: Name<Event<()>> = Name::new("segments abandoned");
 
-/// A report to the other side is about to be written; whoever has something to say in it fills it in.
+/// A report to the peer is about to be written; handlers fill in their fields.
 pub const REPORT: Name<Event<OwnReport>> = Name::new("report");
 
-/// The argument of [`REPORT`].
+/// Argument of [`REPORT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnReport {
-    /// The other side may send bytes of the object below this offset.
+    /// Flow-control limit: the peer may send bytes of the object below this offset.
     pub limit: u64,
-    /// The path MTU probe that arrived last, UDP payload bytes.
+    /// Size of the last path MTU probe received, in UDP payload bytes.
     pub last_probe: u16,
 }
 
-/// Something has happened that the other side should know soon.
+/// Requests an early report to the peer.
 pub const REPORT_SOON: Name<Event<()>> = Name::new("report soon");
 
-/// A part of a segment has arrived, or a whole one in parts; raised by `object`, counted by `bitmap_ack`.
+/// A part of a segment has arrived, or a whole one in parts. Raised by `object`, counted by `bitmap_ack`.
 pub const PART_ARRIVED: Name<Event<PartArrived>> = Name::new("part arrived");
 
-/// The argument of [`PART_ARRIVED`].
+/// Argument of [`PART_ARRIVED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartArrived {
-    /// Its packet number.
+    /// Packet number.
     pub pn: u64,
-    /// When it was sent, wrapped microseconds of the sender's clock.
+    /// Send time in wrapped microseconds of the sender's clock.
     pub sent_at: u32,
     /// UDP payload bytes.
     pub size: usize,
-    /// Whether it brought nothing new.
+    /// Whether the part contained nothing new.
     pub duplicate: bool,
-    /// Whether it completed a segment and shows that an earlier one is missing.
+    /// Whether the part completed a segment and shows that an earlier one is missing.
     pub gap: bool,
 }
 
-/// Nothing was acknowledged for a probe timeout; raised by `retransmit`.
+/// Nothing was acknowledged for a probe timeout. Raised by `retransmit`.
 pub const PROBE_TIMEOUT: Name<Event<ProbeTimeout>> = Name::new("probe timeout");
 
-/// The argument of [`PROBE_TIMEOUT`].
+/// Argument of [`PROBE_TIMEOUT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeTimeout {
-    /// How many there were in a row, this one included.
+    /// Number of consecutive timeouts, including this one.
     pub in_row: u32,
-    /// Packets that may leave whatever the window says.
+    /// Packets that may be sent regardless of the window.
     pub packets: u32,
 }
 
-/// All of the object that was to be sent has arrived; raised by `object`.
+/// The whole object to be sent has arrived. Raised by `object`.
 pub const DELIVERED: Name<Event<()>> = Name::new("object delivered");
 
-/// Nothing more will be heard of what was sent; raised by the stack's runner.
+/// No further acknowledgements will arrive. Raised by the driver.
 pub const ENDED: Name<Event<()>> = Name::new("transmission ended");
 
-/// A datagram of this size was refused by the local interface; raised by the stack's runner with its UDP payload bytes.
+/// The local interface refused a datagram of this size. Raised by the driver with the UDP payload bytes.
 pub const SIZE_REFUSED: Name<Event<u16>> = Name::new("size refused");
 
-/// A datagram of this size has passed the path; raised by the stack's runner with its UDP payload bytes.
+/// A datagram of this size has passed the path. Raised by the driver with the UDP payload bytes.
 pub const SIZE_PASSED: Name<Event<u16>> = Name::new("size passed");

@@ -1,4 +1,4 @@
-//! `fixed_rate`: sends no faster than a given rate, counted in UDP payload bytes of all packets.
+//! `fixed_rate`: limits the rate, counted in UDP payload bytes of all packets.
 
 use std::any::Any;
 
@@ -12,10 +12,10 @@ use super::events::RATE;
 use super::stats::FixedRateStats;
 use crate::Pacer;
 
-/// Lateness of the machine that is made good afterwards.
+/// Maximum lateness that is made up for afterwards.
 const DEBT: Span = Span::from_millis(100);
 
-/// The rate that is in force; written by the micro-protocol that limits it, read by whoever spaces packets.
+/// Rate in force; written by the micro-protocol that limits it, read by those that space packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendingRate(pub Rate);
 
@@ -59,15 +59,15 @@ impl FixedRate {
         if rate != self.rate {
             self.rate = rate;
             self.changes += 1;
-            // Under a much slower rate than before, what was scheduled would keep the new one waiting or let it run
-            // ahead: the schedule begins anew.
+            // After a much slower rate, the old schedule would delay the new rate or let it run ahead:
+            // restart it.
             self.pacer = Pacer::new(DEBT);
             self.pacer.on_idle(context.now());
         }
         self.publish(context);
     }
 
-    /// Who wakes late sends at once what he would have been allowed to send at once anyway.
+    /// Publishes the rate. A driver that wakes late may send at once what the burst allows anyway.
     fn publish(&mut self, context: &mut Context<'_>) {
         self.pacer.set_slack(self.rate.time_for(self.burst).min(DEBT));
         let shared = self.shared.expect("declared");
@@ -100,7 +100,7 @@ impl MicroProtocol for FixedRate {
             let release = self.pacer.release_at();
             permit.late = context.now().since(release);
             if self.rate == Rate::ZERO {
-                // Until the other side asks for another rate.
+                // Until the peer requests another rate.
                 permit.at_most(0);
             } else if release > context.now() {
                 permit.at_most(0);
@@ -140,7 +140,7 @@ mod tests {
     use crate::config::FixedRateConfig;
     use crate::micro::testing::{Pair, T0};
 
-    /// Sends whenever allowed until `until`; returns the UDP payload bytes.
+    /// Sends whenever allowed until `until`; returns the UDP payload bytes sent.
     fn send_until(stack: &mut Stack, mut now: Time, until: Time) -> u64 {
         let (mut slot, before) = (vec![0; 65_536], stack.stats().bytes_sent);
         while now < until {
@@ -173,7 +173,7 @@ mod tests {
         assert!((expected - 10_000..=expected + 10_000).contains(&sent), "{sent}");
     }
 
-    /// As on a machine where others run first.
+    /// As on a busy machine.
     #[test]
     fn a_sender_that_always_wakes_late_keeps_the_rate_within_its_burst() {
         let rate = Rate::from_mbps(80);

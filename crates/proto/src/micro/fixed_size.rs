@@ -1,7 +1,7 @@
-//! `fixed_size`: messages are cut into segments that fit a packet, and put together again.
+//! `fixed_size`: splits messages into segments that fit a packet, and reassembles them.
 //!
-//! The segments of a message are of equal size, the last one padded if need be, so that they fill batches; a message
-//! that fits is one packet, and is delivered where it lies.
+//! The segments of a message have equal size, the last one padded if needed, so that they fill batches. A
+//! message that fits into one packet is delivered from the receive buffer.
 
 #[cfg(test)]
 mod tests;
@@ -22,16 +22,17 @@ use super::stats::FixedSizeStats;
 use super::truncated::expand;
 use super::turns::Turns;
 
-/// The bit of `place` that marks the last segment of a message.
+/// Bit of `place` that marks the last segment of a message.
 pub(crate) const LAST: u32 = 1 << 31;
-/// Seven bits of `place`: zeros behind the last segment, so that it is as long as the others and does not end a batch.
+/// Bits of `place` with the length of the padding that makes the last segment as long as the others, so that
+/// it does not end a batch.
 const PADDING: std::ops::Range<u32> = 24..31;
-/// The other bits: the segment's offset in its message.
+/// Bits of `place` with the segment's offset in its message.
 const OFFSET: u32 = (1 << PADDING.start) - 1;
-/// The longest message that can be asked for, bytes.
+/// Upper bound of the parameter `max_message`, in bytes.
 const LONGEST: u64 = 16 << 20;
 
-/// What every segment says of itself.
+/// Attributes of every segment.
 #[derive(Clone, Copy, Debug)]
 struct Attributes {
     message: Attribute<u32>,
@@ -41,25 +42,27 @@ struct Attributes {
 #[derive(Debug)]
 struct FixedSize {
     attributes: Option<Attributes>,
-    /// The longest message that this end cuts.
+    /// Longest message that this end segments.
     longest: u32,
-    /// What it takes. The ends change parameters one after the other: what is cut by the old ones still comes.
+    /// Limits of received messages. The ends change parameters one after the other, so messages within the
+    /// old limits still arrive.
     limits: Limits,
-    /// Made by the first message that is longer than a packet.
+    /// Allocated by the first message that is longer than a packet.
     reassembly: Option<Box<Reassembly>>,
-    /// The highest message number that has come.
+    /// Highest message ID received.
     newest: u64,
-    /// What is lost comes again: what finds no room must then stay unacknowledged, instead of pushing out the oldest.
+    /// Whether lost segments are retransmitted: those without buffer space then stay unacknowledged, instead
+    /// of evicting the oldest message.
     reliable: bool,
     /// Whether the recipe lets urgent messages overtake others.
     priority: bool,
-    /// Whether the recipe drops what is too late, and where it learns what is being cut.
+    /// Whether the recipe drops late messages; `cut_ends` tells it the deadlines of segments.
     deadlines: bool,
     cut_ends: Option<SharedValue<CutEnds>>,
-    /// The sequence number that is waited for most.
+    /// Lowest missing sequence number.
     first_missing: Option<SharedValue<FirstMissing>>,
     arrived: Option<SharedValue<Arrived>>,
-    /// Where the sequence number stands; only in reliable stacks.
+    /// Attribute with the sequence number; only in reliable stacks.
     sequence: Option<Attribute<U48>>,
     turns: Turns,
     stall: StallDetector,
@@ -117,17 +120,18 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-/// The size of a message's segments if the largest is `full`: as many as must be, all equal but the last.
+/// Returns the size of a message's segments if the largest is `full`: as few as possible, all equal but the
+/// last.
 fn segment_size(len: usize, full: usize) -> usize {
     len.div_ceil(len.div_ceil(full.max(1)).max(1))
 }
 
-/// Zeros behind the last segment of a message that takes several, if so few can be told.
+/// Length of the padding of the last segment of a message with several segments, if it can be encoded.
 fn padding(missing: usize, sent: usize) -> usize {
     if sent > 0 && missing < 1 << PADDING.len() { missing } else { 0 }
 }
 
-/// A message of the source that has to be cut.
+/// Takes a message from the source that must be segmented.
 fn pull_long(len: usize, context: &mut Context<'_>) -> bool {
     let mut data = context.pool().get_used(len);
     let now = context.now();
@@ -147,7 +151,7 @@ impl FixedSize {
         self.attributes.expect("declared before it is used")
     }
 
-    /// Cuts segments of the first message in the queue; `false` if the batch or the queue has no more.
+    /// Adds segments of the first message in the queue; `false` if the batch or the queue is exhausted.
     fn cut(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let full = batch.full_room();
         let draining = context.is_draining();
@@ -161,7 +165,7 @@ impl FixedSize {
         let padding = padding(size - len, front.sent);
         let last = if len == rest { LAST } else { 0 };
         let place = front.sent as u32 | (padding as u32) << PADDING.start | last;
-        // Longer than the others of this batch: it begins the next one.
+        // Longer than the others of this batch: it starts the next one.
         let Some(i) = batch.push(Kind::DATA, len + padding) else { return false };
         let (from, message, end) = (front.sent, front.id, front.deadline);
         let (body, behind) = batch.payload_mut(i).split_at_mut(len);
@@ -179,7 +183,8 @@ impl FixedSize {
         true
     }
 
-    /// Takes messages from the source, straight into packets if they fit one; `true` if one waits to be cut.
+    /// Takes messages from the source, directly into packets if they fit into one; `true` if one must be
+    /// segmented.
     fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let (full, now) = (batch.full_room(), context.now());
         let Some(source) = context.ends().message_source.as_mut() else { return false };
@@ -187,7 +192,8 @@ impl FixedSize {
         if expected > full {
             return full > 0 && pull_long(expected, context);
         }
-        // Messages of any length begin a batch each unless they fill it: the next one may be longer.
+        // Messages of varying length start a batch each unless they fill a packet: the next one may be
+        // longer.
         let wanted = if expected == 0 { full.min(self.longest as usize) } else { expected };
         let packets = batch.push_each(Kind::DATA, wanted, |into| source.next(now, into));
         let (first, attributes) = (context.number_messages(packets.len() as u64), self.attributes());
@@ -212,7 +218,7 @@ impl FixedSize {
         self.reassembly.get_or_insert_with(|| Box::new(Reassembly::new(limits)))
     }
 
-    /// Messages of which segments are missing.
+    /// Number of messages with missing segments.
     fn incomplete(&self) -> usize {
         self.reassembly.as_ref().map_or(0, |reassembly| reassembly.len())
     }
@@ -225,17 +231,18 @@ impl FixedSize {
         let (offset, last) = ((place & OFFSET) as usize, place & LAST != 0);
         let padding = (place & !LAST) >> PADDING.start;
         let payload = batch.payload(i);
-        // More padding than payload leaves nothing, and nothing fits nowhere.
+        // More padding than payload leaves nothing, which is then rejected.
         let data = &payload[..payload.len().saturating_sub(padding as usize)];
         let sequence = self.sequence.map_or(0, |sequence| batch.get(i, sequence));
         Segment { message, offset, last, sequence, data }
     }
 
-    /// What finds no room must not be acknowledged: it comes again when there is some. The segment that is missing
-    /// first always finds room: some senders repeat nothing else before it has come.
+    /// Takes segments without buffer space out of the batch before they are acknowledged, so that they are
+    /// retransmitted. The first missing segment always finds space: some senders retransmit nothing else
+    /// before it.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Some(first_missing) = self.first_missing.filter(|_| self.sequence.is_some()) else { return };
-        // All below have come or never will.
+        // Everything below has arrived or was given up.
         let settled = self.arrived.map_or(0, |arrived| context.shared(arrived).below());
         self.drop_abandoned(settled, context);
         let mut wanted = context.shared(first_missing).0.max(settled);
@@ -245,7 +252,7 @@ impl FixedSize {
             let end = segment.offset + segment.data.len();
             let first = segment.sequence == wanted;
             wanted += u64::from(first);
-            // What has come before is acknowledged once more, and takes no room.
+            // Duplicates are acknowledged once more, and need no space.
             let known = segment.sequence < wanted && !first;
             let is_too_long = end > self.limits.message;
             if known || segment.last && segment.offset == 0 && !is_too_long {
@@ -270,7 +277,7 @@ impl FixedSize {
         }
     }
 
-    /// Gives up messages of which the sender has given up segments.
+    /// Drops messages of which the sender has given up segments.
     fn drop_abandoned(&mut self, settled: u64, context: &mut Context<'_>) {
         let Some(reassembly) = &mut self.reassembly else { return };
         while reassembly.oldest_lacks().is_some_and(|lacks| lacks < settled) {
@@ -303,7 +310,7 @@ impl FixedSize {
         if segment.last && segment.offset == 0 && segment.data.len() <= self.limits.message {
             return context.deliver(segment.message, segment.data);
         }
-        // No offence: the other end may know of a longer limit that has not reached this one.
+        // Not a violation: the peer may already use a higher limit that has not reached this end.
         if segment.offset + segment.data.len() > self.limits.message {
             return self.refuse(batch, i);
         }
@@ -368,7 +375,7 @@ impl MicroProtocol for FixedSize {
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         let new = limits(&parameters.read())?;
         self.longest = new.message as u32;
-        // What has been acknowledged keeps its room.
+        // Acknowledged segments keep their space.
         let kept = if self.reliable { self.limits.total } else { 0 };
         self.limits = Limits::of(self.limits.message.max(new.message), new.total.max(kept));
         if let Some(reassembly) = &mut self.reassembly {
@@ -378,7 +385,7 @@ impl MicroProtocol for FixedSize {
         Ok(())
     }
 
-    /// Without repetition, what is incomplete may stay so for ever, and is not waited for.
+    /// Without retransmission a message may stay incomplete for ever, so nothing waits for it.
     fn unfinished(&self) -> usize {
         if self.reliable { self.incomplete() } else { 0 }
     }

@@ -1,6 +1,6 @@
-//! `in_order`: messages are delivered in the order in which they began to leave. Messages that come too early wait for
-//! those before them; where nothing is repeated, not for ever. Where it is, they wait until the sender says that it has
-//! given up what is missing.
+//! `in_order`: delivers messages in the order in which their sending started. Early messages wait for those
+//! before them: without retransmission for a limited time, with it until the sender reports that it has given
+//! up what is missing.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ struct Held {
     id: u64,
     data: Buffer,
     since: Time,
-    /// Of its first segment that came; those of the messages before it are lower, where there are any numbers.
+    /// Sequence number of its first received segment; lower for messages before it. 0 without sequence
+    /// numbers.
     sequence: u64,
 }
 
@@ -46,16 +47,17 @@ struct InOrder {
     order: Option<Attribute<u32>>,
     attributes: Option<Attributes>,
     reliable: bool,
-    /// What has come, or never will.
+    /// Sequence numbers that have arrived or were given up.
     arrived: Option<SharedValue<Arrived>>,
     abandoned: Option<Event<()>>,
     turns: Turns,
     stall: StallDetector,
-    /// Messages that have begun to leave.
+    /// Number of messages whose sending has started.
     begun: u32,
-    /// Place of the next message to be delivered.
+    /// Number of the next message to be delivered.
     next: u64,
-    /// Of each message that has begun to come: its place, and the sequence number of its first segment that came.
+    /// For each partly received message: its number in order, and the sequence number of its first received
+    /// segment.
     places: MessageMap<(u64, u64)>,
     held: BTreeMap<u64, Held>,
     given_up: u64,
@@ -126,7 +128,8 @@ impl InOrder {
         self.attributes().sequence.map_or(0, |sequence| batch.get(i, sequence))
     }
 
-    /// What could not wait here must not be acknowledged: it comes again.
+    /// Takes segments of messages that cannot be held out of the batch before they are acknowledged, so that
+    /// they are retransmitted.
     fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         for i in batch.live() {
             if self.place(batch, i) < self.next + self.limit as u64 {
@@ -150,12 +153,12 @@ impl InOrder {
         self.wake(context);
     }
 
-    /// Whether all segments of the messages before this one have come or never will.
+    /// Whether all segments of the messages before this one have arrived or were given up.
     fn is_next_to_come(&self, held: &Held, context: &mut Context<'_>) -> bool {
         self.arrived.is_some_and(|arrived| context.shared(arrived).below() > held.sequence)
     }
 
-    /// Delivers what waits and has its turn, through the handlers of all others.
+    /// Delivers held messages that are next in order, through all other handlers.
     fn release(&mut self, context: &mut Context<'_>) {
         while let Some(held) = self.held.remove(&self.next) {
             self.next += 1;
@@ -165,7 +168,7 @@ impl InOrder {
         self.wake(context);
     }
 
-    /// The first message that waits has its turn now.
+    /// Gives up the gap before the first held message, and delivers it.
     fn give_up_gap(&mut self, context: &mut Context<'_>) {
         if let Some((&place, _)) = self.held.first_key_value() {
             self.given_up += place - self.next;
@@ -174,8 +177,9 @@ impl InOrder {
         }
     }
 
-    /// A gap is waited for as long as the first message behind it may wait; with repetition, until nothing can fill it,
-    /// which is certain once the batch in hand has been delivered.
+    /// Sets the timer that ends a gap: when the first message after it has waited long enough or, with
+    /// retransmission, when nothing can fill the gap any more, which is certain once the current batch has
+    /// been delivered.
     fn wake(&self, context: &mut Context<'_>) {
         match self.held.first_key_value() {
             Some((_, held)) if !self.reliable => context.set_timer(0, held.since + self.max_wait),
@@ -193,7 +197,8 @@ impl InOrder {
         delivery.verdict = Verdict::Held;
         let data = context.pool().copy(delivery.data);
         self.held.insert(place, Held { id: delivery.id, data, since: context.now(), sequence });
-        // With repetition they were admitted, by this limit or the one before it, and have been acknowledged.
+        // With retransmission they were admitted under this or the previous limit, and have been
+        // acknowledged.
         if self.held.len() > self.limit && !self.reliable {
             self.give_up_gap(context);
         } else {
@@ -223,7 +228,7 @@ impl MicroProtocol for InOrder {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::FIRST);
         }
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
-        // First: what others drop when its turn comes is no gap.
+        // First, because messages dropped by other handlers in their turn are not gaps.
         resolution.on_delivery(Order::FIRST);
         resolution.on_event(self.abandoned.expect("declared"), Order::NORMAL);
     }
@@ -270,7 +275,7 @@ impl MicroProtocol for InOrder {
 
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         InOrderConfig { max_wait: self.max_wait, held: self.limit } = parameters.read();
-        // Of messages that have begun to come, places are still needed.
+        // The numbers of partly received messages are still needed.
         self.places.set_limit(2 * self.limit, self.reliable);
         self.wake(context);
         Ok(())
@@ -362,7 +367,7 @@ mod tests {
         let mut now = T0;
         let mut sends = |pair: &mut Pair, n: u8, arrives: bool| {
             pair.a.send(now, &[n; 10], SendOptions::default()).unwrap();
-            // The sender learns of the first only.
+            // The sender learns only of the first.
             let mut path = Path { cut: [!arrives, n > 0], ..Path::default() };
             pair.exchange(now, &mut path);
             now += Span::from_millis(1);
@@ -401,8 +406,9 @@ mod tests {
         })
     }
 
-    /// Of three messages from number `first` on, the second is lost, and perhaps what `b` says of the others. Nothing
-    /// follows that would say that they are given up, and the first packet that does is lost.
+    /// Loses the second of three messages from number `first` on, and perhaps `b`'s acknowledgements of the
+    /// others. Nothing follows that would report the loss as given up, and the first packet that does is
+    /// lost.
     fn lose_the_second(pair: &mut Pair, now: Time, first: u64, is_answer_lost: bool) {
         for is_lost in [false, true, false] {
             pair.a.send(now, &[7; 10], SendOptions::default()).unwrap();
@@ -430,7 +436,8 @@ mod tests {
         }
     }
 
-    /// Only `sequenced_segment` begins anew: the acknowledgement stays, and what it knows is of other numbers.
+    /// Only `sequenced_segment` restarts: the acknowledgement stays, and its records are of other sequence
+    /// numbers.
     #[test]
     fn such_a_message_leaves_too_after_a_change_that_numbers_segments_anew() {
         for (acknowledgement, recipe) in acknowledgements() {
@@ -483,7 +490,7 @@ mod tests {
         for n in 0..50u8 {
             pair.a.send(T0, &vec![n; 2_000], SendOptions::default()).unwrap();
         }
-        // Half is missing of each of the first three, which come in the wrong order then.
+        // Half of each of the first three is missing; they then arrive in the wrong order.
         let mut lose = |packet| packet < 6 && packet % 2 == 0;
         pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
         assert_eq!(ids(&mut pair), [0u64; 0]);

@@ -1,5 +1,5 @@
-//! `liveness`: says when nothing has come from the other side for a while. To an end that sends, reports that tell of
-//! no new arrivals are silence too.
+//! `liveness`: reports that nothing was received from the peer for a while. For a sending end, reports
+//! without new arrivals count as silence too.
 
 use std::any::Any;
 
@@ -13,12 +13,12 @@ use super::events::{DELIVERED, PEER_REPORT, PeerReport};
 use super::shared::SendWindow;
 use super::stats::LivenessStats;
 
-/// The timer of silence.
+/// Timer of the silence.
 const TIMER: u8 = 0;
-/// A silence from this length on is counted. Reports come at least each second. Our choice.
+/// Minimum length of a silence that is counted. Reports arrive at least once per second. Our choice.
 const COUNTED: Span = Span::from_secs(2);
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
@@ -26,18 +26,18 @@ struct Bindings {
     delivered: Event<()>,
 }
 
-/// What this end listens for.
+/// What this end takes as a sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Reports that tell of new arrivals.
+    /// Reports of new arrivals.
     Sends,
     /// Packets.
     Receives,
-    /// All was delivered.
+    /// Nothing more: the object was delivered.
     Done,
 }
 
-/// See the module's text.
+/// State of `liveness`; see the module documentation.
 #[derive(Debug)]
 struct Liveness {
     silence: Span,
@@ -45,11 +45,11 @@ struct Liveness {
     bindings: Option<Bindings>,
     /// When the path was last known to work.
     heard_at: Time,
-    /// Packets that the other side had got by then.
+    /// Packets that had arrived at the peer by then.
     heard_of: u64,
-    /// Whether the silence has been told.
+    /// Whether the silence has been reported.
     told: bool,
-    /// Time in which nothing was heard for `COUNTED` or more.
+    /// Total length of silences of `COUNTED` or longer.
     silent: Span,
 }
 
@@ -60,7 +60,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"]],
@@ -98,8 +98,7 @@ impl Liveness {
         }
     }
 
-    /// A report is a sign of life in both directions only if it tells of packets that have arrived since, or if
-    /// nothing is on its way.
+    /// A report is a sign of life only if it confirms new arrivals, or if nothing is in flight.
     fn on_report(&mut self, report: &PeerReport, context: &mut Context<'_>) {
         let nothing_sent = !context.shared(self.bindings().send_window).outstanding;
         if self.role == Role::Sends && (report.packets > self.heard_of || nothing_sent) {
@@ -193,7 +192,7 @@ mod tests {
         T0 + Span::from_millis(millis)
     }
 
-    /// How often silence was told.
+    /// Number of silences reported.
     fn told(stack: &mut Stack) -> usize {
         events(stack).iter().filter(|event| **event == StackEvent::Silent(Span::from_secs(2))).count()
     }
@@ -238,7 +237,7 @@ mod tests {
         assert_eq!((told(&mut pair.a), told(&mut pair.b)), (0, 0));
         pair.run_until(at(7_000), &mut dead);
         assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));
-        // A life that comes back can end again.
+        // A path that has recovered can fail again.
         pair.run_until(at(8_000), &mut Path::default());
         pair.run_until(at(11_000), &mut dead);
         assert_eq!((told(&mut pair.a), told(&mut pair.b)), (1, 1));

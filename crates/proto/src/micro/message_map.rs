@@ -1,13 +1,13 @@
-//! What is known of messages between their segments and their delivery.
+//! Values stored per message between its segments and its delivery.
 
 use std::collections::VecDeque;
 
-/// A few values by message, the oldest forgotten first.
+/// A bounded map from messages to small values; the oldest are dropped first.
 #[derive(Debug)]
 pub(crate) struct MessageMap<T> {
     kept: VecDeque<(u32, T)>,
     limit: usize,
-    /// The latest message that was ever noted.
+    /// The newest message ever inserted.
     newest: u32,
 }
 
@@ -16,7 +16,7 @@ impl<T: Copy> MessageMap<T> {
         Self { kept: VecDeque::new(), limit, newest: u32::MAX }
     }
 
-    /// Notes `value` if nothing is noted of `message`. Most segments are of the message that was noted last.
+    /// Inserts `value` unless the message has one. Most segments belong to the message inserted last.
     pub(crate) fn insert(&mut self, message: u32, value: T) {
         let newer = message.wrapping_sub(self.newest).cast_signed() > 0;
         if !newer && self.kept.iter().rev().any(|note| note.0 == message) {
@@ -31,13 +31,13 @@ impl<T: Copy> MessageMap<T> {
         self.kept.push_back((message, value));
     }
 
-    /// Takes out what is noted of `message`. Most messages are delivered in the order in which they began.
+    /// Removes the value of `message`. Most messages are delivered in the order in which they started.
     pub(crate) fn remove(&mut self, message: u32) -> Option<T> {
         let at = self.kept.iter().position(|note| note.0 == message)?;
         self.kept.remove(at).map(|note| note.1)
     }
 
-    /// Another limit; nothing is forgotten for it if all of it `is_needed`.
+    /// Sets another limit; drops nothing if all entries are needed (`is_needed`).
     pub(crate) fn set_limit(&mut self, limit: usize, is_needed: bool) {
         self.limit = if is_needed { limit.max(self.limit) } else { limit };
         while self.kept.len() > self.limit {

@@ -1,5 +1,6 @@
-//! Micro-protocols: one file each, one line each in [`registry`]. The framework is `haul-stack`; what they say to each
-//! other is in [`events`] and [`attributes`], what they share in [`shared`], what they count in [`stats`].
+//! Micro-protocols: one file and one [`registry`] entry each. The framework is `haul-stack`. [`events`] and
+//! [`attributes`] are their interfaces to each other, [`shared`] has the values that they share, [`stats`]
+//! their counters.
 
 pub mod attributes;
 pub(crate) mod config;
@@ -56,7 +57,7 @@ pub use rate_feedback::RATE_KIND;
 pub use statistics::STATISTICS_KIND;
 pub use streams::StreamLimits;
 
-/// All micro-protocols of this project. Add your own with [`Registry::register`].
+/// Returns a registry of this project's micro-protocols. Add your own with [`Registry::register`].
 pub fn registry() -> Registry {
     let mut registry = Registry::empty();
     registry.register(fixed_size::registration());

@@ -1,7 +1,7 @@
-//! `pacing`: what leaves back to back is no more than a short time's worth of the rate in force, so that packets leave
-//! evenly and not in the largest batches. It costs more calls of the kernel, and is worth it where jitter matters. What
-//! a sender that woke late makes good at once is one batch: it leaves back to back anyway, and a busy host has no time
-//! for many calls.
+//! `pacing`: limits what is sent back to back to a short interval's worth of the rate in force, so that
+//! packets are spaced evenly instead of in the largest batches. It costs more system calls, and is useful
+//! where jitter matters. A sender that wakes late makes up for it with one batch: the packets are back to
+//! back anyway, and a busy host has no time for many calls.
 
 use std::any::Any;
 
@@ -65,12 +65,12 @@ mod tests {
     use crate::config::{FixedRateConfig, PacingConfig};
     use crate::micro::testing::{Pair, T0};
 
-    /// Packets of each batch that leaves within 100 ms.
+    /// Packets of each batch sent within 100 ms.
     fn batches(recipe: &Recipe) -> Vec<usize> {
         late_batches(recipe, Span::ZERO)
     }
 
-    /// The same of a sender that always wakes so late.
+    /// As [`batches`], for a sender that always wakes late by `late`.
     fn late_batches(recipe: &Recipe, late: Span) -> Vec<usize> {
         let mut pair = Pair::new(recipe);
         let (mut slot, mut now, mut sizes) = (vec![0; 65_536], T0, Vec::new());
@@ -112,9 +112,9 @@ mod tests {
         let late = late_batches(&at_200_mbit().with("pacing"), Span::from_millis(1));
         let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
         assert!(total(&late) * 100 > total(&even) * 97, "{} {}", total(&late), total(&even));
-        // 100 wake-ups at most, and another batch for what is left over at the end of some.
+        // At most 100 wake-ups, and another batch for the rest after some of them.
         assert!(late.len() <= 200, "{late:?}");
-        // It does not add up to more than `fixed_rate` allows back to back.
+        // Lateness does not add up to more than `fixed_rate` allows back to back.
         let later = late_batches(&at_200_mbit().with("pacing"), Span::from_millis(50));
         assert!(later.iter().all(|&n| n <= 65_536 / 1_100), "{later:?}");
     }

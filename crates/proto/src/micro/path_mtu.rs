@@ -1,5 +1,5 @@
-//! `path_mtu`: finds the largest datagram that crosses the path by probing (DPLPMTUD, RFC 8899). The end that sends an
-//! object probes; the other one says in its reports which probe has come.
+//! `path_mtu`: finds the largest datagram that the path carries by probing (DPLPMTUD, RFC 8899). The end that
+//! sends an object probes; its peer reports which probe has arrived.
 
 use std::any::Any;
 
@@ -19,17 +19,18 @@ use super::stats::PathMtuStats;
 use crate::mtu::{BASE_DATAGRAM, MtuSearch};
 use crate::rtt::RttEstimator;
 
-/// A datagram that carries nothing but its size.
+/// Kind of a datagram that carries only its size.
 pub(crate) const PROBE: Kind = Kind(6);
 
-/// Probe timeouts in a row after which full-size packets are suspected to vanish (RFC 8899 section 4.3).
+/// Consecutive probe timeouts after which a black hole for full-size packets is suspected (RFC 8899 section
+/// 4.3).
 const BLACK_HOLE_TIMEOUTS: u32 = 3;
-/// Time between two probes is at least this.
+/// Minimum time between two probes.
 const SHORTEST_TIMEOUT: Span = Span::from_millis(200);
-/// The timer of the next probe.
+/// Timer of the next probe.
 const TIMER: u8 = 0;
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     rtt: SharedValue<RttEstimator>,
@@ -43,7 +44,7 @@ struct Bindings {
     passed: Event<u16>,
 }
 
-/// Whether this end looks for a larger size.
+/// State of the search for a larger size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Search {
     Idle,
@@ -51,22 +52,22 @@ enum Search {
     Done,
 }
 
-/// See the module's text.
+/// State of `path_mtu`; see the module documentation.
 #[derive(Debug)]
 struct PathMtu {
     initial_rtt: Span,
     mtu: MtuSearch,
     bindings: Option<Bindings>,
     search: Search,
-    /// Packets known to have arrived, and how many of them when the last probe left.
+    /// Packets known to have arrived; `acked_at_probe` is their number when the last probe was sent.
     acked: u64,
     acked_at_probe: u64,
-    /// The probe that came last.
+    /// Size of the last probe received.
     last_probe: u16,
     probes: u64,
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"], &["bitmap_ack"]],
@@ -95,7 +96,7 @@ impl PathMtu {
         self.bindings.expect("declared before it is used")
     }
 
-    /// Puts the size that is known to pass in force, and the next probe on the timer.
+    /// Puts the size known to pass in force, and schedules the next probe.
     fn settle(&self, context: &mut Context<'_>) {
         if self.search != Search::Running {
             return;
@@ -245,7 +246,7 @@ mod tests {
             pair.run_until(at(15_000), &mut path);
             let most = mtu.min(8_972) as u64;
             assert!((most - 16..=most).contains(&size(&pair)), "{} of {mtu}", size(&pair));
-            // Found, it is left alone, and the other end does not look for anything.
+            // Once found, the size is not probed again, and the peer does not search.
             let probes = stats::<PathMtuStats>(&pair.a).probes;
             pair.run_until(at(18_000), &mut path);
             assert_eq!(stats::<PathMtuStats>(&pair.a).probes, probes);
@@ -285,13 +286,13 @@ mod tests {
         let mut pair = pair();
         pair.a.raise(T0, SIZE_PASSED, &mut 1_472u16);
         assert_eq!(size(&pair), 1_472);
-        // What the kernel refuses need not be tried three times.
+        // A size that the kernel refuses is not tried three times.
         let mut path = Path { mtu: 1_472, ..Path::default() };
         pair.exchange(T0, &mut path);
         pair.a.raise(T0, SIZE_REFUSED, &mut 8_952u16);
         pair.a.raise(T0, SIZE_REFUSED, &mut 8_972u16);
         assert_eq!(size(&pair), 1_472);
-        // The interface's MTU has become smaller.
+        // The interface's MTU has shrunk.
         pair.a.raise(T0, SIZE_REFUSED, &mut 1_472u16);
         assert_eq!(size(&pair), 1_200);
     }

@@ -1,18 +1,20 @@
-//! `positive_ack`: every segment is acknowledged as soon as it comes; segments that come together share one
-//! acknowledgement (wu-h-ctp section 4, "Msg"). What is not acknowledged in time is reported to `retransmit`.
+//! `positive_ack`: acknowledges every segment when it arrives; segments that arrive together share one
+//! acknowledgement (wu-h-ctp section 4, "Msg"). Segments not acknowledged in time are reported to
+//! `retransmit`.
 //!
-//! The repeat policy is made for thin flows, and aggressive: a segment leaves again `srtt + max(4 rttvar, granularity)`
-//! after each of its first `linear` transmissions, and only then backs off by doubling. With a steady round trip R, a
-//! granularity g and packets lost independently with probability p, a message of one packet is delivered in the mean
-//! after `R/2 + sum over k >= 1 of p^k T_k`, where `T_k` is the time from transmission k to the next: R + g for the
-//! first `linear` of them, which is `R/2 + (R + g) p / (1 - p)` but for what p to the seventh power contributes. Lost
-//! acknowledgements delay nothing: they cost a repetition that is dropped as a duplicate.
+//! The retransmission policy is designed for thin flows, and aggressive: a segment is resent `srtt + max(4
+//! rttvar, granularity)` after each of its first `linear` transmissions; only then the timeout doubles. With
+//! a steady round trip R, a granularity g and packets lost independently with probability p, the mean
+//! delivery time of a one-packet message is `R/2 + sum over k >= 1 of p^k T_k`, where `T_k` is the time from
+//! transmission k to the next: R + g for the first `linear` of them, hence `R/2 + (R + g) p / (1 - p)` up to
+//! the contribution of p to the seventh power. Lost acknowledgements delay nothing: they cost a
+//! retransmission that is dropped as a duplicate.
 
 use haul_stack::{Kind, Registration};
 
 use super::ack::{Acknowledging, PositiveAckConfig};
 
-/// Its control packets.
+/// Kind of its control packets.
 const ACK: Kind = Kind(8);
 
 pub(super) fn registration() -> Registration {

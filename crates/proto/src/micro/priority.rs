@@ -1,5 +1,5 @@
-//! `priority`: urgent messages overtake others that wait (never one that has begun to leave). Strict: while urgent ones
-//! come faster than they can leave, the others wait.
+//! `priority`: urgent messages overtake queued ones, but never one that is partly sent. Strict: while urgent
+//! messages arrive faster than they can be sent, the others wait.
 
 use super::stats::PriorityStats;
 use haul_stack::{
@@ -58,7 +58,7 @@ mod tests {
 
     use crate::micro::testing::{Pair, Path, T0};
 
-    /// In which order messages of these priorities arrive.
+    /// Order in which messages of these priorities arrive.
     fn order(recipe: &Recipe, priorities: &[u8]) -> Vec<u64> {
         let mut pair = Pair::new(recipe);
         for &priority in priorities {

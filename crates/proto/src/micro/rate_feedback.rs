@@ -1,5 +1,5 @@
-//! `rate_feedback`: the receiver tells the sender its rate, also while running. The wish is repeated until the sender
-//! has confirmed it; of two wishes the younger one counts.
+//! `rate_feedback`: the receiver sets the sender's rate, also while running. The request is repeated until
+//! the sender confirms it; of two requests the newer one counts.
 
 use std::any::Any;
 
@@ -12,10 +12,11 @@ use haul_stack::{
 use super::events::RATE;
 use super::stats::RateFeedbackStats;
 
-/// Control packets of `rate_feedback`.
+/// Kind of the control packets of `rate_feedback`.
 pub const RATE_KIND: Kind = Kind(10);
 
-/// A wish is repeated after the round-trip time and its variation, at least; then later and later.
+/// Minimum time before the first repetition, which waits for the round trip plus four variations. The time
+/// then doubles.
 const SHORTEST_REPEAT: Span = Span::from_millis(20);
 const LONGEST_REPEAT: Span = Span::from_secs(2);
 
@@ -27,10 +28,10 @@ const CONFIRMED: u8 = 2;
 #[derive(Debug, Default)]
 struct RateFeedback {
     changed: Option<Event<Rate>>,
-    /// The youngest wish of this side.
+    /// Number of this end's newest request.
     number: u32,
     wish: Option<Wish>,
-    /// The youngest wish of the other side, and whether it is still to be confirmed.
+    /// Number of the peer's newest request; `to_confirm`: whether it is still to be confirmed.
     obeyed: Option<u32>,
     to_confirm: bool,
     sent: u64,
@@ -68,7 +69,7 @@ impl RateFeedback {
             let mut rate = rate;
             context.raise(self.changed.expect("declared"), &mut rate);
         }
-        // An old wish is confirmed by the number of the younger one.
+        // An old request is confirmed with the number of the newest one.
         self.to_confirm = true;
         context.want_control();
     }
@@ -205,7 +206,7 @@ mod tests {
             let last = wishes.last().unwrap() * 1_000_000;
             prop_assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), last);
             prop_assert_eq!(pair.b.unfinished(), 0);
-            // Confirmed, so silent.
+            // Confirmed, hence no timer.
             prop_assert!(pair.b.deadline().is_none());
         }
     }

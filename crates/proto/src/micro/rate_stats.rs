@@ -1,4 +1,4 @@
-//! `rate_stats`: what comes: throughput, loss, and how evenly (wu-h-ctp section 4.1).
+//! `rate_stats`: measures the throughput, loss and jitter of received packets (wu-h-ctp section 4.1).
 
 use std::any::Any;
 
@@ -11,7 +11,7 @@ use haul_stack::{
 use super::attributes::SEQUENCE;
 use super::stats::{ArrivalStats, PacketCount};
 
-/// Weight of a new value in the smoothed ones: one part of so many (RFC 3550 section 6.4.1).
+/// Divisor: a new value's weight in the smoothed ones is one over this (RFC 3550 section 6.4.1).
 const SMOOTHING: u64 = 16;
 
 #[derive(Debug)]
@@ -20,15 +20,15 @@ struct RateStats {
     sequence: Option<Attribute<U48>>,
     packets: u64,
     bytes: u64,
-    /// One above the highest sequence number that has come.
+    /// One more than the highest sequence number received.
     expected: u64,
-    /// The sum of what was expected in earlier numberings.
+    /// Sum of `expected` over earlier numberings.
     expected_before: u64,
     arrivals: Arrivals,
     stretch: Stretch,
 }
 
-/// How evenly packets come. What comes together counts as one arrival.
+/// Spacing of arrivals. Packets that arrive together count as one arrival.
 #[derive(Debug, Default)]
 struct Arrivals {
     last: Option<Time>,
@@ -56,7 +56,7 @@ fn smoothed(old: Span, new: u64) -> Span {
     Span::from_nanos(old - old / SMOOTHING + new / SMOOTHING)
 }
 
-/// The stretch of time over which throughput and loss are measured.
+/// Interval over which throughput is measured.
 #[derive(Debug, Default)]
 struct Stretch {
     since: Option<Time>,

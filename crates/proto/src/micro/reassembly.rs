@@ -1,4 +1,4 @@
-//! Messages that have not come entirely, in bounded memory.
+//! Reassembly of messages in bounded memory.
 
 use std::collections::VecDeque;
 
@@ -8,13 +8,13 @@ use haul_stack::{Buffer, Pool};
 /// A segment of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Segment<'s> {
-    /// Number of the message.
+    /// Message ID.
     pub(crate) message: u64,
-    /// Where in it, bytes.
+    /// Offset in the message, in bytes.
     pub(crate) offset: usize,
-    /// Whether the message ends with it.
+    /// Whether it is the last segment of the message.
     pub(crate) last: bool,
-    /// Its sequence number; 0 where that does not matter.
+    /// Sequence number; 0 where it does not matter.
     pub(crate) sequence: u64,
     pub(crate) data: &'s [u8],
 }
@@ -25,43 +25,44 @@ impl Segment<'_> {
     }
 }
 
-/// What became of a segment.
+/// Result of adding a segment.
 #[derive(Debug)]
 pub(crate) enum Added {
-    /// More of the message is missing.
+    /// The message is still incomplete.
     Incomplete,
-    /// It had come before.
+    /// The segment had already arrived.
     Duplicate,
-    /// It contradicts what came before, or the message would be too long.
+    /// The segment contradicts earlier ones, or the message would be too long.
     Impossible,
-    /// There is no room for it.
+    /// No buffer space.
     NoRoom,
-    /// With it the message is whole.
+    /// The message is now complete.
     Complete(Buffer),
 }
 
-/// What an incomplete message is charged beside its bytes.
+/// Bytes that an incomplete message is charged besides its contents.
 const OVERHEAD: usize = 128;
-/// Stretches of a message that may have come with gaps between them: the longest message in packets of the smallest
-/// datagram, every second one lost, has half as many.
+/// Maximum number of ranges of one message beyond its first gap. The longest message in packets of the
+/// smallest datagram, every second one lost, has half as many.
 const STRETCHES: usize = 16_384;
 
-/// How much is kept, bytes.
+/// Memory limits, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// The longest message.
+    /// Maximum length of a message.
     pub(crate) message: usize,
-    /// All incomplete ones together.
+    /// Maximum for all incomplete messages together.
     pub(crate) total: usize,
 }
 
 impl Limits {
-    /// What all may use: the rest is reserved, so that the message that is waited for most can always be finished.
+    /// Memory available to all messages: the rest is reserved, so that the message that everything waits for
+    /// can always be completed.
     fn common(self) -> usize {
         self.total.saturating_sub(self.message + OVERHEAD)
     }
 
-    /// Two messages always have room: one in the common room, one in the reserve.
+    /// Creates limits that always hold two messages: one in the common memory, one in the reserve.
     pub(crate) fn of(message: usize, total: usize) -> Self {
         Self { message, total: total.max(2 * (message + OVERHEAD)) }
     }
@@ -71,20 +72,20 @@ impl Limits {
 struct Incomplete {
     message: u64,
     data: Buffer,
-    /// All bytes before have come.
+    /// All bytes before this offset have arrived.
     front: u64,
-    /// What has come behind the first gap.
+    /// Ranges that have arrived beyond the first gap.
     beyond: RangeSet,
     len: Option<usize>,
-    /// The highest sequence number of its segments.
+    /// Highest sequence number of its segments.
     newest: u64,
 }
 
 impl Incomplete {
-    /// Whether all, none, or some of `[from, to)` has come.
+    /// Whether all, none, or some of `[from, to)` has arrived.
     fn overlap(&self, from: u64, to: u64) -> Overlap {
         if from == to {
-            // An empty message: nothing of it can have come before.
+            // An empty message has no bytes that could have arrived.
             Overlap::None
         } else if to <= self.front || self.beyond.covers(from..to) {
             Overlap::All
@@ -128,13 +129,13 @@ enum Overlap {
     All,
 }
 
-/// The incomplete messages of one direction.
+/// Incomplete messages of one direction.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     limits: Limits,
-    /// By number.
+    /// Sorted by message ID.
     messages: VecDeque<Incomplete>,
-    /// Bytes in `messages`.
+    /// Bytes charged for `messages`.
     used: usize,
 }
 
@@ -147,12 +148,12 @@ impl Reassembly {
         self.limits = limits;
     }
 
-    /// How many messages are incomplete.
+    /// Number of incomplete messages.
     pub(crate) fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// Bytes that `segment` would add to what is kept.
+    /// Bytes by which a segment of `message` that ends at `end` would increase memory use.
     pub(crate) fn growth(&self, message: u64, end: usize) -> usize {
         let known = self.find(message).map(|at| self.messages[at].data.len());
         known.map_or(end + OVERHEAD, |known| end.saturating_sub(known))
@@ -167,7 +168,7 @@ impl Reassembly {
         self.messages.binary_search_by_key(&message, |known| known.message).ok()
     }
 
-    /// Adds a segment. The message is handed out when it is whole.
+    /// Adds a segment. Returns the message when it is complete.
     pub(crate) fn add(&mut self, segment: &Segment<'_>, pool: &mut Pool) -> Added {
         let pointless = segment.data.is_empty() && !(segment.last && segment.offset == 0);
         if segment.end() > self.limits.message || pointless {
@@ -214,13 +215,13 @@ impl Reassembly {
         message.data
     }
 
-    /// The highest sequence number that has come of the oldest message.
+    /// Highest sequence number received of the oldest message.
     pub(crate) fn newest_of_oldest(&self) -> Option<u64> {
         self.messages.front().map(|message| message.newest)
     }
 
-    /// A sequence number up to which the oldest message lacks a segment. Those of a message are neighbours, so it lacks
-    /// the one behind its newest if it lacks none before.
+    /// A sequence number up to which the oldest message misses a segment. A message's segments are
+    /// consecutive, so it misses the one after its newest if it misses none before.
     pub(crate) fn oldest_lacks(&self) -> Option<u64> {
         let message = self.messages.front()?;
         Some(if message.beyond.is_empty() { message.newest + 1 } else { message.newest.saturating_sub(1) })
@@ -248,8 +249,8 @@ mod tests {
     }
 
     proptest! {
-        /// Segments of many messages in any order, some of them twice, some late: every message comes out once and
-        /// whole as long as there is room.
+        /// Adds segments of many messages in any order, some twice, some late: every message is completed
+        /// once while there is buffer space.
         #[test]
         fn messages_come_out_whole_and_memory_is_bounded(
             lens in prop::collection::vec(1usize..1_000, 1..12),
@@ -268,7 +269,8 @@ mod tests {
             segments.sort_by_cached_key(|_| *keys.next().unwrap());
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
             let mut whole = vec![0; bodies.len()];
-            // What finds no room comes again, as from a reliable sender; the first that is missing may use the reserve.
+            // Segments without space are added again, as by a reliable sender; the first missing one may use
+            // the reserve.
             while !segments.is_empty() {
                 let before = segments.len();
                 let first = |s: &Segment<'_>| (s.message, s.offset);

@@ -1,4 +1,4 @@
-//! The round trip as reports of the receiver measure it, and what follows from it.
+//! Round-trip times measured from the receiver's reports, and values derived from them.
 
 use haul_base::{Span, Time};
 use haul_stack::{Context, Declaration, Event, SharedValue};
@@ -6,27 +6,30 @@ use haul_stack::{Context, Declaration, Event, SharedValue};
 use super::events::{RTT_SAMPLE, RttSample};
 use crate::rtt::RttEstimator;
 
-/// A longer round trip comes from a wrong clock or a lie.
+/// A longer round trip comes from a wrong clock or a false report.
 const LONGEST: Span = Span::from_secs(60);
-/// By so much the clocks of both ends may disagree about the time between a packet and its report (our choice).
+/// Tolerated difference of both ends' clocks over the time between a packet and its report (our choice).
 const CLOCK_ERROR: Span = Span::from_millis(1);
-/// Smallest and largest reordering window; the floor keeps a receiver's batched reading from looking like reordering.
+/// Bounds of the reordering window; the minimum keeps batched reads at the receiver from looking like
+/// reordering.
 const REORDERING_MIN: Span = Span::from_micros(500);
 const REORDERING_MAX: Span = Span::from_millis(50);
 
-/// The round trip of a packet whose report came `elapsed` after it left, `delay` of which the receiver says that it
-/// waited. `None` if the receiver waited longer than that: its clock has jumped.
+/// Returns the round-trip time of a packet whose report arrived `elapsed` after it was sent, of which the
+/// receiver reports `delay` as its own waiting. `None` if `delay` is longer than `elapsed`: the receiver's
+/// clock has jumped.
 pub(super) fn without_delay(elapsed: Span, delay: Span) -> Option<Span> {
     (delay <= elapsed + CLOCK_ERROR).then(|| elapsed.saturating_sub(delay))
 }
 
-/// The reordering window: a quarter of the smallest round trip, times `steps` (RFC 8985, section 6.2.1), within bounds.
+/// The reordering window: a quarter of the minimum round trip, times `steps` (RFC 8985, section 6.2.1),
+/// within bounds.
 pub(super) fn reordering_window(min_rtt: Span, steps: u32) -> Span {
     let base = (min_rtt / 4).max(REORDERING_MIN);
     (base * u64::from(steps)).min(REORDERING_MAX)
 }
 
-/// The stack's estimator and the event of its samples.
+/// The stack's round-trip estimator and the event of its samples.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
     pub(super) estimator: SharedValue<RttEstimator>,
@@ -39,8 +42,8 @@ impl RoundTrip {
         Self { estimator, sampled: declaration.event(RTT_SAMPLE) }
     }
 
-    /// Takes the round trip of a packet whose report came at `at`, `elapsed` after it left, the receiver's `delay` in
-    /// that included; `None` if it is impossible.
+    /// Records the round trip of a packet whose report arrived at `at`, `elapsed` after it was sent,
+    /// including the receiver's `delay`; `None` if it is impossible.
     pub(super) fn measure(
         self,
         at: Time,
@@ -55,7 +58,7 @@ impl RoundTrip {
         })
     }
 
-    /// Writes the estimate into the path's state, and raises the sample.
+    /// Writes the estimate into the path's state, and raises the sample's event.
     pub(super) fn publish(self, mut sample: RttSample, context: &mut Context<'_>) {
         let estimator = context.shared(self.estimator);
         let (smoothed, variation, min) = (estimator.smoothed(), estimator.variation(), estimator.min());

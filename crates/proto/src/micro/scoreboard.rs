@@ -1,32 +1,33 @@
-//! The ledger of what has been sent and not settled yet, by sequence number. `retransmit` keeps it; the
-//! acknowledgements read from it when a segment is overdue. A shared value, so that neither knows the other.
+//! The scoreboard of sent segments that are not settled, by sequence number. `retransmit` writes it; the
+//! acknowledgements read from it when a segment's timeout expires. A shared value, so that neither depends on
+//! the other.
 
 use std::collections::VecDeque;
 
 use haul_base::Time;
 
-/// Places that an empty ledger keeps: a wide window is rarely needed, and many are at rest.
+/// Capacity that an empty scoreboard keeps: a wide window is rarely needed, and many connections are idle.
 pub(crate) const KEPT_PLACES: usize = 1_024;
 
-/// Where a segment stands.
+/// State of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SegmentState {
-    /// On its way, or lost without our knowing.
+    /// In flight, or lost without this end knowing.
     Waiting,
-    /// Taken for lost; leaves again at the next opportunity.
+    /// Declared lost; to be retransmitted.
     Lost,
-    /// Arrived, given up or forgotten.
+    /// Arrived, given up or dropped.
     Done,
 }
 
 /// One segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
-    /// Packet number of its newest transmission.
+    /// Packet number of the newest transmission.
     pub(crate) pn: u64,
-    /// When that was.
+    /// Time of the newest transmission.
     pub(crate) sent: Time,
-    /// How often it was sent.
+    /// Number of transmissions.
     pub(crate) tries: u16,
     pub(crate) state: SegmentState,
 }
@@ -42,7 +43,7 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Whether half of the room for what is not done is used: then it is time to hear what has arrived.
+    /// Whether half of the window is in use, so that an acknowledgement is needed soon.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
     }
@@ -51,27 +52,27 @@ impl Scoreboard {
         self.crowded = crowded;
     }
 
-    /// Segments that are taken for lost and have not left again.
+    /// Segments that are declared lost and not yet retransmitted.
     pub(crate) fn lost(&self) -> usize {
         self.lost
     }
 
-    /// The lowest sequence number that is not done.
+    /// Lowest sequence number that is not done.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The sequence number that the next new segment will have.
+    /// Sequence number of the next new segment.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.slots.len() as u64
     }
 
-    /// Segments that are not done.
+    /// Number of segments that are not done.
     pub(crate) fn open(&self) -> usize {
         self.open
     }
 
-    /// Sequence numbers between the oldest segment that is not done and the next new one.
+    /// Number of sequence numbers from the oldest segment that is not done to the next new one.
     pub(crate) fn span(&self) -> u64 {
         self.slots.len() as u64
     }
@@ -84,14 +85,15 @@ impl Scoreboard {
         self.slots.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
     }
 
-    /// From `sequence` on, the end of the segments that are done or left in packets before `pn`.
+    /// Returns the end of the range from `sequence` on of segments that are done or were sent in packets
+    /// before `pn`.
     pub(crate) fn end_of_earlier(&self, sequence: u64, pn: u64) -> u64 {
         let is_earlier = |slot: &Slot| slot.state == SegmentState::Done || slot.pn < pn;
         (sequence..self.next()).find(|&at| !self.get(at).is_some_and(is_earlier)).unwrap_or(self.next())
     }
 
-    /// A new segment leaves. Numbers are given in order; after a gap (another micro-protocol begins anew) the ledger
-    /// follows, which is possible only while it is empty.
+    /// Records a new segment. Numbers are assigned in order. After a gap (another micro-protocol renumbers)
+    /// the scoreboard follows, which is possible only while it is empty.
     pub(crate) fn begin(&mut self, sequence: u64, pn: u64, now: Time) -> bool {
         if self.slots.is_empty() {
             self.base = sequence;
@@ -104,7 +106,7 @@ impl Scoreboard {
         true
     }
 
-    /// A segment leaves again.
+    /// Records a retransmission.
     pub(crate) fn repeat(&mut self, sequence: u64, pn: u64, now: Time) {
         if let Some(slot) = self.get_mut(sequence)
             && slot.state != SegmentState::Done
@@ -115,7 +117,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes a segment for lost; whether it was thought to be on its way.
+    /// Declares a segment lost; returns whether it was in flight before.
     pub(crate) fn lose(&mut self, sequence: u64) -> bool {
         match self.get_mut(sequence) {
             Some(slot) if slot.state == SegmentState::Waiting => {
@@ -127,7 +129,7 @@ impl Scoreboard {
         }
     }
 
-    /// A segment is done; gives what it was before if that is news.
+    /// Marks a segment as done; returns its previous state if it was not.
     pub(crate) fn finish(&mut self, sequence: u64) -> Option<Slot> {
         let slot = self.get_mut(sequence).filter(|slot| slot.state != SegmentState::Done)?;
         let before = *slot;
@@ -144,7 +146,7 @@ impl Scoreboard {
         Some(before)
     }
 
-    /// Gives back the places that an empty ledger keeps.
+    /// Frees the capacity that an empty scoreboard keeps.
     pub(crate) fn release_idle(&mut self) {
         self.slots.shrink_to_fit();
     }

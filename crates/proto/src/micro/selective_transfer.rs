@@ -1,6 +1,6 @@
-//! `selective_transfer`: suppresses a reading that differs too little from the last one that was sent (wu-h-ctp section
-//! 4, "Sensor"). A reading is a message of numbers, one behind the other; messages of another length are sent as they
-//! are, and are compared with nothing.
+//! `selective_transfer`: suppresses a reading that differs too little from the last one sent (wu-h-ctp
+//! section 4, "Sensor"). A reading is a message of consecutive numbers. Messages of another length are sent
+//! unchanged, and compared with nothing.
 
 use std::any::Any;
 
@@ -12,7 +12,7 @@ use haul_stack::{
     ProtocolStats, Registration, Resolution, Submission, Verdict, choice, configuration,
 };
 
-/// What a number looks like.
+/// Type of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Unsigned(u8),
@@ -46,7 +46,7 @@ impl Shape {
         }
     }
 
-    /// The number; those of 64 bits lose what a float cannot hold, which equality of bytes makes up for.
+    /// Returns the number. 64-bit integers lose precision, so equal numbers are also compared as bytes.
     fn read(self, bytes: &[u8], order: ByteOrder) -> f64 {
         let mut word = [0; 8];
         word[8 - bytes.len()..].copy_from_slice(bytes);
@@ -71,18 +71,18 @@ choice! {
     pub enum ByteOrder { Big = "big", Little = "little" }
 }
 
-/// How much a number may differ from the last one sent without being worth a packet.
+/// How much a number may differ from the last one sent without being sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Criterion {
-    /// By this much.
+    /// Difference.
     Absolute(f64),
-    /// By this part of the last one sent.
+    /// Fraction of the last value sent.
     Relative(f64),
 }
 
 impl Criterion {
     fn is_near(self, last: f64, new: f64) -> bool {
-        // Comparisons with what is no number fail: such a change is always worth a packet.
+        // Comparisons with NaN fail, so such a change is always sent.
         match self {
             Self::Absolute(threshold) => (new - last).abs() <= threshold,
             Self::Relative(threshold) => (new - last).abs() <= threshold * last.abs(),
@@ -107,7 +107,7 @@ fn list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// The words for each of `count` fields, from a list that has as many or one for all.
+/// Returns the words for each of `count` fields, from a list with one for each or one for all.
 fn each<'t>(text: &'t str, what: &str, count: usize) -> Result<Vec<&'t str>, String> {
     let words: Vec<_> = list(text).collect();
     match words.len() {
@@ -143,7 +143,7 @@ impl Rule {
         self.fields.iter().map(|field| field.shape.len()).sum()
     }
 
-    /// Whether `data` is a reading. Without fields every message is.
+    /// Whether `data` is a reading. Without fields every message is one.
     fn applies(&self, data: &[u8]) -> bool {
         self.fields.is_empty() || data.len() == self.len()
     }
@@ -163,7 +163,7 @@ impl Rule {
     }
 }
 
-/// The last reading that was sent.
+/// Last reading sent.
 #[derive(Debug)]
 struct Last {
     message: u64,
@@ -209,7 +209,7 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-/// A receiver that asks after silence must not be kept waiting for readings that are left out on purpose.
+/// A receiver that requests what is missing after a silence must not wait for suppressed readings.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let apart = parameters.read::<SelectiveTransferConfig>().max_silence;
     match peers.get::<NegativeAckConfig>() {
@@ -258,7 +258,8 @@ impl MicroProtocol for SelectiveTransfer {
         }
     }
 
-    /// The other side does not have what later readings would be compared with: the next one is sent.
+    /// A reading was given up: the peer does not have what later ones are compared with, so the next one is
+    /// sent.
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         let settled = MESSAGE_SETTLED.of(event, argument).filter(|settled| !settled.arrived);
         let is_last = |last: &mut Last| settled.is_some_and(|settled| settled.message == last.message);
@@ -293,7 +294,7 @@ mod tests {
         Recipe::new("test").with("fixed_size").with(Part::new("selective_transfer", parameters))
     }
 
-    /// Which of the readings, one a second, arrive.
+    /// Numbers of the readings, one per second, that arrive.
     fn sent(parameters: &[(&str, &str)], readings: &[Vec<u8>]) -> Vec<u64> {
         let mut pair = Pair::new(&recipe(parameters));
         for (second, reading) in (0..).zip(readings) {

@@ -1,5 +1,5 @@
-//! `sequenced_segment`: every new segment gets the next number of its direction; a repeated one keeps its number. What
-//! has come before goes no further than to those that count and acknowledge.
+//! `sequenced_segment`: gives every new segment the next sequence number of its direction; a retransmitted
+//! one keeps its number. Duplicates reach only the handlers that count and acknowledge.
 
 use haul_stack::{
     Attribute, Batch, BatchEvent, Context, Declaration, MicroProtocol, Order, Parameters, PeerProtocols,
@@ -13,14 +13,14 @@ use super::scoreboard::Scoreboard;
 use super::stats::SequencedSegmentStats;
 use super::window::{Seen, Window};
 
-/// Where duplicates are dropped: behind those who acknowledge them once more.
+/// Where duplicates are dropped: after they have been acknowledged again.
 const SUPPRESS: Order = Order(Order::EARLY.0 + 50);
 
-/// The lowest sequence number that has not come: what a sender repeats before all others.
+/// Lowest missing sequence number, which a sender retransmits before all others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstMissing(pub(super) u64);
 
-/// Whether what is lost is sent again in this stack: then nothing may be dropped once it has been acknowledged.
+/// Whether the stack retransmits lost segments. Then nothing may be dropped once it has been acknowledged.
 pub(super) fn is_reliable(resolution: &Resolution<'_>) -> bool {
     resolution.has("retransmit")
 }
@@ -70,7 +70,7 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-/// What is repeated must not count as given up. Bitmaps of an object tell duplicates by themselves.
+/// Retransmitted segments must not count as given up. The bitmaps of an object detect duplicates themselves.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let repeats = peers.get::<RetransmitConfig>().filter(|_| !peers.has("bitmap_ack"));
     let SequencedSegmentConfig { window } = parameters.read();
@@ -88,8 +88,8 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
 }
 
 impl SequencedSegment {
-    /// With repetition, the window covers whatever a sender may have outstanding: the ends change parameters one after
-    /// the other, and what one of them sends by the wider ones must not look given up to the other.
+    /// With retransmission, widens the window to whatever a sender may have outstanding: the ends change
+    /// parameters one after the other, and segments sent under the wider ones must not look given up.
     fn cover(&mut self) {
         if self.reliable {
             self.window.widen_to(SPAN);
@@ -141,13 +141,13 @@ impl MicroProtocol for SequencedSegment {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::EARLY);
         self.reliable = is_reliable(resolution);
         self.cover();
-        // Whoever acknowledges with bitmaps drops the duplicates of an object itself.
+        // `bitmap_ack` drops the duplicates of an object itself.
         if !(resolution.has("bitmap_ack") && resolution.has("object")) {
             resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, SUPPRESS);
         }
     }
 
-    /// Numbers begin anew on both sides, so what others know of older ones is void.
+    /// Restarts numbering on both ends, so all records of older numbers are void.
     fn on_start(&mut self, context: &mut Context<'_>) {
         *context.shared(self.first_missing.expect("declared")) = FirstMissing::default();
         *context.shared(self.arrived.expect("declared")) = Arrived::default();
@@ -237,7 +237,7 @@ mod tests {
         for n in 0..1_000u32 {
             pair.a.send(T0, &n.to_be_bytes(), SendOptions::default()).unwrap();
         }
-        // The word of the change is lost, and so is the first message.
+        // The confirmation of the change is lost, and so is the first message.
         pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet < 2), ..Path::default() });
         pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
         assert_eq!(pair.received_by_b().len(), 1_000);

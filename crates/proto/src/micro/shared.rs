@@ -1,4 +1,4 @@
-//! Values that several micro-protocols of one stack use. Each has one that writes it.
+//! Values shared by several micro-protocols of one stack. Each value has one writer.
 
 use std::collections::VecDeque;
 
@@ -10,16 +10,16 @@ use haul_stack::Stack;
 use crate::control::{Boundary, RateState};
 use crate::diagnosis::{DiagnosedWindow, Told};
 
-/// What is on its way. Written by `retransmit`.
+/// Data in flight. Written by `retransmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWindow {
-    /// UDP payload bytes sent and neither acknowledged nor taken for lost.
+    /// UDP payload bytes sent, neither acknowledged nor declared lost.
     pub bytes: u64,
-    /// Segments numbered so far: the next new one gets this number.
+    /// Number of segments so far: the sequence number of the next new one.
     pub sent: u64,
-    /// New segments that may be sent now before older ones are acknowledged.
+    /// New segments that may be sent now, before older ones are acknowledged.
     pub room: u64,
-    /// Whether something that was sent is not known to have arrived.
+    /// Whether any sent segment is not known to have arrived.
     pub outstanding: bool,
 }
 
@@ -29,24 +29,25 @@ impl Default for SendWindow {
     }
 }
 
-/// The report interval in force: how long the other side may wait before it reports. Written by `bitmap_ack`.
+/// Report interval in force: the maximum time before the peer reports. Written by `bitmap_ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportDelay(pub Span);
 
-/// What the control law says of the report interval. Written by `rate_control`.
+/// The control law's requirements on the report interval. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LawInterval {
-    /// The one that it wants, if it wants one: asked for by `bitmap_ack` with `when = "law"`.
+    /// Interval that the law requests, if any; used by `bitmap_ack` with `when = "law"`.
     pub(crate) wanted: Option<Span>,
-    /// Whether reports may be further apart than a round trip.
+    /// Whether reports may be more than a round trip apart.
     pub(crate) may_be_rare: bool,
 }
 
-/// Number of the chunk of the object that is being sent for the first time. Written by `object`.
+/// Number of the chunk of the object that is sent for the first time. Written by `object`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkNow(pub u64);
 
-/// What the rate controller is doing; the rate is no higher than the receiver assigns. Written by `rate_control`.
+/// State of the rate controller; the rate is at most the one that the receiver assigns. Written by
+/// `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateNow(pub RateState);
 
@@ -56,45 +57,46 @@ impl Default for RateNow {
     }
 }
 
-/// The control law in force: that of the recipe, of one of its rules, or the one that was chosen since. Written by
+/// The control law in force: that of the recipe, of one of its rules, or one chosen since. Written by
 /// `rate_control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LawNow {
     /// Name of the law in the registry.
     pub name: &'static str,
-    /// The rate that it may not exceed.
+    /// Maximum rate.
     pub ceiling: Option<Rate>,
 }
 
-/// What the receiving host is known to do. Written by `rate_control`.
+/// Measurements of the receiving host. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerHost {
-    /// Its load as it was told last, totals since the session began. `None` if it never was.
+    /// Last reported load, as totals since the session started. `None` before the first report.
     pub sample: Option<HostSample>,
-    /// The rate at which data packets came to its kernel, UDP payload, over about one round trip.
+    /// Rate at which data packets arrived at its kernel, UDP payload, over about one round trip.
     pub arrival_rate: Option<Rate>,
-    /// The rate at which they were read.
+    /// Rate at which the packets were read.
     pub drain_rate: Option<Rate>,
-    /// How long the packet that came last waited to be read.
+    /// How long the last packet waited to be read.
     pub read_delay: Option<Span>,
-    /// How long a packet waited at the longest.
+    /// Maximum time that a packet waited.
     pub longest_read_delay: Option<Span>,
-    /// Time in which packets waited for [`PeerHost::LATE`] or longer to be read.
+    /// Time during which packets waited for [`PeerHost::LATE`] or longer.
     pub read_late: Span,
 }
 
 impl PeerHost {
-    /// A packet is read late after this time. Our choice: schedulers give each of a few programs its turn sooner.
+    /// Wait after which a packet counts as read late. Our choice: schedulers give each of a few programs its
+    /// turn sooner.
     pub const LATE: Span = Span::from_millis(10);
 
-    /// Time for which packets waited for the program that reads them: it had no processor, or was behind.
+    /// Time for which packets waited for the receiving program, because it had no processor or was behind.
     pub fn waited(&self) -> Span {
         self.read_late.max(self.sample.and_then(|sample| sample.run_delay).unwrap_or(Span::ZERO))
     }
 }
 
-/// The newest diagnosed transmission windows that the stack's runner has not taken yet. `rate_control` records them
-/// once the runner has asked for one.
+/// The newest diagnosed transmission windows that the driver has not yet taken. Recorded by `rate_control`
+/// once the driver has requested one.
 #[derive(Clone, Debug, Default)]
 pub struct DiagnosedWindows {
     are_wanted: bool,
@@ -102,7 +104,7 @@ pub struct DiagnosedWindows {
 }
 
 impl DiagnosedWindows {
-    /// Windows kept if the runner does not take them.
+    /// Maximum number of windows kept for the driver.
     const MOST: usize = 8;
 
     pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: Told) {
@@ -120,12 +122,12 @@ impl DiagnosedWindows {
         self.list.push_back(window);
     }
 
-    /// Whether somebody takes them.
+    /// Whether windows are requested.
     pub(crate) fn are_wanted(&self) -> bool {
         self.are_wanted
     }
 
-    /// The oldest window that the stack of a sender has diagnosed and nobody has taken, from when this is first asked:
+    /// Takes the oldest diagnosed window of a sender's stack. Windows are recorded from the first call on;
     /// the newest 8 are kept.
     pub fn take_of(stack: &mut Stack) -> Option<DiagnosedWindow> {
         let windows = stack.shared_mut::<Self>()?;
@@ -133,7 +135,7 @@ impl DiagnosedWindows {
         windows.list.pop_front()
     }
 
-    /// All of these.
+    /// Takes all of them.
     pub fn all_of(stack: &mut Stack) -> Vec<DiagnosedWindow> {
         std::iter::from_fn(|| Self::take_of(stack)).collect()
     }
@@ -142,34 +144,34 @@ impl DiagnosedWindows {
 /// What the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
-    /// The rate of the controller.
+    /// The controller's rate.
     Pacer,
-    /// The ceiling that was asked for, which the controller has reached.
+    /// The user's ceiling, which the controller has reached.
     Ceiling,
     /// The rate that the receiver assigns, which is less than the controller's.
     Quota,
-    /// The window of the controller: what is in flight must arrive first.
+    /// The controller's window: data in flight must be acknowledged first.
     Window,
-    /// The receiver's flow control: its storage is behind.
+    /// The receiver's flow control: its storage is slower.
     Receiver,
-    /// The source: reading is behind.
+    /// The source: reading is slower.
     Source,
-    /// The source, which is at work: this processor is behind. Counts as busy.
+    /// The source, which is working: this processor is too slow. Counts as busy.
     Work,
-    /// The pacer, which is so far behind that its rate is lost: this processor is behind. Counts as busy.
+    /// The pacer, which is too far behind to keep its rate: this processor is too slow. Counts as busy.
     Late,
-    /// Everything is sent; the last acknowledgements are on their way.
+    /// The last acknowledgements; everything is sent.
     Acknowledgement,
-    /// All that the receiver wants so far is sent; what else it wants, it has not said yet.
+    /// Further requests of the receiver; everything requested so far is sent.
     Wants,
 }
 
 /// Time spent waiting, by reason, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// For the rate of the controller.
+    /// For the controller's rate.
     pub pacer: Span,
-    /// For the ceiling that was asked for.
+    /// For the user's ceiling.
     pub ceiling: Span,
     /// For the rate that the receiver assigns.
     pub quota: Span,
@@ -181,14 +183,14 @@ pub struct Waiting {
     pub source: Span,
     /// For the last acknowledgements.
     pub acknowledgement: Span,
-    /// For what else the receiver wants.
+    /// For further requests of the receiver.
     pub wants: Span,
-    /// Not waiting: time in which the sender itself was the limit, at work or without a processor.
+    /// Not waiting: the sender itself was the limit, working or without a processor.
     pub busy: Span,
 }
 
 impl Waiting {
-    /// What has been added to an earlier state of this one.
+    /// Returns the increase since an earlier state.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -205,12 +207,12 @@ impl Waiting {
     }
 }
 
-/// A sender that goes on so late has had no processor; timers are less late, and the pacer makes up for as much at
-/// once.
+/// Delay after which a sender must have been without a processor. Timers are less late, and the pacer makes
+/// up for as much at once.
 const PROMPT: Span = Span::from_millis(1);
 
-/// Where a sender's time goes while it cannot send: the evidence behind "Limited by". Attributes each stretch of time
-/// to the reason that was in force at its start; written by micro-protocols that stop or start sending.
+/// Accounts for the time while a sender cannot send: the basis of "Limited by". Each period counts for the
+/// reason in force at its start. Written by micro-protocols that stop or start sending.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     waiting: Waiting,
@@ -220,22 +222,23 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Counts from `now` on.
+    /// Starts counting at `now`.
     pub fn start(&mut self, now: Time) {
         self.since = now;
     }
 
-    /// From `now` on, sending waits for this.
+    /// Records that sending waits for `reason` from `now` on.
     pub fn wait(&mut self, now: Time, reason: WaitingFor) {
         self.turn(now, Some(reason));
     }
 
-    /// At `now`, something was sent.
+    /// Records that something was sent at `now`.
     pub fn busy(&mut self, now: Time) {
         self.turn(now, None);
     }
 
-    /// At `now`, the sender goes on that waited for its rate; the pacer had released its packets at `released`.
+    /// Records that a sender waiting for its rate continues at `now`, whose packets the pacer had released at
+    /// `released`.
     pub fn released(&mut self, now: Time, released: Time) {
         if matches!(self.reason, None | Some(WaitingFor::Late)) {
             self.note_absence(now, released);
@@ -246,8 +249,8 @@ impl Clock {
         }
     }
 
-    /// At `now`, the sender reads what had come to its host at `arrived`. A round trip later nothing was under way any
-    /// more, and the path had nothing to do.
+    /// Records that the sender reads at `now` what arrived at its host at `arrived`. A round trip after that
+    /// nothing was in flight any more, and the path was idle.
     pub fn heard(&mut self, now: Time, arrived: Time, round_trip: Span) {
         if self.reason == Some(WaitingFor::Window) {
             self.note_absence(now, arrived);
@@ -257,7 +260,7 @@ impl Clock {
         }
     }
 
-    /// The longest time since the last call for which the sender could have sent but had no processor.
+    /// Returns and resets the longest time for which the sender could have sent but had no processor.
     pub(crate) fn take_absence(&mut self) -> Span {
         std::mem::take(&mut self.absence)
     }
@@ -266,7 +269,7 @@ impl Clock {
         self.absence = self.absence.max(now.since(self.since.max(ready)));
     }
 
-    /// What was waited for was there at `ready`: since then the processor has been behind.
+    /// The awaited event happened at `ready`: since then the processor has been behind.
     fn late(&mut self, now: Time, ready: Time) {
         let prompt = self.since.max(ready) + PROMPT;
         if prompt < now {
@@ -281,7 +284,7 @@ impl Clock {
         self.reason
     }
 
-    /// The account so far.
+    /// Returns the times so far.
     pub fn waiting(&self) -> Waiting {
         self.waiting
     }
@@ -339,11 +342,12 @@ mod tests {
             let Waiting { pacer, window, source, busy, .. } = clock.waiting();
             (pacer + window + source, busy)
         };
-        // A thread is a little late anyhow; it may wait for the same again.
+        // Threads always wake a little late; the same wait may start again.
         let late = (Span::from_millis(20), Span::from_millis(40));
         assert_eq!(told(WaitingFor::Pacer, &Clock::released), late);
         assert_eq!(told(WaitingFor::Window, &heard), late);
-        // A packet that nobody waits for is no release, and no pause of the pacer ends a wait for the disk.
+        // A packet that is not waited for is no release, and a pause of the pacer does not end a wait for
+        // storage.
         let prompt = (Span::from_millis(60), Span::ZERO);
         assert_eq!(told(WaitingFor::Pacer, &heard), prompt);
         assert_eq!(told(WaitingFor::Window, &Clock::released), prompt);
@@ -364,12 +368,12 @@ mod tests {
             (clock.take_absence(), clock.take_absence())
         };
         let told = |ms| (Span::from_millis(ms), Span::ZERO);
-        // Released 15 ms after it sent, and on its way again at 90 ms; in the middle of its work too.
+        // Released 15 ms after it sent, and sending again at 90 ms; also in the middle of its work.
         let released = |clock: &mut Clock| clock.released(at(90), at(25));
         assert_eq!(after(Some(WaitingFor::Pacer), &released), told(65));
         assert_eq!(after(None, &released), told(65));
         assert_eq!(after(None, &|clock| clock.released(at(90), at(3))), told(80), "not before it sent");
-        // A report that came at 20 ms would have made room in the window.
+        // A report that arrived at 20 ms would have opened the window.
         let heard = |clock: &mut Clock| clock.heard(at(90), at(20), Span::from_millis(40));
         assert_eq!(after(Some(WaitingFor::Window), &heard), told(70));
         // A sender without data is not late.

@@ -1,24 +1,24 @@
-//! Receivers that wait for what will not come.
+//! Detection of receivers that wait for segments that their sender has given up.
 
 use haul_base::{Span, Time};
 
-/// Detects that a sender has given up the segments that this receiver waits for. A sender that repeats until it is
-/// acknowledged has given up only if it is further ahead than its window allows; one that repeats what is reported
-/// missing (`negative_ack`) gives up sooner.
+/// Detects that a sender has given up the segments that this receiver waits for. A sender that retransmits
+/// until acknowledged has done so only if it is further ahead than its window allows; one that retransmits
+/// what is reported missing (`negative_ack`) gives up sooner.
 #[derive(Debug, Default)]
 pub(super) struct StallDetector {
-    /// Whether senders forget what was not missed in time (`negative_ack`).
+    /// Whether senders drop segments that were not reported missing in time (`negative_ack`).
     pub(super) forgetful: bool,
     since: Option<Time>,
     seconds: u32,
 }
 
 impl StallDetector {
-    /// Seconds with refusals and without progress after which a forgetful sender has forgotten: it would have sent what
-    /// is missing again. Seconds in which nothing comes at all do not count.
+    /// Seconds with refusals and without progress after which such a sender has dropped the segments: it
+    /// would have resent them. Seconds in which nothing arrives do not count.
     const LONGEST: u32 = 10;
 
-    /// Something could not be taken in at `now`; whether it is time to give up what is in the way.
+    /// Records at `now` that a segment was refused; returns whether to give up what is missing.
     pub(super) fn is_stalled(&mut self, now: Time) -> bool {
         if self.since.is_none_or(|since| now.since(since) >= Span::from_secs(1)) {
             self.since = Some(now);

@@ -1,4 +1,5 @@
-//! `statistics`: counts what leaves and what comes, and tells the other side from time to time what has come.
+//! `statistics`: counts sent and received packets, and reports to the peer from time to time what has
+//! arrived.
 
 use super::stats::{PacketCount, TrafficStats};
 use haul_base::Span;
@@ -7,10 +8,10 @@ use haul_stack::{
     Registration, Resolution, StackEvent, configuration,
 };
 
-/// Control packets of `statistics`.
+/// Kind of the control packets of `statistics`.
 pub const STATISTICS_KIND: Kind = Kind(13);
 
-/// `data packets u64 | bytes u64`, since the start.
+/// Length of a report: `data packets u64 | bytes u64`, since the start.
 const REPORT_LEN: usize = 16;
 
 impl PacketCount {
@@ -27,7 +28,7 @@ struct Statistics {
     interval: Span,
     sent: PacketCount,
     received: PacketCount,
-    /// What the other side says that it has received.
+    /// Arrivals that the peer reports.
     arrived: PacketCount,
     scheduled: bool,
 }
@@ -104,7 +105,7 @@ impl MicroProtocol for Statistics {
             return batch.reject(i);
         }
         let said = PacketCount { packets: word(body, 0), bytes: word(body, 8) };
-        // An older report came late.
+        // Ignores an older report that arrived late.
         if said.packets > self.arrived.packets {
             self.arrived = said;
             context.emit(StackEvent::User("data packets arrived at the other side", said.packets));

@@ -1,4 +1,4 @@
-//! What the micro-protocols count, a struct each. [`haul_stack::Stack::statistics`] tells them.
+//! Counters of the micro-protocols, a struct each, as returned by [`haul_stack::Stack::statistics`].
 
 use haul_base::{CauseCounts, Rate, Span};
 
@@ -13,178 +13,178 @@ pub struct PacketCount {
     pub bytes: u64,
 }
 
-/// Of `positive_ack` and `cumulative_ack`.
+/// Counters of `positive_ack` and `cumulative_ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckStats {
     /// Acknowledgements sent.
     pub acknowledgements: u64,
-    /// Timeouts of segments sent.
+    /// Timeouts of sent segments.
     pub timeouts: u64,
     /// Smoothed round-trip time.
     pub rtt: Span,
 }
 
-/// Of `bitmap_ack`.
+/// Counters of `bitmap_ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BitmapAckStats {
     /// Feedback packets processed.
     pub reports_received: u64,
-    /// Socket buffers dropped at the receiver, as it last said.
+    /// Socket buffers dropped at the receiver, as last reported.
     pub peer_drops: u32,
-    /// Duplicates at the receiver, as it last said.
+    /// Duplicates at the receiver, as last reported.
     pub peer_duplicates: u32,
-    /// Packets marked "congestion experienced", as the receiver last said.
+    /// Packets marked "congestion experienced" at the receiver, as last reported.
     pub peer_ecn_ce: u32,
-    /// Data packets that have come.
+    /// Data packets received.
     pub packets_received: u64,
-    /// Their UDP payload bytes.
+    /// UDP payload bytes of received data packets.
     pub bytes_received: u64,
-    /// Of the packets, those that had come before.
+    /// Duplicate data packets received.
     pub duplicates: u64,
-    /// Of the packets, those marked "congestion experienced".
+    /// Data packets received with the mark "congestion experienced".
     pub ecn_ce: u64,
     /// Feedback packets sent.
     pub reports_sent: u64,
 }
 
-/// Of `deadline`.
+/// Counters of `deadline`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadlineStats {
-    /// Messages that the sender dropped.
+    /// Messages dropped by the sender.
     pub dropped: u64,
-    /// Messages that came too late.
+    /// Messages that arrived too late.
     pub late: u64,
 }
 
-/// Of `fec`.
+/// Counters of `fec`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FecStats {
     /// Repair packets sent.
     pub repairs_sent: u64,
     /// Packets recovered from repair packets.
     pub recovered: u64,
-    /// Blocks that lost too much.
+    /// Blocks with too many losses.
     pub unrepaired_blocks: u64,
 }
 
-/// Of `fixed_rate`.
+/// Counters of `fixed_rate`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedRateStats {
     /// The rate in force.
     pub rate: Rate,
-    /// How often it has changed.
+    /// Number of changes.
     pub changes: u64,
 }
 
-/// Of `fixed_size`.
+/// Counters of `fixed_size`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedSizeStats {
-    /// Messages of which segments are missing now.
+    /// Messages with missing segments now.
     pub incomplete: u64,
     /// Messages given up.
     pub given_up: u64,
-    /// Segments refused for want of memory.
+    /// Segments refused for lack of memory.
     pub refused: u64,
 }
 
-/// Of `in_order`.
+/// Counters of `in_order`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InOrderStats {
-    /// Messages that wait for earlier ones now.
+    /// Messages waiting for earlier ones now.
     pub waiting: u64,
     /// Messages given up.
     pub given_up: u64,
-    /// Messages dropped because they came after later ones.
+    /// Messages dropped because they arrived after later ones.
     pub late: u64,
 }
 
-/// Of `liveness`.
+/// Counters of `liveness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LivenessStats {
-    /// Time of silences that were told, the present one included.
+    /// Total length of silences of 2 s or longer, including the present one if it was reported.
     pub silent: Span,
 }
 
-/// Of `negative_ack`.
+/// Counters of `negative_ack`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NegativeAckStats {
-    /// Reports of what is missing.
+    /// Reports of missing segments.
     pub reports: u64,
-    /// Answers to them.
+    /// Answers to the reports.
     pub answers: u64,
 }
 
-/// Of `object`.
+/// Counters of `object`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectStats {
     /// Bytes sent at least once.
     pub bytes_sent: u64,
     /// Bytes delivered.
     pub bytes_delivered: u64,
-    /// Packets that came when the sink had no room for them.
+    /// Packets that arrived when the sink had no space for them.
     pub without_room: u64,
-    /// Length of the object once the receiver knows it.
+    /// Length of the object, once the receiver knows it.
     pub length: Option<u64>,
 }
 
-/// Of `path_mtu`.
+/// Counters of `path_mtu`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathMtuStats {
-    /// Datagram size in use, UDP payload bytes.
+    /// Datagram size in use, in UDP payload bytes.
     pub datagram: u16,
     /// Probes sent.
     pub probes: u64,
 }
 
-/// Of `priority`.
+/// Counters of `priority`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PriorityStats {
     /// Messages of the highest priority.
     pub most_urgent: u64,
 }
 
-/// Of `rate_control`.
+/// Counters of `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateControlStats {
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including repeated ones.
     pub sent: PacketCount,
-    /// How often a rule of the recipe has exchanged the law.
+    /// Changes of the law by a rule of the recipe.
     pub switches: u64,
-    /// How often the ceiling of the law has become another.
+    /// Changes of the law's ceiling.
     pub ceiling_changes: u64,
-    /// The highest delivery rate seen over about a round trip, UDP payload.
+    /// Highest delivery rate over about one round trip, UDP payload.
     pub peak_delivery: Rate,
-    /// Packets declared lost, by the diagnosed cause.
+    /// Packets declared lost, by diagnosed cause.
     pub lost_by_cause: CauseCounts,
-    /// Transmission windows with losses, by what their signatures say.
+    /// Transmission windows with losses, by signature.
     pub windows: WindowCounts,
 }
 
-/// Of `rate_feedback`.
+/// Counters of `rate_feedback`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateFeedbackStats {
-    /// Rates asked for.
+    /// Rates requested.
     pub wishes: u64,
     /// Packets sent.
     pub packets: u64,
 }
 
-/// Of `rate_stats`.
+/// Counters of `rate_stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrivalStats {
-    /// Data packets that have come.
+    /// Data packets received.
     pub received: PacketCount,
-    /// Packets sent before the newest that have not come.
+    /// Packets missing below the newest one.
     pub missing: u64,
-    /// The rate of arrival, UDP payload.
+    /// Rate of arrival, UDP payload.
     pub rate: Rate,
-    /// Mean time between packets.
+    /// Mean time between arrivals.
     pub spacing: Span,
-    /// Mean deviation from it.
+    /// Mean deviation of that time.
     pub jitter: Span,
 }
 
-/// Of `receiver_report`.
+/// Counters of `receiver_report`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverReportStats {
     /// Reports processed.
@@ -193,22 +193,22 @@ pub struct ReceiverReportStats {
     pub packets_lost: u64,
     /// UDP payload bytes in flight.
     pub in_flight_bytes: u64,
-    /// Data packets that have come.
+    /// Data packets received.
     pub packets_received: u64,
-    /// Their UDP payload bytes.
+    /// UDP payload bytes of received data packets.
     pub bytes_received: u64,
-    /// Of the packets, those that had come before.
+    /// Duplicate data packets received.
     pub duplicates: u32,
-    /// Of the packets, those marked "congestion experienced".
+    /// Data packets received with the mark "congestion experienced".
     pub ecn_ce: u32,
     /// Reports sent.
     pub reports_sent: u64,
 }
 
-/// Of `retransmit` with `keep = "object"`.
+/// Counters of `retransmit` with `keep = "object"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepObjectStats {
-    /// Packets sent again.
+    /// Packets retransmitted.
     pub resent: u64,
     /// Packets known to have arrived.
     pub acked: u64,
@@ -220,64 +220,64 @@ pub struct KeepObjectStats {
     pub probe_timeouts: u32,
 }
 
-/// Of `retransmit` with `keep = "copies"`.
+/// Counters of `retransmit` with `keep = "copies"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepCopiesStats {
     /// Packets outstanding now.
     pub outstanding: u64,
-    /// Their bytes in flight.
+    /// UDP payload bytes in flight.
     pub in_flight_bytes: u64,
     /// Messages given up.
     pub given_up: u64,
 }
 
-/// Of `seal`.
+/// Counters of `seal`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SealStats {
     /// Packets that did not authenticate.
     pub refused: u64,
 }
 
-/// Of `selective_transfer`.
+/// Counters of `selective_transfer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SelectiveTransferStats {
-    /// Readings that were not sent.
+    /// Suppressed readings.
     pub suppressed: u64,
 }
 
-/// Of `sequenced_segment`.
+/// Counters of `sequenced_segment`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequencedSegmentStats {
     /// Segments numbered.
     pub sent: u64,
-    /// Segments dropped because they had come before.
+    /// Duplicate segments dropped.
     pub duplicates: u64,
-    /// Segments that are not waited for any more.
+    /// Segments given up.
     pub given_up: u64,
 }
 
-/// Of `statistics`.
+/// Counters of `statistics`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficStats {
-    /// What was sent.
+    /// Data packets sent.
     pub sent: PacketCount,
-    /// What has come.
+    /// Data packets received.
     pub received: PacketCount,
-    /// What has come at the other side, as it last said.
+    /// Data packets that arrived at the peer, as last reported.
     pub arrived: PacketCount,
 }
 
-/// Of `transport_driver`.
+/// Counters of `transport_driver`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransportDriverStats {
     /// Packets of other sessions.
     pub foreign: u64,
 }
 
-/// Of `witness`.
+/// Counters of `witness`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WitnessStats {
-    /// Gaps that the kernel of the receiving host has made.
+    /// Gaps caused by the receiving host's kernel.
     pub gaps: u64,
     /// Messages sent about them.
     pub messages_sent: u64,

@@ -1,6 +1,6 @@
-//! `streams`: the messages of a connection are frames of several byte streams and of the application's messages. Both
-//! ends agree on that, and on the limits, with the recipe. Who runs the stack writes and reads the frames (`haulage`;
-//! docs/wire-format.md), so nothing happens here.
+//! `streams`: a connection's messages carry frames of several byte streams and of the application's messages.
+//! Both ends agree on this, and on the limits, through the recipe. The driver writes and reads the frames
+//! (`haulage`; docs/wire-format.md), so this micro-protocol has no handlers.
 
 use haul_base::Bytes;
 use haul_stack::{
@@ -10,26 +10,26 @@ use haul_stack::{
 use super::fixed_size::FixedSizeConfig;
 use super::retransmit::RetransmitConfig;
 
-/// Most memory of one end for the streams that the other opens, whatever recipe that brings: enough to fill a path of
-/// 10 Gbit/s and 200 ms.
+/// Maximum memory of one end for streams opened by the peer, whatever the recipe: enough to fill a path of 10
+/// Gbit/s and 200 ms.
 const MEMORY: Bytes = Bytes(256 << 20);
 
-/// The longest message has at least so many bytes: a frame takes up to 13 before those of its stream.
+/// Minimum of `fixed_size.max_message`, in bytes: a frame's header takes up to 13.
 const SHORTEST: u64 = 64;
 
-/// What each end keeps for the other: a window for each stream, and one for messages.
+/// Limits that each end grants its peer: a window for each stream, and one for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Bytes of one stream, and of all messages together, that wait to be read.
+    /// Maximum unread bytes of one stream, and of all messages together.
     pub window: u64,
-    /// Streams that the other end has opened and that have not ended.
+    /// Maximum number of streams that the peer may have open.
     pub most: u32,
-    /// Bytes of the longest frame.
+    /// Maximum length of a frame, in bytes.
     pub frame: usize,
 }
 
 impl StreamLimits {
-    /// The limits of a recipe that has been checked; `None` if it carries no streams.
+    /// Returns the limits of a checked recipe; `None` if it carries no streams.
     pub fn of(recipe: &Recipe) -> Option<Self> {
         let StreamsConfig { window, most } = recipe.configuration().ok()??;
         let FixedSizeConfig { max_message, .. } = recipe.configuration().ok()??;

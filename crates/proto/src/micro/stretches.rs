@@ -1,15 +1,16 @@
-//! Stretches of sequence numbers in packets: `(gap u16 | length u16) ...`, big-endian, from a number upwards.
+//! Ranges of sequence numbers in packets: `(gap u16 | length u16) ...`, big-endian, upwards from a given
+//! number.
 
 use std::ops::Range;
 
-/// Bytes of a stretch.
+/// Bytes of a range.
 pub(super) const LEN: usize = 4;
-/// Stretches in one packet.
+/// Maximum number of ranges in one packet.
 pub(super) const MOST: usize = 64;
-/// Bytes of so many.
+/// Bytes of that many ranges.
 pub(super) const MOST_BYTES: usize = MOST * LEN;
 
-/// The stretches of a packet, read.
+/// The parsed ranges of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stretches<'b> {
     from: u64,
@@ -17,13 +18,13 @@ pub(super) struct Stretches<'b> {
 }
 
 impl<'b> Stretches<'b> {
-    /// Those above `from`; `None` if these are other bytes.
+    /// Parses ranges above `from`; `None` if the bytes are invalid.
     pub(super) fn read(from: u64, bytes: &'b [u8]) -> Option<Self> {
         let (bytes, rest) = bytes.as_chunks();
         rest.is_empty().then_some(Self { from, bytes })
     }
 
-    /// Each, the lowest first.
+    /// The ranges, lowest first.
     pub(super) fn iter(self) -> impl Iterator<Item = Range<u64>> {
         let mut at = self.from;
         self.bytes.iter().map(move |&[gap, gap_low, len, len_low]| {
@@ -33,24 +34,25 @@ impl<'b> Stretches<'b> {
         })
     }
 
-    /// The end of the last, or where they would begin.
+    /// End of the last range; `from` if there is none.
     pub(super) fn end(self) -> u64 {
         self.iter().last().map_or(self.from, |last| last.end)
     }
 
-    /// Whether there are none.
+    /// Whether there are no ranges.
     pub(super) fn is_empty(self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether there are as many as can be said, so that there may be more.
+    /// Whether the maximum number of ranges is present, so that more may exist.
     pub(super) fn is_full(self) -> bool {
         self.bytes.len() >= MOST
     }
 }
 
-/// Writes stretches above `from`, the lowest first, as many as have room. One that is too long is written as several
-/// that touch, and a gap that is too long as several gaps with nothing between them. Gives the bytes used.
+/// Writes ranges above `from`, lowest first, as many as fit. A range that is too long is written as several
+/// adjacent ones, a gap that is too long as several gaps with empty ranges between them. Returns the number
+/// of bytes used.
 pub(super) fn write(from: u64, stretches: impl Iterator<Item = Range<u64>>, into: &mut [u8]) -> usize {
     let above = stretches.scan(from, |at, stretch| {
         let from = std::mem::replace(at, stretch.end);
@@ -65,7 +67,7 @@ pub(super) fn write(from: u64, stretches: impl Iterator<Item = Range<u64>>, into
     used
 }
 
-/// A stretch above `from` as gaps and lengths that can be said.
+/// Splits a range above `from` into gaps and lengths that fit the format.
 fn pieces(from: u64, stretch: Range<u64>) -> impl Iterator<Item = (u16, u16)> {
     let mut at = from;
     std::iter::from_fn(move || {
@@ -121,7 +123,7 @@ mod tests {
             let named: Vec<u64> = read.iter().flatten().collect();
             let is_whole = named.last() == Some(&(far + 2 * count));
             prop_assert_eq!(named.len() as u64, count.min(MOST as u64) + u64::from(is_whole));
-            // What does not name all says so.
+            // An incomplete list is recognisable as such.
             prop_assert!(is_whole || read.is_full());
         }
 

@@ -10,7 +10,7 @@ use haul_stack::{
 
 use crate::micro::config::{Keep, RateControlConfig, RetransmitConfig};
 
-/// When tests begin: not at zero, which is a special value by accident too often.
+/// Start time of tests. Not zero, which too often is a special value by accident.
 pub(crate) const T0: Time = Time::from_nanos(5_000_000_000);
 
 /// A tag that is a checksum over the packet and its number.
@@ -45,7 +45,7 @@ impl Open for Checksum {
     }
 }
 
-/// A set-up with keys, an identity and a guess of 10 ms.
+/// A set-up with keys, an identity and an initial round-trip time of 10 ms.
 pub(crate) fn setup(initiator: bool) -> Setup {
     Setup {
         initiator,
@@ -56,27 +56,27 @@ pub(crate) fn setup(initiator: bool) -> Setup {
     }
 }
 
-/// The recipe, checked against the project's registry.
+/// Compiles the recipe with the project's registry.
 pub(crate) fn compiled(recipe: &Recipe) -> Arc<CompiledStack> {
     Arc::new(super::registry()).compile(recipe, TAG).unwrap()
 }
 
-/// What a path does to the packets that cross it.
+/// Effects of a path on packets.
 #[derive(Default)]
 pub(crate) struct Path<'p> {
     /// Whether packet `n` of this exchange is lost.
     pub(crate) lose: Option<&'p mut dyn FnMut(usize) -> bool>,
-    /// Every packet comes twice.
+    /// Duplicates every packet.
     pub(crate) duplicate: bool,
-    /// The packets of a batch come in reverse order.
+    /// Delivers the packets of a batch in reverse order.
     pub(crate) reverse: bool,
-    /// Larger datagrams vanish, if it is not 0.
+    /// Drops larger datagrams, if it is not 0.
     pub(crate) mtu: usize,
-    /// Nothing comes from `a`, or from `b`.
+    /// Drops everything from `a`, or from `b`.
     pub(crate) cut: [bool; 2],
 }
 
-/// An object of so many bytes, each of which follows from its place, and whether it ends there or more may come.
+/// Source of an object of this many bytes, each determined by its offset, and whether the object ends there.
 struct Given(u64, bool);
 
 fn byte_at(offset: u64) -> u8 {
@@ -95,14 +95,14 @@ impl ObjectSource for Given {
     fn release(&mut self, _: u64) {}
 }
 
-/// What has come of an object.
+/// Received part of an object.
 #[derive(Debug, Default)]
 pub(crate) struct Came {
     pub(crate) bytes: u64,
     pub(crate) whole: Option<u64>,
 }
 
-/// Takes an object up to a limit.
+/// Sink that accepts an object up to a limit.
 struct Takes(Arc<Mutex<Came>>, u64);
 
 impl ObjectSink for Takes {
@@ -122,7 +122,7 @@ impl ObjectSink for Takes {
     }
 }
 
-/// What an object needs, at `rate`; more may be added.
+/// A minimal recipe for an object, at `rate`; more may be added.
 pub(crate) fn object_recipe(rate: &str) -> Recipe {
     let rate = rate.parse().unwrap();
     Recipe::new("object")
@@ -147,12 +147,12 @@ impl Pair {
         Self { a: make(true), b: make(false) }
     }
 
-    /// Of a recipe that carries an object of `len` bytes from `a`.
+    /// A pair whose recipe carries an object of `len` bytes from `a`.
     pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
         Self::of_object_up_to(recipe, len, u64::MAX)
     }
 
-    /// The same, where the sender's application has no more for now, and has not ended the object.
+    /// As `of_object`, but the sender's application has no more data for now, and has not ended the object.
     pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len, false))), ..Ends::default() };
@@ -160,7 +160,7 @@ impl Pair {
         (pair, came)
     }
 
-    /// The same, with a value that the sender brings: a control law, or a model of loss.
+    /// As `of_object`, with a value provided to the sender: a control law, or a loss model.
     pub(crate) fn of_object_with<T: Send + 'static>(
         recipe: &Recipe,
         len: u64,
@@ -173,7 +173,7 @@ impl Pair {
         (pair, came)
     }
 
-    /// The same, to a receiver that takes no bytes from `limit` on.
+    /// As `of_object`, with a receiver that accepts no bytes from `limit` on.
     pub(crate) fn of_object_up_to(recipe: &Recipe, len: u64, limit: u64) -> (Self, Arc<Mutex<Came>>) {
         let compiled = compiled(recipe);
         let came = Arc::new(Mutex::new(Came::default()));
@@ -184,7 +184,7 @@ impl Pair {
         (Self { a: make(true, gives), b: make(false, takes) }, came)
     }
 
-    /// The same, of datagrams of this size, which the path carries.
+    /// As `of_object`, with datagrams of this size, which the path carries.
     pub(crate) fn of_object_in(recipe: &Recipe, len: u64, datagram: u16) -> (Self, Arc<Mutex<Came>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
@@ -194,7 +194,7 @@ impl Pair {
         (pair, came)
     }
 
-    /// Carries all that both have to say at `now`; returns the number of batches.
+    /// Transfers everything that both ends send at `now`; returns the number of batches.
     pub(crate) fn exchange(&mut self, now: Time, path: &mut Path<'_>) -> usize {
         let (mut batches, mut packets) = (0, 0);
         loop {
@@ -207,7 +207,7 @@ impl Pair {
         }
     }
 
-    /// Runs the timers of both up to `until`, and carries what they say.
+    /// Runs both ends' timers up to `until`, and transfers what they send.
     pub(crate) fn run_until(&mut self, until: Time, path: &mut Path<'_>) {
         loop {
             let next = [self.a.deadline(), self.b.deadline()].into_iter().flatten().map(|d| d.at).min();
@@ -218,13 +218,13 @@ impl Pair {
         }
     }
 
-    /// The messages that `b` has for its user.
+    /// Takes the messages that `b` has received.
     pub(crate) fn received_by_b(&mut self) -> Vec<(u64, Vec<u8>)> {
         std::iter::from_fn(|| self.b.recv()).map(|(id, message)| (id, message.to_vec())).collect()
     }
 }
 
-/// Hands `data` to a stack.
+/// Passes `data` to a stack.
 pub(crate) fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usize) {
     let (path, ecn) = (PathId::default(), Ecn::NotEct);
     stack.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
@@ -253,7 +253,7 @@ fn carry(
         if path.reverse {
             crossing.reverse();
         }
-        // Side by side again where they have the same size, as a kernel does it.
+        // Coalesces packets of equal size again, as a kernel does.
         for run in crossing.chunk_by(|a, b| a.len() == b.len()) {
             receive(to, now, &mut run.concat(), run[0].len());
         }
@@ -261,14 +261,14 @@ fn carry(
     batches
 }
 
-/// What a micro-protocol of the stack counts.
+/// Returns a micro-protocol's counters.
 pub(crate) fn stats<T: Copy + 'static>(stack: &Stack) -> T {
     let mut found = None;
     stack.statistics(|_, stats| found = found.or(stats.of().copied()));
     found.expect("a micro-protocol that counts it")
 }
 
-/// All events that wait.
+/// Takes all pending events.
 pub(crate) fn events(stack: &mut Stack) -> Vec<StackEvent> {
     std::iter::from_fn(|| stack.poll_event()).collect()
 }

@@ -1,4 +1,4 @@
-//! `transport_driver`: which session a packet belongs to, readable without keys.
+//! `transport_driver`: identifies the session of every packet, readable without keys.
 
 use super::attributes::IDENTITY;
 use super::stats::TransportDriverStats;
@@ -7,7 +7,7 @@ use haul_stack::{
     Resolution,
 };
 
-/// Foreign packets are sorted out before anybody spends time on opening them.
+/// Foreign packets are rejected before time is spent on opening them.
 const CHECK: Order = Order(Order::FIRST.0 - 1);
 
 #[derive(Debug)]

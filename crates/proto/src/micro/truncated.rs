@@ -1,6 +1,6 @@
-//! Numbers of which packets carry the lower half.
+//! Numbers of which packets carry only the lower half.
 
-/// The number that `wire` is the lower half of, and that lies nearest to `near`.
+/// Returns the number nearest to `near` whose lower half is `wire`.
 pub(super) fn expand(wire: u32, near: u64) -> u64 {
     let distance = wire.wrapping_sub(near as u32).cast_signed();
     near.checked_add_signed(i64::from(distance)).unwrap_or(u64::from(wire))

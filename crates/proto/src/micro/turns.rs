@@ -1,6 +1,7 @@
 //! Micro-protocols that handle one event twice.
 
-/// Tells apart two bindings of one micro-protocol to one event. Handlers run in order, so the calls alternate.
+/// Distinguishes two bindings of one micro-protocol to one event. Handlers run in order, so the calls
+/// alternate.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     second: bool,

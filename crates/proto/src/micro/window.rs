@@ -1,51 +1,53 @@
-//! Which sequence numbers have come: a sliding window of bits that grows only as far as the gaps in it reach.
+//! Record of received sequence numbers: a sliding window of bits that grows only as far as its gaps reach.
 
 use std::collections::VecDeque;
 
-/// What is known of a sequence number.
+/// State of a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It has not come, and lies in the window.
+    /// Not received, and inside the window.
     New,
-    /// It has come, or lies below the window.
+    /// Received, or below the window.
     Before,
-    /// It lies above the window.
+    /// Above the window.
     Beyond,
 }
 
-/// A sliding window over sequence numbers. Bits, because every packet asks and random loss makes thousands of gaps, in
-/// each of which a [`RangeSet`](haul_base::RangeSet) would have to search.
+/// A sliding window over sequence numbers. A bitmap, because every packet is looked up and random loss makes
+/// thousands of gaps, in each of which a [`RangeSet`](haul_base::RangeSet) would have to search.
 #[derive(Debug)]
 #[expect(
     clippy::box_collection,
     reason = "many thousand receivers have a window, and few have a gap so long"
 )]
 pub(crate) struct Window {
-    /// Everything below has come or was given up. Always a multiple of 64.
+    /// Everything below was received or given up. Always a multiple of 64.
     base: u64,
-    /// The 64 numbers from `base`. As long as nothing older is missing there is no more: many receivers have only this.
+    /// Bits of the 64 numbers from `base`. Without older gaps there is no more: many receivers have only
+    /// this.
     first: u64,
-    /// The words behind it, made by the first gap that reaches so far.
+    /// The following words, allocated by the first gap that reaches this far.
     rest: Option<Box<VecDeque<u64>>>,
-    /// How many words at most.
+    /// Maximum number of words.
     limit: usize,
 }
 
 impl Window {
-    /// A window of `numbers`, rounded up to whole words of 64.
+    /// Creates a window of `numbers`, rounded up to whole words of 64.
     pub(crate) fn new(numbers: u64) -> Self {
         let mut window = Self { base: 0, first: 0, rest: None, limit: 1 };
         window.set_width(numbers);
         window
     }
 
-    /// Another width. What a narrower one leaves out below is given up as soon as something new comes.
+    /// Sets another width. What a narrower window excludes at the low end is given up when the next new
+    /// number arrives.
     pub(crate) fn set_width(&mut self, numbers: u64) {
-        // A word more, because the base moves in whole words.
+        // One word more, because the base moves in whole words.
         self.limit = numbers.div_ceil(64) as usize + 1;
     }
 
-    /// At least this width.
+    /// Sets at least this width.
     pub(crate) fn widen_to(&mut self, numbers: u64) {
         let limit = self.limit;
         self.set_width(numbers);
@@ -59,14 +61,14 @@ impl Window {
         }
     }
 
-    /// Moves up by a word; gives the one that is left behind.
+    /// Moves the window up by one word; returns the word that falls out.
     fn shift(&mut self) -> u64 {
         self.base += 64;
         let next = self.rest.as_mut().and_then(|rest| rest.pop_front());
         std::mem::replace(&mut self.first, next.unwrap_or(0))
     }
 
-    /// What is known of `number`.
+    /// Looks up `number`.
     pub(crate) fn look(&self, number: u64) -> Seen {
         let Some(distance) = number.checked_sub(self.base) else { return Seen::Before };
         let word = distance / 64;
@@ -77,12 +79,12 @@ impl Window {
         }
     }
 
-    /// The lowest number that has neither come nor been given up.
+    /// Lowest number that was neither received nor given up.
     pub(crate) fn first_missing(&self) -> u64 {
         self.base + u64::from(self.first.trailing_ones())
     }
 
-    /// Notes that `number`, which is new, has come.
+    /// Records that `number`, which is new, was received.
     pub(crate) fn insert(&mut self, number: u64) {
         let Some(distance) = number.checked_sub(self.base) else { return };
         let word = (distance / 64) as usize;
@@ -104,7 +106,7 @@ impl Window {
         }
     }
 
-    /// Moves the window up so that `number` lies in it; returns how many missing numbers were given up.
+    /// Moves the window up to include `number`; returns how many missing numbers were given up.
     pub(crate) fn slide_to(&mut self, number: u64) -> u64 {
         let Some(distance) = number.checked_sub(self.base) else { return 0 };
         let Some(words) = (distance / 64 + 1).checked_sub(self.limit as u64) else { return 0 };
@@ -119,7 +121,7 @@ impl Window {
         self.rest.take_if(|rest| rest.is_empty());
     }
 
-    /// Bytes on the heap.
+    /// Bytes of heap memory.
     #[cfg(test)]
     fn heap(&self) -> usize {
         self.rest.as_ref().map_or(0, |rest| size_of_val(&**rest) + rest.capacity() * 8)
@@ -154,7 +156,7 @@ mod tests {
                     let missing = window.slide_to(number);
                     let lost = (before..window.base).filter(|n| !model.contains(n)).count();
                     prop_assert_eq!(missing, lost as u64);
-                    // No more is given up than must be.
+                    // No more than necessary is given up.
                     prop_assert!(window.base + width <= number + 128);
                 }
                 window.insert(number);

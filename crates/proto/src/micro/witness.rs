@@ -1,9 +1,9 @@
-//! `witness`: the receiver tells which packets its kernel has dropped. Each packet comes with the count of buffers that
-//! the socket has dropped before it (`SO_RXQ_OVFL`): where the count has grown, the packets that are missing there died
-//! in this host.
+//! `witness`: the receiver reports which packets its kernel has dropped. Each packet arrives with the number
+//! of buffers that the socket dropped before it (`SO_RXQ_OVFL`): where the count has grown, the missing
+//! packets were lost in this host.
 //!
-//! A message names gaps: the first missing packet u48, packets of the gap u16, how many of them are missing u16, and
-//! how much the count has grown u32. Each gap is in two messages, so that a lost one costs nothing.
+//! A message contains gaps: first missing packet u48, packets of the gap u16, number of missing ones u16, and
+//! increase of the count u32. Each gap is sent in two messages, so that losing one has no effect.
 
 use std::collections::VecDeque;
 
@@ -19,26 +19,27 @@ use super::stats::WitnessStats;
 const WITNESS: Kind = Kind(20);
 /// Bytes of a gap in a message.
 const GAP: usize = 14;
-/// Gaps that wait to be sent. Further ones are joined to the last.
+/// Maximum number of queued gaps. Further ones are merged with the last.
 const MOST: usize = 64;
-/// Gaps with fewer packets between them are one: of a socket that stays full every other packet is dropped. Our choice.
+/// Gaps with fewer packets between them are merged: a socket that stays full drops every other packet. Our
+/// choice.
 const JOINED: u64 = 16;
-/// No more often than reports of the preset `bulk`.
+/// Minimum time between messages: no more often than reports of the preset `bulk`.
 const INTERVAL: Span = Span::from_millis(2);
 const REPEATS: u8 = 2;
 /// Before other handlers take packets out of the batch.
 const COUNT: Order = Order(Order::FIRST.0 - 1);
 
-/// See the module's text.
+/// State of `witness`; see the module documentation.
 #[derive(Debug, Default)]
 struct Witness {
     witnessed: Option<Event<DroppedGap>>,
-    /// The largest number of a data packet that has come, and the count of drops before it.
+    /// Largest number of a received data packet, and the drop count before it.
     newest: Option<(u64, u32)>,
-    /// What is to be told, and how often it was.
+    /// Gaps to report, each with the number of messages that have carried it.
     gaps: VecDeque<(DroppedGap, u8)>,
     told_at: Option<Time>,
-    /// At the sender: the number behind the last gap that was told.
+    /// At the sender: the number after the last reported gap.
     known: u64,
     counts: WitnessStats,
 }
@@ -52,12 +53,13 @@ pub(super) fn registration() -> Registration {
 }
 
 impl Witness {
-    /// Packets `first` to `last` have come together, the socket having dropped `drops` buffers in all before.
+    /// Records that packets `first` to `last` arrived together, after the socket had dropped `drops` buffers
+    /// in total.
     fn on_data(&mut self, first: u64, last: u64, drops: u32) {
         let (newest, before) = self.newest.unwrap_or((last, drops));
         self.newest = Some((newest.max(last), drops));
         let (grown, missing) = (drops.wrapping_sub(before), first.saturating_sub(newest + 1));
-        // A count that falls is another socket's.
+        // A falling count comes from another socket.
         if grown > 0 && grown.cast_signed() > 0 && missing > 0 {
             self.note(DroppedGap { first_pn: newest + 1, packets: missing, missing, drops: grown });
         }
@@ -77,7 +79,7 @@ impl Witness {
         }
     }
 
-    /// When the next message is due.
+    /// Time at which the next message is due.
     fn due(&self, now: Time) -> Option<Time> {
         (!self.gaps.is_empty()).then(|| self.told_at.map_or(now, |told_at| told_at + INTERVAL))
     }
@@ -90,7 +92,7 @@ impl Witness {
         }
     }
 
-    /// Tells of the gaps of a message, of each once; `None` if it is none.
+    /// Raises an event for each new gap of a message; `None` if the message is invalid.
     fn on_message(&mut self, body: &[u8], context: &mut Context<'_>) -> Option<()> {
         let witnessed = self.witnessed.expect("declared before it is used");
         let sent = context.next_pn();
@@ -192,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a packet.
+    /// Fate of a packet.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fate {
         Arrives,
@@ -211,7 +213,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each packet that the kernel has dropped is in a gap, and a gap in which none was is not told.
+        /// Each packet dropped by the kernel is in a gap, and a gap without kernel drops is not reported.
         #[test]
         fn gaps_are_where_the_kernel_has_dropped_packets(fates in fates(), told_at in 0usize..400) {
             let mut witness = Witness::default();
@@ -256,7 +258,7 @@ mod tests {
             witness.on_data(pn, pn, drops);
         }
         assert!(witness.gaps.is_empty(), "{:?}", witness.gaps);
-        // It wraps.
+        // The count wraps.
         witness.on_data(21, 21, u32::MAX);
         witness.on_data(30, 32, 1);
         let gap = DroppedGap { first_pn: 22, packets: 8, missing: 8, drops: 2 };

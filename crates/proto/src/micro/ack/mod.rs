@@ -1,5 +1,6 @@
-//! What `positive_ack` and `cumulative_ack` have in common: the receiver tells below which sequence number all has
-//! come and echoes the sender's clock, the sender measures the round trip by it and times what is outstanding.
+//! Common part of `positive_ack` and `cumulative_ack`: the receiver acknowledges the sequence number below
+//! which everything has arrived and echoes the sender's timestamp; the sender measures the round trip by it
+//! and times outstanding segments.
 
 mod receiving;
 mod sending;
@@ -23,7 +24,7 @@ use super::events::{ABANDONED, ACKNOWLEDGED, RTT_SAMPLE};
 use super::scoreboard::Scoreboard;
 use super::stats::AckStats;
 
-/// Name of the timer of an acknowledgement that waits for more to acknowledge.
+/// Timer of a delayed acknowledgement.
 const DELAYED: u8 = 1;
 
 parameter!(granularity: Span = "500us", "least distance of the timeout to the mean round trip");
@@ -50,18 +51,19 @@ configuration! {
 #[derive(Clone, Copy, Debug)]
 struct Declared {
     sent_at: Attribute<u32>,
-    /// How far the segment is ahead of the oldest that its sender has not done with: what lies below will not come.
+    /// Distance of the segment from its sender's oldest outstanding one: nothing missing below that will
+    /// arrive.
     ahead: Attribute<u16>,
     arrived: SharedValue<Arrived>,
     abandoned: Event<()>,
     sending: Bindings,
 }
 
-/// One of the two micro-protocols.
+/// State of either micro-protocol.
 #[derive(Debug)]
 pub(super) struct Acknowledging {
     kind: Kind,
-    /// Whether the receiver waits for more to acknowledge.
+    /// Whether the receiver delays acknowledgements.
     is_delayed: bool,
     receiving: Receiving,
     sending: Sending,
@@ -71,12 +73,13 @@ pub(super) struct Acknowledging {
 }
 
 impl Acknowledging {
-    /// One that acknowledges at once and says what has come.
+    /// Creates one that acknowledges at once, and reports ranges beyond gaps.
     pub(super) fn at_once(kind: Kind, parameters: &Parameters) -> Self {
         Self::new(kind, false, parameters)
     }
 
-    /// One that acknowledges now and then, and says only below what all has come.
+    /// Creates one that delays acknowledgements, and reports only the number below which everything has
+    /// arrived.
     pub(super) fn now_and_then(kind: Kind, parameters: &Parameters) -> Self {
         Self::new(kind, true, parameters)
     }

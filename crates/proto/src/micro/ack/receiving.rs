@@ -1,4 +1,4 @@
-//! The receiver's half of acknowledgements: what has come, and when to say so.
+//! The receiver's side of acknowledgements: what has arrived, and when to acknowledge it.
 
 use std::ops::Range;
 
@@ -9,19 +9,20 @@ use super::wire::{Abandoned, FIXED, Head, choose};
 use crate::micro::arrived::Arrived;
 use crate::micro::stretches;
 
-/// Numbers that are noted until the next acknowledgement leaves; the stretches of later ones may have to wait.
+/// Maximum number of sequence numbers recorded until the next acknowledgement; the ranges of later ones may
+/// have to wait.
 const MOST_FRESH: usize = 256;
 
-/// When an acknowledgement leaves.
+/// When an acknowledgement is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// As soon as anything has come, naming all that has come.
+    /// As soon as anything has arrived, including ranges beyond gaps.
     AtOnce,
-    /// After so many packets or so long, or at once if something is missing; says only below what all has come.
+    /// After this many packets or this delay, or at once if something is missing; without ranges.
     Every { packets: u32, delay: Span },
 }
 
-/// The newest packet that has come.
+/// The newest packet received.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     pn: u64,
@@ -29,7 +30,7 @@ struct Newest {
     at: Time,
 }
 
-/// See the module's text.
+/// State of the receiver's side.
 #[derive(Debug)]
 pub(super) struct Receiving {
     pub(super) when: When,
@@ -40,7 +41,7 @@ pub(super) struct Receiving {
     chosen: Vec<Range<u64>>,
 }
 
-/// What the receiver reads of a segment.
+/// Attributes that the receiver reads from a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     pub(super) sequence: Attribute<U48>,
@@ -48,7 +49,7 @@ pub(super) struct Attributes {
     pub(super) ahead: Attribute<u16>,
 }
 
-/// What to do after packets have come.
+/// What to do after packets have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Now,
@@ -87,7 +88,7 @@ impl Receiving {
         }
     }
 
-    /// Segments are numbered anew; packets are not.
+    /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self) {
         self.fresh.clear();
     }
@@ -98,7 +99,7 @@ impl Receiving {
         }
     }
 
-    /// The sender has given segments up. An acknowledgement tells it that this is known.
+    /// The sender has given up segments. An acknowledgement confirms it.
     pub(super) fn on_abandoned(
         &mut self,
         pn: u64,
@@ -111,12 +112,12 @@ impl Receiving {
         self.unsaid += 1;
     }
 
-    /// Whether there is something to say.
+    /// Whether there is something to acknowledge.
     pub(super) fn is_due(&self) -> bool {
         self.unsaid > 0
     }
 
-    /// Adds an acknowledgement to the batch, if there is something to say.
+    /// Adds an acknowledgement to the batch, if there is something to acknowledge.
     pub(super) fn write(
         &mut self,
         kind: Kind,

@@ -1,5 +1,5 @@
-//! The sender's half of acknowledgements: round-trip time, what they say in the words of
-//! [`Acknowledgement`], and the timer.
+//! The sender's side of acknowledgements: the round-trip time, conversion to [`Acknowledgement`], and the
+//! timer.
 
 use std::iter::once;
 use std::mem::take;
@@ -15,54 +15,56 @@ use crate::micro::round_trip::without_delay;
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
 use crate::micro::stretches::Stretches;
 
-/// Name of the timer.
+/// The retransmission timer.
 pub(super) const OVERDUE: u8 = 0;
-/// No timeout is longer (RFC 6298 section 2.5 allows such a bound from 60 s).
+/// Maximum timeout (RFC 6298 section 2.5 allows such a bound from 60 s).
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
-/// Timeouts in a row after which the sender no longer repeats which segments it gave up: some 130 times the first
-/// timeout.
+/// Consecutive timeouts after which the sender no longer repeats which segments it gave up: some 130 times
+/// the first timeout.
 const MOST_EXPIRATIONS: u16 = 12;
-/// So many of the oldest segments are timed (a choice: the initial window of RFC 6928). What is silent may only be late, as where
-/// the other end waits for a processor, and then all others would leave again in vain. They are lost once anything sent after them
-/// arrives.
+/// Number of the oldest segments that are timed (a choice: the initial window of RFC 6928). If the peer is
+/// only late, for example because it waits for a processor, timing all would retransmit them needlessly. The
+/// others are lost once anything sent after them arrives.
 const TIMED: usize = 10;
-/// A reordering window is this part of the smallest round trip (RFC 8985 section 6.2).
+/// Divisor: the reordering window is this fraction of the minimum round trip (RFC 8985 section 6.2).
 const REORDERING_SHARE: u64 = 4;
 
-/// When a segment that was not acknowledged counts as overdue.
+/// When a segment that was not acknowledged times out.
 ///
-/// Its first `linear` timeouts are `srtt + max(4 rttvar, granularity)` (RFC 6298 section 2.3) after each transmission,
-/// without backing off, as TCP's linear timeouts for thin streams; later ones double (section 5.5), as often as the
-/// timer has run out since an acknowledgement last came (RFC 9002 section 6.2.1): the path is alive then. There is no
-/// lower bound but the granularity, where section 2.4 has a second: a repetition of a small message costs one
-/// packet, and waiting costs its delay.
+/// Its first `linear` timeouts are `srtt + max(4 rttvar, granularity)` (RFC 6298 section 2.3) after each
+/// transmission, without backing off, as TCP's linear timeouts for thin streams. Later ones double (section
+/// 5.5), but no more often than the timer has expired since the last acknowledgement, which shows that the
+/// path works (RFC 9002 section 6.2.1). The only lower bound is the granularity, where section 2.4 has a
+/// second: retransmitting a small message costs one packet, waiting costs its delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     pub(super) granularity: Span,
     pub(super) linear: u16,
-    /// What the other side may wait before it acknowledges.
+    /// Maximum time that the peer may delay its acknowledgement.
     pub(super) delay: Span,
-    /// Only the oldest segment is timed, because nothing is known of the others (RFC 6298 section 5.4).
+    /// Whether only the oldest segment is timed, because nothing is known of the others (RFC 6298 section
+    /// 5.4).
     pub(super) oldest_only: bool,
 }
 
 impl Policy {
-    /// From one transmission, the `tries`th, to the next.
+    /// Returns the time from one transmission, the `tries`th, to the next.
     pub(super) fn timeout(&self, rtt: &RttEstimator, tries: u16) -> Span {
         let first = rtt.smoothed() + (rtt.variation() * 4).max(self.granularity) + self.delay;
         let doublings = u32::from(tries.saturating_sub(self.linear.max(1))).min(20);
         (first * (1 << doublings)).min(LONGEST_TIMEOUT.max(first))
     }
 
-    /// What a sample counts for. Nothing is learnt from how much later than the timeout an acknowledgement came, as
-    /// what it is for was repeated by then: a host that was stopped once would make the next ten round trips wait for
-    /// it (RFC 6298 takes every sample). A path that has become longer is known after some samples more.
+    /// Returns a sample, limited to the timeout. How much later than the timeout an acknowledgement arrives
+    /// is ignored, because its segment was retransmitted by then: otherwise a host that was suspended once
+    /// would delay the next ten round trips (RFC 6298 takes every sample). A longer path is learnt after a
+    /// few more samples.
     fn counted(&self, rtt: &RttEstimator, sample: Span) -> Span {
         if rtt.is_measured() { sample.min(self.timeout(rtt, 1).saturating_sub(self.delay)) } else { sample }
     }
 }
 
-/// What an acknowledgement is checked against and turned into.
+/// Handles for checking and reporting acknowledgements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
     pub(super) scoreboard: SharedValue<Scoreboard>,
@@ -70,22 +72,23 @@ pub(super) struct Bindings {
     pub(super) sampled: Event<RttSample>,
 }
 
-/// See the module's text.
+/// State of the sender's side.
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) policy: Policy,
     rtt: RttEstimator,
-    /// The sequence number after the highest that has left.
+    /// The sequence number after the highest sent.
     next: u64,
     /// Packet number of the newest acknowledgement.
     newest: Option<u64>,
     acknowledgement: Acknowledgement,
     missing: Missing,
-    /// When the timer runs out, not later than the first segment is overdue; and the first timeout at that time.
+    /// When the timer expires, not later than the first segment's timeout; and the first timeout at the time
+    /// of setting it.
     armed: Option<(Time, Span)>,
-    /// How often the timer has run out since an acknowledgement last came.
+    /// Number of timeouts since the last acknowledgement.
     expirations: u16,
-    /// The other side is to be told what was given up.
+    /// Whether the peer must be told what was given up.
     pub(super) tells_abandoned: bool,
     pub(super) timeouts: u64,
 }
@@ -110,7 +113,7 @@ impl Sending {
         self.rtt = RttEstimator::new(context.path().rtt);
     }
 
-    /// The path's state has a better guess of the round trip than at the start.
+    /// The path's state has a better estimate of the round trip than at the start.
     pub(super) fn guess_again(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         if self.rtt.is_measured() {
             return;
@@ -121,7 +124,7 @@ impl Sending {
         }
     }
 
-    /// Segments are numbered anew; packets are not.
+    /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self) {
         (self.next, self.acknowledgement.below, self.expirations) = (0, 0, 0);
     }
@@ -130,7 +133,7 @@ impl Sending {
         &self.rtt
     }
 
-    /// Segments have left.
+    /// Records that segments were sent.
     pub(super) fn sent(&mut self, batch: &Batch<'_>, sequence: Attribute<U48>, context: &mut Context<'_>) {
         for i in batch.live().filter(|&i| !batch.is_resent(i)) {
             self.next = self.next.max(batch.get(i, sequence) + 1);
@@ -152,8 +155,8 @@ impl Sending {
         context.cancel_timer(OVERDUE);
     }
 
-    /// Whether nothing is outstanding, and segments were given up of which the other side is not known to know. The
-    /// next segment says so; as long as none leaves, this has to be said by itself, though not for ever.
+    /// Whether nothing is outstanding, and segments were given up without the peer having confirmed it. The
+    /// next segment reports it; while none is sent, a separate packet must, for a limited time.
     fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let scoreboard = context.shared(bindings.scoreboard);
         let is_unknown =
@@ -161,9 +164,9 @@ impl Sending {
         scoreboard.open() == 0 && is_unknown
     }
 
-    /// The timer has run out.
+    /// Handles the expired timer.
     pub(super) fn on_timer(&mut self, bindings: Bindings, context: &mut Context<'_>) {
-        // What is not answered is said again, later each time, as segments are.
+        // Unanswered reports are repeated with increasing intervals, like segments.
         let is_unanswered = self.has_abandoned(bindings, context);
         self.expirations = self.expirations.saturating_add(u16::from(is_unanswered));
         self.check(bindings, context);
@@ -173,7 +176,7 @@ impl Sending {
         }
     }
 
-    /// Adds what was given up to the batch, if that is to be told.
+    /// Adds the report of given-up segments to the batch, if it is due.
     pub(super) fn write(
         &mut self,
         kind: Kind,
@@ -190,7 +193,7 @@ impl Sending {
         Abandoned { sent_at, oldest }.write(batch.payload_mut(i));
     }
 
-    /// Raises the timeout of what is overdue, and waits for the next.
+    /// Raises the timeout of overdue segments, and sets the timer for the next.
     fn check(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         let next = self.find_overdue(bindings, context);
         if !self.missing.sequence_numbers.is_empty() {
@@ -201,17 +204,18 @@ impl Sending {
         if !self.waits(bindings, context) {
             return self.disarm(context);
         }
-        // What waits to leave again may be given up, or turn out to have come: others are timed then.
+        // Segments that wait to be retransmitted may be given up, or turn out to have arrived: others are
+        // timed then.
         let again = context.now() + self.policy.timeout(&self.rtt, self.expirations.saturating_add(1));
         self.arm(next.unwrap_or(again), self.policy.timeout(&self.rtt, 1), context);
     }
 
-    /// Whether an acknowledgement is awaited.
+    /// Whether an acknowledgement is expected.
     fn waits(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         context.shared(bindings.scoreboard).open() > 0 || self.has_abandoned(bindings, context)
     }
 
-    /// Finds what is overdue; gives when the next will be.
+    /// Finds overdue segments; returns when the next one times out.
     fn find_overdue(&mut self, bindings: Bindings, context: &mut Context<'_>) -> Option<Time> {
         let now = context.now();
         let scoreboard = context.shared(bindings.scoreboard);
@@ -231,7 +235,7 @@ impl Sending {
         next
     }
 
-    /// Takes an acknowledgement; whether it is possible.
+    /// Processes an acknowledgement; returns whether it is valid.
     pub(super) fn acknowledge(
         &mut self,
         pn: u64,
@@ -263,7 +267,8 @@ impl Sending {
 
     fn measure(&mut self, head: &Head, bindings: Bindings, context: &mut Context<'_>) {
         let elapsed = context.now().as_wrapped_micros().wrapping_sub(head.echo);
-        // Half of the clock's range is 35 minutes: what seems older comes from a clock that is not ours.
+        // Half of the clock's range is 35 minutes: anything that seems older was not stamped by this end's
+        // clock.
         if elapsed > u32::MAX / 2 {
             return;
         }
@@ -288,7 +293,8 @@ impl Sending {
         self.acknowledgement.words.clear();
         let is_complete = !stretches.is_full();
         if head.below < scoreboard.next() {
-            // Something newer than this number's segment has come, or the boundary makes no claim about it.
+            // Something newer than this number's segment has arrived, or the loss boundary does not apply to
+            // it.
             self.acknowledgement.words.push(Statement { first: head.below, received: 0, known: 1 });
             let highest = stretches.end().max(base);
             let names_all = is_complete && !self.policy.oldest_only;
@@ -300,8 +306,8 @@ impl Sending {
     }
 }
 
-/// Adds statements about what lies from `start` to the last of `stretches`, which may be empty. What lies between two of
-/// them is known to be missing if they `are_complete`.
+/// Adds statements about the range from `start` to the end of the last of `stretches`, which may be empty.
+/// What lies between two of them is known to be missing if they `are_complete`.
 fn state(
     start: u64,
     stretches: impl Iterator<Item = Range<u64>>,
@@ -329,7 +335,7 @@ fn state(
     }
 }
 
-/// The bits `from..to` of a word that begins with `first`; none if the range is empty.
+/// Mask of the bits `from..to` of a word that starts with `first`; zero if the range is empty.
 fn mask(first: u64, from: u64, to: u64) -> u64 {
     if from >= to {
         return 0;

@@ -1,8 +1,8 @@
-//! The body of an acknowledgement: `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`,
-//! all big-endian. What follows `below` are stretches of sequence numbers that have come beyond it.
+//! Body of an acknowledgement: `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16)
+//! ...`, all big-endian. `below` is followed by ranges of sequence numbers that have arrived above it.
 //!
-//! The body of what a sender says when it has given segments up, and nothing leaves that would say so: ` sent_at u32 |
-//! oldest u48 ` , as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
+//! A sender that has given up segments, and has no segment to send that would report it, sends ` sent_at u32
+//! | oldest u48 `, as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.
 
 use std::ops::Range;
 
@@ -12,19 +12,19 @@ use haul_stack::{AttributeType, U48};
 use crate::micro::arrived::Arrived;
 use crate::micro::stretches::Stretches;
 
-/// Bytes in front of the stretches.
+/// Bytes before the ranges.
 pub(super) const FIXED: usize = 20;
 
-/// What an acknowledgement says besides its stretches.
+/// Fixed part of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// `sent_at` of the newest packet that has come, wrapped microseconds of its sender's clock.
+    /// `sent_at` of the newest packet received, in wrapped microseconds of its sender's clock.
     pub(super) echo: u32,
-    /// How long that packet has waited for this acknowledgement.
+    /// Time between the arrival of that packet and this acknowledgement.
     pub(super) delay: Span,
-    /// Its packet number.
+    /// Packet number of that packet.
     pub(super) newest: u64,
-    /// Everything below this sequence number has come.
+    /// Everything below this sequence number has arrived.
     pub(super) below: u64,
 }
 
@@ -37,7 +37,7 @@ impl Head {
         U48::write(self.below, &mut into[14..20]);
     }
 
-    /// `None` if these are no acknowledgement's bytes.
+    /// Parses an acknowledgement; `None` if the bytes are invalid.
     pub(super) fn read(body: &[u8]) -> Option<(Self, Stretches<'_>)> {
         let (head, stretches) = body.split_at_checked(FIXED)?;
         let word = |at: usize| Some(u32::from_be_bytes(head[at..at + 4].try_into().ok()?));
@@ -51,12 +51,12 @@ impl Head {
     }
 }
 
-/// What a sender says of segments that it has given up.
+/// A sender's report of segments that it has given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Abandoned {
     /// Wrapped microseconds of the sender's clock.
     pub(super) sent_at: u32,
-    /// The sender repeats nothing below this sequence number.
+    /// The sender retransmits nothing below this sequence number.
     pub(super) oldest: u64,
 }
 
@@ -68,7 +68,7 @@ impl Abandoned {
         U48::write(self.oldest, &mut into[4..]);
     }
 
-    /// `None` if these are other bytes.
+    /// Parses a report; `None` if the bytes are invalid.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::LEN] = body.try_into().ok()?;
         let sent_at = u32::from_be_bytes(bytes[..4].try_into().ok()?);
@@ -76,8 +76,8 @@ impl Abandoned {
     }
 }
 
-/// Chooses at most `most` stretches: those with `fresh` (sorted) numbers first, so that every arrival is confirmed at
-/// once; then the newest, so that one acknowledgement makes up for those that were lost.
+/// Chooses at most `most` ranges: those with `fresh` (sorted) numbers first, so that every arrival is
+/// confirmed at once; then the newest, so that one acknowledgement makes up for lost ones.
 pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut Vec<Range<u64>>) {
     into.clear();
     for &number in fresh {

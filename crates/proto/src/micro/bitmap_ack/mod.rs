@@ -1,14 +1,14 @@
-//! `bitmap_ack`: the receiver states what has arrived, as one bitmap per 10,000 segments; the sender takes the
-//! statements, measures the round trip and says which segments count as lost.
+//! `bitmap_ack`: the receiver reports what has arrived, as one bitmap per 10,000 segments; the sender
+//! processes the reports, measures the round trip and determines which segments count as lost.
 //!
-//! *When* the receiver states is a parameter: at intervals, or when the sender asks, at the end of a segment, a chunk
-//! or a round. Counters and the limit of flow control come at intervals in any case. *Over what* is another one: over
-//! UDP, where a lost report costs nothing because the next one says it all again, or over the control channel, which is
-//! TCP: there a lost packet holds up all reports behind it.
+//! *When* the receiver reports arrivals is a parameter: at intervals, or on the sender's request at the end
+//! of a segment, a chunk or a round. Counters and the flow-control limit are sent at intervals in any case.
+//! *Over what* is another: over UDP, where a lost report has no effect because the next one repeats it all,
+//! or over the control channel, which is TCP, where a lost packet delays all reports after it.
 //!
-//! Bitmaps instead of acknowledgements of packets are FOBS's (dickens-system-aware-fobs, section on bitmap
-//! acknowledgements), reports at the end of a round are RBUDP's (he-rbudp, section 2); both send them over TCP. That
-//! the law sets the interval is FOBS's and ASYNCH's (asynch, section 3).
+//! Bitmaps instead of acknowledgements of packets are from FOBS (dickens-system-aware-fobs, section on bitmap
+//! acknowledgements), reports at the end of a round from RBUDP (he-rbudp, section 2); both send them over
+//! TCP. In FOBS and ASYNCH (asynch, section 3) the control law sets the interval.
 
 mod packets;
 pub(crate) mod received;
@@ -37,10 +37,10 @@ use receiver::Receiver;
 pub use report::When;
 use sender::{ROUND_TIMER, Sender};
 
-/// The timer of the next report.
+/// Timer of the next report.
 const REPORT_TIMER: u8 = 0;
 
-/// See the module's text.
+/// State of `bitmap_ack`; see the module documentation.
 #[derive(Debug)]
 struct BitmapAck {
     interval: Span,
@@ -55,7 +55,7 @@ struct BitmapAck {
 }
 
 choice! {
-    /// What reports go over.
+    /// Channel that carries reports.
     pub enum Over {
         /// UDP.
         Udp = "udp",
@@ -64,14 +64,14 @@ choice! {
     }
 }
 
-/// Pauses that the receiver asks for. One that is lost or overtaken by a newer one is no more: it was for then.
+/// Pauses that the receiver requests. One that is lost or overtaken is not repeated, because it is outdated.
 #[derive(Debug)]
 struct Pauses {
     wanted: Event<Pause>,
     asked: Event<Pause>,
-    /// At the receiver: the one to be asked for.
+    /// At the receiver: the pause to request.
     next: Option<Span>,
-    /// At the sender: the number of the newest one's packet or message.
+    /// At the sender: packet or message number of the newest pause.
     newest: Option<u64>,
 }
 
@@ -87,7 +87,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
@@ -113,7 +113,7 @@ fn build(config: &BitmapAckConfig, setup: &mut Setup) -> BitmapAck {
 }
 
 impl BitmapAck {
-    /// Calls for a report now, or sets the timer of the next one.
+    /// Requests sending a report now, or sets the timer of the next one.
     fn schedule(&mut self, context: &mut Context<'_>) {
         let Some(due) = self.receiver.due() else { return };
         if due > context.now() {
@@ -122,13 +122,13 @@ impl BitmapAck {
             context.want_control();
             context.set_timer(REPORT_TIMER, context.now());
         } else {
-            // Written when the channel has room, whenever that is: until then there is nothing to do.
+            // Written when the channel can accept a message; nothing to do until then.
             context.want_channel();
             context.cancel_timer(REPORT_TIMER);
         }
     }
 
-    /// The receiver is to ask for a pause.
+    /// Requests a pause from the peer.
     fn want_pause(&mut self, lasts: Span, context: &mut Context<'_>) {
         if let Some(pauses) = &mut self.pauses {
             pauses.next = Some(lasts);
@@ -139,7 +139,8 @@ impl BitmapAck {
         }
     }
 
-    /// The receiver asks for a pause. `None` if that is impossible; one that has been overtaken is passed by.
+    /// Handles the receiver's request for a pause. `None` if it is invalid; one that was overtaken is
+    /// ignored.
     fn on_pause(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
         let micros = u32::from_be_bytes(body.try_into().ok()?);
         let pauses = self.pauses.as_mut()?;
@@ -151,7 +152,7 @@ impl BitmapAck {
         Some(())
     }
 
-    /// The body of the pause to be asked for, if one is.
+    /// Takes the body of the pause to request, if there is one.
     fn take_pause(&mut self) -> Option<[u8; 4]> {
         let lasts = self.pauses.as_mut()?.next.take()?;
         Some(u32::try_from(lasts.as_micros()).unwrap_or(u32::MAX).to_be_bytes())
@@ -163,7 +164,7 @@ impl BitmapAck {
     }
 }
 
-/// The sender asks for a report as soon as a packet can leave: at once, although nothing else may leave now.
+/// Requests a report as soon as a packet can be sent, even when data may not be sent now.
 fn ask(context: &mut Context<'_>) {
     context.want_control();
     context.set_timer(ROUND_TIMER, context.now());
@@ -236,7 +237,7 @@ impl MicroProtocol for BitmapAck {
         let understood = match kind {
             ROUND => self.receiver.on_round(batch, i, context),
             REPORT_INTERVAL => self.receiver.on_interval(batch.payload(i)),
-            // Then what the receiver says goes over the control channel only.
+            // The receiver then sends over the control channel only.
             _ if self.over == Over::Control => None,
             PAUSE => self.on_pause(batch.payload(i), batch.pn(i), context),
             _ => self.sender.on_report(batch.payload(i), batch.pn(i), context),

@@ -1,4 +1,4 @@
-//! Which packets have arrived: one bitmap per segment of 10,000 packets (FOBS).
+//! Record of arrivals: one bitmap per segment of 10,000 packets (FOBS).
 
 use std::collections::VecDeque;
 
@@ -7,18 +7,18 @@ use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
 
-/// How far ahead of the first incomplete segment packets are taken: 10 million packets, about 14 GB of object
-/// in flight and 1.3 MB of bitmaps.
+/// Maximum number of segments from the first incomplete one: 10 million packets, about 14 GB of object in
+/// flight and 1.3 MB of bitmaps.
 const MAX_SEGMENTS: u64 = 1_024;
 
-/// What became of a sequence number.
+/// Result of inserting a sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Seen for the first time; `gap` if an earlier packet is now known to be missing.
+    /// First arrival; `gap` if an earlier packet is now known to be missing.
     New { gap: bool },
-    /// Seen before.
+    /// Arrived before.
     Duplicate,
-    /// Too far ahead to be kept track of.
+    /// Too far ahead to be recorded.
     TooFar,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Segment {
 impl Segment {
     const EMPTY: Self = Self { bits: [0; WORDS], count: 0, dirty: false };
 
-    /// The bitmap; bits beyond packet 9,999 are zero.
+    /// The bitmap; bits above packet 9,999 are zero.
     pub(crate) fn bits(&self) -> &[u64; WORDS] {
         &self.bits
     }
@@ -41,21 +41,21 @@ impl Segment {
         u64::from(self.count) == PACKETS
     }
 
-    /// First word in which a packet is missing.
+    /// Index of the first word in which a packet is missing.
     pub(crate) fn first_incomplete_word(&self) -> usize {
         self.bits.iter().position(|&w| w != u64::MAX).unwrap_or(WORDS)
     }
 }
 
-/// The bitmaps of all segments from the first incomplete one on. Kept as they travel, so that a report copies words and
-/// knows which segments have changed.
+/// The bitmaps of all segments from the first incomplete one on. Stored in wire format, so that a report
+/// copies words. Tracks which segments have changed.
 #[derive(Debug)]
 pub(crate) struct ReceivedBitmap {
     base: u64,
     segments: VecDeque<Segment>,
-    /// Highest sequence number seen, plus one.
+    /// Highest sequence number received, plus one.
     highest: u64,
-    /// Packets that came while there was no room for them: the sender has to know that they came.
+    /// Packets that arrived without buffer space for them; the sender must know of their arrival.
     pub(crate) without_room: u64,
 }
 
@@ -64,7 +64,7 @@ impl ReceivedBitmap {
         Self { base: 0, segments: VecDeque::new(), highest: 0, without_room: 0 }
     }
 
-    /// Highest sequence number that arrived, plus one; 0 if none did.
+    /// Highest sequence number received, plus one; 0 if there is none.
     pub(crate) fn highest(&self) -> u64 {
         self.highest
     }
@@ -89,7 +89,7 @@ impl ReceivedBitmap {
         segment.is_some_and(|s| s.bits[index / 64] >> (index % 64) & 1 == 1)
     }
 
-    /// Notes the arrival of `seq`.
+    /// Records the arrival of `seq`.
     pub(crate) fn insert(&mut self, seq: u64) -> Arrival {
         let Some(slot) = (seq / PACKETS).checked_sub(self.base) else {
             return Arrival::Duplicate;
@@ -118,8 +118,8 @@ impl ReceivedBitmap {
         Arrival::New { gap }
     }
 
-    /// Notes the arrival of `count` packets that follow on the highest, as nearly all do. Returns whether they do, and
-    /// lie in one segment that is open; else nothing has changed.
+    /// Records the arrival of `count` packets that directly follow the highest, as nearly all do. Returns
+    /// false and changes nothing unless they do so within one open segment.
     pub(crate) fn extend(&mut self, first: u64, count: u64) -> bool {
         let (segment, index) = (first / PACKETS, first % PACKETS);
         let slot = segment.checked_sub(self.base).and_then(|slot| usize::try_from(slot).ok());
@@ -147,12 +147,12 @@ impl ReceivedBitmap {
         }
     }
 
-    /// The open segment with this number.
+    /// Returns the open segment of this number.
     pub(crate) fn segment(&self, number: u64) -> Option<&Segment> {
         self.segments.get(number.checked_sub(self.base)? as usize)
     }
 
-    /// Whether the segment changed since the last call; then it counts as unchanged.
+    /// Returns whether the segment has changed since the last call.
     pub(crate) fn take_dirty(&mut self, number: u64) -> bool {
         let slot = number.checked_sub(self.base).map(|s| s as usize);
         let segment = slot.and_then(|s| self.segments.get_mut(s));

@@ -1,4 +1,4 @@
-//! The receiving half: notes what arrives, and writes reports.
+//! The receiving side: records arrivals and writes reports.
 
 use std::any::Any;
 
@@ -17,7 +17,7 @@ use crate::micro::events::{
 };
 use crate::micro::stats::BitmapAckStats;
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     received: SharedValue<ReceivedBitmap>,
@@ -27,17 +27,17 @@ struct Bindings {
     host: Event<HostSample>,
 }
 
-/// Segments of a batch that follow on each other.
+/// Consecutive segments of a batch.
 struct Run {
     first: u64,
     packets: u64,
     /// UDP payload bytes.
     bytes: u64,
-    /// The last one's place in the batch.
+    /// Index of the last one in the batch.
     last: usize,
 }
 
-/// What nobody has taken of a batch, if that is segments that follow on each other and were sent in this order.
+/// Returns the live packets of a batch, if they are consecutive segments sent in this order.
 fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
     let first = batch.values(sequence).next()?;
     let (mut next, mut least, mut follows) = (first, 0, true);
@@ -49,13 +49,13 @@ fn run(batch: &Batch<'_>, sequence: Attribute<U48>) -> Option<Run> {
     Some(Run { first, packets: next - first, bytes: batch.live_bytes() as u64, last })
 }
 
-/// See the module's text.
+/// State of the receiving side.
 #[derive(Debug)]
 pub(super) struct Receiver {
     bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     report: Report,
-    /// Whether this end has anything to report: it takes an object, or data has come.
+    /// Whether this end sends reports: it receives an object, or data has arrived.
     reports: bool,
     packets: u64,
     bytes: u64,
@@ -63,12 +63,12 @@ pub(super) struct Receiver {
     ecn_ce: u64,
     socket_drops: u32,
     buffers: u32,
-    /// The load of this host, if it was looked at since the last report.
+    /// Load of this host, if sampled since the last report.
     host: Option<HostSample>,
     sent: u64,
 }
 
-/// When the packets came that are being handled.
+/// Arrival times of the packets being handled.
 fn came(context: &Context<'_>) -> Came {
     Came { at: context.arrival().at, read: context.now() }
 }
@@ -117,7 +117,7 @@ impl Receiver {
         self.report.set_interval(interval);
     }
 
-    /// The sender asks for another interval; `None` if that is impossible.
+    /// Handles the sender's request for another interval; `None` if it is invalid.
     pub(super) fn on_interval(&mut self, body: &[u8]) -> Option<()> {
         let micros = u32::from_be_bytes(body.try_into().ok()?);
         self.report.on_asked(Span::from_micros(u64::from(micros)));
@@ -128,17 +128,17 @@ impl Receiver {
         self.reports = true;
     }
 
-    /// When the next report is due, if this end reports at all.
+    /// When the next report is due, if this end sends reports.
     pub(super) fn due(&self) -> Option<Time> {
         self.reports.then(|| self.report.due())
     }
 
-    /// Whether a report has begun that took more than one packet.
+    /// Whether a report that takes several packets is unfinished.
     pub(super) fn has_more(&self) -> bool {
         self.report.has_more()
     }
 
-    /// Notes the segments of a batch and takes out those that had arrived before.
+    /// Records the segments of a batch and removes duplicates.
     pub(super) fn on_segments(
         &mut self,
         batch: &mut Batch<'_>,
@@ -195,14 +195,15 @@ impl Receiver {
         }
     }
 
-    /// The sender waits for a report. Its word counts as the newest transmission that has arrived.
+    /// Handles the sender's request for a report. The request counts as the newest transmission that has
+    /// arrived.
     pub(super) fn on_round(&mut self, batch: &Batch<'_>, i: usize, context: &Context<'_>) -> Option<()> {
         let timestamp = u32::from_be_bytes(batch.payload(i).try_into().ok()?);
         self.report.on_round(came(context), batch.pn(i), timestamp);
         self.reports.then_some(())
     }
 
-    /// The counters and the limit of a report, if one is due.
+    /// Returns the counters and the limit of a report, if one is due.
     fn begin_report(&mut self, context: &mut Context<'_>) -> Option<FeedbackHeader> {
         let bindings = self.bindings();
         let now = context.now();
@@ -239,7 +240,7 @@ impl Receiver {
         true
     }
 
-    /// The same, behind what `out` holds, for the control channel.
+    /// As [`Receiver::write`], appending to `out`, for the control channel.
     pub(super) fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> bool {
         let Some(header) = self.begin_report(context) else { return false };
         let received = context.shared(self.bindings().received);

@@ -1,7 +1,7 @@
-//! When feedback is due and what it says: cumulative counters and, per segment, the bitmap of what arrived.
+//! Contents and timing of reports: cumulative counters and, per segment, the bitmap of arrivals.
 //!
-//! Every statement is about the state at the time of sending, so a lost feedback packet costs nothing: the
-//! next one says it again. Segments that changed come first; of the others a few are repeated in turn.
+//! Every report describes the state at the time of sending, so losing one has no effect: the next one repeats
+//! it. Changed segments come first; a few of the others are repeated in turn.
 
 use haul_stack::choice;
 use std::collections::VecDeque;
@@ -12,103 +12,105 @@ use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS,
 use super::received::ReceivedBitmap;
 use super::reverse_path::LONGEST;
 
-/// Packets after which feedback is sent before the interval ends: a few hundred, so that on a fast short path
-/// the window turns over often.
+/// Packets after which a report is sent before the interval ends: a few hundred, so that the window moves
+/// often on a fast short path.
 const EAGER_PACKETS: u32 = 512;
-/// Gaps and packet counts make feedback no more frequent than this part of the interval.
+/// Divisor: gaps and packet counts shorten the interval at most to this fraction.
 const EAGER_PART: u64 = 8;
-/// The same for gaps once the sender has asked for fewer reports: it wants no more of them where packets are lost.
+/// As [`EAGER_PART`] for gaps, once the sender has requested fewer reports: it does not want more when
+/// packets are lost.
 const ASKED_EAGER_PART: u64 = 2;
-/// How often a receiver says what it has while nothing arrives, unless twice the interval is more.
+/// Report interval while nothing arrives, unless twice the regular interval is longer.
 const IDLE: Span = Span::from_millis(100);
-/// Unchanged segments repeated in each feedback, and in one sent while nothing arrives.
+/// Unchanged segments repeated in each report; `REPEATED_IDLE` in one sent while nothing arrives.
 const REPEATED: usize = 2;
 const REPEATED_IDLE: usize = 8;
 
-/// Room in the queue from the first report on: as many as there can be open segments.
+/// Capacity of the queue, allocated by the first report: the maximum number of open segments.
 const QUEUE: usize = 1_024;
 
-/// A part of a segment still to be reported: from word `from` on.
+/// A part of a segment to be reported: from word `from` on.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     segment: u64,
     from: usize,
 }
 
-/// See the module's text.
+/// State of the reports.
 #[derive(Debug)]
 pub(super) struct Report {
     when: When,
     /// The recipe's interval.
     shortest: Span,
-    /// What the sender asks for; zero before it has.
+    /// The interval that the sender requests; zero before the first request.
     asked: Span,
     last_sent: Time,
-    /// When a report last said what has arrived.
+    /// When a report last covered arrivals.
     last_stated: Time,
     /// Whether anything has arrived since.
     unstated: bool,
-    /// When a report last came early because of a gap.
+    /// When a report was last sent early because of a gap.
     last_early: Option<Time>,
-    /// Data packets since the last feedback.
+    /// Data packets since the last report.
     unreported: u32,
     urgency: Urgency,
     largest_pn: Option<u64>,
     echo_timestamp: u32,
     echo_at: Time,
-    /// When the kernel got the last data packet, and when it was read.
+    /// When the kernel received the last data packet; `read_at`: when it was read.
     received_at: Time,
     read_at: Time,
-    /// What the present round of feedback still has to say.
+    /// Parts that remain of the present round of reports.
     queue: VecDeque<Part>,
-    /// Whether a round has begun and its first packet is still to be written.
+    /// Whether a round has started and its first packet is still to be written.
     started: bool,
-    /// Whether the present round says what has arrived.
+    /// Whether the present round covers arrivals.
     stating: bool,
-    /// Where repetition goes on.
+    /// Last unchanged segment that was repeated.
     cursor: u64,
 }
 
-/// When packets came.
+/// Arrival times of packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
-    /// To the kernel.
+    /// Arrival in the kernel.
     pub(super) at: Time,
-    /// To this end, which read them.
+    /// When this end read them.
     pub(super) read: Time,
 }
 
-/// How soon the next report is wanted; later ones include earlier ones.
+/// Urgency of the next report; a higher level includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Urgency {
     Routine,
-    /// Something is missing: said early once in each interval, so that a path that loses much is not filled with
+    /// Something is missing: reported early once per interval, so that a lossy path is not flooded with
     /// reports.
     Gap,
-    /// Something happened that should be said early.
+    /// Something happened that should be reported early.
     Early,
-    /// The sender waits for it.
+    /// The sender waits for a report.
     Asked,
 }
 
 choice! {
-    /// When the receiver says what has arrived. Counters and the limit come at intervals in any case.
+    /// When the receiver reports what has arrived. Counters and the limit are sent at intervals in any case.
     pub enum When {
-        /// While data arrives, as often as the interval says, and earlier when packets are missing.
+        /// At intervals while data arrives, and earlier when packets are missing.
         Interval = "interval",
-        /// While data arrives, at the interval that the control law wants, and never earlier.
+        /// At the interval that the control law requests while data arrives, and never earlier.
         Law = "law",
-        /// When the sender asks: after each segment of 10,000 packets, and when it has nothing more to send.
+        /// At the sender's request: after each segment of 10,000 packets, and when it has nothing more to
+        /// send.
         Segment = "segment",
-        /// When the sender asks: after each chunk of the object, and when it has nothing more to send.
+        /// At the sender's request: after each chunk of the object, and when it has nothing more to send.
         Chunk = "chunk",
-        /// When the sender asks: when it has nothing more to send, which ends a round.
+        /// At the sender's request: when it has nothing more to send, which ends a round.
         Round = "round",
     }
 }
 
 impl When {
-    /// Whether the receiver says what has arrived only if the sender asks.
+    /// Whether the receiver reports arrivals only at the sender's request.
     pub(super) fn is_asked(self) -> bool {
         matches!(self, Self::Segment | Self::Chunk | Self::Round)
     }
@@ -145,7 +147,7 @@ impl Report {
         }
     }
 
-    /// Notes `packets` packets without a gap; the last has number `pn` and `timestamp`.
+    /// Records `packets` packets without a gap; the last has number `pn` and `timestamp`.
     pub(super) fn on_run(&mut self, came: Came, pn: u64, timestamp: u32, packets: u32) {
         if self.largest_pn.is_none_or(|largest| pn > largest) {
             self.largest_pn = Some(pn);
@@ -160,23 +162,23 @@ impl Report {
         }
     }
 
-    /// The next report should come soon.
+    /// Makes the next report early.
     pub(super) fn hurry(&mut self) {
         self.urgency = self.urgency.max(Urgency::Early);
     }
 
-    /// The sender waits for a report on what it sent before `timestamp`.
+    /// Records the sender's request for a report on what it sent before `timestamp`.
     pub(super) fn on_round(&mut self, came: Came, pn: u64, timestamp: u32) {
         self.on_data(came, pn, timestamp, false);
         self.urgency = Urgency::Asked;
     }
 
-    /// The recipe has this interval.
+    /// Sets the recipe's interval.
     pub(super) fn set_interval(&mut self, interval: Span) {
         self.shortest = interval;
     }
 
-    /// The sender asks for this interval.
+    /// Sets the interval that the sender requests.
     pub(super) fn on_asked(&mut self, interval: Span) {
         self.asked = interval.min(LONGEST);
     }
@@ -185,12 +187,12 @@ impl Report {
         self.asked.max(self.shortest)
     }
 
-    /// Whether the present round of reports still has something to say.
+    /// Whether the present round of reports has remaining parts.
     pub(super) fn has_more(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// When the next round of feedback is due.
+    /// When the next round of reports is due.
     pub(super) fn due(&self) -> Time {
         if self.started || self.urgency == Urgency::Asked || !self.queue.is_empty() {
             self.last_sent
@@ -210,7 +212,7 @@ impl Report {
         }
     }
 
-    /// Begins a round if one is due; returns whether there is a packet to write.
+    /// Starts a round if one is due; returns whether there is a packet to write.
     pub(super) fn start(&mut self, now: Time, received: &mut ReceivedBitmap) -> bool {
         if self.started || !self.queue.is_empty() {
             return true;
@@ -258,10 +260,10 @@ impl Report {
         }
     }
 
-    /// The fields that this part of the receiver knows.
+    /// Returns a header with the fields known here.
     pub(super) fn header(&self, now: Time, received: &ReceivedBitmap) -> FeedbackHeader {
         let received_at = self.received_at.as_wrapped_micros();
-        // Microseconds as both ends of it are rounded, so that their sum is when it was read.
+        // Rounded to microseconds like both timestamps, so that their sum is the time of reading.
         let read_delay_us = self.read_at.as_wrapped_micros().wrapping_sub(received_at);
         if !self.stating {
             let sent_at = now.as_wrapped_micros();
@@ -280,7 +282,7 @@ impl Report {
         }
     }
 
-    /// Writes one feedback body and returns its length. What does not fit stays for the next packet.
+    /// Writes one report and returns its length. Parts that do not fit stay for the next packet.
     pub(super) fn write(
         &mut self,
         body: &mut [u8],
@@ -301,7 +303,7 @@ impl Report {
     }
 }
 
-/// Writes as much of `part` as fits and moves it on; `Err` if some is left.
+/// Writes as much of `part` as fits and advances it; `Err` if some is left.
 fn write_part(
     writer: &mut FeedbackWriter<'_>,
     part: &mut Part,
@@ -347,7 +349,7 @@ mod tests {
         Came { at: at(us), read: at(us) }
     }
 
-    /// Every word that one round of feedback states, as (segment, word) -> bits.
+    /// Every word reported in one round, as (segment, word) -> bits.
     fn round(
         report: &mut Report,
         now: Time,

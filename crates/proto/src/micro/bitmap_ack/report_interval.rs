@@ -1,8 +1,8 @@
-//! The report interval that the sender asks of the receiver: short enough for the control law, long enough for the
-//! reverse path.
+//! The report interval that the sender requests from the receiver: short enough for the control law, long
+//! enough for the reverse path.
 //!
-//! As with QUIC's `ACK_FREQUENCY` (draft-ietf-quic-ack-frequency) the sender decides: it knows the round-trip time, and
-//! it sees whether reports queue on the reverse path.
+//! As with QUIC's `ACK_FREQUENCY` (draft-ietf-quic-ack-frequency) the sender decides: it knows the round-trip
+//! time, and sees whether reports queue on the reverse path.
 
 use haul_base::{Rate, Span, Time};
 use haul_wire::packet::FeedbackHeader;
@@ -11,51 +11,53 @@ use super::reverse_path::{LONGEST, QUEUED, ReportArrival, ReversePath, Sustainab
 use crate::micro::shared::LawInterval;
 use crate::rtt::WindowedMin;
 
-/// The first reports use the recipe's interval whatever they cost: a law finds its rate with them. A choice.
+/// Number of initial reports that use the recipe's interval, whatever they cost: a law finds its rate with
+/// them. A choice.
 const START_REPORTS: u64 = 80;
-/// So do those while each measurement finds this much more data than any other of [`GROWTH_MEMORY`]: the sender doubles
-/// its rate each round trip, the measurement is one round trip old, and fewer reports would slow the growth. The growth
-/// by which BBR knows that a path is not full yet.
+/// Reports also use the recipe's interval while each measurement finds this factor more data than any other
+/// of [`GROWTH_MEMORY`]: the sender doubles its rate each round trip, the measurement is one round trip old,
+/// and fewer reports would slow the growth. BBR's threshold for a path that is not full yet.
 const GROWTH: f64 = 1.25;
-/// Longer than a law with a long round trip sends less to measure that. A choice.
+/// Longer than the time for which a law lowers its rate to measure a long round trip. A choice.
 const GROWTH_MEMORY: Span = Span::from_secs(10);
-/// Data packets per packet of a report. With the early reports that losses cause, reports are at most 1 % of the
-/// packets from 100 Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of
-/// them.
+/// Data packets per report packet. With the early reports that losses cause, reports are at most 1 % of the
+/// packets at or above 100 Mbit/s and at most 2 % below. A law whose reports are more than a round trip apart
+/// needs more of them.
 const PACKETS_FAST: u64 = 168;
 const PACKETS_SLOW: u64 = 96;
 const PACKETS_RARE: u64 = 72;
 const FAST: Rate = Rate::from_mbps(80);
-/// The packet count alone makes the interval no longer than this, and no longer than a round trip, unless the law
-/// allows [`RARE`]: one with a window would have sent all that it may.
+/// Maximum interval by the packet count alone, together with the round trip, unless the law allows [`RARE`]:
+/// a law with a window would have sent all that it may.
 const LONGEST_BY_COUNT: Span = Span::from_millis(50);
-/// The same for laws that allow it, or a round trip if that is more: twelve reports in the 3 s in which a law has to
-/// follow a change of the path. A choice.
+/// Maximum for laws that allow it, or a round trip if that is longer: twelve reports in the 3 s in which a
+/// law has to follow a change of the path. A choice.
 const RARE: Span = Span::from_millis(250);
-/// But no longer than one part in so many of the time since the start: a young law has not found its rate yet. A
-/// choice.
+/// Divisor: the interval is also limited to this fraction of the time since the start, because a new law has
+/// not found its rate yet. A choice.
 const RARE_PART: u64 = 64;
-/// The least spacing of data packets within this time counts: a sender that a lost report has stopped must not get a
-/// longer interval, which would stop it again.
+/// The minimum spacing of data packets within this time counts: a sender that stopped because of a lost
+/// report must not get a longer interval, which would stop it again.
 const SPACING_MEMORY: Span = Span::from_secs(1);
-/// Weight of the newest in the mean number of packets of a report.
+/// Weight of the newest value in the mean number of packets of a report.
 const SIZE_GAIN: f64 = 1.0 / 8.0;
-/// The sender asks again when the interval has changed by this share, and periodically, because the packet can be lost.
+/// The sender repeats its request when the interval has changed by this fraction, and periodically, because
+/// it can be lost.
 const CHANGE: f64 = 0.25;
 const REPEAT: Span = Span::from_secs(1);
 
 /// The spacing and rate of data packets at the receiver, measured over at least a round trip.
 #[derive(Debug)]
 struct DataArrivals {
-    /// Receiver's clock, packets and bytes when the measurement began.
+    /// Receiver's clock, packets and bytes at the start of the measurement.
     start: Option<(u32, u64, u64)>,
     /// Nanoseconds between two packets.
     spacings: WindowedMin,
     /// Mean time between two packets, and UDP payload rate, of the last measurement.
     measured: Option<(Span, Rate)>,
-    /// The least such time lately.
+    /// Minimum of this time over [`SPACING_MEMORY`].
     least_spacing: Span,
-    /// Nanoseconds between two packets, over the longer time.
+    /// Nanoseconds between two packets, over [`GROWTH_MEMORY`].
     long_spacings: WindowedMin,
     /// Whether the last measurement found more by [`GROWTH`] than those before.
     is_growing: bool,
@@ -85,7 +87,7 @@ impl DataArrivals {
         let spacing = elapsed / count;
         self.measured = Some((spacing, rate));
         let grown = spacing.mul_f64(GROWTH);
-        // True if no other value is less than this one would be with that much less data.
+        // True if no other spacing is less than this one would be with that much less data.
         self.is_growing = grown <= self.long_spacings.on_span(now, grown);
         self.long_spacings.on_span(now, spacing);
         self.least_spacing = self.spacings.on_span(now, spacing);
@@ -93,11 +95,12 @@ impl DataArrivals {
     }
 }
 
-/// How many packets a report takes: more than one where many segments have gaps.
+/// Mean number of packets per report: more than one where many segments have gaps.
 #[derive(Debug)]
 struct ReportSize {
     mean: f64,
-    /// When the present one was sent (receiver's clock), and its packets so far.
+    /// Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of
+    /// them.
     present: (u32, u32),
 }
 
@@ -113,13 +116,13 @@ impl ReportSize {
     }
 }
 
-/// See the module's text.
+/// State of the report interval.
 #[derive(Debug)]
 pub(super) struct ReportInterval {
-    /// That of the recipe.
+    /// The recipe's interval.
     shortest: Span,
     present: Span,
-    /// What the receiver was asked for, and when.
+    /// The interval last requested, and when.
     asked: Option<(Span, Time)>,
     data: DataArrivals,
     size: ReportSize,
@@ -147,14 +150,14 @@ impl ReportInterval {
         self.present
     }
 
-    /// The recipe has another interval now.
+    /// Sets the recipe's interval.
     pub(super) fn set_shortest(&mut self, shortest: Span) {
         self.shortest = shortest;
         self.present = shortest;
     }
 
-    /// Takes the newest report. `law` is what the control law says of the interval; the reverse path bounds that.
-    /// Returns whether the receiver is to be asked for another interval.
+    /// Processes the newest report. `law` has the control law's requirements; the reverse path limits what
+    /// they can ask. Returns whether to request another interval from the receiver.
     pub(super) fn on_report(
         &mut self,
         report: ReportArrival,
@@ -196,7 +199,7 @@ impl ReportInterval {
         (present - asked).abs() > asked * CHANGE || now.since(at) >= REPEAT
     }
 
-    /// What to ask the receiver for now, if anything.
+    /// Returns the interval to request from the receiver now, if any.
     pub(super) fn take_request(&mut self, now: Time) -> Option<Span> {
         self.is_due(now).then(|| {
             self.asked = Some((self.present, now));
@@ -217,7 +220,8 @@ mod tests {
         Span::from_millis(n)
     }
 
-    /// A sender that gets reports of a receiver at which so many packets of 1,472 bytes arrive each millisecond.
+    /// A sender that receives reports from a receiver at which this many packets of 1,472 bytes arrive per
+    /// millisecond.
     struct Sim {
         interval: ReportInterval,
         now: Time,
@@ -238,8 +242,8 @@ mod tests {
             Self { interval, now, reports: 0, packets_per_ms, rtt, queue, law, requests: Vec::new() }
         }
 
-        /// Reports leave at the interval that was asked for. `queue` turns the queueing delay before a report, and the
-        /// time since the report before it, into its own.
+        /// Sends reports at the requested interval. `queue` maps the queueing delay of the previous report,
+        /// and the time since it, to the delay of the next.
         fn run(&mut self, span: Span, mut queue: impl FnMut(Span, Span) -> Span) {
             let end = self.now + span;
             while self.now < end {
@@ -276,7 +280,7 @@ mod tests {
         assert_eq!((sim.interval.get(), sim.requests.len()), (SHORTEST, 0));
     }
 
-    /// A sender that doubles its rate each round trip: what is known of it is always a round trip old.
+    /// A sender that doubles its rate each round trip: measurements of it are always a round trip old.
     #[test]
     fn while_the_rate_grows_the_recipes_interval_stays() {
         let mut sim = Sim::new(0.0, ms(40));
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn a_narrow_reverse_path_gets_fewer_reports_until_it_is_wide_again() {
         let mut sim = Sim::new(1.7, ms(40));
-        // It takes 30 ms to carry a report.
+        // Carrying a report takes 30 ms.
         let queue = |queue: Span, interval: Span| (queue + ms(30)).saturating_sub(interval);
         sim.run(ms(20_000), queue);
         let interval = sim.interval.get();
@@ -379,7 +383,7 @@ mod tests {
         let mut steady = Sim::new(17.0, ms(40));
         steady.run_without_queue(ms(5_000));
         let interval = steady.interval.get();
-        // Jitter of up to 30 ms; a queue of other traffic that comes and goes; an outage before each of both.
+        // Jitter of up to 30 ms; a queue of other traffic that comes and goes; an outage before each of them.
         let mut rng = Rng::from_seed(3);
         let mut phase = 0u64;
         for n in 0..10 {
@@ -413,7 +417,7 @@ mod tests {
             }
         }
         assert!(rare < Span::from_secs(120), "{rare} of 600 s");
-        // A way back that becomes narrow then is found out all the same.
+        // A reverse path that becomes narrow afterwards is detected nevertheless.
         sim.run_without_queue(ms(300_000));
         sim.run(ms(20_000), |queue, interval| (queue + ms(90)).saturating_sub(interval));
         assert!(sim.interval.get() > ms(100) && sim.queue < ms(180), "{} {}", sim.interval.get(), sim.queue);
@@ -430,7 +434,7 @@ mod tests {
         under_way.sort_unstable();
         let mut newest = 0;
         for (number, (at, pn)) in (1..).zip(under_way) {
-            // The sender looks at the newest only.
+            // The sender considers only the newest.
             if pn > newest {
                 newest = pn;
                 let sent_at = (began + ms(10) * pn).as_wrapped_micros();

@@ -1,64 +1,66 @@
-//! The reverse path, as reports show it: whether they queue there, how fast it serves them, and which interval it
-//! carries.
+//! The reverse path as seen from reports: whether they queue there, how fast it serves them, and which
+//! interval it can carry.
 
 use haul_base::{Span, Time};
 
 use crate::one_way::OneWay;
 
-/// The interval is never longer.
+/// Maximum interval.
 pub(super) const LONGEST: Span = Span::from_secs(1);
-/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if that is
-/// more.
+/// A report has queued if it took longer than the fastest one by this, or by a quarter of the round trip if
+/// that is longer.
 pub(super) const QUEUED: Span = Span::from_millis(10);
-/// So many queued reports in a row show how fast the reverse path serves them.
+/// Consecutive queued reports that show how fast the reverse path serves them.
 const BUSY_PERIOD: u64 = 8;
-/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this factor.
-/// Queues of other traffic delay them and keep their mean spacing.
+/// Reports are too frequent if a busy reverse path delivers them further apart than they were sent by this
+/// factor. Queues of other traffic delay them without changing their mean spacing.
 const SPREAD: f64 = 1.1;
-/// Then the interval becomes this multiple of their service time, so that the queue drains.
+/// The interval then becomes this multiple of their service time, so that the queue drains.
 const HEADROOM: u64 = 2;
-/// Once the queue has had the time to drain, so many reports show whether it did. Jitter of seconds that keeps the order
-/// looks like a queue, but fewer reports do not shorten it. (What grows on is a path that takes even fewer.)
+/// Number of reports that show whether the queue did drain, once it had the time. Jitter of seconds that
+/// keeps the order looks like a queue, but fewer reports do not shorten it. (If the delay grows, the path
+/// carries even fewer.)
 const TRIED: u32 = 8;
-/// If they did not, no service time counts for so many times as long as it took to see that. A choice.
+/// If it did not, service times are ignored for this multiple of the time that the trial took. A choice.
 const DISBELIEF: u64 = 10;
-/// After this time without a queued report the interval shrinks by this factor.
+/// After this time without a queued report the interval shrinks by the factor [`SHRINK`].
 const QUIET: Span = Span::from_secs(2);
 const SHRINK: f64 = 0.8;
-/// A receiver has heard of another interval by then, even where a packet was lost. As often is it told.
+/// Time by which a receiver has received another interval, even if a packet was lost. The request is repeated
+/// as often.
 const HEARD: Span = Span::from_secs(1);
 
-/// When a report arrived, and which one it is.
+/// Arrival of a report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReportArrival {
     pub(super) at: Time,
-    /// Its packet number.
+    /// Packet number.
     pub(super) pn: u64,
-    /// Reports received so far, this one included.
+    /// Reports received so far, including this one.
     pub(super) number: u64,
 }
 
-/// Reports that queued one behind the other.
+/// Reports that queued directly after one another.
 #[derive(Clone, Copy, Debug)]
 struct BusyPeriod {
     first: ReportArrival,
     /// When the first one was sent (receiver's clock, wrapped microseconds).
     sent_at: u32,
-    /// The number of the last one.
+    /// Number of the last one.
     last: u64,
 }
 
-/// What a report shows of the reverse path.
+/// What a report shows about the reverse path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queueing {
-    /// How much longer than the fastest one it took.
+    /// Delay in excess of the fastest report's.
     excess: Span,
     has_queued: bool,
-    /// The mean service time of a report, if they are sent faster than that.
+    /// Mean service time of a report, if they are sent faster than that.
     service: Option<Span>,
 }
 
-/// The queue of the reverse path, as reports show it.
+/// State of the reverse path's queue.
 #[derive(Debug, Default)]
 pub(super) struct ReversePath {
     delay: OneWay,
@@ -78,9 +80,9 @@ impl ReversePath {
         Queueing { excess, has_queued, service }
     }
 
-    /// The mean service time of a busy period, which this report prolongs.
+    /// Returns the mean service time of the busy period that this report extends.
     fn service(&mut self, report: ReportArrival, sent_at: u32) -> Option<Span> {
-        // What overtakes another one has not queued behind it. (One that comes twice looks the same.)
+        // A report that overtakes another has not queued behind it. (A duplicate looks the same.)
         let busy = self.busy.take_if(|busy| busy.last + 1 == report.number);
         let BusyPeriod { first, sent_at: sent, .. } =
             busy.unwrap_or(BusyPeriod { first: report, sent_at, last: report.number });
@@ -98,31 +100,31 @@ impl ReversePath {
     }
 }
 
-/// A longer interval, until it is known whether it has shortened the queue.
+/// A longer interval, until it is known whether it shortens the queue.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     began: Time,
     /// The sustainable interval before.
     before: Span,
     tried: Span,
-    /// The delay that reports had beyond the path's.
+    /// Delay of reports in excess of the path's.
     excess: Span,
-    /// A queue of reports has drained by then.
+    /// Time by which a queue of reports has drained.
     drained: Time,
-    /// Reports since then, how many of them have queued, and the least delay of those beyond the path's.
+    /// Reports since then; how many of them queued; and the minimum excess delay of those.
     reports: u32,
     queued: u32,
     least: Span,
 }
 
-/// The shortest interval that the reverse path carries, as far as it is known.
+/// The shortest interval that the reverse path can carry, as far as known.
 #[derive(Debug)]
 pub(super) struct Sustainable {
     pub(super) interval: Span,
-    /// When it changed, or a report had queued.
+    /// When the interval changed, or a report was last queued.
     changed: Time,
     trial: Option<Trial>,
-    /// Service times do not count before this.
+    /// Service times are ignored before this.
     disbelieves_until: Time,
 }
 
@@ -131,7 +133,7 @@ impl Sustainable {
         Self { interval: Span::ZERO, changed: now, trial: None, disbelieves_until: now }
     }
 
-    /// What a report shows. `min_rtt` is the path's, `shortest` the recipe's interval.
+    /// Processes the result of a report. `min_rtt` is the path's, `shortest` the recipe's interval.
     pub(super) fn on_report(&mut self, now: Time, seen: Queueing, min_rtt: Span, shortest: Span) {
         self.judge(now, seen);
         if seen.has_queued {
@@ -145,7 +147,7 @@ impl Sustainable {
         }
     }
 
-    /// A busy reverse path wants so long an interval, which lets the queue of this delay drain.
+    /// Raises the interval to what a busy reverse path needs, so that a queue with this delay drains.
     fn raise(&mut self, now: Time, wanted: Span, excess: Span, min_rtt: Span) {
         if wanted <= self.interval {
             return;
@@ -161,7 +163,7 @@ impl Sustainable {
             least: Span::MAX,
         };
         let trial = self.trial.get_or_insert(begun);
-        // The first service times of a queue that grows can be too short.
+        // The first service times of a growing queue can be too short.
         if wanted >= trial.tried * 2 {
             *trial = Trial { began: trial.began, before: trial.before, ..begun };
         }

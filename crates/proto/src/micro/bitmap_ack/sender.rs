@@ -1,4 +1,4 @@
-//! The sending half: what is learnt from reports.
+//! The sending side: processes reports.
 
 use haul_base::{Span, Time};
 use haul_stack::{
@@ -19,16 +19,16 @@ use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{ChunkNow, Clock, LawInterval, ReportDelay, SendWindow, WaitingFor};
 use crate::micro::stats::BitmapAckStats;
 
-/// The timer that repeats the word of a round's end.
+/// Timer that repeats the request at the end of a round.
 pub(super) const ROUND_TIMER: u8 = 1;
-/// RFC 8985 section 6.2.1 bounds the number of steps by the smoothed round trip; this is our bound.
+/// RFC 8985 section 6.2.1 limits the number of steps by the smoothed round trip; this is our limit.
 const MAX_REORDERING_STEPS: u32 = 16;
-/// The end of a round is said again after so many round trips without a report, and said when nothing could leave for
-/// so long.
+/// Round trips without a report after which the end of a round is repeated; also round trips without anything
+/// to send after which a round ends.
 const ROUND_REPEAT: u64 = 2;
 const SHORTEST_REPEAT: Span = Span::from_millis(5);
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
@@ -42,41 +42,41 @@ struct Bindings {
     round_ended: Event<()>,
 }
 
-/// Where a round stands, with reports that the sender asks for.
+/// State of a round, if the sender requests reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
-    /// Reports come by themselves.
+    /// Reports are sent without requests.
     None,
     Running,
-    /// Nothing more can leave, though there is or will be more: the source is behind, or the receiver takes no more
-    /// yet.
+    /// Nothing can be sent, though there is or will be more: the source is slower, or the receiver's limit is
+    /// reached.
     Starved,
-    /// Everything has left; the word is to be said.
+    /// Everything is sent; the request is due.
     Ended,
-    /// It has been said.
+    /// The request was sent.
     Told,
 }
 
-/// See the module's text.
+/// State of the sending side.
 #[derive(Debug)]
 pub(super) struct Sender {
     initial_rtt: Span,
     bindings: Option<Bindings>,
-    /// Kept for its memory.
+    /// Kept to reuse its memory.
     words: Vec<Statement>,
     /// Number of the newest report.
     newest: Option<u64>,
     largest_acked_pn: Option<u64>,
-    /// How many times the base reordering window is in force (RFC 8985 section 6.2).
+    /// Factor of the base reordering window (RFC 8985 section 6.2).
     reordering_steps: u32,
     has_resent: bool,
     when: When,
     round: Round,
-    /// Number of the segment or chunk that is being sent for the first time.
+    /// Number of the segment or chunk that is sent for the first time.
     stretch: u64,
-    /// One has ended, and a report on it is to be asked for.
+    /// A segment or chunk has ended, and a report on it must be requested.
     stretch_ended: bool,
-    /// When a report was last asked for.
+    /// When a report was last requested.
     asked_at: Time,
     reports: u64,
     interval: ReportInterval,
@@ -134,7 +134,7 @@ impl Sender {
         self.bindings.expect("declared before it is used")
     }
 
-    /// Sets the recipe's interval, which is in force until the sender asks for a longer one.
+    /// Sets the recipe's interval, which is in force until the sender requests a longer one.
     pub(super) fn set_interval(&mut self, interval: Span, context: &mut Context<'_>) {
         self.interval.set_shortest(interval);
         *context.shared(self.bindings().delay) = ReportDelay(interval);
@@ -144,7 +144,7 @@ impl Sender {
         self.has_resent = self.has_resent || batch.live().any(|i| batch.is_resent(i));
     }
 
-    /// A batch was filled as far as there was something to send. Returns whether a report is to be asked for.
+    /// Handles a batch that was filled as far as possible. Returns whether to request a report.
     pub(super) fn on_filled(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) -> bool {
         if !batch.is_empty() {
             if self.round != Round::None {
@@ -158,13 +158,13 @@ impl Sender {
         }
         let waiting = context.shared(self.bindings().clock).reason();
         match (self.round, waiting) {
-            // Only a report empties a window, and there is none before it is asked for.
+            // Only a report empties a window, and none is sent without a request.
             (Round::Running | Round::Starved, Some(WaitingFor::Acknowledgement | WaitingFor::Window)) => {
                 self.round = Round::Ended;
                 return true;
             }
-            // The receiver may take more only when it has what is missing: this ends a round too, unless it passes
-            // soon.
+            // The receiver may raise its limit only once it has what is missing: this ends a round too,
+            // unless it passes soon.
             (Round::Running, Some(WaitingFor::Receiver | WaitingFor::Source | WaitingFor::Work)) => {
                 self.starve(context);
             }
@@ -173,8 +173,8 @@ impl Sender {
         false
     }
 
-    /// How long the receiver may wait with its report: where it is asked for one, as long as has been sent without
-    /// asking.
+    /// Publishes the time that the receiver may wait before it reports: with requests, the time since the
+    /// last one.
     fn tell_delay(&self, context: &mut Context<'_>) {
         let unasked = match self.round {
             Round::None => Span::ZERO,
@@ -183,7 +183,7 @@ impl Sender {
         *context.shared(self.bindings().delay) = ReportDelay(self.interval.get().max(unasked));
     }
 
-    /// Number of the segment or chunk that is being sent for the first time, to within a batch.
+    /// Returns the number of the segment or chunk that is sent for the first time, to within a batch.
     fn stretch_now(&self, context: &mut Context<'_>) -> u64 {
         match self.when {
             When::Segment => context.shared(self.bindings().send_window).sent / SEGMENT_PACKETS,
@@ -198,7 +198,8 @@ impl Sender {
         context.set_timer(ROUND_TIMER, end);
     }
 
-    /// A full window of the control law stops the sender until a report arrives. Returns whether to ask for a report.
+    /// Handles a full window of the control law, which stops the sender until a report. Returns whether to
+    /// request one.
     pub(super) fn on_permit(&mut self, permit: &SendPermit, context: &mut Context<'_>) -> bool {
         let reason = context.shared(self.bindings().clock).reason();
         let is_full = permit.packets == 0 && reason == Some(WaitingFor::Window);
@@ -215,7 +216,7 @@ impl Sender {
         }
     }
 
-    /// Asks for a report, if that is due: a round, a segment or a chunk has ended.
+    /// Requests a report, if one is due: a round, a segment or a chunk has ended.
     pub(super) fn write_round(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let has_ended = self.round == Round::Ended;
         let is_wanted = std::mem::take(&mut self.stretch_ended) || has_ended;
@@ -239,7 +240,7 @@ impl Sender {
         true
     }
 
-    /// Asks the receiver for another report interval, if that is due.
+    /// Requests another report interval from the receiver, if that is due.
     pub(super) fn write_interval(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         if !context.shared(self.bindings().send_window).outstanding {
             return false;
@@ -251,12 +252,12 @@ impl Sender {
         true
     }
 
-    /// Takes a report; `None` if it is impossible. `number` is that of its packet, or of its message on the control
-    /// channel: a newer report has a higher one.
+    /// Processes a report; `None` if it is invalid. `number` is that of its packet, or of its message on the
+    /// control channel: a newer report has a higher one.
     pub(super) fn on_report(&mut self, body: &[u8], number: u64, context: &mut Context<'_>) -> Option<()> {
         let view = FeedbackView::parse(body).ok()?;
         let bindings = self.bindings();
-        // A receiver cannot have what was never sent. One that has nothing yet names packet 0.
+        // A receiver cannot have what was never sent. One that has nothing yet reports packet 0.
         let sent = context.shared(bindings.send_window).sent;
         if view.header.largest_pn >= context.next_pn().max(1) || view.header.highest > sent {
             return None;
@@ -320,14 +321,14 @@ impl Sender {
         self.tell_delay(context);
     }
 
-    /// Whether the statements mean something: data has arrived, or the word that a round has ended.
+    /// Whether the report covers arrivals: data has arrived, or the request that ends a round.
     fn says_something(&self, header: &FeedbackHeader) -> bool {
         header.highest > 0 || (self.round != Round::None && header.largest_pn > 0)
     }
 
-    /// A round trip, from the echo of the newest transmission's timestamp.
+    /// Measures a round trip, from the echo of the newest transmission's timestamp.
     fn on_echo(&mut self, header: &FeedbackHeader, context: &mut Context<'_>) {
-        // When the kernel got the report: how late it is read here is no part of the path either.
+        // Time of arrival in the kernel: the delay of reading is not part of the path.
         let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
         let elapsed = at.as_wrapped_micros().wrapping_sub(header.echo_timestamp);
         let [elapsed, delay] = [elapsed, header.echo_delay_us].map(|us| Span::from_micros(us.into()));
@@ -376,11 +377,11 @@ fn counters(header: &FeedbackHeader) -> ReceiverCounters {
     }
 }
 
-/// How long a report may take, or a sender wait that has something left to send, before the round's end is said
-/// (again).
+/// Returns the time after which the request at the end of a round is sent or repeated: for a report, or for a
+/// starved sender.
 fn pause(context: &Context<'_>) -> Span {
     (context.path().rtt * ROUND_REPEAT).max(SHORTEST_REPEAT)
 }
 
-/// The bits of the last word of a bitmap.
+/// Valid bits of the last word of a bitmap.
 const LAST_WORD: u64 = (1 << LAST_WORD_BITS) - 1;

@@ -10,7 +10,7 @@ fn at(millis: u64) -> Time {
     T0 + Span::from_millis(millis)
 }
 
-/// An object of fifty segments, the whole of which may leave at once.
+/// An object of fifty segments, which may all be sent at once.
 fn pair(recipe: &Recipe) -> Pair {
     let compiled = crate::micro::testing::compiled(recipe);
     let segment = 1_200 - compiled.layout().data_overhead() as u64;
@@ -29,7 +29,7 @@ fn reports_say_exactly_what_has_come_and_what_is_missing_is_all_that_leaves_agai
     pair.run_until(at(2), &mut Path { cut: [true, false], ..Path::default() });
     assert_eq!(known(&pair), (SEGMENTS - 6, 0));
     pair.run_until(at(1_000), &mut Path::default());
-    // Two more may leave because nobody had answered for a while: what is lost of a probe is lost.
+    // Two more may be sent because there was no answer for a while: a lost probe is lost.
     let (acked, resent) = known(&pair);
     assert_eq!(acked, SEGMENTS);
     assert!((6..=8).contains(&resent), "{resent}");
@@ -41,7 +41,7 @@ fn lost_reports_cost_nothing_because_the_next_one_says_it_all() {
     pair.exchange(T0, &mut Path { cut: [false, true], ..Path::default() });
     pair.run_until(at(20), &mut Path { cut: [false, true], ..Path::default() });
     assert_eq!(known(&pair).0, 0);
-    // While nothing comes they are said every 100 ms.
+    // While nothing arrives they are reported every 100 ms.
     pair.run_until(at(150), &mut Path::default());
     assert_eq!(known(&pair).0, SEGMENTS);
 }
@@ -53,7 +53,7 @@ fn with_rounds_nothing_is_said_of_what_is_missing_before_the_sender_asks() {
     recipe.set("retransmit.probe", "false").unwrap();
     let mut pair = pair(&recipe);
     let mut lose = |packet| packet == 3;
-    // One batch of data, and no word of the round's end yet.
+    // One batch of data, and no request yet.
     let mut slot = vec![0; 65_536];
     let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
     crate::micro::testing::receive(&mut pair.b, T0, &mut slot[..sent.len - 1_200], sent.segment_size);
@@ -89,7 +89,7 @@ fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
     }
 }
 
-/// A thread of each end sleeps until its deadline. Every 5 ms would be 2,000 calls.
+/// Threads of both ends sleep until their deadlines. Every 5 ms would be 2,000 calls.
 #[test]
 fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to_say() {
     let (mut pair, came) = Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000);

@@ -1,8 +1,8 @@
-//! `fec`: repair packets behind every block of data packets, so that some losses need no round trip.
+//! `fec`: repair packets after every block of data packets, so that some losses need no round trip.
 //!
-//! Of each block of `data` new packets any may be missing, as many as repair packets have come. What is protected is
-//! everything between clear attributes and tag, so that a recovered packet is handled like one that came. Repeated
-//! packets are not protected: they differ from what was protected, and come for another reason.
+//! Of each block of `data` new packets, as many may be missing as repair packets have arrived. Everything
+//! between clear attributes and tag is protected, so that a recovered packet is handled like a received one.
+//! Retransmitted packets are not protected: their contents differ, and they already repair a loss.
 
 mod blocks;
 
@@ -20,13 +20,13 @@ use super::attributes::FEC_BLOCK;
 use super::stats::FecStats;
 use blocks::{Blocks, Piece, REPAIR_HEADER, SHARD_HEADER};
 
-/// Control packets of `fec`.
+/// Kind of the control packets of `fec`.
 pub const FEC_KIND: Kind = Kind(12);
 
-/// Bytes by which data packets stay shorter than others may be, so that a repair of the longest fits into a packet; one
-/// for an even length.
+/// Bytes by which data packets are shorter than the maximum, so that a repair of the longest fits into a
+/// packet; one of them for an even length.
 const RESERVE: usize = REPAIR_HEADER + SHARD_HEADER + 1;
-/// The attribute of packets that belong to no block: block and place are the upper 24 and the lower 8 bits of others.
+/// Attribute of packets outside of blocks. Otherwise the upper 24 bits are the block, the lower 8 the index.
 const NO_BLOCK: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -39,13 +39,13 @@ struct Fec {
     blocks: Blocks,
 }
 
-/// The block that is being filled.
+/// State of the block being filled.
 #[derive(Default)]
 struct Sending {
     block: u32,
-    /// How many packets have got a place in it.
+    /// Packets that have an index in the block.
     placed: usize,
-    /// What is protected of each that has left. The later ones are kept for reuse.
+    /// Protected contents of each packet sent. The ones after `left` are kept for reuse.
     shards: Vec<Vec<u8>>,
     left: usize,
     repairs: VecDeque<Buffer>,
@@ -122,7 +122,7 @@ impl Fec {
         }
     }
 
-    /// Works out the repairs of the block and begins the next.
+    /// Computes the repair packets of the block and starts the next.
     fn close(&mut self, context: &mut Context<'_>) {
         context.cancel_timer(0);
         self.sending.encode(self.repair, context);
@@ -149,7 +149,7 @@ impl Fec {
     }
 }
 
-/// What is protected of packet `i`.
+/// Protected contents of packet `i`.
 fn body<'b>(batch: &'b Batch<'_>, i: usize) -> &'b [u8] {
     let payload = batch.payload_range(i);
     let attributes = batch.layout().data_header_len() - batch.layout().clear_len();
@@ -298,7 +298,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Of each block at most as many data packets are lost as it has repairs.
+        /// In each block at most as many data packets are lost as it has repair packets.
         #[test]
         fn as_many_losses_as_repairs_need_no_round_trip(
             seed: u64, data in 1usize..24, repair in 1usize..8, messages in 1usize..80, longest in 1u64..3_000,
@@ -318,7 +318,7 @@ mod tests {
                 pair.a.on_deadline(now);
                 while let Some(batch) = pair.a.poll_transmit(now, &mut slot) {
                     for packet in slot[..batch.len].chunks_mut(batch.segment_size) {
-                        // A block is `data` data packets in a row, or fewer at the end.
+                        // A block consists of `data` consecutive data packets, or fewer at the end.
                         if packet[0] == 1 {
                             if data_packets % data == 0 { deaths = 0; }
                             data_packets += 1;
@@ -335,7 +335,7 @@ mod tests {
             let mut got = pair.received_by_b();
             got.sort();
             prop_assert!(got == sent, "{} of {} with {} lost", got.len(), sent.len(), lost);
-            // A block that has made room is begun anew by its repair, which works out again what had come.
+            // The repair packet of an evicted block starts it again, and recovers packets that had arrived.
             let recovered = stats::<FecStats>(&pair.b).recovered;
             let is_exact = data_packets <= data * super::blocks::KEPT;
             prop_assert!(if is_exact { recovered == lost } else { recovered >= lost }, "{recovered} of {lost}");
