@@ -1,5 +1,5 @@
-//! When the handlers of an event run that a micro-protocol raises: at once, when the present input has been handled, or
-//! after a time. Run it with `cargo run -p haul-stack --example raises`.
+//! Three ways to raise an event, which run its handlers at once, when the current input has been handled, or
+//! after a delay. Run it with `cargo run -p haul-stack --example raises`.
 
 use std::any::Any;
 use std::error::Error;
@@ -14,7 +14,8 @@ use haul_stack::{
 
 const DELAY: Span = Span::from_millis(30);
 
-/// The events, with what they carry. Whoever raises or handles them uses these constants.
+/// Names of the events, with the types of their arguments. Everything that raises or handles them uses these
+/// constants.
 const SMOKE: Name<Event<()>> = Name::new("smoke");
 const ALARM: Name<Event<&'static str>> = Name::new("alarm");
 
@@ -44,7 +45,7 @@ impl MicroProtocol for Detector {
     }
 }
 
-/// Tells the stack's runner of each alarm, and when it came.
+/// Reports each alarm to the driver, and when it was raised.
 #[derive(Debug, Default)]
 struct Bell {
     alarm: Option<Event<&'static str>>,
@@ -76,7 +77,7 @@ fn stack() -> Result<Stack, Box<dyn Error>> {
     Ok(Stack::new(Arc::new(registry).compile(&recipe, 0)?, Setup::new(Time::ZERO))?)
 }
 
-/// What the micro-protocols have told since the last time.
+/// Reports of the micro-protocols since the last call.
 fn told(stack: &mut Stack) -> Vec<&'static str> {
     let events = from_fn(|| stack.poll_event());
     let texts = events.filter_map(|event| match event {
@@ -86,14 +87,14 @@ fn told(stack: &mut Stack) -> Vec<&'static str> {
     texts.inspect(|(text, micros)| println!("{micros:>6} us: {text}")).map(|(text, _)| text).collect()
 }
 
-/// Smoke at time zero, and what the alarm says then and at the stack's deadline.
+/// Raises `smoke` at time zero; prints the alarms then and at the stack's deadline.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let mut stack = stack()?;
     stack.raise(Time::ZERO, SMOKE, &mut ());
     if told(&mut stack) != ["at once", "the detector's handler ends", "queued"] {
         return Err("a queued event waits for the end of the input, and no longer".into());
     }
-    // The stack reads no clock: whoever runs it waits until its deadline, and calls it then.
+    // The stack reads no clock: the driver waits until its deadline, then calls it.
     let deadline = stack.deadline().ok_or("the delayed event has no timer")?;
     stack.on_deadline(deadline.at);
     if deadline.at != Time::ZERO + DELAY || told(&mut stack) != ["delayed"] {

@@ -1,4 +1,4 @@
-//! The example runs to its end.
+//! Runs the example to its end.
 
 #![expect(unreachable_pub, reason = "examples are programs, and modules here")]
 

@@ -1,4 +1,4 @@
-//! Two micro-protocols from outside the crate, as a user would write them, and a stack made of them.
+//! Two micro-protocols from outside the crate, as a user would write them, and a stack composed of them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -59,7 +59,7 @@ configuration! {
     }
 }
 
-/// Panics on the message "boom", and says how many messages it has seen.
+/// Panics on the message "boom", and reports how many messages it has seen.
 #[derive(Debug, Default)]
 struct Watch {
     seen: u64,
@@ -111,7 +111,7 @@ fn pair(recipe: &Recipe) -> (Stack, Stack) {
     (make(true), make(false))
 }
 
-/// Carries everything that `from` has to say.
+/// Transfers everything that `from` sends.
 fn carry(now: Time, from: &mut Stack, to: &mut Stack) -> usize {
     let mut slot = vec![0xAA; 65_536];
     let mut batches = 0;
@@ -140,7 +140,7 @@ fn messages_travel_in_batches_of_equal_size() {
     for text in ["one", "two", "six", "four", "five"] {
         a.send(Time::ZERO, text.as_bytes(), SendOptions::default()).unwrap();
     }
-    // A batch ends with its first shorter packet, and a longer one begins the next.
+    // A batch ends with its first shorter packet, and a longer one starts the next.
     assert_eq!(carry(Time::ZERO, &mut a, &mut b), 2);
     let got: Vec<_> = std::iter::from_fn(|| b.recv()).map(|(id, m)| (id, m.to_vec())).collect();
     assert_eq!(got[3], (3, b"four".to_vec()));

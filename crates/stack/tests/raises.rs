@@ -1,5 +1,5 @@
-//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the present input has been handled
-//! (not blocking), and after a time.
+//! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the current input has been
+//! handled (non-blocking), and after a delay.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -17,7 +17,7 @@ const LATER: Span = Span::from_millis(30);
 const ASKED: Name<Event<()>> = Name::new("asked");
 const HEARD: Name<Event<&'static str>> = Name::new("heard");
 
-/// The events that both micro-protocols know.
+/// The events that both micro-protocols use.
 #[derive(Clone, Copy, Debug)]
 struct Events {
     asked: Event<()>,
@@ -30,7 +30,7 @@ impl Events {
     }
 }
 
-/// Raises an event later when it is asked, and says when it hears of it.
+/// Raises an event later on request, and reports when it handles it.
 #[derive(Debug, Default)]
 struct Raises(Option<Events>);
 
@@ -56,7 +56,7 @@ impl MicroProtocol for Raises {
     }
 }
 
-/// Raises the same event at once when it is asked.
+/// Raises the same event at once on request.
 #[derive(Debug, Default)]
 struct AtOnce(Option<Events>);
 

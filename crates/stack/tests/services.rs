@@ -1,5 +1,5 @@
-//! What the framework does for micro-protocols beside events: values that the session brings, probes that are larger
-//! than a packet may be, events from outside, what the socket says.
+//! Services of the framework besides events: values provided by the session, probes larger than a packet,
+//! events from outside, reports of the socket.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -12,10 +12,10 @@ use haul_stack::{
     Registry, Resolution, Setup, SharedValue, Stack,
 };
 
-/// What the session brings.
+/// Provided by the session.
 struct Greeting(&'static str);
 
-/// What everybody sees.
+/// What every handler sees.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     greeting: &'static str,
@@ -27,7 +27,7 @@ struct Seen {
 const SIZE: Name<Event<usize>> = Name::new("size");
 const KIND: Kind = Kind(20);
 
-/// Sends a probe of the size that it is told from outside.
+/// Sends a probe of the size given from outside.
 #[derive(Debug)]
 struct Prober {
     greeting: &'static str,
@@ -73,7 +73,7 @@ impl MicroProtocol for Prober {
     }
 }
 
-/// Takes the size for a number of another type.
+/// Uses another type for the size.
 #[derive(Debug, Default)]
 struct Mistaken;
 
@@ -128,7 +128,7 @@ fn a_probe_is_larger_than_packets_may_be_and_arrives_with_what_the_socket_says()
     let (mut a, mut b) = (stack(), stack());
     a.raise(Time::ZERO, SIZE, &mut 4_000_usize);
     a.raise(Time::ZERO, Name::<Event<()>>::new("nobody knows this"), &mut ());
-    // Of this name there is an event, but with another argument.
+    // An event of this name exists, but with another argument.
     a.raise(Time::ZERO, Name::<Event<u16>>::new("size"), &mut 5_000);
     let mut slot = vec![0; 65_536];
     let sent = a.poll_transmit(Time::ZERO, &mut slot).unwrap();

@@ -1,4 +1,4 @@
-//! A peer that agrees to one recipe and sends another.
+//! A peer that agrees to one recipe and sends packets of another.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -39,7 +39,7 @@ impl MicroProtocol for Whole {
     }
 }
 
-/// Says something of its own whenever it is asked to.
+/// Sends something whenever requested.
 #[derive(Debug, Default)]
 struct Chatter {
     kind: Option<Kind>,

@@ -1,4 +1,4 @@
-//! Who wins, who is refused, and that both ends always end up with the same recipe.
+//! Conflicting and refused changes: both ends always end up with the same recipe.
 
 use haul_base::Span;
 use haul_stack::{Recipe, SendOptions, StackEvent};
@@ -12,7 +12,7 @@ fn is_refused(event: &StackEvent) -> bool {
     matches!(event, StackEvent::Refused(_))
 }
 
-/// Both ask at once; the end that opened the session has its way.
+/// Both request a change at once; that of the end that opened the session wins.
 fn both_at_once(of_a: &Recipe, of_b: &Recipe) {
     let mut pair = Pair::new();
     for stack in [&mut pair.a, &mut pair.b] {
@@ -89,7 +89,7 @@ fn an_answer_that_was_lost_is_given_again() {
     let asked = said(&mut pair.a, pair.now);
     hear(&mut pair.b, pair.now, &asked);
     assert_eq!(said(&mut pair.b, pair.now).len(), 1, "and it is lost");
-    // The other end has answered, and wants something itself.
+    // The peer has answered, and requests a change itself.
     pair.b.reconfigure(pair.now, &at(2)).unwrap();
     pair.exchange(SECOND);
     assert_eq!(pair.a.recipe().get("knob", "at"), Some("2"));
@@ -193,7 +193,7 @@ fn packets_of_the_recipe_before_the_last_are_known_by_their_numbers() {
     let old = said(&mut pair.a, pair.now);
     pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
     pair.exchange(SECOND);
-    // Now both ends are ready to change, and an old packet has the bit of the coming recipe.
+    // Now both ends are ready to switch, and an old packet has the bit of the next recipe.
     pair.a.reconfigure(pair.now, &recipe()).unwrap();
     let proposal = said(&mut pair.a, pair.now);
     hear(&mut pair.b, pair.now, &proposal);

@@ -1,4 +1,5 @@
-//! Micro-protocols that panic where no handler runs: the caller gets an error or the session ends, by their name.
+//! Micro-protocols that panic outside of handlers: the caller gets an error or the session ends, with their
+//! name.
 
 use haul_base::{Machine, Time};
 use haul_stack::{Recipe, Registration, Stack, StackEvent};
@@ -24,7 +25,7 @@ fn a_recipe_whose_micro_protocol_panics_is_refused_by_name() {
     }
 }
 
-/// A second panic while the first one unwinds would end the process.
+/// A second panic while the first one unwinds would abort the process.
 #[test]
 fn of_two_micro_protocols_that_panic_when_they_are_dropped_the_first_is_named() {
     let mut registry = plain();

@@ -1,4 +1,4 @@
-//! Micro-protocols for these tests, and a path whose packets the test holds in its hands.
+//! Micro-protocols for these tests, and a path whose packets the test controls.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl MicroProtocol for Whole {
     }
 }
 
-/// Has a parameter, panics where it is told to, and may have something unfinished for ever.
+/// Has a parameter, panics on request, and may stay unfinished for ever.
 #[derive(Debug)]
 struct Knob {
     panics: String,
@@ -87,11 +87,11 @@ impl MicroProtocol for Knob {
     }
 }
 
-/// What a knob counts before it panics.
+/// Statistics of a knob before it panics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before(pub(crate) u64);
 
-/// Something to be taken in and out.
+/// A micro-protocol to be added and removed.
 #[derive(Debug)]
 struct Extra;
 
@@ -103,15 +103,15 @@ impl MicroProtocol for Extra {
     fn bind(&mut self, _: &mut Resolution<'_>) {}
 }
 
-/// Brought by a session whose micro-protocol panics in it and not when the recipe is checked.
+/// Provided by a session whose micro-protocol panics in it, but not when the recipe is checked.
 #[derive(Debug)]
 pub(crate) struct Boom;
 
-/// Brought by a session at whose end its micro-protocol panics.
+/// Provided by a session at whose end its micro-protocol panics.
 #[derive(Debug)]
 pub(crate) struct Fuse;
 
-/// Brought by an end at which something stays unfinished.
+/// Provided by an end that stays unfinished.
 #[derive(Debug)]
 pub(crate) struct Cling;
 
@@ -129,7 +129,7 @@ configuration! {
 }
 
 configuration! {
-    /// As [`KnobConfig`], of an end that takes less.
+    /// As [`KnobConfig`], for an end that accepts less.
     pub(crate) struct NarrowConfig: "knob" {
         at: u32 in (0, 50) = "0", "a number";
         panics: String = panics;
@@ -160,7 +160,7 @@ pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("whole").with("knob")
 }
 
-/// With this number in the knob.
+/// A recipe with this number in the knob.
 pub(crate) fn at(number: u32) -> Recipe {
     Recipe::new("test").with("whole").with(KnobConfig { at: number, ..KnobConfig::default() })
 }
@@ -184,20 +184,20 @@ impl Pair {
         Self { a: make(true), b: make(false), now: Time::ZERO }
     }
 
-    /// `b` takes numbers up to 50 only.
+    /// A pair whose `b` accepts only numbers up to 50.
     pub(crate) fn with_narrow_b() -> Self {
         let b = Stack::new(registry::<NarrowConfig>().compile(&recipe(), 0).unwrap(), setup(false)).unwrap();
         Self { b, ..Self::new() }
     }
 
-    /// Something at `b` never comes to an end.
+    /// A pair whose `b` never finishes.
     pub(crate) fn with_clinging_b() -> Self {
         let setup = setup(false).provide(Cling);
         let b = Stack::new(registry::<KnobConfig>().compile(&recipe(), 0).unwrap(), setup).unwrap();
         Self { b, ..Self::new() }
     }
 
-    /// Everything that both have to say until nobody has anything, within `for_so_long`.
+    /// Exchanges packets until neither end has any, for at most `for_so_long`.
     pub(crate) fn exchange(&mut self, for_so_long: Span) {
         let end = self.now + for_so_long;
         loop {
@@ -218,7 +218,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Nothing arrives for so long.
+    /// Loses every packet for this long.
     pub(crate) fn outage(&mut self, lasts: Span) {
         let end = self.now + lasts;
         while self.now < end {
@@ -230,7 +230,7 @@ impl Pair {
         }
     }
 
-    /// A message each way arrives, both recipes are equal, and nothing is under way any more.
+    /// Asserts that a message arrives each way, both recipes are equal, and nothing is in progress.
     pub(crate) fn assert_at_rest(&mut self) {
         assert!(self.a.recipe().same_stack(self.b.recipe()), "{:?} {:?}", self.a.recipe(), self.b.recipe());
         for stack in [&mut self.a, &mut self.b] {
@@ -246,7 +246,7 @@ impl Pair {
     }
 }
 
-/// The packets that a stack has to send.
+/// Packets that a stack has to send.
 pub(crate) fn said(stack: &mut Stack, now: Time) -> Vec<Vec<u8>> {
     let (mut slot, mut packets) = (vec![0; 65_536], Vec::new());
     while let Some(sent) = stack.poll_transmit(now, &mut slot) {

@@ -99,8 +99,7 @@ impl DataArrivals {
 #[derive(Debug)]
 struct ReportSize {
     mean: f64,
-    /// Mbit/s on and at most 2 % below. A law whose reports are more than a round trip apart needs more of
-    /// them.
+    /// When the present report was sent (receiver's clock), and its packets so far.
     present: (u32, u32),
 }
 

@@ -1,37 +1,37 @@
-//! The receiver's blocks: what has come of each, until it is whole.
+//! The receiver's blocks: packets received of each, until it is complete.
 
 use std::collections::VecDeque;
 
 use haul_stack::{Buffer, Context, Kind};
 use reed_solomon_simd::ReedSolomonDecoder;
 
-/// In front of a repair: `block u24, data packets u8 | number of repairs u8 | which u8`.
+/// Length of the header of a repair packet: `block u24, data packets u8 | number of repairs u8 | index u8`.
 pub(super) const REPAIR_HEADER: usize = 6;
-/// In front of what is protected of a packet: `length u16 | kind u8 | packet number u48`.
+/// Length of the header of a protected packet: `length u16 | kind u8 | packet number u48`.
 pub(super) const SHARD_HEADER: usize = 9;
-/// Blocks that are kept at once: with more reordering than that, repairs come to nothing.
+/// Maximum number of blocks kept: with more reordering than that, repair packets are useless.
 pub(super) const KEPT: usize = 8;
 
-/// What has come of a data packet.
+/// A received data packet.
 pub(super) struct Piece<'p> {
     pub(super) kind: Kind,
     pub(super) pn: u64,
     pub(super) body: &'p [u8],
 }
 
-/// How a block was encoded.
+/// Encoding parameters of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     data: usize,
     repairs: usize,
-    /// Bytes of every shard.
+    /// Size of every shard, in bytes.
     len: usize,
 }
 
 #[derive(Debug)]
 struct Block {
     number: u32,
-    /// By place: what has come, in the form in which it was protected, not filled up.
+    /// Received shards by index, without padding.
     data: Vec<Option<Buffer>>,
     repairs: Vec<(usize, Buffer)>,
     shape: Option<Shape>,
@@ -59,7 +59,7 @@ impl Block {
         self.data.iter().flatten().count()
     }
 
-    /// Whether nothing is missing, or what is missing can be worked out.
+    /// Whether nothing is missing, or what is missing can be recovered.
     fn can_finish(&self, full: usize) -> bool {
         let wanted = self.shape.map_or(full, |shape| shape.data);
         let repairs = if self.shape.is_some() { self.repairs.len() } else { 0 };
@@ -75,7 +75,7 @@ impl Block {
 }
 
 impl Blocks {
-    /// The block of this number, begun if it is new; the oldest makes room.
+    /// Returns the index of the block with this number. A new block evicts the oldest one if needed.
     fn block(&mut self, number: u32, context: &mut Context<'_>) -> usize {
         if let Some(at) = self.kept.iter().rposition(|block| block.number == number) {
             return at;
@@ -96,7 +96,7 @@ impl Blocks {
         self.kept.len() - 1
     }
 
-    /// A data packet has come. `full` is the number of packets of a block that was filled.
+    /// Records a data packet. `full` is the number of packets of a full block.
     pub(super) fn on_data(
         &mut self,
         number: u32,
@@ -126,7 +126,7 @@ impl Blocks {
         }
     }
 
-    /// A repair has come; `false` if it cannot be one.
+    /// Records a repair packet; returns `false` if it is invalid.
     pub(super) fn on_repair(&mut self, packet: &[u8], context: &mut Context<'_>) -> bool {
         let Some((number, which, shape)) = read(packet) else { return false };
         let at = self.block(number, context);
@@ -151,7 +151,7 @@ impl Blocks {
         true
     }
 
-    /// Works out what is missing of a block that has enough.
+    /// Recovers the missing packets of a block with enough shards.
     fn complete(&mut self, at: usize, full: usize, context: &mut Context<'_>) {
         let block = &self.kept[at];
         if let Some(shape) = block.shape
@@ -163,7 +163,7 @@ impl Blocks {
         self.kept[at].finish(context);
     }
 
-    /// `None` if the shards do not fit together, which only a lying peer brings about.
+    /// Returns `None` if the shards are inconsistent, which only a malicious peer causes.
     fn decode(&mut self, at: usize, shape: Shape, context: &mut Context<'_>) -> Option<()> {
         let block = &self.kept[at];
         let decoder = match &mut self.decoder {

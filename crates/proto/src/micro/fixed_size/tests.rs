@@ -96,7 +96,7 @@ fn incomplete_messages_are_given_up_when_their_memory_is_used() {
     assert_eq!(pair.received_by_b().len(), 1);
 }
 
-/// Ten messages of one length, or of growing ones.
+/// Source of ten messages of one length, or of growing ones.
 struct Ten {
     left: u64,
     len: usize,
@@ -154,7 +154,8 @@ proptest! {
     }
 }
 
-/// A message of `len` bytes from `a`, of which all but the first packet are on their way when a change has its moment.
+/// A message of `len` bytes from `a`, of which all but the first packet are in flight at the time of a
+/// change.
 fn halfway(recipe: &Recipe, len: usize) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(recipe);
     let message = body(1, len);
@@ -186,7 +187,7 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
     pair.a.reconfigure(T0, &limited(Bytes(64 << 10))).unwrap();
     let message = body(2, 60_000);
     pair.a.send(T0, &message, SendOptions::default()).unwrap();
-    // The word of the change is lost.
+    // The message of the change is lost.
     pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet == 0), ..Path::default() });
     assert!(stats::<FixedSizeStats>(&pair.b).refused > 40);
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
@@ -203,7 +204,7 @@ fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
         .with("positive_ack");
     let mut pair = Pair::new(&recipe);
     let mut now = T0;
-    // Of each, the first segment is lost as often as it is sent.
+    // Of each, the first segment is lost whenever it is sent.
     for n in 0..20 {
         pair.a.send(now, &body(n, 5_000), SendOptions::default()).unwrap();
         let mut first = |packet| packet == 0;
@@ -221,7 +222,7 @@ fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
     assert_eq!(stats::<FixedSizeStats>(&pair.b), counted);
 }
 
-/// A peer that begins a message and does not end it must not keep the other end from closing.
+/// A peer that starts a message and does not finish it must not keep this end from closing.
 #[test]
 fn what_is_missing_of_a_message_that_comes_is_not_outstanding_here() {
     let reliable = recipe().with("sequenced_segment").with("retransmit").with("positive_ack");

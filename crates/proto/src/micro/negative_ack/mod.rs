@@ -1,11 +1,11 @@
-//! `negative_ack`: the receiver says only what is missing, or that nothing has come for a while (wu-h-ctp section 4,
-//! "Sensor"); otherwise nothing travels backwards.
+//! `negative_ack`: the receiver reports only what is missing, or that nothing was received for a while
+//! (wu-h-ctp section 4, "Sensor"); otherwise it sends nothing.
 //!
-//! The sender keeps segments for `retention` after they were sent, and forgets them then. That they have arrived it
-//! learns only by the way, from reports; so most messages never settle. Certainty it asks for where it must: when half
-//! the window of `retransmit` is used, when nothing has followed the last segments for long, when the recipe is about
-//! to change, and once at the start if it did not open the session itself, because only the side that did not is
-//! listening from the start.
+//! The sender stores segments for `retention` after sending them, then drops them. It learns of their arrival
+//! only incidentally, from reports; so most messages never settle. It requests a confirmation only where it
+//! must: when half of the window of `retransmit` is in use, when nothing has followed the last segments for
+//! long, when the recipe is about to change, and once at the start if it did not open the session, because
+//! only the end that did not open it listens from the start.
 
 mod receiving;
 mod sending;
@@ -31,7 +31,7 @@ use super::attributes::SEQUENCE;
 use super::events::ABANDONED;
 use super::stats::NegativeAckStats;
 
-/// Its control packets.
+/// Kind of its control packets.
 const NACK: Kind = Kind(9);
 
 pub(super) fn registration() -> Registration {
@@ -67,7 +67,7 @@ struct Declared {
     sending: Bindings,
 }
 
-/// Which control packets are to leave: one of each kind may be.
+/// Control packets to be sent: at most one of each type.
 #[derive(Debug, Default)]
 struct Wants {
     report: bool,
@@ -199,7 +199,7 @@ impl MicroProtocol for NegativeAck {
     }
 }
 
-/// The two control packets.
+/// The two types of control packets.
 #[derive(Clone, Copy, Debug)]
 enum Control {
     Report,

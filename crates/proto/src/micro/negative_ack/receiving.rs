@@ -1,4 +1,4 @@
-//! The receiver's half: when something is missing, and how to say it.
+//! The receiver's side: detects what is missing, and reports it.
 
 use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
@@ -8,23 +8,24 @@ use super::wire::{FIXED, Holdings, Report};
 use crate::micro::arrived::Arrived;
 use crate::micro::stretches::{self, MOST_BYTES};
 
-/// Reports of silence at the first interval, if none is answered; after them, and after an answer, it doubles.
+/// Unanswered reports of silence at the first interval; after them, and after an answer, the interval
+/// doubles.
 const EAGER_REPORTS: u32 = 8;
-/// The longest interval is this part of the time for which the sender keeps segments.
+/// Divisor: the maximum interval is this fraction of the time for which the sender stores segments.
 const RETENTION_SHARE: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
-    /// Packet number of the newest packet.
+    /// Packet number of the newest packet received.
     newest: u64,
-    /// The sequence number after the highest that the sender has said it has sent.
+    /// The sequence number after the highest that the sender reports as sent.
     told: u64,
-    /// When anything came last; `None` as long as nobody is expected to say anything.
+    /// When anything was last received; `None` until something is expected.
     heard: Option<Time>,
-    /// Intervals of silence that have passed since, and how often the interval has doubled.
+    /// Intervals of silence since then. `doublings` counts how often the interval has doubled.
     silent: u32,
     doublings: u32,
-    /// Reports about one gap without any progress.
+    /// Consecutive reports about one gap without progress.
     vain: u32,
     below: u64,
     is_waiting: bool,
@@ -32,7 +33,7 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    /// From now on something is expected.
+    /// Expects packets from now on.
     pub(super) fn listen(&mut self, limits: &NegativeAckConfig, context: &mut Context<'_>) {
         if self.heard.replace(context.now()).is_none() {
             context.set_timer(SILENCE, context.now() + limits.silence);
@@ -57,7 +58,7 @@ impl Receiving {
         self.look_for_gaps(shared, limits.reordering, context);
     }
 
-    /// Segments are numbered anew; packets are not.
+    /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self, context: &mut Context<'_>) {
         (self.told, self.below, self.vain) = (0, 0, 0);
         if std::mem::take(&mut self.is_waiting) {
@@ -69,7 +70,7 @@ impl Receiving {
         arrived.is_whole() && self.told <= arrived.next()
     }
 
-    /// Waits `wait` for what is missing before it is reported.
+    /// Delays the report of a gap by `wait`.
     fn look_for_gaps(&mut self, shared: SharedValue<Arrived>, wait: Span, context: &mut Context<'_>) {
         let arrived = context.shared(shared);
         if self.is_whole(arrived) {
@@ -83,7 +84,7 @@ impl Receiving {
         }
     }
 
-    /// Whether something is missing still: it is reported, and later again.
+    /// Returns whether something is still missing and must be reported. Schedules a repetition.
     pub(super) fn on_gap(
         &mut self,
         shared: SharedValue<Arrived>,
@@ -103,7 +104,7 @@ impl Receiving {
         true
     }
 
-    /// Time has passed; whether nothing has come in it, which is then to be reported.
+    /// Returns whether nothing was received during the interval, which must be reported.
     pub(super) fn on_silence(&mut self, limits: &NegativeAckConfig, context: &mut Context<'_>) -> bool {
         let Some(heard) = self.heard else { return false };
         let interval = self.interval(limits);
@@ -128,7 +129,7 @@ impl Receiving {
         (limits.silence * (1 << self.doublings.min(20))).min(longest)
     }
 
-    /// The sender has said what it holds; whether it wants a report.
+    /// Handles the sender's state message; returns whether it requests a report.
     pub(super) fn on_holdings(
         &mut self,
         holdings: &Holdings,
@@ -142,7 +143,7 @@ impl Receiving {
         if !holdings.confirm && self.is_whole(context.shared(shared)) {
             self.doublings += u32::from(self.silent > 0);
         }
-        // These are no mere gaps: what the sender has waited to say need not be waited for again.
+        // The sender has already waited before reporting, so this gap is reported at once.
         self.look_for_gaps(shared, Span::ZERO, context);
         holdings.confirm
     }

@@ -1,4 +1,4 @@
-//! The sender's half: what reports mean, when segments are forgotten, and when a report is asked for.
+//! The sender's side: processes reports, drops old segments, and requests reports.
 
 use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
@@ -26,7 +26,7 @@ impl Bindings {
     }
 }
 
-/// Which timers run.
+/// Timers that are running.
 #[derive(Debug, Default)]
 struct Running {
     confirm: bool,
@@ -35,24 +35,24 @@ struct Running {
 
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// The sequence number after the highest that has left.
+    /// The sequence number after the highest sent.
     pub(super) next: u64,
-    /// The other side is known to listen.
+    /// Whether the peer is known to listen.
     is_heard: bool,
     running: Running,
     wants_confirmation: bool,
-    /// The last segments were sent long ago, and nobody has said that they have come.
+    /// Whether the last segments were sent long ago without a report of their arrival.
     is_stale: bool,
-    /// Questions since the last report.
+    /// Requests since the last report.
     asked: u32,
-    /// Made by the first report; a side that only receives never gets one.
+    /// Allocated by the first report; an end that only receives never gets one.
     arguments: Option<Box<EventArguments>>,
 }
 
-/// So many questions in a row before they become rarer.
+/// Consecutive requests before they become rarer.
 const EAGER_QUESTIONS: u32 = 4;
 
-/// The arguments of the events that a report raises, kept so that their buffers are reused.
+/// Arguments of the events that a report raises, kept to reuse their buffers.
 #[derive(Debug, Default)]
 struct EventArguments {
     acknowledged: Acknowledgement,
@@ -60,17 +60,17 @@ struct EventArguments {
 }
 
 impl Sending {
-    /// The other side listens from the start, because this one opened the session.
+    /// The peer listens from the start if this end opened the session.
     pub(super) fn start(&mut self, context: &Context<'_>) {
         self.is_heard = context.is_initiator();
     }
 
-    /// Segments are numbered anew; packets are not.
+    /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self) {
         (self.next, self.is_stale, self.asked) = (0, false, 0);
     }
 
-    /// Segments have left.
+    /// Records that segments were sent.
     pub(super) fn sent(
         &mut self,
         next: u64,
@@ -86,23 +86,23 @@ impl Sending {
         self.ask_if_needed(bindings, context);
     }
 
-    /// Whether somebody waits until it is certain that segments have arrived.
+    /// Whether a confirmation that segments have arrived is needed.
     fn needs_confirmation(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let draining = context.is_draining();
         let scoreboard = context.shared(bindings.scoreboard);
         scoreboard.open() > 0 && (draining || scoreboard.is_crowded() || self.is_stale || !self.is_heard)
     }
 
-    /// Asks for a report, and later again, as long as one is needed.
+    /// Requests a report, repeatedly, while one is needed.
     pub(super) fn ask_if_needed(&mut self, bindings: Bindings, context: &mut Context<'_>) {
         if !self.running.confirm && self.needs_confirmation(bindings, context) {
             self.running.confirm = true;
-            // Not at once: a gap may be reported without being asked for, and more segments may follow.
+            // Delayed: a gap may be reported without a request, and more segments may follow.
             context.set_timer(CONFIRM, context.now() + context.path().rtt / 4);
         }
     }
 
-    /// Whether a report is to be asked for.
+    /// Returns whether to request a report now.
     pub(super) fn on_confirm(
         &mut self,
         bindings: Bindings,
@@ -119,8 +119,8 @@ impl Sending {
         self.running.confirm
     }
 
-    /// Drops segments that were not reported missing for the retention time. Later segments would have shown the
-    /// receiver the gap; if there are none, the receiver is asked.
+    /// Drops segments that were not reported missing for the retention time. Later segments would have shown
+    /// the gap to the receiver; if there are none, the receiver is asked.
     pub(super) fn on_forget(
         &mut self,
         bindings: Bindings,
@@ -152,7 +152,7 @@ impl Sending {
         context.raise(bindings.forgotten, &mut Forgotten { below });
     }
 
-    /// Takes a report; whether it needs an answer, `None` if it is impossible.
+    /// Processes a report; returns whether it needs an answer, or `None` if it is invalid.
     pub(super) fn on_report(
         &mut self,
         report: &Report,
@@ -180,7 +180,7 @@ impl Sending {
         Some(asks_for_lost || report.is_silence && is_idle && !repeats)
     }
 
-    /// Adds what is held to the batch.
+    /// Adds the sender's state to the batch.
     pub(super) fn write(
         &mut self,
         kind: Kind,
@@ -189,7 +189,7 @@ impl Sending {
         context: &mut Context<'_>,
     ) {
         let scoreboard = context.shared(bindings.scoreboard);
-        // An empty ledger holds nothing, wherever it stands.
+        // An empty scoreboard holds nothing, whatever its base.
         let oldest = if scoreboard.open() == 0 { self.next } else { scoreboard.base() };
         let holdings = Holdings { confirm: self.wants_confirmation, oldest, next: self.next.max(oldest) };
         let Some(i) = batch.push(kind, STATE_LEN) else { return };
@@ -198,7 +198,7 @@ impl Sending {
     }
 }
 
-/// Raises what the report says of what has come.
+/// Raises the event with the arrivals in the report.
 fn acknowledge(
     acknowledgement: &mut Acknowledgement,
     report: &Report,
@@ -223,15 +223,15 @@ fn acknowledge(
         come(at, stretch.start);
         at = stretch.end;
     }
-    // Behind the last of as many stretches as can be said, more may be missing.
+    // If the list of ranges is full, more may be missing after the last.
     if !stretches.is_full() && !stretches.is_empty() {
         come(at, report.next);
     }
     context.raise(bindings.acknowledged, acknowledgement);
 }
 
-/// Which segments are to leave again: those that are missing although a packet sent later has come, or although they
-/// have had more than the time to come.
+/// Collects the segments to retransmit: those that are missing although a packet sent later has arrived, or
+/// although they have had more than enough time to arrive.
 fn collect(
     missing: &mut Vec<u64>,
     report: &Report,

@@ -1,4 +1,4 @@
-//! Two stacks and a bad path, without delay.
+//! Two stacks and a lossy path without delay.
 
 use haul_base::{Machine, Rng, Span, Time};
 use haul_stack::{PACKET_HEADER_LEN, Part, Recipe, SendOptions, Stack, StackEvent};
@@ -45,7 +45,7 @@ fn readings_that_arrive_cost_one_packet_each_and_are_forgotten_in_the_end() {
     assert_eq!((pair.a.stats().data_sent, pair.a.stats().control_sent), (1_000, 0));
     assert_eq!((pair.b.stats().data_sent, pair.b.stats().control_sent), (0, 0));
     assert_eq!(got(&mut pair), (0..1_000).collect::<Vec<_>>());
-    // What is kept is what was sent in the last two minutes.
+    // The segments of the last two minutes are stored.
     assert!((119..=121).contains(&pair.a.unfinished()), "{}", pair.a.unfinished());
 }
 
@@ -68,7 +68,7 @@ fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
     let recipe = recipe("1024", &[]).without("seal").without("transport_driver");
     let mut b = Stack::new(compiled(&recipe), setup(false)).unwrap();
     let number = |n: u64| n.to_be_bytes()[2..].to_vec();
-    // The sender holds the first 100,000 segments, and wants a report.
+    // The sender holds the first 100,000 segments, and requests a report.
     let mut packet = [vec![NACK.0], number(1), vec![2, 1], number(0), number(100_000)].concat();
     let len = packet.len();
     receive(&mut b, T0, &mut packet, len);
@@ -77,7 +77,7 @@ fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
     let Some(Word::Report(report, stretches)) = wire::read(&slot[PACKET_HEADER_LEN..sent.len]) else {
         panic!("{:?}", &slot[..sent.len])
     };
-    // What no stretch names counts as arrived, where there could have been more of them.
+    // Sequence numbers outside of all ranges count as arrived if the list is not full.
     let missing: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
     assert_eq!((report.below, report.next, missing), (0, 100_000, 100_000));
     assert!(!stretches.is_full());
@@ -92,7 +92,7 @@ fn a_gap_is_mended_after_a_change_that_numbers_segments_anew() {
     let mut changed = recipe.with("rate_stats");
     changed.set("sequenced_segment.window", "100000").unwrap();
     pair.a.reconfigure(at(0), &changed).unwrap();
-    // Silence is reported, and answered with what the sender holds.
+    // Silence is reported, and answered with the sender's state.
     pair.run_until(at(5_000), &mut Path::default());
     assert!(pair.b.recipe().has("rate_stats"));
     for n in 20..30 {
@@ -127,7 +127,7 @@ fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quie
     pair.run_until(at(1_000), &mut Path::default());
     assert_eq!((got(&mut pair), pair.b.stats().control_sent), (vec![1], 1));
     pair.run_until(at(1_000_000), &mut Path::default());
-    // Doubling up to a quarter of the retention: 1, 2, 4, 8, and then every ten seconds.
+    // The interval doubles up to a quarter of the retention: 1, 2, 4, 8, and then every ten seconds.
     let reports = stats::<NegativeAckStats>(&pair.b).reports;
     assert!((100..=106).contains(&reports), "{reports}");
     assert_eq!(stats::<NegativeAckStats>(&pair.a).answers, reports - 1);
@@ -146,7 +146,7 @@ fn what_is_lost_for_good_is_not_asked_for_for_ever() {
     send(&mut pair, at(30_000), 60);
     pair.exchange(at(30_000), &mut Path::default());
     pair.run_until(at(61_000), &mut Path::default());
-    // What was sent in the last eight seconds is there still.
+    // The messages of the last eight seconds are still stored.
     assert_eq!(got(&mut pair), (45..61).collect::<Vec<_>>());
     let reports = stats::<NegativeAckStats>(&pair.b).reports;
     pair.run_until(at(62_000), &mut Path::default());
@@ -222,7 +222,7 @@ proptest! {
         prop_assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
         prop_assert_eq!(pair.a.unfinished() + pair.b.unfinished(), 0);
         if !both {
-            // Nothing followed the last segments, so it is known that all have come.
+            // Nothing followed the last segments, so a report confirms that all have arrived.
             let settled = events(&mut pair.a).into_iter().filter(|event| matches!(event, StackEvent::Settled { arrived: true, .. }));
             prop_assert_eq!(settled.count(), messages as usize);
         }

@@ -1,17 +1,17 @@
-//! The times of both halves: parameters, timers, repetition.
+//! Timing of both sides: parameters, timers, repetition.
 
 use haul_base::Span;
 use haul_stack::{Context, Parameters, configuration};
 
-/// Names of the timers.
+/// IDs of the timers.
 pub(super) const GAP: u8 = 0;
 pub(super) const SILENCE: u8 = 1;
 pub(super) const FORGET: u8 = 2;
 pub(super) const CONFIRM: u8 = 3;
 
-/// Reports and questions are not repeated sooner.
+/// Minimum time before a report or a request is repeated.
 const SHORTEST_REPEAT: Span = Span::from_millis(10);
-/// So many reports of silence must fit the time for which segments are kept.
+/// Number of reports of silence that must fit into the time for which segments are stored.
 const LEAST_REPORTS: u64 = 8;
 
 configuration! {
@@ -36,7 +36,7 @@ impl NegativeAckConfig {
     }
 }
 
-/// When a report or a question that was not answered is repeated.
+/// Returns the time after which an unanswered report or request is repeated.
 pub(super) fn repeat_after(context: &Context<'_>) -> Span {
     (context.path().rtt * 3 / 2).max(SHORTEST_REPEAT)
 }

@@ -1,8 +1,8 @@
 //! The two packets of `negative_ack`, all big-endian.
 //!
-//! *Missing*, from the receiver:
-//! `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length u16) ...`; the stretches are what is
-//! missing from `below` upwards. *State*, from the sender: ` 2 | flags u8 | oldest u48 | next u48 ` .
+//! *Missing*, from the receiver: `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length
+//! u16) ...`; the ranges are missing, starting from `below`. *State*, from the sender: ` 2 | flags u8 |
+//! oldest u48 | next u48 ` .
 
 use haul_stack::{AttributeType, U48};
 
@@ -10,37 +10,37 @@ use crate::micro::stretches::Stretches;
 
 const MISSING: u8 = 1;
 const STATE: u8 = 2;
-/// Bytes in front of the stretches, and of the other packet.
+/// Bytes before the ranges; `STATE_LEN`: length of the state message.
 pub(super) const FIXED: usize = 20;
 pub(super) const STATE_LEN: usize = 14;
-/// The bit of `flags`: an answer is wanted in any case.
+/// Bit of `flags`: an answer is requested in any case.
 const ANSWER: u8 = 1;
 
-/// What the receiver lacks.
+/// The receiver's report of what is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    /// It is said because nothing has come for long: what is not known here is missing too.
+    /// Sent because nothing was received for long: segments unknown to the receiver are missing too.
     pub(super) is_silence: bool,
-    /// Packet number of the newest packet that has come; 0 if none has.
+    /// Packet number of the newest packet received; 0 if there is none.
     pub(super) newest: u64,
-    /// Everything below this sequence number has come.
+    /// Everything below this sequence number has arrived.
     pub(super) below: u64,
-    /// The sequence number after the highest that is known here.
+    /// The sequence number after the highest known to the receiver.
     pub(super) next: u64,
 }
 
-/// What the sender can still send.
+/// The sender's state: what it can still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holdings {
-    /// A report is wanted even if nothing is missing.
+    /// Whether a report is requested even if nothing is missing.
     pub(super) confirm: bool,
     /// Everything below this sequence number has arrived or is lost for good.
     pub(super) oldest: u64,
-    /// The sequence number after the highest that has left.
+    /// The sequence number after the highest sent.
     pub(super) next: u64,
 }
 
-/// One of the two.
+/// Either message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word<'b> {
     Report(Report, Stretches<'b>),
@@ -64,7 +64,7 @@ impl Holdings {
     }
 }
 
-/// Reads either; `None` if these are the bytes of neither.
+/// Parses either message; `None` if the bytes are invalid.
 pub(super) fn read(body: &[u8]) -> Option<Word<'_>> {
     let flag = match *body.get(1)? {
         0 => false,

@@ -1,44 +1,45 @@
-//! Checks that the received segments adjoin. An object is complete only without gaps, and a sender can give any offsets
-//! to its sequence numbers.
+//! Checks that received segments are contiguous. An object is complete only without gaps, but a sender can
+//! give its sequence numbers any offsets.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most boundaries of which one side is missing: about 32 MB. A gap has two; a window of 10 million segments that lost
-/// every twentieth has a million.
+/// Maximum number of boundaries with one side missing: about 32 MB. A gap has two; a window of 10 million
+/// segments of which one in twenty is lost has a million.
 const MOST_OPEN: usize = 1 << 20;
 
-/// Segments that adjoin, by number, and the offsets of the object that they cover.
+/// A run of contiguous segments, by number, and the offsets that they cover.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) segments: Range<u64>,
     pub(super) offsets: Range<u64>,
 }
 
-/// Two consecutive segments that do not adjoin.
+/// Two consecutive segments that are not contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
-    /// The second one's sequence number.
+    /// Sequence number of the second segment.
     seq: u64,
-    /// Where the first one ends and where the second one begins, in either order.
+    /// End of the first segment and start of the second, in either order.
     offsets: [u64; 2],
 }
 
 impl Mismatch {
-    /// In words.
+    /// Describes the mismatch.
     pub(super) fn reason(&self) -> String {
         let Self { seq, offsets: [a, b] } = self;
         format!("the sender's segment {seq} does not begin where the one before it ends: offsets {a} and {b}")
     }
 }
 
-/// The offsets at which segments begin and end. The first segment must begin at 0 and each other one where the segment
-/// before it ends: then they cover the object once.
+/// Offsets at which segments start and end. The first segment must start at 0, each other one where the
+/// previous one ends: then they cover the object exactly once.
 #[derive(Debug)]
 pub(super) struct Boundaries {
-    /// Number and offset of the segment after the newest one. Kept apart because most segments arrive in order.
+    /// Number and offset of the segment after the newest one. Stored separately because most segments arrive
+    /// in order.
     next: Option<(u64, u64)>,
-    /// Offsets of the other boundaries of which one side has arrived, by the number of the segment that begins there.
+    /// Offsets of other boundaries with one side missing, by the number of the segment that starts there.
     open: BTreeMap<u64, u64>,
     most: usize,
 }
@@ -50,18 +51,18 @@ impl Default for Boundaries {
 }
 
 impl Boundaries {
-    /// Whether no segment may arrive that opens another boundary.
+    /// Whether no segment can be accepted that adds another boundary.
     pub(super) fn is_full(&self) -> bool {
         self.open.len() >= self.most
     }
 
-    /// Whether segment `seq` adjoins one that has arrived.
+    /// Whether segment `seq` is adjacent to one that has arrived.
     pub(super) fn touches(&self, seq: u64) -> bool {
         let known = |seq| self.next.is_some_and(|(next, _)| next == seq) || self.open.contains_key(&seq);
         known(seq) || known(seq + 1)
     }
 
-    /// Adds segments of which none was added before.
+    /// Adds segments, all of them new.
     pub(super) fn join(&mut self, row: Row) -> Result<(), Mismatch> {
         let Row { segments, offsets } = row;
         match self.next.take() {
@@ -80,7 +81,7 @@ impl Boundaries {
         Ok(())
     }
 
-    /// Notes one side of a boundary, and closes it if the other side is known.
+    /// Records one side of a boundary, and closes it if the other side is known.
     fn note(&mut self, seq: u64, offset: u64) -> Result<(), Mismatch> {
         if let Some(known) = self.open.remove(&seq) {
             return meet(seq, known, offset);
@@ -112,7 +113,7 @@ mod tests {
         Row { segments, offsets }
     }
 
-    /// Segments of these lengths, one after the other.
+    /// Contiguous segments of these lengths.
     fn segments(lens: &[u64]) -> Vec<(u64, u64, u64)> {
         let mut end = 0;
         let place = |(seq, len): (usize, &u64)| {
@@ -156,7 +157,7 @@ mod tests {
             boundaries.join(row(seq..seq + 1, seq * 10..seq * 10 + 10)).unwrap();
             assert!(boundaries.open.is_empty());
         }
-        // Several at once, behind and before a gap.
+        // Several at once, after and before a gap.
         boundaries.join(row(1_100..1_200, 11_000..12_000)).unwrap();
         boundaries.join(row(1_000..1_100, 10_000..11_000)).unwrap();
         assert_eq!(boundaries.ends_at(1_199, 12_000), Ok(()));

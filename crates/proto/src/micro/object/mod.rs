@@ -1,6 +1,6 @@
-//! `object`: sends an object and receives one. The sender cuts it into segments that name their place in it, at
-//! multiples of the chunk (FOBS cuts at 100 MB, dickens-system-aware-fobs); the receiver hands pieces to the sink where
-//! they lie, in any order, and sets the flow-control limit.
+//! `object`: sends and receives an object. The sender divides it into segments that carry their offset, and
+//! starts new ones at multiples of the chunk (FOBS: 100 MB, dickens-system-aware-fobs). The receiver passes
+//! pieces from the receive buffer to the sink, in any order, and sets the flow-control limit.
 
 mod boundaries;
 mod parts;
@@ -22,20 +22,20 @@ pub use receiver::Gaps;
 use receiver::ObjectReceiver;
 use sender::ObjectSender;
 
-/// A part of a segment that was sent whole before, and no longer fits the path.
+/// Kind of a part of a segment that was first sent whole, and no longer fits the path.
 pub(crate) const DATA_PART: Kind = Kind(7);
 
-/// Whether a batch carries the object, whole segments or parts.
+/// Whether a batch carries object data, as whole segments or as parts.
 pub(super) fn carries_data(batch: &Batch<'_>) -> bool {
     batch.is_data() || (!batch.is_empty() && batch.kind(0) == DATA_PART)
 }
 
-/// See the module's text.
+/// State of `object`; see the module documentation.
 #[derive(Debug)]
 struct Object {
     now: Time,
     gaps: Gaps,
-    /// The reader and the writer of files go by it.
+    /// Used by the code that reads and writes files.
     disk: DiskAccess,
     turns: Turns,
     sender: ObjectSender,
@@ -43,11 +43,11 @@ struct Object {
 }
 
 choice! {
-    /// How the programs at both ends move the object between memory and disk.
+    /// How both ends move the object between memory and disk.
     pub enum DiskAccess {
-        /// As bytes come.
+        /// As bytes arrive.
         Stream = "stream",
-        /// A chunk with one call.
+        /// A chunk per call.
         Chunk = "chunk",
     }
 }
@@ -66,7 +66,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
@@ -100,7 +100,7 @@ impl MicroProtocol for Object {
         self.sender.bind(resolution);
         self.receiver.bind(resolution);
         resolution.on_batch(BatchEvent::FILL, Order::NORMAL);
-        // Before anybody counts it, and when those that had arrived before are gone.
+        // Before others count segments, and after duplicates were removed.
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::EARLY);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::LATE);
     }
@@ -183,7 +183,7 @@ mod tests {
             len in 1u64..60_000, limit in 0u64..70_000, reverse: bool, lost in 0usize..40,
         ) {
             let mut recipe = object_recipe("100Gbit");
-            // The sender takes no notice of what the receiver allows.
+            // The sender ignores the receiver's limit.
             recipe.set("object.first_limit", "1GB").unwrap();
             let (mut pair, came) = Pair::of_object_up_to(&recipe, len, limit);
             let mut lose = |packet: usize| packet == lost;
@@ -195,8 +195,8 @@ mod tests {
             if limit >= len {
                 prop_assert_eq!(refused, 0);
             } else {
-                // Whole segments lie before the limit; the last one is as long as what is left. What was lost may be
-                // that.
+                // Whole segments lie below the limit; the last one has the rest of the object's length. What
+                // was lost may be the latter.
                 let is_lost = (lost as u64) < sent;
                 prop_assert!(came + 1_472 * (1 + u64::from(is_lost)) > limit, "{} of {} came", came, limit);
                 prop_assert!(refused > 0 || is_lost);

@@ -1,43 +1,43 @@
 //! Packets that arrive in parts, because the path's MTU shrank after they were first sent. Rare, so plain
-//! collections serve.
+//! collections suffice.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use haul_base::RangeSet;
 
-/// Packets of which only parts have arrived; more than a window of the old size can hold is refused.
+/// Maximum number of incomplete packets: more than a window of the old size can hold.
 const MAX_OPEN: usize = 400_000;
 
-/// The bytes of the object that a whole packet carries.
+/// Range of the object that a whole packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketExtent {
-    /// Bytes from the start of the object.
+    /// Offset in the object, in bytes.
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// A packet of which parts have arrived.
+/// A packet of which some parts have arrived.
 #[derive(Debug)]
 struct PartialPacket {
     whole: PacketExtent,
     have: RangeSet,
 }
 
-/// Which bytes of incomplete packets are here.
+/// Received parts of incomplete packets.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     open: BTreeMap<u64, PartialPacket>,
 }
 
 impl Parts {
-    /// Whether there are none, as nearly always.
+    /// Whether there are no incomplete packets, as nearly always.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Notes that bytes `range` of packet `seq` arrived, and returns those of them that are new; `None` if there
-    /// are too many open packets, or other parts of this one belong elsewhere.
+    /// Records that bytes `range` of packet `seq` arrived, and returns the new ones; `None` if there are too
+    /// many incomplete packets, or other parts of this one have a different extent.
     pub(super) fn insert(
         &mut self,
         seq: u64,
@@ -56,7 +56,7 @@ impl Parts {
         Some(fresh)
     }
 
-    /// Whether all bytes of packet `seq` are here; then it is forgotten.
+    /// Whether all bytes of packet `seq` have arrived; if so, removes it.
     pub(super) fn take_complete(&mut self, seq: u64) -> bool {
         let complete = self.open.get(&seq).is_some_and(|open| open.have.covers(0..open.whole.len));
         if complete {
@@ -65,15 +65,15 @@ impl Parts {
         complete
     }
 
-    /// The packet of number `seq` has arrived whole: which of its bytes are new; `None` if all of them are, because no
-    /// parts of it have come, or parts that belong elsewhere. It is forgotten.
+    /// Removes packet `seq`, which has arrived whole, and returns which of its bytes are new; `None` if all
+    /// are, because no matching parts have arrived.
     pub(super) fn take_missing(&mut self, seq: u64, whole: PacketExtent) -> Option<Vec<Range<u64>>> {
         let open = self.open.remove(&seq).filter(|open| open.whole == whole)?;
         Some(gaps(&open.have, 0..whole.len))
     }
 }
 
-/// The parts of `range` that are not in `have`.
+/// Returns the parts of `range` that are not in `have`.
 fn gaps(have: &RangeSet, range: Range<u64>) -> Vec<Range<u64>> {
     let mut missing = RangeSet::new();
     missing.insert(range);

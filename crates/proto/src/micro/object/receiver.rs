@@ -1,5 +1,5 @@
-//! The receiving half: checks where segments belong, hands their bytes to the sink, and sets the flow-control
-//! limit.
+//! The receiving side: checks the offsets of segments, passes their bytes to the sink, and sets the
+//! flow-control limit.
 
 use std::any::Any;
 use std::ops::Range;
@@ -18,12 +18,13 @@ use crate::micro::bitmap_ack::received::{Arrival, ReceivedBitmap};
 use crate::micro::events::{OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON};
 use crate::micro::stats::ObjectStats;
 
-/// A higher limit is worth a report of its own when it rose by this many bytes.
+/// Increase of the limit in bytes that triggers a report.
 const LIMIT_STEP: u64 = 4 << 20;
-/// Room for the pieces of a batch, some of them split because parts of their segment have come before.
+/// Capacity for the pieces of a batch, some of them split because parts of their segment have already
+/// arrived.
 const PIECES: usize = 128;
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     offset: Attribute<U48>,
@@ -34,43 +35,43 @@ struct Bindings {
 }
 
 choice! {
-    /// Whether the receiver keeps room for what is missing.
+    /// Whether the receiver reserves buffer space for gaps.
     #[derive(Default)]
     pub enum Gaps {
-        /// It does: what is below the limit can always be taken.
+        /// Reserves space: everything below the limit can always be accepted.
         #[default]
         Held = "held",
-        /// The limit lies behind what has come by as much as there is room. What fills gaps may find none left.
+        /// The limit exceeds the bytes received by the free space. Data that fills gaps may find no space.
         Free = "free",
     }
 }
 
-/// See the module's text.
+/// State of the receiving side.
 #[derive(Debug, Default)]
 pub(super) struct ObjectReceiver {
     gaps: Gaps,
-    /// Packets that came while there was no room.
+    /// Packets that arrived without buffer space.
     without_room: u64,
     bindings: Option<Bindings>,
     sequence: Option<Attribute<U48>>,
     parts: Parts,
     boundaries: Boundaries,
-    /// The segments of the present batch and their offsets, if each begins where the one before it ends.
+    /// Segments of the current batch and their offsets, if they are contiguous.
     row: Option<Row>,
     pieces: Vec<Piece>,
-    /// The last segment's sequence number and the object's length.
+    /// Sequence number of the last segment, and the object's length.
     end: Option<(u64, u64)>,
-    /// Highest sequence number that was welcome, plus one.
+    /// Highest sequence number accepted, plus one.
     highest: u64,
-    /// The sender may send bytes below this.
+    /// Flow-control limit: the sender may send bytes below this offset.
     limit: u64,
-    /// End of the segment that reaches furthest: the object does not end before it.
+    /// Highest end offset of any segment: the object does not end before it.
     furthest: u64,
     bytes: u64,
     complete: bool,
 }
 
-/// A range of a segment's payload as a range of the buffer in which the payload starts at `at`.
+/// Converts a range of a segment's payload to a range of the buffer in which the payload starts at `at`.
 fn shift(range: &Range<u64>, at: usize) -> Range<usize> {
     at + range.start as usize..at + range.end as usize
 }
@@ -80,12 +81,12 @@ impl ObjectReceiver {
         Self { gaps, ..Self::default() }
     }
 
-    /// How far the sender may go.
+    /// Returns the flow-control limit.
     fn flow_limit(&self, context: &mut Context<'_>) -> u64 {
         let limit = sink_limit(context);
         match self.gaps {
             Gaps::Held => limit.min(MAX_OFFSET),
-            // As gaps are filled this falls, but not below an earlier limit.
+            // The sum falls as gaps are filled, but the limit must not.
             Gaps::Free => {
                 let missing = self.furthest.saturating_sub(self.bytes);
                 limit.saturating_add(missing).min(MAX_OFFSET).max(self.limit)
@@ -93,7 +94,7 @@ impl ObjectReceiver {
         }
     }
 
-    /// Whether the sink takes so many bytes now.
+    /// Whether the sink accepts that many bytes now.
     fn has_room(&self, bytes: usize, context: &mut Context<'_>) -> bool {
         self.gaps == Gaps::Held || sink_limit(context).saturating_sub(self.bytes) >= bytes as u64
     }
@@ -118,14 +119,14 @@ impl ObjectReceiver {
     }
 
     pub(super) fn start(&mut self, context: &mut Context<'_>) {
-        // A sink that gives its bytes away in order needs what is missing before it has room for anything else.
+        // A sink that frees space in order needs the gaps filled before it has space for anything else.
         if !context.ends().object_sink.as_ref().is_some_and(|sink| sink.takes_any_order()) {
             self.gaps = Gaps::Held;
         }
         self.limit = self.flow_limit(context);
     }
 
-    /// Refuses segments that cannot be.
+    /// Rejects invalid segments.
     pub(super) fn admit(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let fields = (self.sequence.expect("bound before it is used"), self.bindings().offset);
         let takes = context.ends().object_sink.is_some();
@@ -144,14 +145,14 @@ impl ObjectReceiver {
         }
     }
 
-    /// Admits all at once, if they are as most are: a row before the object's end, and nothing in it impossible.
+    /// Admits a whole batch at once, if it is like most: a run of valid segments before the object's end.
     fn admit_row(&mut self, batch: &Batch<'_>, fields: (Attribute<U48>, Attribute<U48>)) -> bool {
         if !batch.is_row() || self.end.is_some() || self.boundaries.is_full() {
             return false;
         }
         let (full, last) = (batch.payload_range(0), batch.payload_range(batch.len() - 1));
         let (mut start, len) = (full.start, full.len());
-        // Offsets: of all but the last one, of the last one. Only that may be shorter.
+        // Offsets: maximum over all but the last one, and of the last one, which alone may be shorter.
         let (mut highest, mut before, mut newest) = (self.highest, None, None);
         let (mut next, mut follows) = (None, true);
         let pieces = &mut self.pieces;
@@ -188,7 +189,7 @@ impl ObjectReceiver {
             let range = batch.payload_range(i);
             let len = range.len() as u64;
             let fin = batch.kind(i) == Kind::DATA_FIN;
-            // Where there are too many gaps, what would make another one counts as lost.
+            // With too many gaps, segments that would add another count as lost.
             let has_place = !self.boundaries.is_full() || self.boundaries.touches(seq);
             let possible = takes && seq <= MAX_SEQ && (fin || len > 0) && has_place;
             if !possible || !self.is_welcome(seq, from + len, fin) {
@@ -204,7 +205,8 @@ impl ObjectReceiver {
         }
     }
 
-    /// Whether a segment is below the flow-control limit and agrees with what is known of the object's end.
+    /// Whether a segment is below the flow-control limit and consistent with what is known of the object's
+    /// end.
     fn is_welcome(&self, seq: u64, end: u64, fin: bool) -> bool {
         end <= self.limit
             && match self.end {
@@ -213,7 +215,7 @@ impl ObjectReceiver {
             }
     }
 
-    /// Hands over the bytes of the segments that nobody has taken: they are new.
+    /// Delivers the bytes of the segments that are still live, which are new.
     pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         let all_are_new = batch.live().count_left() == self.pieces.len();
         let joined = match self.row.take().filter(|_| all_are_new) {
@@ -237,7 +239,7 @@ impl ObjectReceiver {
         self.hand_over(batch, context);
     }
 
-    /// Notes where each new segment begins and ends.
+    /// Records where each new segment starts and ends.
     fn join_singly(&mut self, batch: &Batch<'_>) -> Result<(), Mismatch> {
         let fields = (self.sequence.expect("bound before it is used"), self.bindings().offset);
         batch.live().zip(batch.values(fields)).try_for_each(|(i, (seq, from))| {
@@ -246,7 +248,7 @@ impl ObjectReceiver {
         })
     }
 
-    /// Collects the pieces of those segments of which something is new.
+    /// Collects the new pieces of the segments.
     fn gather(&mut self, batch: &Batch<'_>) {
         let sequence = self.sequence.expect("bound before it is used");
         let offset = self.bindings().offset;
@@ -294,8 +296,8 @@ impl ObjectReceiver {
         }
     }
 
-    /// A part of a segment: its bytes are delivered at once, the segment counts when all of them are here. `None` if it
-    /// cannot be.
+    /// Handles a part of a segment: delivers its bytes at once, and counts the segment when all parts have
+    /// arrived. Returns `None` if the part is invalid.
     pub(super) fn on_part(&mut self, batch: &Batch<'_>, i: usize, context: &mut Context<'_>) -> Option<()> {
         let bindings = self.bindings();
         let PartBody { seq, offset, timestamp, skip, whole, fin } = PartBody::parse(batch.payload(i)).ok()?;
@@ -349,7 +351,8 @@ impl ObjectReceiver {
         }
     }
 
-    /// The limit rises in steps, so that a slow sink does not cause a packet per write.
+    /// Requests a report when the limit has risen by a step, so that a slow sink does not cause a packet per
+    /// write.
     fn watch_limit(&self, context: &mut Context<'_>) {
         if !self.complete && self.flow_limit(context).saturating_sub(self.limit) >= LIMIT_STEP {
             context.raise(self.bindings().soon, &mut ());
@@ -363,7 +366,7 @@ impl ObjectReceiver {
     }
 }
 
-/// The bytes that the sink has room for in all, from the first on.
+/// Returns how many bytes the sink can accept in total, from the start of the object.
 fn sink_limit(context: &mut Context<'_>) -> u64 {
     context.ends().object_sink.as_mut().map_or(0, |sink| sink.limit())
 }

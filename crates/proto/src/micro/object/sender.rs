@@ -1,4 +1,4 @@
-//! The sending half: what is cut from the object next, and when all of it has arrived.
+//! The sending side: chooses the next segments, and detects when the whole object has arrived.
 
 use std::any::Any;
 
@@ -12,7 +12,7 @@ use crate::micro::events::{DELIVERED, PEER_REPORT, PeerReport};
 use crate::micro::shared::{ChunkNow, Clock, SendWindow, WaitingFor};
 use crate::micro::stats::ObjectStats;
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     offset: Attribute<U48>,
@@ -30,16 +30,16 @@ struct Next {
     fin: bool,
 }
 
-/// See the module's text.
+/// State of the sending side.
 #[derive(Debug)]
 pub(super) struct ObjectSender {
     bindings: Option<Bindings>,
     chunk: u64,
-    /// Where the present chunk ends.
+    /// End of the current chunk.
     chunk_end: u64,
-    /// The receiver takes bytes below this offset.
+    /// Flow-control limit: the receiver accepts bytes below this offset.
     limit: u64,
-    /// What the source last said; asked again when that is used up.
+    /// The source's last answer; the source is asked again once it is used up.
     available: Available,
     next_offset: u64,
     fin_sent: bool,
@@ -88,7 +88,7 @@ impl ObjectSender {
         self.chunk = chunk.max(1);
     }
 
-    /// Decides on the next segment, of at most `largest` bytes.
+    /// Chooses the next segment, of at most `largest` bytes.
     fn next(&mut self, largest: usize, room: u64, context: &mut Context<'_>) -> Result<Next, WaitingFor> {
         if self.fin_sent {
             return Err(WaitingFor::Acknowledgement);
@@ -121,8 +121,8 @@ impl ObjectSender {
         Ok(Next { offset, len: (end - offset) as usize, fin })
     }
 
-    /// How many full segments may follow each other without a question to anybody: not the last of a chunk, of the
-    /// object or of what the source has said.
+    /// Returns the number of full segments that can be sent without further checks: not the last one of a
+    /// chunk, of the object or of what the source has available.
     fn in_a_row(&self, largest: usize, room: u64) -> u64 {
         let (offset, largest) = (self.next_offset, (largest as u64).max(1));
         let end = self.chunk_end.min(self.limit).min(self.available.upto.saturating_sub(1));
@@ -130,7 +130,7 @@ impl ObjectSender {
         if self.fin_sent { 0 } else { fit.min(room) }
     }
 
-    /// Adds full segments while nobody needs to be asked; gives how many.
+    /// Adds full segments without further checks; returns how many.
     fn fill_row(
         &mut self,
         batch: &mut Batch<'_>,
@@ -156,10 +156,10 @@ impl ObjectSender {
         count
     }
 
-    /// Adds new segments behind those that are repeated.
+    /// Adds new segments after the repeated ones.
     pub(super) fn fill(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let bindings = self.bindings();
-        // Parts of segments go by themselves.
+        // Parts of segments are sent in batches of their own.
         if context.is_draining() || (!batch.is_empty() && !batch.is_data()) {
             return;
         }
@@ -191,7 +191,7 @@ impl ObjectSender {
         }
     }
 
-    /// Handles events of the sending half; whether this was one that the receiving half does not know.
+    /// Handles an event of the sending side; returns whether the receiving side need not see it.
     pub(super) fn on_event(
         &mut self,
         event: EventId,
@@ -238,7 +238,7 @@ impl ObjectSender {
     }
 }
 
-/// Waiting for a source that is at work itself is work of the sender; the source may also wait for the receiver.
+/// Records a wait. A source that is working counts as work of the sender; it may also wait for the receiver.
 fn note_wait(mut reason: WaitingFor, clock: SharedValue<Clock>, context: &mut Context<'_>) {
     let now = context.now();
     if let (WaitingFor::Source, Some(source)) = (reason, &mut context.ends().object_source) {

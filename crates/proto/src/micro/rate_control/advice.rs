@@ -1,11 +1,11 @@
-//! What the receiving end's law is told of its host when it says for how long the sender should pause.
+//! Input for the receiver's law when it decides how long the sender should pause: the state of its host.
 
 use haul_base::HostSample;
 use haul_stack::Context;
 
 use crate::control::OwnHost;
 
-/// What this end, which receives, was found to be when it was looked at last: totals.
+/// Totals of this receiving end when last sampled.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Looked {
     host: HostSample,
@@ -14,7 +14,7 @@ pub(super) struct Looked {
 }
 
 impl Looked {
-    /// What has happened since it was looked at last; what is found now is kept.
+    /// Returns the changes since the last sample, and stores the new totals.
     pub(super) fn again(&mut self, host: Option<HostSample>, context: &Context<'_>) -> OwnHost {
         let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
         let look = OwnHost {

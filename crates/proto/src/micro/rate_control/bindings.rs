@@ -1,4 +1,4 @@
-//! What `rate_control` and the other parts of the stack call each other by.
+//! Handles of the shared values and events of `rate_control`.
 
 use haul_base::{HostSample, Rate, Span, Verdict};
 use haul_stack::{Declaration, Event, SharedValue};
@@ -15,7 +15,7 @@ use crate::micro::shared::{
 };
 use crate::rtt::RttEstimator;
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
     pub(super) send_window: SharedValue<SendWindow>,

@@ -1,4 +1,4 @@
-//! Another law, or another bound of it, for a session that runs.
+//! Changing the law, or its ceiling, in a running session.
 
 use haul_base::Rate;
 use haul_stack::{Configuration as _, Event, Name, ParameterSpec, Parameters, Part};
@@ -7,24 +7,24 @@ use super::law::{ANY_DELAY, Law, RateControlConfig, law_parameters};
 use super::rules::Rules;
 use crate::control::ControllerError;
 
-/// Another control law, or other parameters of the present one, from now on; raised by the stack's runner, handled by
+/// Selects another control law, or other parameters of the present one. Raised by the driver, handled by
 /// `rate_control`.
 pub const LAW_CHOSEN: Name<Event<ChosenLaw>> = Name::new("law chosen");
 
-/// A law and its parameters, checked, for a session that runs.
+/// A law and its parameters, checked, for a running session.
 #[derive(Clone, Debug)]
 pub struct ChosenLaw {
     pub(super) parameters: Parameters,
     pub(super) config: RateControlConfig,
-    /// If a rule of the recipe has chosen another law meanwhile, that one stays.
+    /// Whether to keep a law that a rule of the recipe has chosen meanwhile.
     pub(super) keeps_law: bool,
 }
 
 impl ChosenLaw {
-    /// Checks what a recipe says of its `rate_control`; parameters that it does not name have their defaults.
+    /// Checks the `rate_control` part of a recipe; parameters that it does not name have their defaults.
     ///
     /// # Errors
-    /// If there is no such law or parameter, or they do not suit each other.
+    /// If there is no such law or parameter, or they are inconsistent.
     pub fn check(part: &Part) -> Result<Self, ControllerError> {
         let wrong = |error| ControllerError::Parameter(Box::new(error));
         let specs = [RateControlConfig::PARAMETERS, law_parameters(part)].concat();
@@ -35,12 +35,12 @@ impl ChosenLaw {
         Ok(Self { parameters, config, keeps_law: false })
     }
 
-    /// Changes some parameters of what a recipe says of its `rate_control`. If the law changes, parameters that only
-    /// the one before had are left out. If what is changed is no law's own, the law that runs stays, also where a rule
-    /// has chosen it.
+    /// Changes some parameters of the `rate_control` part of a recipe. If the law changes, drops parameters
+    /// that only the previous one had. If no parameter of a law changes, the running law stays, even if a
+    /// rule has chosen it.
     ///
     /// # Errors
-    /// As [`ChosenLaw::check`]; `part` is as before then.
+    /// As [`ChosenLaw::check`]; `part` is then unchanged.
     pub fn change(part: &mut Part, changes: &[(String, String)]) -> Result<Self, ControllerError> {
         let changed = Self::changed(part, changes);
         let bounds = |name: &str| RateControlConfig::PARAMETERS[1..].iter().any(|spec| spec.name == name);
@@ -50,7 +50,7 @@ impl ChosenLaw {
         Ok(chosen)
     }
 
-    /// This law, which `asked` describes, where parameters are what `limits` says they are.
+    /// Returns this law, which `asked` describes, with the parameters in `limits` replaced.
     ///
     /// # Errors
     /// As [`ChosenLaw::check`].
@@ -64,12 +64,12 @@ impl ChosenLaw {
         &self.config.controller
     }
 
-    /// The rules by which it is exchanged; empty if there are none.
+    /// Rules that switch the law; empty if there are none.
     pub fn rules(&self) -> &str {
         &self.config.switch
     }
 
-    /// Its ceiling, or the rate of `fixed`; `Rate::MAX` if it has none.
+    /// Ceiling of the law, or the rate of `fixed`; `Rate::MAX` if there is none.
     pub fn rate(&self) -> Rate {
         self.config.rate
     }
@@ -106,7 +106,7 @@ mod tests {
         let other = changed(&before, &[("controller", "delivery")]);
         assert_eq!(other, part(&[("rate", "9Mbit"), ("controller", "delivery")]));
         assert!(ChosenLaw::check(&other).is_ok());
-        // Both have it.
+        // Both laws have it.
         let alike = changed(&before, &[("controller", "scalable")]);
         assert!(alike.parameters.iter().any(|(name, _)| name == "initial_window"), "{alike:?}");
     }
@@ -123,7 +123,7 @@ mod tests {
         );
         let fixed = chosen.within(&asked, &limits(&[("controller", "tfrc")])).unwrap();
         assert_eq!((fixed.rate(), fixed.controller(), fixed.keeps_law), (Rate::MAX, "tfrc", false));
-        // Another law is one also where only its bound is limited.
+        // Another law is one even where only its ceiling is limited.
         let chosen = ChosenLaw::change(&mut asked, &limits(&[("controller", "cubic")])).unwrap();
         assert!(!chosen.within(&asked, &limits(&[("rate", "5Mbit")])).unwrap().keeps_law);
     }

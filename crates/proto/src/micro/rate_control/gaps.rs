@@ -1,26 +1,28 @@
-//! Gaps in the sent packets that the sender caused itself: they say nothing of the path.
+//! Gaps between sent packets that the sender itself caused, and that therefore say nothing about the path.
 
 use haul_base::{Span, Time};
 
 use crate::micro::shared::{Clock, WaitingFor};
 
-/// A batch that leaves later than this after it could have left follows a gap: timers are late by less. Our choice.
+/// Delay after which a batch that could have been sent earlier follows a gap: timers are less late. Our
+/// choice.
 const ABSENCE: Span = Span::from_millis(2);
-/// And later than the round trip divided by this: the pacer catches up with less. Our choice.
+/// Divisor of the round trip: the delay must also exceed this fraction; the pacer catches up with less. Our
+/// choice.
 const ABSENCE_DIVISOR: u64 = 8;
-/// A sender that had no data for at least this long leaves a gap too; the receiver's 32-bit clock may have wrapped in
-/// it. Our choice.
+/// A sender without data for at least this long causes a gap too; the receiver's 32-bit clock may have
+/// wrapped meanwhile. Our choice.
 const IDLE: Span = Span::from_secs(1);
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gaps {
-    /// When a batch left last.
+    /// When the last batch was sent.
     sent_at: Time,
 }
 
 impl Gaps {
-    /// A batch leaves at `now`. Returns whether a gap precedes it.
+    /// Records that a batch is sent at `now`. Returns whether a gap precedes it.
     pub(super) fn on_sent(&mut self, now: Time, rtt: Span, clock: &mut Clock) -> bool {
         let idle = now.since(std::mem::replace(&mut self.sent_at, now));
         let had_nothing = matches!(

@@ -1,4 +1,4 @@
-//! Which law a session has, and what it was told.
+//! The law of a session and its parameters.
 
 use haul_base::{Bytes, Rate, Span};
 use haul_stack::{Configuration, ParameterSpec, Parameters, Part, configuration};
@@ -10,12 +10,12 @@ use crate::control::{
 use crate::diagnosis::Evidence;
 use crate::micro::shared::LawNow;
 
-/// Bounds nothing: for checking that a law can be built.
+/// Report interval used when checking that a law can be built.
 pub(super) const ANY_DELAY: Span = Span::from_millis(2);
 
 configuration! {
-    /// Parameters of `rate_control`: what every law can be told. The law's own stand beside these in the recipe; see
-    /// [`RateControlConfig::with_law`].
+    /// Parameters of `rate_control` for every law. The law's own parameters are beside them in the recipe;
+    /// see [`RateControlConfig::with_law`].
     pub struct RateControlConfig: "rate_control" {
         controller: String = "bbr", "the control law (docs/controllers.md lists them)";
         rate: Rate = "unlimited", "ceiling of the law; the rate of `fixed`";
@@ -39,24 +39,24 @@ configuration! {
 }
 
 impl RateControlConfig {
-    /// With a control law and its parameters.
+    /// Adds a control law and its parameters.
     pub fn with_law<C: Configuration>(self, law: &C) -> Part {
         Part::from(Self { controller: C::NAME.to_owned(), ..self }).with(law)
     }
 }
 
-/// Those of the law that a recipe names.
+/// Returns the parameters of the law that a recipe names.
 pub(super) fn law_parameters(part: &Part) -> &'static [ParameterSpec] {
     let ParameterSpec { name, default, .. } = RateControlConfig::PARAMETERS[0];
     let name = part.get(name).unwrap_or(default);
-    // A law that does not exist is refused when it is built.
+    // An unknown law is rejected when it is built.
     law(name).map_or(&[], |law| law.parameters)
 }
 
-/// Adds a law to those of this process: recipes can name it from now on, for files as for messages.
+/// Registers a law in this process: recipes can name it from now on, for files and for messages.
 ///
 /// # Errors
-/// [`ControllerError::Taken`] if its name, or that of one of its parameters, is taken.
+/// [`ControllerError::Taken`] if its name, or that of one of its parameters, is already in use.
 pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
     let is_taken =
         |new: &&ParameterSpec| RateControlConfig::PARAMETERS.iter().any(|known| known.name == new.name);
@@ -67,7 +67,7 @@ pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError
     add_law(law)
 }
 
-/// What the law is built from.
+/// Everything needed to build a law.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Law {
     pub(super) name: String,
@@ -93,23 +93,23 @@ impl Law {
         }
     }
 
-    /// Another one with the same ceiling.
+    /// Returns a description of another law with the same ceiling.
     pub(super) fn of_name(&self, name: &str, parameters: Parameters) -> Self {
         Self { name: name.to_owned(), parameters, ..self.clone() }
     }
 
-    /// The law `kept` under this one's ceiling and modes.
+    /// Returns the law `kept` with this one's ceiling and modes.
     pub(super) fn keeping(self, kept: &Self) -> Self {
         Self { name: kept.name.clone(), parameters: kept.parameters.clone(), ..self }
     }
 
-    /// For those who look on, once it has been built.
+    /// Returns the published description, once the law has been built.
     pub(super) fn now(&self) -> LawNow {
         let registered = law(&self.name).expect("what was built is registered");
         LawNow { name: registered.name, ceiling: self.ceiling }
     }
 
-    /// Whether it can be built.
+    /// Checks that the law can be built.
     pub(super) fn check(&self) -> Result<(), ControllerError> {
         self.try_build(ANY_DELAY).map(drop)
     }
@@ -130,7 +130,8 @@ impl Law {
         self.try_build(feedback_interval).map_err(|error| error.to_string())
     }
 
-    /// The same for every law, if the recipe says so: its rate holds for a while, and it is deaf to losses of the host.
+    /// Adds what the recipe applies to every law: rates that hold for a while, and ignoring losses of the
+    /// host.
     pub(super) fn wrapped(&self, law: Box<dyn RateController>) -> Box<dyn RateController> {
         let law = self.mode.hold(law, self.initial_rtt);
         if self.cause_aware { Box::new(CauseAware::new(law)) } else { law }

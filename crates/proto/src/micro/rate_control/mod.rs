@@ -1,4 +1,4 @@
-//! `rate_control`: a control law decides how fast to send and how much may be on its way; the pacer keeps the rate.
+//! `rate_control`: a control law determines the rate and the bytes in flight; the pacer keeps the rate.
 
 mod advice;
 mod bindings;
@@ -43,58 +43,58 @@ pub(crate) use observer::{Observer, Own};
 use quota::QuotaBound;
 use rules::{Rules, Totals};
 
-/// A law's deadline that has passed comes no sooner again.
+/// Minimum delay of the timer for a law's deadline that has passed.
 const SOONEST: Span = Span::from_micros(100);
-/// The timer of the law's deadline.
+/// Timer of the law's deadline.
 const LAW_TIMER: u8 = 0;
 
-/// See the module's text.
+/// State of `rate_control`; see the module documentation.
 #[derive(Debug)]
 struct RateControl {
     law: Law,
     rules: Rules,
-    /// Packets that have arrived and that were lost, for the rules.
+    /// Packets acknowledged and packets lost, for the rules.
     settled: (u64, u64),
     switches: u64,
     ceiling_changes: u64,
     controller: Box<dyn RateController>,
-    /// The session has brought a controller that is ready; others are built when the stack starts.
+    /// Whether the session provided a controller; otherwise it is built when the stack starts.
     brought: bool,
     pacer: Pacer,
     max_batch: usize,
     bindings: Option<Bindings>,
-    /// What was allowed to the present batch.
+    /// Limits of the current batch.
     limits: Limits,
     quota: QuotaBound,
     observer: Observer,
     diagnostician: Diagnostician,
-    /// Of the window that has ended last. Kept for its memory.
+    /// Signature of the last window that has ended. Kept to reuse its memory.
     signature: Signature,
-    /// Bytes after which a transmission window ends, for laws that judge by it.
+    /// Length in bytes of the transmission windows that laws evaluate.
     unit_window: u64,
-    /// Where no object has chunks, a transmission window is one.
+    /// Whether an object has chunks; if not, a transmission window counts as one.
     has_chunks: bool,
     chunk: u64,
     ecn: Ecn,
-    /// The law's deadline for which the timer is set.
+    /// Deadline of the law for which the timer is set.
     deadline: Option<Time>,
-    /// The law allowed nothing when it was asked last.
+    /// Whether the law permitted nothing at its last call.
     held: bool,
-    /// Kept for its memory.
+    /// Kept to reuse its memory.
     losses: LossRuns,
-    /// Datagrams that may leave although the window is full.
+    /// Datagrams that may be sent although the window is full.
     probe_credit: u32,
-    /// Packets below this number left while there was nothing more to send.
+    /// Packets below this number were sent while there was nothing more to send.
     app_limited_below: u64,
     sent: PacketCount,
-    /// When a report came last.
+    /// When the last report arrived.
     reported_at: Option<Time>,
     gaps: Gaps,
-    /// At the receiving end: what is known of this host.
+    /// At the receiver: last sampled state of this host.
     looked: Option<Looked>,
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         further: law_parameters,
@@ -157,7 +157,7 @@ impl RateControl {
         self.bindings.expect("declared before it is used")
     }
 
-    /// Another law, or other parameters, as a recipe has them. `keeps_law`: the law that a rule has chosen stays.
+    /// Switches to the law and the parameters of a recipe. `keeps_law`: keep a law that a rule has chosen.
     fn switch(
         &mut self,
         parameters: &Parameters,
@@ -180,7 +180,7 @@ impl RateControl {
         Ok(())
     }
 
-    /// Another law takes over: what was sent and is to be sent stays as it is.
+    /// Replaces the law. Packets in flight and queued data are not affected.
     fn exchange(&mut self, law: Law, context: &mut Context<'_>) -> Result<(), String> {
         let bindings = self.bindings();
         let mut controller = law.build(context.shared(bindings.delay).0)?;
@@ -202,7 +202,7 @@ impl RateControl {
         Ok(())
     }
 
-    /// Exchanges the law if a rule says so.
+    /// Switches the law if a rule applies.
     fn judge_rules(&mut self, acked: u64, lost: u64, context: &mut Context<'_>) {
         if self.rules.are_none() {
             return;
@@ -217,7 +217,7 @@ impl RateControl {
             sent_bytes: self.sent.bytes,
         };
         let rtt = context.shared(self.bindings().rtt).smoothed();
-        // It was built once already, when it was checked; if it cannot be built here, the present law stays.
+        // It was built when it was checked; if it cannot be built here, the present law stays.
         if let Some(law) = self.rules.on_feedback(context.now(), totals, rtt, &self.law)
             && self.exchange(law, context).is_ok()
         {
@@ -225,7 +225,7 @@ impl RateControl {
         }
     }
 
-    /// Sets the timer for the law's deadline, if that has changed.
+    /// Sets the timer for the law's deadline, if the deadline has changed.
     fn schedule(&mut self, context: &mut Context<'_>) {
         let deadline = self.controller.deadline();
         if deadline == self.deadline {
@@ -259,7 +259,7 @@ impl RateControl {
         context.shared(bindings.clock).busy(now);
     }
 
-    /// Counts what leaves into the stretches of the transmission that laws judge by.
+    /// Counts sent packets in the units of transmission that laws evaluate.
     fn note_units(&mut self, sent: Sent, context: &mut Context<'_>) {
         let bindings = self.bindings();
         let chunk = if self.has_chunks {
@@ -275,7 +275,7 @@ impl RateControl {
         ledger.on_sent(sent, self.unit_window);
     }
 
-    /// At the receiving end: lets the law say for how long the sender should pause.
+    /// At the receiver: lets the law decide how long the sender should pause.
     fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
         let Some(looked) = &mut self.looked else { return };
         let look = looked.again(host, context);
@@ -298,7 +298,7 @@ impl RateControl {
             report_interval: context.shared(bindings.delay).0,
         };
         let mut sample = self.observer.observe(report, &own, &rtt, &self.losses);
-        // A report that states nothing names no packet: it is about the newest that was named before.
+        // A report without arrivals names no packet, so it refers to the newest one named before.
         let about = sample.largest_acked_pn;
         sample.app_limited =
             about < self.app_limited_below || self.quota.explains(sample.arrival_rate, about);
@@ -327,7 +327,7 @@ impl RateControl {
         self.schedule(context);
     }
 
-    /// Tells the law which stretches of the transmission have ended.
+    /// Informs the law of units of transmission that have ended.
     fn judge_units(&mut self, report: &PeerReport, context: &mut Context<'_>) {
         let all = report.outcome.nothing_outstanding;
         let known = match report.loss {
@@ -343,7 +343,7 @@ impl RateControl {
         }
     }
 
-    /// The next stretch that has ended. A window is diagnosed.
+    /// Returns the next unit that has ended. Diagnoses a window.
     fn next_boundary(&mut self, known: &Known, context: &mut Context<'_>) -> Option<Boundary> {
         let (now, bindings) = (context.now(), self.bindings());
         let ledger = context.shared(bindings.ledger);
@@ -359,7 +359,7 @@ impl RateControl {
         Some(end)
     }
 
-    /// Nothing more will be heard: what is known of the windows that are open is told.
+    /// No further reports will arrive: reports what is known of open windows.
     fn end_windows(&mut self, context: &mut Context<'_>) {
         let (now, end_pn) = (context.now(), self.observer.known_below());
         let needs_one = self.diagnostician.has_untold_losses();
@@ -398,7 +398,7 @@ impl MicroProtocol for RateControl {
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
         resolution.on_event(self.bindings().rate_wanted, Order::NORMAL);
         resolution.on_batch(BatchEvent::FILL, Order::LAST);
-        // When what is in flight has been counted.
+        // After packets in flight have been counted.
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::LATE);
         resolution.on_event(self.bindings().peer_report, Order::NORMAL);
         resolution.on_event(self.bindings().timeout, Order::NORMAL);
@@ -414,7 +414,7 @@ impl MicroProtocol for RateControl {
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
-        // What could have left before is no lateness to make good.
+        // Time before the start is not lateness to make up for.
         self.pacer.on_idle(context.now());
         self.rules.start(context.now());
         let delay = context.shared(self.bindings().delay).0;
@@ -424,7 +424,7 @@ impl MicroProtocol for RateControl {
         {
             self.controller = controller;
         }
-        // In a stack that was changed, the one before has left its own.
+        // In a reconfigured stack, the previous one has left its own.
         *context.shared(self.bindings().law_now) = self.law.now();
         let ledger = context.shared(self.bindings().ledger);
         ledger.record_signatures(self.diagnostician.wants_signatures());
@@ -465,14 +465,14 @@ impl MicroProtocol for RateControl {
         } else if let Some(verdict) = bindings.verdict.of(event, argument) {
             self.observer.set_verdict(*verdict);
         } else if let Some(chosen) = bindings.law_chosen.of(event, argument) {
-            // It was built once already, when it was checked; if it cannot be built here, the present law stays.
+            // It was built when it was checked; if it cannot be built here, the present law stays.
             let _ = self.switch(&chosen.parameters, chosen.keeps_law, context);
         } else if let Some(&mut host) = bindings.host.of(event, argument) {
             self.advise(Some(host), context);
         } else if let Some(&mut gap) = bindings.witnessed.of(event, argument) {
             self.diagnostician.on_gap(context.now(), gap);
         } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, argument) {
-            // An end that takes the object sends nothing that could pause.
+            // An end that receives the object sends nothing that could pause.
             if self.looked.is_some() {
                 return;
             }
@@ -492,7 +492,7 @@ impl MicroProtocol for RateControl {
         if self.looked.is_some() {
             self.advise(None, context);
         }
-        // Also at the receiving end: without this call the law's deadline would expire again every 100 us.
+        // Also at the receiver: without this call the law's deadline would expire again every 100 us.
         self.controller.on_deadline(context.now());
         self.tell(context);
         self.schedule(context);

@@ -1,4 +1,4 @@
-//! What reports mean for a control law: totals become what each report adds, counters and clocks become rates.
+//! Converts reports into samples for a control law: totals to increments, counters and clocks to rates.
 
 use std::collections::VecDeque;
 
@@ -10,25 +10,25 @@ use crate::micro::events::{Newest, PeerReport, ReceiverCounters};
 use crate::one_way::OneWay;
 use crate::rtt::RttEstimator;
 
-/// What the sender knows itself.
+/// State of the sender itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
     pub(crate) now: Time,
-    /// UDP payload bytes of a full packet.
+    /// Size of a full packet, in UDP payload bytes.
     pub(crate) datagram: u64,
     pub(crate) next_pn: u64,
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including repeated ones.
     pub(crate) sent_packets: u64,
-    /// Their UDP payload bytes.
+    /// UDP payload bytes of data packets sent.
     pub(crate) sent_bytes: u64,
     /// The report interval in force.
     pub(crate) report_interval: Span,
 }
 
-/// Absences that are remembered until their packets have arrived.
+/// Maximum number of absences stored until their packets have arrived.
 const MOST_ABSENCES: usize = 64;
 
-/// See the module's text.
+/// State of the conversion.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     arrival: DeliveryMeter,
@@ -37,55 +37,56 @@ pub(crate) struct Observer {
     counters: ReceiverCounters,
     host: Option<HostSample>,
     largest_acked_pn: u64,
-    /// The first packet after each gap that the sender made itself, oldest first, until it has arrived.
+    /// First packet after each gap that the sender caused, oldest first, until it has arrived.
     resumed: VecDeque<u64>,
     verdict: Option<Verdict>,
     peak: Rate,
 }
 
-/// How much a wrapping counter has grown; no more than can be true.
+/// Returns the increase of a wrapping counter, limited to what is possible.
 fn grown(new: u32, old: u32, most: u64) -> u64 {
     let grown = new.wrapping_sub(old);
-    // It went back: the peer lies, or counts anew.
+    // The counter decreased: the peer reports false values, or has restarted it.
     if grown > u32::MAX / 2 { 0 } else { u64::from(grown).min(most) }
 }
 
 impl Observer {
-    /// The highest rate of arrival so far.
+    /// Highest arrival rate so far.
     pub(crate) fn peak(&self) -> Rate {
         self.peak
     }
 
-    /// The load of the receiving host as it was told last.
+    /// Last reported load of the receiving host.
     pub(crate) fn host(&self) -> Option<HostSample> {
         self.host
     }
 
-    /// What was told from outside of the losses.
+    /// External diagnosis of the losses.
     pub(crate) fn verdict(&self) -> Option<Verdict> {
         self.verdict
     }
 
-    /// What is told from outside of losses from now on, in place of what the sender's own diagnosis says.
+    /// Sets an external diagnosis of losses, which replaces the sender's own from now on.
     pub(crate) fn set_verdict(&mut self, verdict: Option<Verdict>) {
         self.verdict = verdict;
     }
 
-    /// The number behind the newest packet that has arrived; 0 if none is known to.
+    /// The number after the newest packet known to have arrived; 0 if there is none.
     pub(crate) fn known_below(&self) -> u64 {
         if self.largest_acked_pn > 0 { self.largest_acked_pn.saturating_add(1) } else { 0 }
     }
 
-    /// The sender had no processor for a while, or nothing to send; packets from `first_pn` on leave afterwards.
+    /// Records that the sender had no processor for a while, or nothing to send, before the packets from
+    /// `first_pn` on.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
-        // A full list: this one replaces the newest.
+        // In a full list, replace the newest.
         if self.resumed.len() == MOST_ABSENCES {
             self.resumed.pop_back();
         }
         self.resumed.push_back(first_pn);
     }
 
-    /// The sample of a report. Whether the application was the limit is for the caller to say.
+    /// Returns the sample of a report. The caller sets whether the application was the limit.
     pub(crate) fn observe<'a>(
         &mut self,
         report: &PeerReport,
@@ -128,7 +129,7 @@ impl Observer {
         sample
     }
 
-    /// Adds what only the newest report tells.
+    /// Adds the values of the newest report.
     fn add_newest(&mut self, sample: &mut FeedbackSample<'_>, newest: &Newest, report: &PeerReport) {
         if let Some((at, bytes)) = newest.arrived {
             let span = sample.rtt.smoothed();
@@ -184,8 +185,8 @@ mod tests {
         }
     }
 
-    /// The report number `n`: one every millisecond, 100 packets of 1,000 bytes each, read `read_delay_us` after they
-    /// came.
+    /// Report number `n`: one per millisecond, for 100 packets of 1,000 bytes each, read `read_delay_us`
+    /// after their arrival.
     fn report(n: u64, read_delay_us: u32, host: Option<HostSample>) -> PeerReport {
         let receiver = ReceiverCounters {
             packets: n * 100,
@@ -226,7 +227,7 @@ mod tests {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         let mut last = None;
         for n in 1..=20 {
-            // Each millisecond it falls behind by half of one.
+            // Each millisecond it falls behind by half a millisecond.
             let sample =
                 observer.observe(&report(n, n as u32 * 500, None), &own(at(n)), &rtt, LossRuns::none());
             last = Some((sample.arrival_rate, sample.drain_rate, sample.read_delay, sample.queue_delay));
@@ -242,7 +243,7 @@ mod tests {
     fn rates_are_not_measured_across_absences_of_the_sender_however_many_are_under_way() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(20)));
         let mut rates = Vec::new();
-        // 800 Mbit/s for 10 of each 20 ms, told a round trip and more later.
+        // 800 Mbit/s for 10 of each 20 ms, reported a round trip or more later.
         for n in 0..200u64 {
             let (burst, part) = (n / 10, n % 10);
             if part == 0 {

@@ -1,4 +1,4 @@
-//! What may leave now, and what is waited for if nothing may.
+//! Decides what may be sent now, or what sending waits for.
 
 use haul_base::{Span, Time};
 use haul_stack::{Context, SendPermit};
@@ -7,13 +7,15 @@ use super::RateControl;
 use crate::control::{ControllerError, LONGEST_HOLD, Limits, MIN_WINDOW_DATAGRAMS, Permit};
 use crate::micro::shared::WaitingFor;
 
-/// What IPv4 over Ethernet carries, UDP payload bytes. Larger ones mean another kind of path.
+/// UDP payload bytes that IPv4 over Ethernet carries. Larger datagrams mean another kind of path.
 const USUAL_DATAGRAM: u64 = 1_472;
-/// As much of the rate may leave back to back in large datagrams.
+/// Duration of the rate that may be sent back to back in large datagrams.
 const LARGE_BURST: Span = Span::from_millis(5);
-/// And as many of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above 1,472 bytes.
+/// Maximum number of them: the initial window of RFC 9002, section 7.2, without its bound for datagrams above
+/// 1,472 bytes.
 const LARGE_BURST_DATAGRAMS: u64 = 10;
-/// From this share of the ceiling on, a law is held by it: what it measures of a path is a little less than it sends.
+/// Fraction of the ceiling from which on the ceiling limits the law: it measures a little less of a path than
+/// it sends.
 const REACHED_SHARE: f64 = 0.9;
 
 impl RateControl {
@@ -34,14 +36,14 @@ impl RateControl {
         }
     }
 
-    /// Bytes of datagrams of `size` that may leave back to back, and be on their way beyond the law's window, if they
-    /// are large: at a low rate a wake-up for each costs a processor most of all that it does. 0 for usual ones.
+    /// Returns the bytes of large datagrams of `size` that may be sent back to back, and be in flight beyond
+    /// the law's window: at a low rate, a wake-up for each is most of the work. 0 for usual datagrams.
     fn more_at_once(&self, size: u64) -> u64 {
         let large = self.limits.rate.bytes_in(LARGE_BURST).min(LARGE_BURST_DATAGRAMS * size);
         if size > USUAL_DATAGRAM { large } else { 0 }
     }
 
-    /// How many datagrams of `size` may leave now, and why not if none may.
+    /// Returns how many datagrams of `size` may be sent now, or what sending waits for.
     fn permitted_datagrams(&mut self, size: u64, context: &mut Context<'_>) -> Result<usize, WaitingFor> {
         let limits = self.law_limits(context)?;
         self.limits = self.quota.bound(limits);
@@ -55,7 +57,7 @@ impl RateControl {
         }
         context.shared(bindings.clock).released(now, released);
         let in_flight = context.shared(bindings.send_window).bytes;
-        // A law that is new may think of smaller datagrams than those in use.
+        // A new law may assume smaller datagrams than those in use.
         let least = |window: u64| window.max(MIN_WINDOW_DATAGRAMS * size);
         let beyond = limits.unreported.saturating_add(self.more_at_once(size));
         let allowed = limits.window.map_or(u64::MAX, |window| least(window).saturating_add(beyond));
@@ -66,7 +68,7 @@ impl RateControl {
         }
     }
 
-    /// What the law allows now; or it holds, and sending goes on when it says.
+    /// Returns the law's limits now; or it holds, and sending resumes at the time it returns.
     fn law_limits(&mut self, context: &mut Context<'_>) -> Result<Limits, WaitingFor> {
         let now = context.now();
         if let Permit::Hold(until) = self.controller.permit()
@@ -78,7 +80,7 @@ impl RateControl {
         match self.controller.permit() {
             Permit::Go(limits) => {
                 if std::mem::take(&mut self.held) {
-                    // What could not leave meanwhile is no lateness to make good.
+                    // What could not be sent meanwhile is not lateness to make up for.
                     self.pacer.on_idle(now);
                 }
                 Ok(limits.within(self.controller.ceiling()))
@@ -95,7 +97,7 @@ impl RateControl {
         }
     }
 
-    /// Whose rate the pacer keeps.
+    /// Returns whose rate the pacer keeps.
     fn paced_by(&self, now: Time) -> WaitingFor {
         if self.pacer.is_behind(now) {
             WaitingFor::Late
@@ -120,7 +122,7 @@ impl RateControl {
         context.shared(self.bindings().clock).wait(now, reason);
     }
 
-    /// There was nothing to send, for the reason that the clock has recorded.
+    /// Records that there was nothing to send, for the reason in the clock.
     pub(super) fn on_nothing(&mut self, context: &mut Context<'_>) {
         self.pacer.on_idle(context.now());
         let reason = context.shared(self.bindings().clock).reason();

@@ -1,11 +1,11 @@
-//! `rate_control.switch`: rules by which a session exchanges its control law while it runs.
+//! `rate_control.switch`: rules by which a running session switches its control law.
 //!
 //! ```text
 //! switch = "after 30s -> cubic; loss > 5% -> tfrc intervals=16; receiver_loss > 50% -> asynch; rtt > 200ms -> fast"
 //! ```
 //!
-//! The first rule that holds decides; while none does, the law stays. What is compared is measured over a second at
-//! least. `after` holds once, and two switches are `switch_wait` apart at least.
+//! The first rule whose condition holds decides; if there is none, the law stays. Values are measured over at
+//! least a second. `after` applies once. There are at least `switch_wait` between two switches.
 
 use haul_base::{Bytes, Span, Time};
 
@@ -13,22 +13,22 @@ use super::law::{Law, RateControlConfig};
 use crate::control::{ControllerError, law as registered};
 use crate::diagnosis::Evidence;
 
-/// What a rule is judged by covers so much time, and so many packets.
+/// Minimum time of a measurement; `JUDGED_PACKETS`: minimum number of packets.
 const JUDGED: Span = Span::from_secs(1);
 const JUDGED_PACKETS: u64 = 100;
-/// A measure must fall to this share of an upper limit before a rule for low values may lead back.
+/// Fraction of an upper limit that a rule for low values must not exceed, so that two rules do not alternate.
 const APART: f64 = 0.5;
-/// Recipes come from peers, and each rule keeps a law with its parameters.
+/// Recipes come from peers, and each rule stores a law with its parameters.
 const MOST_RULES: usize = 32;
 
-/// What is compared.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
-    /// Lost packets per packet of which anything became known.
+    /// Lost packets as a fraction of those with a known outcome.
     Loss,
-    /// Share of the lost packets that the diagnosis puts on the receiving host.
+    /// Fraction of the lost packets that the diagnosis attributes to the receiving host.
     ReceiverLoss,
-    /// The smoothed round trip, seconds.
+    /// Smoothed round-trip time in seconds.
     Rtt,
 }
 
@@ -48,9 +48,9 @@ impl Measure {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Condition {
-    /// So long after the session began.
+    /// This long after the start of the session.
     After(Span),
-    /// So many UDP payload bytes of data after that.
+    /// After this many UDP payload bytes of data.
     Sent(Bytes),
     Above(Measure, f64),
     Below(Measure, f64),
@@ -93,7 +93,7 @@ impl Condition {
         }
     }
 
-    /// Whether a value may go back and forth between both.
+    /// Whether a value may alternate between both.
     fn is_near(self, other: Self) -> bool {
         match (self, other) {
             (Self::Above(a, high), Self::Below(b, low)) | (Self::Below(a, low), Self::Above(b, high)) => {
@@ -104,24 +104,24 @@ impl Condition {
     }
 }
 
-/// What rules are judged by, since the session began.
+/// Totals since the start of the session, from which rules are evaluated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) acked: u64,
     pub(super) lost: u64,
-    /// Those whose cause is told.
+    /// Lost packets with a known cause.
     pub(super) explained: u64,
     pub(super) receiver_lost: u64,
     pub(super) sent_bytes: u64,
 }
 
-/// A stretch of time, measured.
+/// Values measured over an interval.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     since_start: Span,
     sent: Bytes,
     loss: f64,
-    /// `None` if nothing is told of any loss.
+    /// `None` if no loss has a known cause.
     receiver_loss: Option<f64>,
     rtt: f64,
 }
@@ -149,26 +149,27 @@ impl Measured {
 struct Rule {
     condition: Condition,
     law: Law,
-    /// It was one of time or bytes and has held.
+    /// Whether it is a rule of time or bytes that has applied.
     is_spent: bool,
 }
 
-/// See the module's text.
+/// State of the rules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rules {
     list: Vec<Rule>,
     wait: Span,
     began: Option<Time>,
-    /// When what is measured now began, and the totals then.
+    /// Start of the current measurement, and the totals then.
     from: Option<(Time, Totals)>,
     switched: Option<Time>,
 }
 
 impl Rules {
-    /// The rules of a recipe; a law without parameters that is the recipe's is that.
+    /// Parses the rules of a recipe. A rule that names the recipe's law without parameters means that law.
     ///
     /// # Errors
-    /// In words: what cannot be read, what law does not exist or cannot be built, which rules contradict each other.
+    /// A description of what cannot be parsed, which law does not exist or cannot be built, or which rules
+    /// conflict.
     pub(super) fn of(config: &RateControlConfig, recipe: &Law) -> Result<Self, String> {
         let rules = config.switch.split(';').map(str::trim);
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
@@ -188,7 +189,7 @@ impl Rules {
         Ok(Self { list, wait: config.switch_wait, ..Self::default() })
     }
 
-    /// The session begins.
+    /// Records the start of the session.
     pub(super) fn start(&mut self, now: Time) {
         self.began = Some(now);
     }
@@ -197,7 +198,7 @@ impl Rules {
         self.list.is_empty()
     }
 
-    /// The law was chosen by somebody else, who has brought these rules: what was over by then does not count.
+    /// Continues after the user chose a law with these rules: conditions that were already met do not apply.
     pub(super) fn take_over(&mut self, before: &Self, now: Time, sent_bytes: u64) {
         (self.began, self.switched) = (before.began, Some(now));
         let since_start = now.since(self.began.unwrap_or(now));
@@ -210,7 +211,7 @@ impl Rules {
         }
     }
 
-    /// The law to go on with, if that is another than `present`.
+    /// Returns the law to switch to, if it is another than `present`.
     pub(super) fn on_feedback(&mut self, now: Time, totals: Totals, rtt: Span, present: &Law) -> Option<Law> {
         let measured = self.measure(now, totals, rtt)?;
         if self.switched.is_some_and(|at| now < at + self.wait) {
@@ -223,7 +224,7 @@ impl Rules {
         Some(law)
     }
 
-    /// What has been measured, if that is enough; then the next stretch begins.
+    /// Returns the measured values once there are enough, and starts the next measurement.
     fn measure(&mut self, now: Time, totals: Totals, rtt: Span) -> Option<Measured> {
         let (since, before) = *self.from.get_or_insert((now, totals));
         let (acked, lost) = (totals.acked - before.acked, totals.lost - before.lost);
@@ -232,7 +233,7 @@ impl Rules {
             return None;
         }
         self.from = Some((now, totals));
-        // What one cause was said to have lost may be attributed to another later.
+        // A packet's cause may be revised later.
         let explained = totals.explained.saturating_sub(before.explained);
         let by_receiver = totals.receiver_lost.saturating_sub(before.receiver_lost).min(explained) as f64;
         Some(Measured {
@@ -245,7 +246,7 @@ impl Rules {
     }
 }
 
-/// Whether a rule can stand behind another.
+/// Checks that a rule can follow another.
 fn compare(earlier: (&Rule, &str), later: (&Rule, &str)) -> Result<(), String> {
     let (Rule { condition: first, law, .. }, Rule { condition: second, law: other, .. }) =
         (earlier.0, later.0);
@@ -293,15 +294,15 @@ mod tests {
         Part::new("rate_control", given)
     }
 
-    /// Rules of a recipe, and its law.
+    /// Returns the rules of a recipe, and its law.
     fn rules(switch: &str) -> (Rules, Law) {
         let chosen = ChosenLaw::check(&part(&[("switch", switch), ("rate", "50Mbit")])).unwrap();
         let law = Law::read(&chosen.parameters, Span::from_millis(20));
         (Rules::of(&chosen.config, &law).unwrap(), law)
     }
 
-    /// Seconds with 1,000 packets each: how many of them were lost, and how many of those to the receiver. The names of
-    /// laws that are switched to, with the second.
+    /// Runs seconds with 1,000 packets each, of which `lost` returns how many are lost, in total and at the
+    /// receiver. Returns the names of the laws that are switched to, with the second.
     fn switches(
         switch: &str,
         lost: impl Fn(u64) -> (u64, u64),
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_holds_decides_and_switches_are_apart() {
-        // Each second the other of both holds.
+        // The two rules hold in alternate seconds.
         let lost = |second: u64| if second.is_multiple_of(2) { (100, 0) } else { (0, 0) };
         let found = switches("loss > 5% -> tfrc; loss < 1% -> bbr", lost, short);
         assert!(found.len() >= 8, "{found:?}");

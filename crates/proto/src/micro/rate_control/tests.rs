@@ -23,7 +23,7 @@ fn begun(recipe: &Recipe) -> Pair {
     pair
 }
 
-/// Bits a second that `a` sends until then.
+/// Bits per second that `a` sends between `from` and `to`.
 fn sent(pair: &mut Pair, from: u64, to: u64) -> u64 {
     let before = pair.a.stats().bytes_sent;
     pair.run_until(at(to), &mut Path::default());
@@ -77,7 +77,7 @@ fn a_law_that_takes_over_from_a_stopped_one_starts_as_in_a_new_session() {
     assert!(found > 40_000_000, "{found}");
 }
 
-/// Sends for a second, and gives the bytes and how often the sender woke for them.
+/// Sends for a second; returns the bytes and how often the sender woke for them.
 fn second(mut pair: Pair) -> (u64, u32) {
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(100), &mut Path::default());
@@ -92,7 +92,7 @@ fn second(mut pair: Pair) -> (u64, u32) {
     (pair.a.stats().bytes_sent - before, wakes)
 }
 
-/// A wake-up costs the processor as much as ten packets do.
+/// A wake-up costs as much processor time as ten packets.
 #[test]
 fn a_low_rate_is_kept_with_few_wake_ups() {
     let recipe = object_recipe("50Mbit");
@@ -128,14 +128,14 @@ fn a_batch_has_no_more_packets_than_it_may() {
         let mut pair = Pair::of_object(&recipe, 10_000_000).0;
         let mut slot = vec![0; 65_536];
         let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
-        // At a low rate, the law's burst is less: 3,000 bytes.
+        // At a low rate the law's burst is smaller: 3,000 bytes.
         let packets = if rate == "1Mbit" { 2 } else { most.parse().unwrap() };
         let fits = 65_536 / sent.segment_size;
         assert_eq!(sent.len.div_ceil(sent.segment_size), packets.min(fits));
     }
 }
 
-/// What a law was told.
+/// What a law has received.
 #[derive(Debug, Default)]
 struct Told {
     samples: Vec<Sample>,
@@ -143,7 +143,7 @@ struct Told {
     deadlines: Vec<Time>,
 }
 
-/// The parts of a sample that last.
+/// The parts of a sample that are stored.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     acked: u64,
@@ -158,7 +158,7 @@ struct Sample {
     sent_packets: u64,
 }
 
-/// A law that notes what it is told, and permits what the test says.
+/// A law that records its input, and permits what the test sets.
 #[derive(Debug)]
 struct Listens {
     told: Arc<Mutex<Told>>,
@@ -250,7 +250,7 @@ fn deadlines_of_a_law_come_when_it_wants_and_one_that_has_passed_does_not_spin()
     pair.run_until(at(200), &mut Path::default());
     assert_eq!(told.lock().unwrap().deadlines, [at(30), at(80), at(130), at(180)]);
     let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(T0));
-    // It never moves: `Listens` moves only from the time it is called.
+    // The time never moves: `Listens` moves only from the time it is called.
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(10), &mut Path::default());
     assert_eq!(told.lock().unwrap().deadlines.len(), 1);
@@ -279,7 +279,8 @@ fn ends_of_windows_segments_and_chunks_come_with_their_exact_losses() {
     recipe.set("rate_control.unit_window", "3MB").unwrap();
     let (mut pair, told) = listening(&recipe, go(), None);
     let mut count = 0u64;
-    // One of each 100 data packets, by the order of sending; control packets the other way are not counted.
+    // One of each 100 data packets, in sending order; control packets of the reverse direction are not
+    // counted.
     let mut lose = |_: usize| {
         count += 1;
         count.is_multiple_of(100)
@@ -325,12 +326,13 @@ fn the_end_of_a_blast_round_comes_with_what_it_lost() {
     let told = told.lock().unwrap();
     let rounds: Vec<_> = told.boundaries.iter().filter(|end| end.unit == Unit::Round).collect();
     assert!(rounds.len() >= 2 && rounds[0].packets > 800, "{rounds:?}");
-    // Reports of the receiver cross the same path.
+    // The receiver's reports cross the same path.
     assert!((45..=50).contains(&rounds[0].lost), "{rounds:?}");
     assert_eq!(rounds.last().unwrap().lost, 0);
 }
 
-/// Lets `from` speak at `now`; what it says comes to `to`'s kernel at once with these bits and is read so much later.
+/// Lets `from` send at `now`; its packets arrive in `to`'s kernel at once with these ECN bits and are read
+/// later by `read_after`.
 fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span) -> Vec<Ecn> {
     let mut slot = vec![0; 65_536];
     let mut sent = Vec::new();
@@ -398,7 +400,7 @@ fn the_hosts_load_and_the_verdict_reach_the_law() {
     let delays: Vec<_> = hosts.iter().map(|host| host.run_delay).collect();
     assert_eq!(delays, [None, Some(Span::from_millis(7))]);
     assert!(hosts.iter().all(|host| host.socket_fill == Some(300) && host.steal.is_none()));
-    // Whoever runs the stack sees totals.
+    // The driver sees totals.
     let known = pair.a.shared::<crate::PeerHost>().unwrap();
     assert_eq!(known.sample, Some(host(17)));
     assert!(known.drain_rate.is_some() && known.read_delay.is_some(), "{known:?}");
@@ -425,7 +427,7 @@ fn parameters_of_the_law_are_checked_with_the_recipe() {
     compiled(&recipe);
 }
 
-/// Whether anything leaves in the millisecond that begins then.
+/// Whether anything is sent in the millisecond that starts then.
 fn sends_at(pair: &mut Pair, millis: u64) -> bool {
     let sent = |pair: &Pair| stats::<RateControlStats>(&pair.a).sent.bytes;
     let before = sent(pair);
@@ -435,7 +437,7 @@ fn sends_at(pair: &mut Pair, millis: u64) -> bool {
 
 #[test]
 fn a_receiver_that_guesses_tells_the_sender_to_pause_and_for_how_long() {
-    // So fast that something leaves in each millisecond.
+    // Fast enough to send something in each millisecond.
     let mut recipe = object_recipe("400Mbit");
     for (name, value) in [
         ("controller", "stop_and_go"),
@@ -453,7 +455,8 @@ fn a_receiver_that_guesses_tells_the_sender_to_pause_and_for_how_long() {
         }
         paused.extend((!sends_at(&mut pair, millis)).then_some(millis));
     }
-    // A slice of 100 ms begins when the host is looked at and data has come, and a pause of 30 ms follows on each.
+    // A slice of 100 ms starts when the host is sampled and data has arrived, each followed by a pause of 30
+    // ms.
     let pauses: Vec<_> = paused.chunk_by(|a, b| a + 1 == *b).collect();
     assert!(pauses.len() >= 6 && pauses[0][0] == 325, "{paused:?}");
     assert!(pauses.iter().all(|pause| (28..=31).contains(&pause.len())), "{paused:?}");

@@ -1,8 +1,9 @@
-//! `receiver_report`: the receiver of messages reports at intervals which packets have arrived, as the receiver reports
-//! of RTP do (RFC 3550, section 6.4.2). The sender derives what a control law needs: round trip, losses, arrival rate,
-//! bytes in flight. It deals with packets, not messages: other micro-protocols decide about retransmission.
+//! `receiver_report`: the receiver of messages reports at intervals which packets have arrived, like RTP
+//! receiver reports (RFC 3550, section 6.4.2). The sender derives what a control law needs: round trip,
+//! losses, arrival rate, bytes in flight. It deals with packets, not messages: other micro-protocols decide
+//! about retransmission.
 //!
-//! A report repeats the packets of the last reports, so that a lost report costs nothing.
+//! A report repeats the packets of the last reports, so that losing one has no effect.
 
 mod receiving;
 mod sending;
@@ -23,7 +24,7 @@ use receiving::Receiving;
 use sending::{PROBE_TIMER, Sending};
 use wire::REPORT;
 
-/// The timer of the next report.
+/// Timer of the next report.
 const REPORT_TIMER: u8 = 0;
 /// Before other handlers take packets out of the batch: these have arrived too.
 const COUNT: Order = Order(Order::FIRST.0 - 1);
@@ -36,14 +37,14 @@ configuration! {
     }
 }
 
-/// See the module's text.
+/// State of `receiver_report`; see the module documentation.
 #[derive(Debug)]
 struct ReceiverReport {
     receiving: Receiving,
     sending: Sending,
 }
 
-/// The line of the registry.
+/// Returns the registry entry.
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["rate_control"], &["fixed_size"]],

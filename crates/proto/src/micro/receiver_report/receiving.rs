@@ -1,4 +1,4 @@
-//! The receiver's half: counts what arrives, and reports it.
+//! The receiver's side: records and reports arrivals.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use super::wire::{FIXED, Head, MOST_WORDS, REPORT};
 use crate::micro::events::ReceiverCounters;
 use crate::micro::stats::ReceiverReportStats;
 
-/// How many reports name the same packet.
+/// Number of reports that cover the same packet.
 const REPEATS: usize = 3;
-/// After this many words without a report, one is due at once: a report holds [`MOST_WORDS`], and repeats the words of
-/// the last reports.
+/// Number of unreported words after which a report is due at once: a report holds [`MOST_WORDS`], and repeats
+/// the words of the last reports.
 const MOST_UNREPORTED: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
 
-/// Which of the newest packets have arrived: a bit each, in words of 64.
+/// Arrivals of the newest packets: a bit each, in words of 64.
 #[derive(Debug, Default)]
 struct Packets {
     words: VecDeque<u64>,
@@ -24,7 +24,7 @@ struct Packets {
 }
 
 impl Packets {
-    /// Notes a packet; whether it had arrived before. One below the first word is not noted.
+    /// Records a packet; returns whether it had already arrived. Ignores packets below the first word.
     fn insert(&mut self, pn: u64) -> bool {
         let word = pn / 64;
         if self.words.is_empty() {
@@ -47,22 +47,22 @@ impl Packets {
         known
     }
 
-    /// The words from number `from` on, and the number of the first.
+    /// Returns the words from number `from` on, and the number of the first.
     fn from(&self, from: u64) -> (u64, impl ExactSizeIterator<Item = u64> + '_) {
         let skipped = from.saturating_sub(self.first).min(self.words.len() as u64 - 1);
         (self.first + skipped, self.words.iter().skip(skipped as usize).copied())
     }
 }
 
-/// The newest packet.
+/// The newest packet received.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
     pn: u64,
-    /// When the kernel got it.
+    /// When the kernel received it.
     at: Time,
 }
 
-/// See the module's text.
+/// State of the receiver's side.
 #[derive(Debug)]
 pub(super) struct Receiving {
     interval: Span,
@@ -70,7 +70,7 @@ pub(super) struct Receiving {
     newest: Option<Newest>,
     bytes: u64,
     counters: ReceiverCounters,
-    /// When the kernel got the last packets.
+    /// When the kernel received the last packets.
     arrived_at: Time,
     due: Option<Time>,
     reported: Option<Time>,

@@ -1,4 +1,4 @@
-//! The sender's half: settles sent packets by the reports, and tells the control law.
+//! The sender's side: settles sent packets by the reports, and informs the control law.
 
 use std::collections::VecDeque;
 
@@ -14,18 +14,18 @@ use crate::micro::round_trip::{RoundTrip, reordering_window};
 use crate::micro::shared::{Clock, ReportDelay, SendWindow, WaitingFor};
 use crate::micro::stats::ReceiverReportStats;
 
-/// The timer of a sender that waits for a report.
+/// Timer of a sender that waits for a report.
 pub(super) const PROBE_TIMER: u8 = 1;
-/// Sent packets without a known outcome, at most; beyond that the oldest count as lost.
+/// Maximum number of sent packets without a known outcome; beyond that the oldest count as lost.
 const MOST_UNSETTLED: usize = 1 << 16;
-/// Packets that may leave after a timeout whatever the window says (RFC 9002, section 6.2.4).
+/// Packets that may be sent after a timeout regardless of the window (RFC 9002, section 6.2.4).
 const PROBES: u32 = 2;
-/// The longest timeout.
+/// Maximum timeout.
 const LONGEST_TIMEOUT: Span = Span::from_secs(10);
-/// Timeouts in a row of a sender that does not wait for its window; then the timer stops.
+/// Consecutive timeouts of a sender that does not wait for its window after which the timer stops.
 const IDLE_TIMEOUTS: u32 = 6;
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
@@ -46,26 +46,26 @@ struct Packet {
     sent: Time,
 }
 
-/// See the module's text.
+/// State of the sender's side.
 #[derive(Debug)]
 pub(super) struct Sending {
     initial_rtt: Span,
     interval: Span,
     bindings: Option<Bindings>,
-    /// Acknowledgements of another micro-protocol measure the path.
+    /// Whether the acknowledgements of another micro-protocol measure the path.
     is_measured: bool,
     /// In the order of sending.
     unsettled: VecDeque<Packet>,
     in_flight: u64,
     /// Packet number of the newest report.
     newest: Option<u64>,
-    /// The largest packet that is known to have arrived, and when it was sent.
+    /// The largest packet number known to have arrived, and when it was sent.
     echoed: Option<(u64, Time)>,
     is_timed: bool,
     timeouts: u32,
     reports: u64,
     lost: u64,
-    /// Packets, and their bytes, that were taken for lost since the last report because there were too many.
+    /// Packets, and their bytes, that were declared lost since the last report because there were too many.
     given_up: (u64, u64),
 }
 
@@ -120,7 +120,7 @@ impl Sending {
         *context.shared(self.bindings().delay) = ReportDelay(interval);
     }
 
-    /// A batch was filled with what there was to send.
+    /// Handles a batch that was filled as far as possible.
     pub(super) fn on_filled(&self, batch: &Batch<'_>, context: &mut Context<'_>) {
         if batch.is_empty() {
             let now = context.now();
@@ -150,7 +150,7 @@ impl Sending {
         }
     }
 
-    /// Takes a report; `None` if it is impossible.
+    /// Processes a report; `None` if it is invalid.
     pub(super) fn on_report(&mut self, pn: u64, body: &[u8], context: &mut Context<'_>) -> Option<()> {
         let (head, words) = Head::read(body)?;
         // A receiver cannot have what was never sent.
@@ -197,7 +197,7 @@ impl Sending {
             return;
         }
         self.echoed = Some((head.largest_pn, sent));
-        // The time from the kernel to here is no part of the path.
+        // The delay between kernel and reading is not part of the path.
         let (round_trip, at) = (self.bindings().round_trip, context.arrival().at);
         let sample = round_trip.measure(at, at.since(sent), head.echo_delay, context);
         if let Some(sample) = sample.filter(|_| !self.is_measured) {
@@ -245,7 +245,7 @@ impl Sending {
         send_window.outstanding = !self.unsettled.is_empty();
     }
 
-    /// Sets the probe timer, or cancels it when no report is awaited.
+    /// Sets the probe timer, or cancels it when no report is expected.
     fn set_timer(&mut self, context: &mut Context<'_>) {
         self.is_timed = !self.unsettled.is_empty();
         if !self.is_timed {
@@ -261,7 +261,7 @@ impl Sending {
         let is_waiting = context.shared(bindings.clock).reason() == Some(WaitingFor::Window);
         self.is_timed = false;
         if self.unsettled.is_empty() || self.timeouts >= IDLE_TIMEOUTS && !is_waiting {
-            // By now everything has left the path. Nothing else would empty a full window.
+            // By now nothing is in flight any more. Nothing else would empty a full window.
             context.shared(bindings.send_window).bytes = 0;
             return;
         }

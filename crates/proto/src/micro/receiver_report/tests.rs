@@ -14,8 +14,8 @@ fn recipe(law: &[(&str, &str)]) -> Recipe {
         .with("seal")
 }
 
-/// A message of a packet each millisecond over a path of 10 ms there; every tenth is lost if `loses`. The packets that
-/// left.
+/// Sends a one-packet message per millisecond over a path with a delay of 10 ms; every tenth is lost if
+/// `loses`. Returns the packets sent.
 fn second(pair: &mut Pair, loses: bool) -> u64 {
     let before = pair.a.stats().data_sent;
     for n in 0..1_000u64 {
@@ -46,7 +46,7 @@ fn what_was_sent_is_acknowledged_or_lost_exactly() {
         let arrived = stats::<ReceiverReportStats>(&pair.b).packets_received;
         assert_eq!((sent, arrived), (1_000, if loses { 900 } else { 1_000 }));
         assert_eq!((sender.packets_lost, sender.in_flight_bytes), (sent - arrived, 0));
-        // One in five milliseconds at most, some of which are lost.
+        // At most one in five milliseconds, some of which are lost.
         assert!((100..=202).contains(&sender.reports_received), "{sender:?}");
         assert_eq!(pair.a.stats().violations + pair.b.stats().violations, 0);
     }
@@ -65,8 +65,8 @@ fn duplicates_are_counted_and_change_nothing_else() {
     assert_eq!(stats::<ReceiverReportStats>(&pair.a).in_flight_bytes, 0);
 }
 
-/// Of a sender that hears nothing for very long the oldest packets count as lost, and the law and the diagnosis hear of
-/// them.
+/// If a sender receives no reports for very long, the oldest packets count as lost, for the law and the
+/// diagnosis too.
 #[test]
 fn packets_that_are_given_up_in_silence_are_put_down_to_a_cause_as_others() {
     let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "10Gbit")]));

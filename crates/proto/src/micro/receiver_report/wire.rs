@@ -7,27 +7,27 @@ use crate::micro::events::ReceiverCounters;
 
 /// Packet kind of a report.
 pub(super) const REPORT: Kind = Kind(19);
-/// Words of 64 packet numbers in a report, at most.
+/// Maximum number of words of 64 packet numbers in a report.
 pub(super) const MOST_WORDS: usize = 64;
-/// Bytes in front of the words.
+/// Bytes before the words.
 pub(super) const FIXED: usize = 64;
 
 /// The fixed part of a report.
 ///
-/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read delay u32, us
-/// | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then a word of 64 bits each: packets `64 n`
-/// and up.
+/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read
+/// delay u32, us | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then words of 64
+/// bits each: packets `64 n` to `64 n + 63`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// The largest packet number that has arrived.
+    /// Largest packet number that has arrived.
     pub(super) largest_pn: u64,
-    /// UDP payload bytes of the data packets that have arrived; [`ReceiverCounters::packets`] counts them.
+    /// UDP payload bytes of received data packets, whose number is [`ReceiverCounters::packets`].
     pub(super) bytes: u64,
-    /// The first word is about the packets from 64 times this on.
+    /// Number of the first word: it starts with packet 64 times this.
     pub(super) first_word: u64,
-    /// Wrapped microseconds of the receiver's clock when its kernel got the last packet.
+    /// When the receiver's kernel received the last packet, in wrapped microseconds of the receiver's clock.
     pub(super) received_at: u32,
-    /// How long before the report its kernel got the packet `largest_pn`.
+    /// Time between the arrival of packet `largest_pn` in the kernel and the report.
     pub(super) echo_delay: Span,
     pub(super) counters: ReceiverCounters,
 }
@@ -63,7 +63,7 @@ impl Head {
             .for_each(|(bytes, value)| bytes.copy_from_slice(&value.to_be_bytes()));
     }
 
-    /// Reads a report; `None` if it is malformed.
+    /// Parses a report; `None` if it is malformed.
     pub(super) fn read(body: &[u8]) -> Option<(Self, ArrivedBits<'_>)> {
         let (fixed, words) = body.split_at_checked(FIXED)?;
         let long = |n: usize| u64::from_be_bytes(fixed[n * 8..][..8].try_into().expect("eight bytes"));
@@ -91,7 +91,7 @@ impl Head {
     }
 }
 
-/// The bits of a report: which packets have arrived.
+/// Bits of a report: the packets that have arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrivedBits<'b> {
     first: u64,

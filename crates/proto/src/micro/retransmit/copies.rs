@@ -1,4 +1,5 @@
-//! Sends again from copies: payload and attributes of every outstanding segment, in buffers of the stack's pool.
+//! Retransmission from copies: payload and attributes of every outstanding segment, in buffers of the stack's
+//! pool.
 
 mod buffer;
 
@@ -16,7 +17,8 @@ use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
 use crate::micro::scoreboard::Scoreboard;
 use crate::micro::stats::KeepCopiesStats;
 
-/// See the module's text. What is kept is made by the first segment that leaves: many stacks only receive.
+/// State of the retransmission from copies. The buffer is allocated by the first segment sent: many stacks
+/// only receive.
 #[derive(Debug)]
 pub(super) struct KeepCopies {
     limits: Limits,
@@ -60,7 +62,7 @@ impl MicroProtocol for KeepCopies {
         let declared = self.declared();
         self.attributes = Some(attributes);
         if let Some(copies) = &mut self.copies {
-            // Another recipe has them elsewhere.
+            // Another recipe has them at other offsets.
             (copies.declared, copies.attributes) = (declared, attributes);
         }
         resolution.on_batch(BatchEvent::FILL, Order::EARLY);

@@ -1,14 +1,14 @@
-//! What the recipe says.
+//! Parameters of `retransmit`.
 
 use haul_base::Bytes;
 use haul_stack::{choice, configuration};
 
 choice! {
-    /// What segments are sent again from.
+    /// Source of retransmitted segments.
     pub enum Keep {
-        /// Copies of what was sent.
+        /// Copies of sent segments.
         Copies = "copies",
-        /// The object, which is read once more.
+        /// The object, which is read again.
         Object = "object",
     }
 }

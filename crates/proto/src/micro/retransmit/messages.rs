@@ -1,32 +1,33 @@
-//! Which segments belong to which message, so that messages settle.
+//! Assigns segments to messages, so that messages settle.
 
 use std::collections::VecDeque;
 
 use crate::micro::truncated::expand;
 
-/// A message of which segments are outstanding. Its segments have neighbouring sequence numbers.
+/// A message with outstanding segments. Its segments have consecutive sequence numbers.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     message: u64,
     first: u64,
-    /// Segments so far, and those of them that have not arrived.
+    /// Number of segments so far; `left`: those that have not arrived.
     segments: u32,
     left: u32,
-    /// The last segment has been cut.
+    /// Whether the last segment has been sent.
     ended: bool,
     failed: bool,
 }
 
-/// Messages in the order in which they were cut.
+/// Messages in the order in which they were segmented.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     open: VecDeque<Open>,
-    /// The newest message, all bits of its number.
+    /// The newest message, with all bits of its ID.
     newest: u64,
 }
 
 impl Ledger {
-    /// A segment of `message` leaves for the first time; whether it is worth keeping (its message has not failed).
+    /// Records that a segment of `message` is sent for the first time; returns whether to store it (its
+    /// message has not failed).
     pub(super) fn add(&mut self, message: u32, sequence: u64, last: bool) -> bool {
         let same = |open: &&mut Open| open.message as u32 == message && !open.ended;
         if let Some(open) = self.open.back_mut().filter(same) {
@@ -56,12 +57,12 @@ impl Ledger {
         (sequence < open.first + u64::from(open.segments)).then_some(open)
     }
 
-    /// Gives back what is kept for more messages.
+    /// Frees unused capacity.
     pub(super) fn release_idle(&mut self) {
         self.open.shrink_to_fit();
     }
 
-    /// A segment has arrived; gives its message if all of it has.
+    /// Records that a segment has arrived; returns its message if all of it has.
     pub(super) fn arrived(&mut self, sequence: u64) -> Option<u64> {
         let open = self.find(sequence)?;
         open.left = open.left.saturating_sub(1);
@@ -70,7 +71,8 @@ impl Ledger {
         settled
     }
 
-    /// Gives up the message of a segment; returns the message and its sequence numbers, unless it was given up before.
+    /// Gives up the message of a segment; returns the message and its sequence numbers, unless it was already
+    /// given up.
     pub(super) fn fail(&mut self, sequence: u64) -> Option<(u64, std::ops::Range<u64>)> {
         let open = self.find(sequence).filter(|open| !open.failed)?;
         (open.failed, open.left) = (true, 0);
@@ -79,14 +81,14 @@ impl Ledger {
         Some(failed)
     }
 
-    /// The first sequence number of a message that is open.
+    /// Returns the first sequence number of an open message.
     pub(super) fn first_of(&self, message: u64) -> Option<u64> {
         let known = |open: &&Open| open.message == message && !open.failed;
         self.open.iter().find(known).map(|open| open.first)
     }
 
     fn tidy(&mut self) {
-        // A message that was given up may never end; once another has begun it has no more segments.
+        // A failed message may never end; once another has started it has no more segments.
         while self.open.front().is_some_and(|open| open.left == 0 && (open.ended || self.open.len() > 1)) {
             self.open.pop_front();
         }

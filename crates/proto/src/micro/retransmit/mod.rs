@@ -1,5 +1,6 @@
-//! `retransmit`: keeps what is outstanding and sends it again (wu-h-ctp section 4). *When* is said by others, with
-//! [`ACKNOWLEDGED`](super::events::ACKNOWLEDGED) and `RETRANSMIT_TIMEOUT`; *what from* is said by `keep`.
+//! `retransmit`: stores outstanding segments and retransmits lost ones (wu-h-ctp section 4).
+//! [`ACKNOWLEDGED`](super::events::ACKNOWLEDGED) and `RETRANSMIT_TIMEOUT` from other micro-protocols decide
+//! *when*; the parameter `keep` decides *from what*.
 
 mod copies;
 mod keep;
@@ -22,7 +23,8 @@ pub(super) fn registration() -> Registration {
     }
 }
 
-/// That the last packets of an object are lost shows at the end of a round, or when they are sent again unasked.
+/// The loss of an object's last packets is detected at the end of a round, or by retransmitting them after a
+/// silence.
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let RetransmitConfig { keep, probe, .. } = parameters.read();
     match peers.get::<BitmapAckConfig>().map(|reports| reports.when) {

@@ -1,5 +1,5 @@
-//! `retransmit` with `keep = "object"`: of what was sent only its place in the object is kept, 24 bytes a segment; the
-//! bytes are read again. A segment that no longer fits the path goes in parts.
+//! `retransmit` with `keep = "object"`: stores each sent segment's offset, not its bytes (24 bytes per
+//! segment); the bytes are read again. A segment that no longer fits the path is sent in parts.
 
 use std::any::Any;
 
@@ -22,22 +22,23 @@ use crate::micro::shared::{ReportDelay, SendWindow};
 use crate::micro::stats::KeepObjectStats;
 use crate::rtt::RttEstimator;
 
-/// Longest wait between two probes of a silent path.
+/// Maximum time between two probes of a silent path.
 const LONGEST_TIMEOUT: Span = Span::from_secs(2);
-/// Bytes of which the source is told as long as more is on its way; each time may cost it a lock.
+/// Minimum number of bytes released to the source at once while more is in flight; each call may cost it a
+/// lock.
 const WORTH_RELEASING: u64 = 1 << 20;
-/// An end whose timer comes later than this reads for so long before it takes silence for loss. Our choice: timers are
-/// less late.
+/// Lateness of the timer after which this end first reads packets for as long, before silence counts as loss.
+/// Our choice: timers are less late.
 const LISTEN: Span = Span::from_millis(1);
-/// Packets sent again when the probe timer fires.
+/// Packets retransmitted when the probe timer expires.
 const PROBE_PACKETS: u32 = 2;
 /// The probe timer.
 const TIMER: u8 = 0;
 
-/// Without word of what counts as lost, nothing does.
+/// Used without a loss boundary: nothing counts as lost.
 const NO_LOSS: LossBoundary = LossBoundary { largest_pn: 0, sent_at: 0, reordering: Span::ZERO };
 
-/// What the parts of the stack call each other by.
+/// Handles of shared values and events.
 #[derive(Clone, Copy, Debug)]
 struct Bindings {
     send_window: SharedValue<SendWindow>,
@@ -49,34 +50,35 @@ struct Bindings {
     delivered: Event<()>,
 }
 
-/// Where the attributes of a repeated segment go.
+/// Attributes of a repeated segment.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     sequence: Attribute<U48>,
     offset: Attribute<U48>,
 }
 
-/// See the module's text.
+/// State of the retransmission from the object.
 #[derive(Debug)]
 struct KeepObject {
     initial_rtt: Span,
     bindings: Option<Bindings>,
     places: Option<Places>,
-    /// Made when the first segment leaves: an end that only receives has none.
+    /// Allocated when the first segment is sent: an end that only receives has none.
     table: Option<Box<SentPackets>>,
     window: u64,
     probes: bool,
-    /// The segment at the front of the queue, and how much of it has left if it goes in parts.
+    /// The segment at the front of the queue that is being sent in parts; `part_sent`: bytes of it already
+    /// sent.
     part_of: Option<u64>,
     part_sent: u16,
-    /// The source was told that everything below has arrived.
+    /// Offset below which the source was told to release its bytes.
     released: u64,
-    /// Nothing was in flight when the present batch began.
+    /// Whether nothing was in flight when the current batch was started.
     was_idle: bool,
-    /// Since when the probe timer runs.
+    /// Start of the probe timer.
     timer_base: Time,
     timeouts_in_row: u32,
-    /// The timer came late, and what had come by then has been read since.
+    /// Whether the timer was late, and packets that had arrived by then have been read since.
     has_listened: bool,
     counters: KeepObjectStats,
 }
@@ -105,12 +107,12 @@ impl KeepObject {
         self.bindings.expect("declared before it is used")
     }
 
-    /// Adds what is lost to the batch.
+    /// Adds lost segments to the batch.
     fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         self.was_idle = self.in_flight() == 0;
         while let Some((seq, record)) = self.table.as_mut().and_then(|table| table.peek_lost()) {
             let in_parts = usize::from(record.len) > batch.full_room();
-            // Whole segments and parts of some do not go together.
+            // Whole segments and parts cannot share a batch.
             if !batch.is_empty() && in_parts == batch.is_data() {
                 return;
             }
@@ -186,7 +188,7 @@ impl KeepObject {
         self.table.as_ref().map_or(0, |table| table.in_flight())
     }
 
-    /// Notes the new segments of a batch that is about to leave.
+    /// Records the new segments of a batch that is about to be sent.
     fn record(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
         let places = self.places.expect("bound before it is used");
         let overhead = batch.layout().data_overhead();
@@ -235,7 +237,7 @@ impl KeepObject {
         self.table.as_ref().is_none_or(|table| table.is_empty() && !table.has_lost())
     }
 
-    /// When silence means that what is on its way was lost.
+    /// Returns the time at which silence means that packets in flight were lost.
     fn timeout_at(&self, context: &mut Context<'_>) -> Time {
         let bindings = self.bindings();
         let delay = context.shared(bindings.delay).0;
@@ -280,10 +282,11 @@ impl KeepObject {
         self.release(context);
     }
 
-    /// Lets the source forget what has arrived.
+    /// Lets the source release what has arrived.
     fn release(&mut self, context: &mut Context<'_>) {
         let released = self.table.as_ref().and_then(|table| table.released());
-        // The last of it too: a source that is full and waits for room would wait for ever.
+        // Including the last bytes: a source that waits for space in its full buffer would otherwise wait for
+        // ever.
         let worth = if self.is_clear() { 1 } else { WORTH_RELEASING };
         if let Some(offset) = released.filter(|&offset| offset >= self.released + worth) {
             self.released = offset;
@@ -294,7 +297,7 @@ impl KeepObject {
     }
 }
 
-/// What a report means for the table.
+/// Applies an acknowledgement to the table.
 fn take_in(table: &mut SentPackets, ack: &Acknowledgement) -> Change {
     let rule = ack.loss.unwrap_or(NO_LOSS);
     let mut change = Change::default();
@@ -358,7 +361,7 @@ impl MicroProtocol for KeepObject {
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
         let late = context.now().since(self.timeout_at(context));
         if late > LISTEN && !std::mem::replace(&mut self.has_listened, true) {
-            // This end had no processor: what has come meanwhile is still to be read.
+            // This end had no processor: packets that arrived meanwhile are still to be read.
             let again = context.now() + LISTEN;
             context.set_timer(TIMER, again);
             return;

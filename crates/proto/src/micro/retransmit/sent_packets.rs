@@ -1,6 +1,6 @@
-//! The packets that were sent and are not known to have arrived, as the `sent_packets` of RFC 9002, appendix A.1: one
-//! bitmap per segment of 10,000 packets (FOBS, see dickens-system-aware-fobs, section on bitmap acknowledgements), and
-//! for each packet its last transmission.
+//! Packets that were sent and are not known to have arrived, as `sent_packets` of RFC 9002, appendix A.1: one
+//! bitmap per segment of 10,000 packets (FOBS, see dickens-system-aware-fobs, section on bitmap
+//! acknowledgements), and each packet's last transmission.
 
 mod expired;
 #[cfg(test)]
@@ -16,19 +16,19 @@ use expired::{Expired, Lost, Said};
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
 
-/// One packet's place in the object and its latest transmission.
+/// A packet's offset in the object and its latest transmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Place in the object, bytes.
+    /// Offset in the object, in bytes.
     pub(crate) offset: u64,
     /// Packet number of the latest transmission.
     pub(crate) pn: u64,
-    /// When that was, wrapped microseconds of the sender's clock.
+    /// Time of the latest transmission, in wrapped microseconds of the sender's clock.
     pub(crate) sent_at: u32,
     /// Payload bytes.
     pub(crate) len: u16,
     state: PacketState,
-    /// The last packet of the object.
+    /// Whether it is the last packet of the object.
     pub(crate) fin: bool,
 }
 
@@ -38,14 +38,14 @@ impl Record {
     }
 }
 
-/// A packet that leaves for the first time.
+/// A packet sent for the first time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct New {
-    /// Place in the object, bytes.
+    /// Offset in the object, in bytes.
     pub(crate) offset: u64,
     /// Payload bytes.
     pub(crate) len: u16,
-    /// The last packet of the object.
+    /// Whether it is the last packet of the object.
     pub(crate) fin: bool,
     /// Packet number of the first transmission.
     pub(crate) pn: u64,
@@ -87,8 +87,8 @@ impl Segment {
         self.acked[index / 64] >> (index % 64) & 1 == 1
     }
 
-    /// Where the first packet lies that is not known to have arrived, or the end of the last one that was sent. Of the
-    /// first `whole_words` words everything has arrived.
+    /// Returns the offset of the first packet not known to have arrived, or the end of the last one sent.
+    /// Everything in the first `whole_words` words has arrived.
     fn released(&self, whole_words: usize) -> Option<u64> {
         let sent = usize::from(self.sent);
         let words = self.acked[..sent.div_ceil(64)].iter().enumerate().skip(whole_words);
@@ -100,7 +100,7 @@ impl Segment {
         }
     }
 
-    /// Which of word `w`'s packets were sent at all.
+    /// Mask of word `w`'s packets that were sent.
     fn sent_mask(&self, w: usize) -> u64 {
         match (self.sent as usize).saturating_sub(w * 64) {
             n if n >= 64 => u64::MAX,
@@ -115,7 +115,7 @@ impl LossBoundary {
     }
 }
 
-/// What a statement of the receiver changed.
+/// Effect of a receiver's statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) acked_packets: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Change {
     pub(crate) lost_bytes: u64,
 }
 
-/// Packets that are neither acknowledged nor taken for lost, and their payload bytes.
+/// Packets that are neither acknowledged nor declared lost, and their payload bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
     packets: u64,
@@ -143,23 +143,23 @@ impl InFlight {
     }
 }
 
-/// All packets between the first that is not known to have arrived and the last that was sent.
+/// All packets from the first not known to have arrived to the last sent.
 #[derive(Debug)]
 pub(crate) struct SentPackets {
     /// Number of the first segment in `segments`.
     base: u64,
-    /// Words of that segment, from its first, of which everything has arrived.
+    /// Number of that segment's leading words of which everything has arrived.
     whole_words: usize,
     segments: VecDeque<Segment>,
     free: Vec<Segment>,
     next_seq: u64,
-    /// Sequence numbers waiting for retransmission; may hold some that were acknowledged meanwhile.
+    /// Sequence numbers to retransmit; may contain some acknowledged meanwhile.
     lost: VecDeque<u64>,
-    /// Those taken for lost since [`SentPackets::take_losses`].
+    /// Packets declared lost since [`SentPackets::take_losses`].
     losses: Vec<Lost>,
-    /// Those that were repeated because nothing was heard.
+    /// Packets that were repeated because of silence.
     expired: Expired,
-    /// Bytes of each packet beside its payload, counted as in flight.
+    /// Bytes of each packet besides its payload, counted as in flight.
     overhead: u64,
     in_flight: InFlight,
 }
@@ -180,7 +180,7 @@ impl SentPackets {
         }
     }
 
-    /// The sequence number of the next new packet.
+    /// Sequence number of the next new packet.
     pub(crate) fn next_seq(&self) -> u64 {
         self.next_seq
     }
@@ -190,12 +190,13 @@ impl SentPackets {
         self.in_flight.bytes + self.in_flight.packets * self.overhead
     }
 
-    /// Sets the bytes that each packet has beside its payload, also for the packets that are already in flight.
+    /// Sets the bytes of each packet besides its payload, also for packets already in flight.
     pub(crate) fn set_overhead(&mut self, bytes: usize) {
         self.overhead = bytes as u64;
     }
 
-    /// Packets from the oldest that is not known to have arrived to the newest, as of [`SentPackets::retire_complete`].
+    /// Number of packets from the oldest not known to have arrived to the newest, as of
+    /// [`SentPackets::retire_complete`].
     pub(crate) fn span(&self) -> u64 {
         let word = self.segments.front().and_then(|segment| segment.acked.get(self.whole_words));
         let arrived = self.whole_words as u64 * 64 + word.map_or(0, |word| u64::from(word.trailing_ones()));
@@ -207,29 +208,29 @@ impl SentPackets {
         self.segments.iter().all(|s| s.acked_count == s.sent)
     }
 
-    /// Packets sent and not known to have arrived.
+    /// Number of packets sent and not known to have arrived.
     pub(crate) fn unacknowledged(&self) -> u64 {
         self.segments.iter().map(|s| u64::from(s.sent - s.acked_count)).sum()
     }
 
-    /// The offset below which everything has arrived.
+    /// Offset below which everything has arrived.
     pub(crate) fn released(&self) -> Option<u64> {
         self.segments.front().and_then(|segment| segment.released(self.whole_words))
     }
 
-    /// Whether a retransmission may be waiting.
+    /// Whether retransmissions may be queued.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 
-    /// Adds a new packet, which left at `sent_at` in wrapped microseconds; its sequence number is the former
+    /// Adds a new packet, sent at `sent_at` in wrapped microseconds; its sequence number is the previous
     /// [`SentPackets::next_seq`].
     pub(crate) fn push(&mut self, New { offset, len, fin, pn }: New, sent_at: u32) {
         let record = Record { offset, pn, sent_at, len, state: PacketState::InFlight, fin };
         self.push_like(record, &[offset]);
     }
 
-    /// Adds new packets of `len` payload bytes each that left in one batch, with consecutive packet numbers from
+    /// Adds new packets of `len` payload bytes each, sent in one batch with consecutive packet numbers from
     /// `first_pn` on. None of them is the last of the object.
     pub(crate) fn push_row(&mut self, first_pn: u64, len: u16, offsets: &[u64], sent_at: u32) {
         let first =
@@ -258,7 +259,7 @@ impl SentPackets {
         }
     }
 
-    /// The next packet to send again, which stays queued until [`SentPackets::resent`].
+    /// Returns the next packet to retransmit, which stays queued until [`SentPackets::resent`].
     pub(crate) fn peek_lost(&mut self) -> Option<(u64, Record)> {
         while let Some(&seq) = self.lost.front() {
             if let Some(record) = self.unacked(seq).filter(|r| r.state == PacketState::Lost) {
@@ -269,7 +270,7 @@ impl SentPackets {
         None
     }
 
-    /// The packet at the front of the queue was sent again.
+    /// Records that the packet at the front of the queue was retransmitted.
     pub(crate) fn resent(&mut self, pn: u64, sent_at: u32) {
         let Some(seq) = self.lost.pop_front() else { return };
         self.expired.on_resent(seq, Lost { pn, sent_at });
@@ -282,13 +283,13 @@ impl SentPackets {
         }
     }
 
-    /// What the reports since the last call show to be lost.
+    /// Takes the losses that reports have shown since the last call.
     pub(crate) fn take_losses(&mut self) -> impl Iterator<Item = Lost> + '_ {
         self.losses.drain(..)
     }
 
-    /// Repeats the `count` oldest unacknowledged packets, whatever was heard of them. Whether they were lost, later
-    /// reports tell ([`SentPackets::settle_expired`]).
+    /// Repeats the `count` oldest unacknowledged packets. Later reports show whether they were lost
+    /// ([`SentPackets::settle_expired`]).
     pub(crate) fn expire_oldest(&mut self, count: usize) -> u64 {
         let mut found = 0;
         for seq in self.base * PACKETS..self.next_seq {
@@ -306,8 +307,8 @@ impl SentPackets {
         found as u64
     }
 
-    /// Counts those of the repeated packets that a report shows to have been lost, of which the other side has taken in
-    /// `duplicates` packets again since the report before.
+    /// Counts those of the repeated packets that a report shows to have been lost. `duplicates`: packets that
+    /// the peer has received again since the previous report.
     pub(crate) fn settle_expired(&mut self, rule: &LossBoundary, duplicates: u64, change: &mut Change) {
         if self.expired.is_empty() {
             return;
@@ -326,7 +327,7 @@ impl SentPackets {
         (self.expired, self.losses) = (expired, losses);
     }
 
-    /// Every packet below `seq` has arrived.
+    /// Records that every packet below `seq` has arrived.
     pub(crate) fn on_complete_below(&mut self, seq: u64, change: &mut Change) {
         let seq = seq.min(self.next_seq);
         while self.base * PACKETS < seq && !self.segments.is_empty() {
@@ -339,8 +340,8 @@ impl SentPackets {
         }
     }
 
-    /// Takes the receiver's statement about up to 64 packets. What is missing and older than `rule` allows is queued
-    /// for retransmission.
+    /// Applies a receiver's statement about up to 64 packets. Missing packets that are older than `rule`
+    /// allows are queued for retransmission.
     pub(crate) fn on_statement(&mut self, statement: &Statement, rule: &LossBoundary, change: &mut Change) {
         let (mut first, mut received, mut known) = (statement.first, statement.received, statement.known);
         let slot = (first / PACKETS).checked_sub(self.base).map(|slot| slot as usize);
@@ -352,7 +353,8 @@ impl SentPackets {
             // Nothing new, as in most words of most reports.
             return;
         }
-        // The words of bitmaps are aligned to the words here: one turn. Others take a turn for each word they touch.
+        // Words of bitmaps are aligned with the words here: one iteration. Others take one for each word they
+        // touch.
         while known != 0 {
             let (segment, index) = (first / PACKETS, first % PACKETS);
             let shift = (index % 64) as u32;
@@ -364,7 +366,7 @@ impl SentPackets {
         }
     }
 
-    /// Takes a statement about some packets of one word of a segment: which have arrived, and about which it is.
+    /// Applies a statement about packets of one word of a segment: which have arrived, and which it covers.
     #[inline]
     fn on_word(
         &mut self,
@@ -391,19 +393,19 @@ impl SentPackets {
         }
     }
 
-    /// Nothing at or above `highest` has arrived.
+    /// Records that nothing at or above `highest` has arrived.
     pub(crate) fn on_nothing_from(&mut self, highest: u64, rule: &LossBoundary, change: &mut Change) {
         for seq in highest.max(self.base * PACKETS)..self.next_seq {
             let Some(record) = self.unacked(seq) else { continue };
             if record.state == PacketState::InFlight && !rule.is_lost(record) {
-                // Later packets were sent later still, unless they were resent, and then they are newer.
+                // Later packets were sent later still; resent ones are even newer.
                 break;
             }
             self.lose(seq, rule, change);
         }
     }
 
-    /// Gives complete segments at the front back to the pool, and finds the oldest packet that is outstanding.
+    /// Returns complete segments at the front to the pool, and finds the oldest outstanding packet.
     pub(crate) fn retire_complete(&mut self) {
         while self.segments.front().is_some_and(Segment::is_complete) {
             self.retire();
@@ -452,7 +454,7 @@ impl SentPackets {
         self.lost.push_back(seq);
     }
 
-    /// The packets of the oldest segment below its `upto`-th have arrived.
+    /// Records that the oldest segment's packets below its `upto`-th have arrived.
     fn ack_below(&mut self, upto: usize, change: &mut Change) {
         for word in self.whole_words..upto.div_ceil(64) {
             let bits = (upto - word * 64).min(64);
@@ -474,7 +476,7 @@ impl SentPackets {
         let records = &segment.records[word * 64..];
         let (mut acked, mut bytes, mut packets) = (0, 0, 0);
         let mut at = 0;
-        // Whole runs of packets that follow on each other, which most are.
+        // Processes whole runs of consecutive packets, which most are.
         while at < 64 && fresh >> at != 0 {
             at += (fresh >> at).trailing_zeros();
             let run = (fresh >> at).trailing_ones();

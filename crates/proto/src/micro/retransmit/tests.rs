@@ -1,4 +1,4 @@
-//! Two stacks and a bad path, without delay: what is lost comes again, exactly once.
+//! Two stacks and a lossy path without delay: lost messages are retransmitted and delivered exactly once.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
         let mut pair = Pair::new(&recipe(acks, &[]));
         let mut lost = |_| true;
         let due_after = |pair: &mut Pair| pair.a.deadline().map(|deadline| deadline.at.since(T0));
-        // The guess is 10 ms.
+        // The initial estimate is 10 ms.
         for (guess, expected) in [(10, 30), (1, 3), (400, 1_200), (2, 6)] {
             let mut pair = Pair::new(&recipe(acks, &[]));
             pair.a.send(T0, &message(1, 10), SendOptions::default()).unwrap();
@@ -109,7 +109,8 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
     }
 }
 
-/// As after a pause of the receiving process: all that waits in its socket would leave again at each timeout.
+/// As after a pause of the receiving process: everything queued in its socket would be retransmitted at each
+/// timeout.
 #[test]
 fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_tells_of_the_others() {
     let mut pair = Pair::new(&recipe("positive_ack", &[]));
@@ -125,7 +126,7 @@ fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_te
     assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
 }
 
-/// However long the path was dead: what is lost after it has answered is not waited for as long.
+/// However long the path was down: once it has answered, losses are repaired faster.
 #[test]
 fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
     for acks in ACKS {
@@ -137,7 +138,7 @@ fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
         pair.run_until(now, &mut dead);
         let due_in = |pair: &mut Pair, now| pair.a.deadline().unwrap().at.since(now);
         assert!(due_in(&mut pair, now) > Span::from_secs(1), "{acks}");
-        // Another segment comes and is acknowledged; the repetition that this causes is lost.
+        // Another segment arrives and is acknowledged; the retransmission that this causes is lost.
         now += Span::from_millis(1);
         pair.a.send(now, &message(2, 30), SendOptions::default()).unwrap();
         let mut packets = 0;
@@ -156,7 +157,7 @@ fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
     }
 }
 
-/// The packets that a stack gives now.
+/// Packets that a stack sends now.
 fn packets(stack: &mut Stack, now: Time) -> Vec<Vec<u8>> {
     let mut slot = vec![0; 65_536];
     let mut packets = Vec::new();
@@ -181,7 +182,7 @@ fn an_acknowledgement_of_what_waits_to_be_repeated_leaves_the_rest_a_timer() {
         receive(&mut pair.b, T0, &mut first, stride);
         pair.b.on_deadline(late);
         let [mut acknowledgement] = packets(&mut pair.b, late).try_into().unwrap();
-        // Both are overdue, or the first. Before anything leaves again the first turns out to have come.
+        // Both have timed out, or the first. Before any retransmission, the first turns out to have arrived.
         pair.a.on_deadline(late);
         let stride = acknowledgement.len();
         receive(&mut pair.a, late, &mut acknowledgement, stride);
@@ -227,7 +228,7 @@ fn a_cumulative_acknowledgement_waits_for_a_second_packet_or_ten_milliseconds() 
     assert_eq!(pair.b.stats().control_sent, 0);
     pair.run_until(at(10), &mut Path::default());
     assert_eq!((pair.b.stats().control_sent, pair.a.unfinished()), (1, 0));
-    // Lengths differ, so that the two are no batch.
+    // Lengths differ, so that the two do not form a batch.
     for len in [20, 30] {
         pair.a.send(at(20), &message(0, len), SendOptions::default()).unwrap();
         pair.exchange(at(20), &mut Path::default());
@@ -279,7 +280,7 @@ fn what_presets_keep_for_silent_peers_is_bounded_as_documented() {
     let mut lose = |_| true;
     for round in 0..20 {
         let now = T0 + Span::from_millis(round);
-        // Refused once the queue is full.
+        // Rejected once the queue is full.
         let _ = (0..1_000)
             .try_for_each(|n| pair.a.send(now, &message(n, 1_000), SendOptions::default()).map(drop));
         pair.exchange(now, &mut Path { lose: Some(&mut lose), ..Path::default() });
@@ -326,7 +327,7 @@ fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
 #[test]
 fn a_message_is_given_up_with_the_first_of_its_segments() {
     let mut pair = Pair::new(&recipe("positive_ack", &[("attempts", "2")]));
-    // 20 segments, of which one never arrives: all that is left of the message goes.
+    // 20 segments, one of which never arrives: the rest of the message is dropped.
     pair.a.send(T0, &message(1, 20_000), SendOptions::default()).unwrap();
     let mut lose = |packet| packet > 0;
     pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
@@ -335,7 +336,7 @@ fn a_message_is_given_up_with_the_first_of_its_segments() {
     assert_eq!((pair.a.unfinished(), pair.a.deadline()), (0, None));
 }
 
-/// Gives message 0 up when another rate is wanted: an event that a test can raise from outside.
+/// Gives up message 0 when another rate is requested: an event that a test can raise from outside.
 #[derive(Debug)]
 struct GiveUp;
 
@@ -371,7 +372,7 @@ fn a_message_that_another_gives_up_is_not_sent_again() {
     assert_eq!((pair.a.unfinished(), pair.a.stats().data_resent), (0, 3));
 }
 
-/// What a random path loses, duplicates and turns round.
+/// What a random path loses, duplicates and reorders.
 #[derive(Debug, Clone)]
 struct Bad {
     loss: f64,
@@ -433,7 +434,7 @@ proptest! {
     fn an_authentic_peer_that_lies_harms_nobody_else(
         body in prop::collection::vec(any::<u8>(), 0..80), below in 0u64..8, ranges in 0usize..10,
     ) {
-        // Kinds 8 and 11 with any body: the stack without keys takes it for authentic.
+        // Kinds 8 and 11 with any body: a stack without keys accepts them as authentic.
         for (acks, kind) in ACKS.into_iter().zip([8, 11]) {
             let mut pair = Pair::new(&recipe(acks, &[]).without("seal").without("transport_driver"));
             pair.a.send(T0, &message(1, 3_000), SendOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! Signatures are judged by the model that the sender brings.
+//! Signatures are evaluated with the model that the sender provides.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::micro::shared::DiagnosedWindows;
 use crate::micro::testing::{Pair, Path, T0, object_recipe};
 use crate::{ChosenLaw, DiagnosedWindow, LAW_CHOSEN};
 
-/// The shipped model with each cause in the place of the other.
+/// The shipped model with both causes exchanged.
 fn exchanged() -> Model {
     let shipped = Model::shipped().clone();
     Model { host: shipped.network.clone(), network: shipped.host.clone(), ..shipped }
 }
 
-/// What the signatures of windows say whose packets are lost in a row, before and after the sender's law is changed: by
-/// the other end's recipe, by its own user, and to other evidence and back.
+/// Causes by signature of windows with consecutive losses, before and after the sender's law changes: by the
+/// peer's recipe, by its own user, and to other evidence and back.
 fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
     let mut sent = 0;
     let mut lose = |_| {
@@ -33,7 +33,7 @@ fn told_through_changes(mut pair: Pair) -> Vec<Cause> {
         told.extend(std::iter::from_fn(|| DiagnosedWindows::take_of(&mut pair.a)));
     };
     pair.exchange(T0, &mut Path::default());
-    // Windows are kept from when they are first asked for.
+    // Windows are recorded from the first request on.
     next(&mut pair, T0);
     next(&mut pair, at(900));
     recipe.set("rate_control.controller", "udt").unwrap();

@@ -1,4 +1,4 @@
-//! The last window of a transmission is told too, and the windows together account for each packet that was lost.
+//! The last window of a transmission is reported too, and all windows together account for each lost packet.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn small_windows(diagnosis: &str) -> Recipe {
     recipe
 }
 
-/// A transmission that is watched from its beginning.
+/// A transmission whose windows are recorded from its start.
 struct Watched {
     pair: Pair,
     windows: Vec<DiagnosedWindow>,
@@ -42,14 +42,14 @@ impl Watched {
         self.windows.extend(DiagnosedWindows::all_of(&mut self.pair.a));
     }
 
-    /// Goes on until then; one packet in 37 and one row of 9 in 500 is lost.
+    /// Continues until then; one packet in 37 and one run of 9 in 500 is lost.
     fn run_until(&mut self, until: Time) {
         let sent = &mut self.sent;
         let mut lose = |_| {
             *sent += 1;
             sent.is_multiple_of(37) || *sent % 500 < 9
         };
-        // Reports come twice, and older ones after newer ones.
+        // Reports are duplicated and reordered.
         let mut path =
             Path { lose: Some(&mut lose), duplicate: true, reverse: self.is_reversed, ..Path::default() };
         self.pair.run_until(until, &mut path);
@@ -64,7 +64,7 @@ impl Watched {
         self.windows.iter().flat_map(|window| &window.attributions).map(|one| one.run)
     }
 
-    /// Each packet that was lost is in the list of one window, and in the counts.
+    /// Checks that each lost packet is in the list of one window, and in the counts.
     fn is_complete(&self) {
         let lost = self.lost();
         assert!(lost > 0);
@@ -96,7 +96,7 @@ fn the_windows_of_an_object_of_any_size_have_each_packet_that_was_lost() {
     }
 }
 
-/// As the window's own packets, so that nothing is left over and the last window has none.
+/// As many as the window's own packets, so that the last window has none.
 #[test]
 fn an_object_of_exactly_one_window_has_one_and_what_is_sent_again() {
     let mut recipe = small_windows("on");
@@ -123,7 +123,7 @@ fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
         let mut watched = Watched::of(&small_windows("on"), 50_000_000);
         watched.run_until(at(millis));
         if silent {
-            // The path back is cut.
+            // The reverse path is cut.
             let mut path = Path { cut: [false, true], ..Path::default() };
             watched.pair.run_until(at(millis + 3_000), &mut path);
         }
@@ -140,7 +140,7 @@ fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
     }
 }
 
-/// What is known of a window goes into the list also if the law, or the evidence, is another one at its end.
+/// A window is listed also if the law, or the evidence, is another one at its end.
 #[test]
 fn a_window_in_which_the_law_is_changed_has_each_packet() {
     let mut recipe = small_windows("on");
@@ -176,7 +176,7 @@ fn without_a_diagnosis_there_are_no_windows_and_no_causes() {
     assert_eq!(stats::<RateControlStats>(&watched.pair.a).lost_by_cause, CauseCounts::default());
 }
 
-/// One that begins in the middle has what was lost since.
+/// A diagnosis that starts in the middle lists what was lost since.
 #[test]
 fn a_diagnosis_that_begins_late_lists_what_is_lost_from_then_on() {
     let mut recipe = small_windows("off");

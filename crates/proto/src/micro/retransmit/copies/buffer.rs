@@ -1,4 +1,4 @@
-//! The copies, and what becomes of them.
+//! The buffer of copies.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -27,23 +27,23 @@ pub(super) struct Declared {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     pub(super) sequence: Attribute<U48>,
-    /// Message and place, if the recipe carries messages.
+    /// Message ID and position, if the recipe carries messages.
     pub(super) message: Option<(Attribute<u32>, Attribute<u32>)>,
-    /// What is left of the message's life, if the receiver can do without a message.
+    /// Remaining lifetime of the message, if the receiver can do without a message.
     pub(super) rest: Option<Attribute<u32>>,
 }
 
-/// Everything of a packet behind its number but the tag, and the size of the whole.
+/// Everything of a packet after its number except the tag, and the size of the whole packet.
 #[derive(Debug)]
 struct Copy {
     kind: Kind,
     size: u16,
     bytes: Buffer,
-    /// Deadline of its message; it is not sent again later.
+    /// Deadline of its message, after which it is not retransmitted.
     end: Option<Time>,
 }
 
-/// What a window may be: half of what receivers of acknowledgements look back.
+/// Maximum window: half of the range that receivers of acknowledgements record.
 const LARGEST_WINDOW: u64 = SPAN / 2;
 
 /// The recipe's parameters for copies.
@@ -63,33 +63,34 @@ impl Limits {
         Ok(Self { window, memory: parameters.memory.0 as usize, attempts })
     }
 
-    /// How many new packets may leave while copies of `bytes` are kept. One always may when there are none.
+    /// Number of new packets that may be sent while copies of `bytes` are stored. At least one if there are
+    /// none.
     pub(super) fn room(&self, span: u64, bytes: usize, datagram: usize) -> usize {
         let memory = self.memory.saturating_sub(bytes) / datagram.max(1);
         (self.window.saturating_sub(span) as usize).min(memory.max(usize::from(bytes == 0)))
     }
 }
 
-/// What is outstanding.
+/// State of outstanding segments.
 #[derive(Debug)]
 pub(super) struct RetransmitBuffer {
     pub(super) limits: Limits,
     pub(super) declared: Declared,
     pub(super) attributes: Attributes,
-    /// The sequence number of the first copy.
+    /// Sequence number of the first copy.
     base: u64,
     kept: VecDeque<Option<Copy>>,
-    /// Copies that there are.
+    /// Number of copies.
     pub(super) held: usize,
     /// Bytes of all copies.
     bytes: usize,
-    /// Sequence numbers taken for lost, in the order in which they leave again.
+    /// Sequence numbers declared lost, in the order of retransmission.
     lost: VecDeque<u64>,
     messages: Ledger,
-    /// Outcomes that are still to be told.
+    /// Outcomes to be reported.
     settled: Vec<Settled>,
     pub(super) given_up: u64,
-    /// Bytes of packets that are on their way, and of each the part that is not payload.
+    /// Bytes of packets in flight; `overhead`: bytes of each packet besides its payload.
     pub(super) in_flight: u64,
     overhead: u64,
 }
@@ -117,7 +118,7 @@ impl RetransmitBuffer {
         self.kept.get_mut(usize::try_from(sequence.checked_sub(self.base)?).ok()?)
     }
 
-    /// Gives the packet's size.
+    /// Drops a copy; returns the packet's size.
     fn drop_copy(&mut self, sequence: u64, context: &mut Context<'_>) -> u64 {
         let Some(copy) = self.copy_of(sequence).and_then(Option::take) else { return 0 };
         self.bytes -= copy.bytes.len();
@@ -134,7 +135,7 @@ impl RetransmitBuffer {
         u64::from(copy.size)
     }
 
-    /// Does something with the ledger, which others share, in hand.
+    /// Runs `work` with the scoreboard, which is a shared value.
     pub(super) fn with_scoreboard<R>(
         &mut self,
         context: &mut Context<'_>,
@@ -155,12 +156,12 @@ impl RetransmitBuffer {
         self.messages.release_idle();
     }
 
-    /// Whether half of the room for what is outstanding is used.
+    /// Whether half of the window or of the memory is in use.
     fn is_crowded(&self, span: u64) -> bool {
         span >= self.limits.window.div_ceil(2) || self.bytes >= self.limits.memory.div_ceil(2)
     }
 
-    /// Tells what became of messages, once the ledger is in its place again.
+    /// Reports outcomes of messages, once the scoreboard is in its place again.
     pub(super) fn tell(&mut self, context: &mut Context<'_>) {
         for i in 0..self.settled.len() {
             let mut settled = self.settled[i];
@@ -222,7 +223,7 @@ impl RetransmitBuffer {
         self.in_flight += batch.size(i) as u64;
     }
 
-    /// Adds segments that count as lost to the batch, oldest loss first, as long as they fit it.
+    /// Adds lost segments to the batch, oldest loss first, while they fit.
     pub(super) fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let shared = self.declared.scoreboard;
         while let Some(&sequence) = self.lost.front() {
@@ -235,7 +236,7 @@ impl RetransmitBuffer {
                 if !impossible {
                     return;
                 }
-                // The path takes only smaller packets now.
+                // The path now carries only smaller packets.
                 self.with_scoreboard(context, |copies, scoreboard, context| {
                     copies.give_up(sequence, scoreboard, context);
                 });
@@ -311,13 +312,13 @@ impl RetransmitBuffer {
         }
     }
 
-    /// Takes a segment for lost; gives its bytes if that is news. One that was sent often enough is given up, and one
-    /// whose message is too late.
+    /// Declares a segment lost; returns its bytes if it was not. Gives it up after the last attempt, or if
+    /// its message is too late.
     fn lose(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) -> Option<u64> {
         if !scoreboard.lose(sequence) {
             return None;
         }
-        // A repetition waits in the path's queue as others do.
+        // A retransmission waits in the path's queue like other packets.
         let path = context.path();
         let would_wait_until = context.now() + path.rtt.saturating_sub(path.min_rtt);
         let copy = self.copy_of(sequence).and_then(|copy| copy.as_ref());
@@ -333,7 +334,7 @@ impl RetransmitBuffer {
         Some(bytes)
     }
 
-    /// Gives a segment up, and with it what there is of its message.
+    /// Gives up a segment and the rest of its message.
     fn give_up(&mut self, sequence: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         let range = match self.messages.fail(sequence) {
             Some((message, range)) => {
@@ -371,7 +372,7 @@ impl RetransmitBuffer {
         }
     }
 
-    /// Another micro-protocol has given a message up: there is no point in sending it again.
+    /// Drops a message that another micro-protocol has given up.
     fn abandon(&mut self, message: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         let first = self.messages.first_of(message);
         if let Some((_, range)) = first.and_then(|first| self.messages.fail(first)) {
@@ -409,7 +410,7 @@ impl RetransmitBuffer {
     }
 }
 
-/// Adds a copy to the batch with the attributes that it had; whether it fits.
+/// Adds a copy to the batch with its original attributes; returns whether it fits.
 fn push_copy(batch: &mut Batch<'_>, copy: &Copy) -> bool {
     let header = batch.layout().data_header_len() - PACKET_HEADER_LEN;
     let Some(i) = batch.push_again(copy.kind, copy.bytes.len() - header) else { return false };
@@ -427,7 +428,8 @@ fn bits(mut word: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Whether a transmission is so much older than one that has arrived that it counts as lost (RFC 8985 section 6.2).
+/// Whether a transmission is so much older than one that has arrived that it counts as lost (RFC 8985 section
+/// 6.2).
 fn is_behind(slot: &Slot, boundary: &LossBoundary) -> bool {
     let age = boundary.sent_at.wrapping_sub(slot.sent.as_wrapped_micros());
     // More than half of the clock's range: it was sent after the one that has arrived.

@@ -1,18 +1,18 @@
-//! Transmissions that were repeated because nothing was heard, until it is known whether they were lost.
+//! Transmissions that were repeated because of silence, until it is known whether they were lost.
 
 use std::collections::VecDeque;
 
 use crate::micro::events::LossBoundary;
 
-/// More wait only while nothing is heard for some minutes: then nothing is said of the oldest.
+/// Maximum number. More accumulate only during minutes of silence; the oldest are then not reported.
 const MOST: usize = 256;
 
-/// A transmission that is taken for lost.
+/// A transmission declared lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// Its packet number.
+    /// Packet number.
     pub(crate) pn: u64,
-    /// When it left, wrapped microseconds of the sender's clock.
+    /// Send time in wrapped microseconds of the sender's clock.
     pub(crate) sent_at: u32,
 }
 
@@ -22,19 +22,19 @@ struct Repeated {
     first: Lost,
     /// Payload bytes.
     len: u16,
-    /// The next transmission of the same packet, once it has left.
+    /// The next transmission of the same packet, once it was sent.
     again: Option<Lost>,
 }
 
-/// See the module's text.
+/// State of the repeated transmissions.
 #[derive(Debug, Default)]
 pub(super) struct Expired {
     list: VecDeque<Repeated>,
-    /// Packets that came to the other side again, and that no transmission here is known to be.
+    /// Duplicates at the peer that are not yet matched with a transmission.
     duplicates: u64,
 }
 
-/// What a report says of a packet.
+/// A report's information about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Missing,
@@ -47,7 +47,8 @@ impl Expired {
         self.list.is_empty()
     }
 
-    /// A packet of `len` payload bytes is to leave again; `first` is its latest transmission so far.
+    /// Records that a packet of `len` payload bytes will be repeated; `first` is its latest transmission so
+    /// far.
     pub(super) fn add(&mut self, seq: u64, first: Lost, len: u16) {
         if self.list.len() == MOST {
             self.list.pop_front();
@@ -55,16 +56,17 @@ impl Expired {
         self.list.push_back(Repeated { seq, first, len, again: None });
     }
 
-    /// A packet has left again.
+    /// Records that a packet was repeated.
     pub(super) fn on_resent(&mut self, seq: u64, again: Lost) {
         if let Some(one) = self.list.iter_mut().find(|one| one.seq == seq && one.again.is_none()) {
             one.again = Some(again);
         }
     }
 
-    /// Hands out those that a report shows to have been lost, each with its payload bytes. If a packet has arrived and
-    /// its repetition can have, one of the two was lost unless it came twice (RFC 3522 tells that from a timestamp).
-    /// The newest of several repetitions is the likeliest to have come.
+    /// Passes those that a report shows to have been lost to `lost`, each with its payload bytes. If a packet
+    /// has arrived and its repetition must have arrived too, one of the two was lost unless there was a
+    /// duplicate (RFC 3522 uses timestamps). The newest of several repetitions is the likeliest to have
+    /// arrived.
     pub(super) fn settle(
         &mut self,
         rule: &LossBoundary,
@@ -79,7 +81,7 @@ impl Expired {
             let is_passed = rule.is_passed(one.first.pn, one.first.sent_at);
             match one.again {
                 _ if is_passed && said(one.seq) == Said::Missing => found.push((one.first, one.len)),
-                // It has arrived before it was repeated.
+                // It arrived before it was repeated.
                 None if is_passed => {}
                 Some(again) if is_passed && again.pn <= rule.largest_pn => {
                     if left > 0 {
@@ -97,11 +99,11 @@ impl Expired {
     }
 }
 
-/// Whether it was the first transmission of a packet that has arrived: then so has the next packet, which was not
-/// repeated.
+/// Whether it was the first transmission of a packet that has arrived: then the next packet that was not
+/// repeated has arrived too.
 fn has_first_arrived(list: &VecDeque<Repeated>, seq: u64, said: impl Fn(u64) -> Said) -> bool {
     let is_repeated = |seq: u64| list.iter().any(|one| one.seq == seq);
-    // One of so many is not among them.
+    // At least one of this many is not in the list.
     let mut next = seq + 1..seq + 2 + list.len() as u64;
     next.find(|seq| !is_repeated(*seq)).is_some_and(|seq| said(seq) == Said::Arrived)
 }

@@ -98,7 +98,7 @@ fn a_lost_tail_is_found_from_the_highest_received() {
     assert_eq!(change.lost_packets, 9);
 }
 
-/// Four packets left; the timer has repeated the first two, as number 4 and 5.
+/// Four packets were sent; the timer has repeated the first two, as numbers 4 and 5.
 fn repeated() -> SentPackets {
     let mut out = filled(4);
     out.expire_oldest(2);
@@ -107,8 +107,8 @@ fn repeated() -> SentPackets {
     out
 }
 
-/// The packet numbers that a report shows to be lost: of which packets it says that they have arrived, how many came
-/// again, and the newest number that came.
+/// Packet numbers that a report shows to be lost. The report has the packets received, the number of
+/// duplicates, and the newest packet number received.
 fn found(out: &mut SentPackets, received: u64, duplicates: u64, largest_pn: u64) -> Vec<u64> {
     let sent_at = if largest_pn < 4 { largest_pn as u32 * 10 } else { 5_000 };
     let rule = LossBoundary { largest_pn, sent_at, reordering: Span::from_micros(10) };
@@ -123,14 +123,14 @@ fn found(out: &mut SentPackets, received: u64, duplicates: u64, largest_pn: u64)
 #[test]
 fn what_the_probe_timer_repeated_was_lost_if_it_came_once() {
     assert_eq!(found(&mut repeated(), 0b0011, 0, 5), [2, 3, 0, 1]);
-    // The repetition of the first has not come yet.
+    // The repetition of the first has not arrived yet.
     assert_eq!(found(&mut repeated(), 0b0010, 0, 5), [2, 3, 0, 1]);
-    // What left behind them has arrived, so they have, and their repetitions were lost.
+    // Packets sent after them have arrived, so they have too, and their repetitions were lost.
     assert_eq!(found(&mut repeated(), 0b1111, 0, 5), [4, 5]);
-    // They were only late: each came twice, or one did.
+    // They were only late: each arrived twice, or one did.
     assert_eq!(found(&mut repeated(), 0b1111, 2, 5), [0; 0]);
     assert_eq!(found(&mut repeated(), 0b0011, 1, 5), [2, 3, 0]);
-    // They came before their repetitions can have, which were lost.
+    // They arrived before their repetitions could, which were lost.
     let mut out = repeated();
     assert_eq!(found(&mut out, 0b1111, 0, 3), [0; 0]);
     assert_eq!(found(&mut out, 0b1111, 0, 6), [4, 5]);
@@ -153,7 +153,7 @@ fn each_of_several_repetitions_was_lost_by_itself() {
     assert_eq!(change.lost_packets, 3, "once");
 }
 
-/// A packet and the one behind it had arrived before the path went down, of which no report came back.
+/// A packet and the next one arrived before the path went down, and the report about them was lost.
 #[test]
 fn of_a_packet_that_came_twice_the_repetitions_in_between_were_lost() {
     let mut out = filled(2);
