@@ -140,7 +140,7 @@ pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16
 pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
 /// Nothing was received for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
-/// The peer requests another rate.
+/// This end requests another rate from its peer; raised by [`Stack::want_rate`](crate::Stack::want_rate).
 pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
 /// The peer has answered the driver after this time. The path's state already holds it in place of the
 /// initial round-trip time.
@@ -182,7 +182,7 @@ fn named<T: 'static>(name: &'static str, _: Event<T>) -> ArgumentEvent {
 /// Argument of [`MESSAGE_SETTLED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// Number of the message, from [`Stack::send`](crate::Stack::send).
+    /// ID of the message, from [`Stack::send`](crate::Stack::send).
     pub message: u64,
     /// Whether the whole message has arrived.
     pub arrived: bool,
@@ -206,7 +206,7 @@ pub enum StackEvent {
     Message,
     /// A message's arrival at the peer was confirmed, or the message was given up.
     Settled {
-        /// Number of the message, from [`Stack::send`](crate::Stack::send).
+        /// ID of the message, from [`Stack::send`](crate::Stack::send).
         message: u64,
         /// Whether it has arrived.
         arrived: bool,

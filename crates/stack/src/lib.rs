@@ -1,9 +1,9 @@
-//! Transports composed from micro-protocols (wu-h-ctp), at full speed: the framework, without any micro-protocol.
+//! Framework for transports composed from micro-protocols (wu-h-ctp). It contains no micro-protocol itself.
 //!
-//! A [`Stack`] is made from a [`CompiledStack`], which [`Registry::compile`] makes from a [`Recipe`]. Its
-//! micro-protocols bind handlers to events; events carry batches of packets, so that one virtual call serves up to 64
-//! of them. Attributes lie at offsets that are fixed when the stack is built. A stack is a [`haul_base::Machine`]: it
-//! reads no clock, opens no socket and starts no thread.
+//! A [`Stack`] is created from a [`CompiledStack`], which [`Registry::compile`] creates from a [`Recipe`].
+//! Its micro-protocols bind handlers to events; events carry batches of packets, so that one virtual call
+//! handles up to 64 of them. Attributes have offsets that are fixed when the stack is built. A stack is a
+//! [`haul_base::Machine`]: it reads no clock, opens no socket and starts no thread.
 
 mod attribute;
 mod batch;

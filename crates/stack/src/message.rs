@@ -80,7 +80,7 @@ pub trait MessageSource: Send {
     /// none now.
     fn next(&mut self, now: Time, into: &mut [u8]) -> Option<usize>;
 
-    /// Length of each message if all are equal, so that packets are no larger than necessary.
+    /// Length of every message in bytes, so that packets are no larger than necessary; 0 if lengths vary.
     fn message_len(&self) -> usize;
 }
 

@@ -43,7 +43,8 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Whether half of the window is in use, so that an acknowledgement is needed soon.
+    /// Whether half of the window or of the memory for copies is in use, so that an acknowledgement is needed
+    /// soon.
     pub(crate) fn is_crowded(&self) -> bool {
         self.crowded
     }

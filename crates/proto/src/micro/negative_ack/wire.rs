@@ -1,8 +1,8 @@
 //! The two packets of `negative_ack`, all big-endian.
 //!
-//! *Missing*, from the receiver: `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length
-//! u16) ...`; the ranges are missing, starting from `below`. *State*, from the sender: ` 2 | flags u8 |
-//! oldest u48 | next u48 ` .
+//! *Missing*, from the receiver:
+//! `1 | flags u8 | newest packet u48 | below u48 | next u48 | (gap u16 | length u16) ...`. The ranges are
+//! missing, starting from `below`. *State*, from the sender: `2 | flags u8 | oldest u48 | next u48`.
 
 use haul_stack::{AttributeType, U48};
 
