@@ -112,8 +112,9 @@ pub struct AttributeInfo {
     pub clear: bool,
 }
 
-/// Packet format of a stack: `kind u8 | packet number u48 | clear attributes | sealed attributes | payload |
-/// tag`. Control packets have no sealed attributes.
+/// Packet format of a stack:
+/// `kind u8 | packet number u48 | clear attributes | sealed attributes | payload | tag`. Control packets have
+/// no sealed attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Layout {
     pub(crate) clear_len: u16,

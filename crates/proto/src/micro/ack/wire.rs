@@ -1,6 +1,6 @@
 //! Body of an acknowledgement, all big-endian:
-//! `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`. `below` is followed by
-//! ranges of sequence numbers that have arrived above it.
+//! `echo u32 | delay u32 | newest packet u48 | below u48 | (gap u16 | length u16) ...`. `below` is followed
+//! by ranges of sequence numbers that have arrived above it.
 //!
 //! A sender that has given up segments, and has no segment to send that would report it, sends
 //! `sent_at u32 | oldest u48`, as FORWARD TSN of SCTP (RFC 3758). It is shorter than any acknowledgement.

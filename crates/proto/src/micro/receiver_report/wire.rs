@@ -14,9 +14,9 @@ pub(super) const FIXED: usize = 64;
 
 /// The fixed part of a report.
 ///
-/// `largest u64 | packets u64 | bytes u64 | first word u64 | received at u32 | echo delay u32, us | read
-/// delay u32, us | duplicates u32 | ECN-CE u32 | socket drops u32 | buffers u32 | 0 u32`, then words of 64
-/// bits each: packets `64 n` to `64 n + 63`.
+/// `largest u64 | packets u64 | bytes u64 | first word u64`, then eight u32:
+/// `received at | echo delay, us | read delay, us | duplicates | ECN-CE | socket drops | buffers | 0`. Words of
+/// 64 bits follow: packets `64 n` to `64 n + 63` each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Largest packet number that has arrived.
