@@ -27,8 +27,8 @@ const PACKETS_FAST: u64 = 168;
 const PACKETS_SLOW: u64 = 96;
 const PACKETS_RARE: u64 = 72;
 const FAST: Rate = Rate::from_mbps(80);
-/// Maximum interval by the packet count alone, together with the round trip, unless the law allows [`RARE`]:
-/// a law with a window would have sent all that it may.
+/// Maximum interval derived from the packet count; it is also at most a round trip. A law with a window would
+/// have sent all that it may by then. Laws that allow [`RARE`] are exempt.
 const LONGEST_BY_COUNT: Span = Span::from_millis(50);
 /// Maximum for laws that allow it, or a round trip if that is longer: twelve reports in the 3 s in which a
 /// law has to follow a change of the path. A choice.

@@ -15,8 +15,8 @@ pub(super) const FIXED: usize = 64;
 /// The fixed part of a report.
 ///
 /// `largest u64 | packets u64 | bytes u64 | first word u64`, then eight u32:
-/// `received at | echo delay, us | read delay, us | duplicates | ECN-CE | socket drops | buffers | 0`. Words of
-/// 64 bits follow: packets `64 n` to `64 n + 63` each.
+/// `received at | echo delay, us | read delay, us | duplicates | ECN-CE | socket drops | buffers | 0`. Words
+/// of 64 bits follow: packets `64 n` to `64 n + 63` each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Largest packet number that has arrived.
