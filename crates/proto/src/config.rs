@@ -1,4 +1,4 @@
-//! The parameters of micro-protocols and control laws, typed: for [`Recipe::with`](haul_stack::Recipe::with) and
+//! Typed parameters of micro-protocols and control laws, for [`Recipe::with`](haul_stack::Recipe::with) and
 //! [`Recipe::configuration`](haul_stack::Recipe::configuration).
 
 pub use crate::control::config::*;

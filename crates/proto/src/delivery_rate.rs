@@ -1,55 +1,56 @@
-//! The rate at which data arrives at the receiver, measured by the receiver's own clock.
+//! Delivery rate at the receiver, measured with the receiver's clock.
 
 use std::collections::VecDeque;
 
 use haul_base::{Rate, Span};
 
-/// Arrival of `bytes` in total up to the receiver's time `at` (unwrapped microseconds).
+/// Total `bytes` received at the receiver's time `at` (unwrapped microseconds).
 #[derive(Clone, Copy, Debug)]
 struct Arrived {
     at: u64,
     bytes: u64,
 }
 
-/// Turns the counters in feedback into delivery rates over about one round trip. Because it uses the
-/// receiver's counters and clock, lost, late or bunched feedback does not distort it (compare the sender-side
-/// `rate_sample` of Linux).
+/// Computes delivery rates over about one round trip from the counters in feedback. It uses the receiver's
+/// counters and clock, so lost, late or bunched feedback does not distort it (compare Linux's sender-side
+/// `rate_sample`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
-    /// The history begins after a gap that the sender made itself, and is shorter than the span.
+    /// Whether the history starts after a gap caused by the sender and is still shorter than the measurement
+    /// span.
     is_resumed: bool,
 }
 
-/// Feedback remembered. At one every half millisecond this spans 128 ms; over a longer stretch not all is remembered.
+/// Number of feedbacks kept. At one per 0.5 ms they span 128 ms; over a longer span some are dropped.
 const HISTORY: usize = 256;
 
-/// Parts of the stretch that are told apart, at least.
+/// Minimum time resolution: the measurement span divided by this.
 const PARTS: u64 = 128;
 
-/// After a gap that the sender made itself, a rate is measured over this part of the span, and over no more than
-/// [`RESUMED`]: the sender may stop again before the whole span has passed. Our choice: a few bursts.
+/// After a gap caused by the sender, a rate is measured over this fraction of the span, and at most over
+/// [`RESUMED`]: the sender may pause again before a whole span has passed. Our choice: a few bursts.
 const RESUMED_PART: u64 = 4;
 const RESUMED: Span = Span::from_millis(5);
 
-/// Shorter stretches measure the bunching of the receive path, not the path.
+/// Shorter measurements reflect the bunching of the receive path, not the path.
 const SHORTEST: Span = Span::from_millis(1);
 
 impl DeliveryMeter {
-    /// Forgets the history: the packets of the next feedback left after a gap that the sender made itself, and no rate
-    /// is measured across it.
+    /// Clears the history: the next feedback covers packets sent after a gap caused by the sender, and no
+    /// rate is measured across the gap.
     pub(crate) fn resume(&mut self) {
         self.history.clear();
         self.is_resumed = true;
     }
 
-    /// Whether the history begins after such a gap and is shorter than the span.
+    /// Whether the history starts after such a gap and is shorter than the span.
     pub(crate) fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
-    /// Takes the receiver's byte counter and its wrapped clock in microseconds, and returns the rate over the
-    /// last `span` or a little more. `None` while too little is known, and for feedback that came late.
+    /// Adds the receiver's byte counter and its wrapped clock (microseconds), and returns the rate over the
+    /// last `span` or slightly more. Returns `None` while the history is too short, and for late feedback.
     pub(crate) fn on_feedback(&mut self, received_at: u32, bytes: u64, span: Span) -> Option<Rate> {
         let at = match self.history.back() {
             None => u64::from(received_at),
@@ -65,7 +66,7 @@ impl DeliveryMeter {
             self.history.reserve(HISTORY);
         }
         let span = span.max(SHORTEST).as_micros();
-        // Feedback in between is replaced by what follows, so that there is room for the whole stretch.
+        // Replace closely spaced entries by the newest, so that the history covers the whole span.
         let spacing = span / PARTS;
         let kept = self.history.len();
         if kept >= 2 && self.history[kept - 1].at - self.history[kept - 2].at < spacing {
@@ -75,7 +76,8 @@ impl DeliveryMeter {
             self.history.pop_front();
         }
         self.history.push_back(Arrived { at, bytes });
-        // The newest entry that is at least `span` old, so that the stretch is as short as allowed.
+        // Start at the newest entry that is at least `span` old, so that the measured time is as short as
+        // allowed.
         while self.history.len() > 2 && at - self.history[1].at >= span {
             self.history.pop_front();
         }
@@ -148,7 +150,7 @@ mod tests {
             .collect();
         assert_eq!(rates.len(), 10 * 15, "from 5 ms on");
         assert!(rates.iter().all(|&rate| rate == Rate::from_mbps(100)), "{rates:?}");
-        // Without a further one the whole stretch counts again.
+        // Without another gap the whole span counts again.
         for n in 0..21 {
             meter.on_feedback(2_000_000 + n * 1_000, 10_000_000, span);
         }

@@ -1,29 +1,32 @@
-//! Group transport: many senders, one receiver that assigns each a rate (GTP). The receiver's capacity is divided
-//! max-min fair: nobody gets more than he can use, and what he leaves is divided among the others, by weight.
+//! Group transport: many senders and one receiver that assigns each a rate (GTP). The receiver's capacity is
+//! divided max-min fair: no sender gets more than it can use, and the remainder is divided among the others,
+//! by weight.
 //!
-//! Demands are not announced. A sender that uses what it was assigned is taken to want more; one that does not is
-//! assigned what it uses and a little more, by which it can show that it wants more again.
+//! Demands are not announced. A sender that uses its quota is assumed to want more; one that does not is
+//! assigned its usage plus some headroom, with which it can show that it wants more again.
 
 use std::num::NonZeroU32;
 
 use haul_base::{Rate, Span};
 
-/// What a sender would use, and how much it counts.
+/// Demand and weight of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// It would use no more; [`Rate::MAX`] if that is not known.
+    /// Most that the sender would use; [`Rate::MAX`] if unknown.
     pub demand: Rate,
-    /// Its part of what there is, beside those of the others.
+    /// Relative share of the capacity.
     pub weight: NonZeroU32,
 }
 
 /// Divides `capacity` max-min fair: no quota can be raised without lowering one that is smaller by its weight
-/// (Bertsekas and Gallager, *Data Networks*, section 6.5.2; with a single bottleneck, water-filling finds it).
+/// (Bertsekas and Gallager, *Data Networks*, section 6.5.2; with a single bottleneck, water-filling finds
+/// it).
 ///
-/// The quotas never exceed the demands, nor their sum the capacity; rounding costs less than one bit per second each.
+/// Quotas never exceed the demands, nor their sum the capacity; rounding costs less than 1 bit/s each.
 pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
     let mut order: Vec<usize> = (0..wants.len()).collect();
-    // Those who want least by their weight are served first: a whole demand, or else all the rest gets equal shares.
+    // Serve the smallest demands per weight first: each gets its whole demand, or an equal share of the
+    // remainder.
     order.sort_by(|&a, &b| {
         let by_weight =
             |a: usize, b: usize| u128::from(wants[a].demand.as_bps()) * u128::from(wants[b].weight.get());
@@ -43,14 +46,14 @@ pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
     quotas
 }
 
-/// A sender that uses at least so much of its rate is taken to want more.
+/// A sender that uses at least this share of its quota is assumed to want more.
 const USED: f64 = 0.95;
-/// What a sender gets beyond what it uses. It must use less than [`USED`] of the sum to be known as content.
+/// Factor from a sender's usage to its quota. A satisfied sender uses less than [`USED`] of the product.
 const HEADROOM: f64 = 1.125;
-/// The least that anybody is assigned, as a part of an equal share: enough to be noticed.
+/// Smallest quota, as a share of an equal division: enough to notice new demand.
 const LEAST: f64 = 0.01;
 
-/// Names a sender of a [`QuotaAssigner`].
+/// Identifies a sender of a [`QuotaAssigner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SenderId(u32);
 
@@ -61,12 +64,12 @@ struct Sender {
     quota: Rate,
 }
 
-/// Assigns rates to senders, round by round. A round should last two round-trip times at least, so that what is
-/// measured was sent at the new rate.
+/// Assigns rates to senders in rounds. A round should last at least two round-trip times, so that the
+/// measurement covers data sent at the new rate.
 ///
-/// With demands that stay, the quotas stay after as many rounds as there are different demands by weight, and one
-/// more: in each round all those show themselves content who want less than what an equal share is by then, shares only
-/// grow as others prove content, and a round without a new one changes nothing.
+/// With constant demands, quotas are stable after as many rounds as there are different demands by weight,
+/// plus one: each round finds all senders satisfied that want less than the equal share at that time, shares
+/// only grow as more senders are found satisfied, and a round without a new one changes nothing.
 #[derive(Debug)]
 pub struct QuotaAssigner {
     capacity: Rate,
@@ -75,17 +78,17 @@ pub struct QuotaAssigner {
 }
 
 impl QuotaAssigner {
-    /// An assigner of `capacity`, UDP payload bits per second like all its rates.
+    /// Creates an assigner of `capacity`, in bit/s of UDP payload like all its rates.
     pub fn new(capacity: Rate) -> Self {
         Self { capacity, senders: Vec::new(), next: 0 }
     }
 
-    /// Another capacity; in force with the next round.
+    /// Sets the capacity, from the next round on.
     pub fn set_capacity(&mut self, capacity: Rate) {
         self.capacity = capacity;
     }
 
-    /// A new sender, taken to want all that it can get. The next round tells everybody's rate.
+    /// Adds a sender, assumed to want as much as possible. The next round sets the new quotas.
     pub fn add(&mut self, weight: NonZeroU32) -> SenderId {
         let id = SenderId(self.next);
         self.next += 1;
@@ -94,17 +97,17 @@ impl QuotaAssigner {
         id
     }
 
-    /// A sender has gone; the others get its part with the next round.
+    /// Removes a sender; the next round divides its share among the others.
     pub fn remove(&mut self, id: SenderId) {
         self.senders.retain(|sender| sender.id != id);
     }
 
-    /// What a sender is assigned.
+    /// Returns a sender's quota.
     pub fn quota(&self, id: SenderId) -> Option<Rate> {
         self.senders.iter().find(|sender| sender.id == id).map(|sender| sender.quota)
     }
 
-    /// Ends a round in which `measured` was received from each sender, and assigns rates for the next.
+    /// Ends a round in which `measured` was received from each sender, and assigns quotas for the next.
     pub fn round(&mut self, measured: impl Fn(SenderId) -> Rate) {
         let count = self.senders.len().max(1) as f64;
         let least = self.capacity.mul_f64(LEAST / count);
@@ -120,12 +123,12 @@ impl QuotaAssigner {
     }
 }
 
-/// A sender of a [`Group`], as its receiver knows it.
+/// A sender of a [`Group`], as seen by its receiver.
 pub trait Member {
-    /// Bytes that have come from it so far, in all.
+    /// Returns the total number of bytes received from it.
     fn received(&self) -> u64;
 
-    /// Tells it the rate at which it may send; whether that was possible, or is to be tried again after the next round.
+    /// Sends it its rate. Returns false if that was not possible; the next round tries again.
     fn tell(&mut self, rate: Rate) -> bool;
 }
 
@@ -133,13 +136,13 @@ pub trait Member {
 struct Entry<M> {
     id: SenderId,
     member: M,
-    /// Bytes that had come from it when the last round ended.
+    /// Bytes received when the last round ended.
     bytes: u64,
-    /// What it was told last.
+    /// Rate last sent to it.
     told: Option<Rate>,
 }
 
-/// Senders with what has come from each: a [`QuotaAssigner`] that measures for itself, and tells.
+/// Senders with their byte counts: measures usage, runs a [`QuotaAssigner`] and sends the quotas.
 #[derive(Debug)]
 pub struct Group<M> {
     assigner: QuotaAssigner,
@@ -147,17 +150,17 @@ pub struct Group<M> {
 }
 
 impl<M: Member> Group<M> {
-    /// A group without senders, and what they may send altogether: UDP payload bits per second.
+    /// Creates a group without senders with a total capacity in bit/s of UDP payload.
     pub fn new(capacity: Rate) -> Self {
         Self { assigner: QuotaAssigner::new(capacity), entries: Vec::new() }
     }
 
-    /// Another capacity; in force with the next round.
+    /// Sets the capacity, from the next round on.
     pub fn set_capacity(&mut self, capacity: Rate) {
         self.assigner.set_capacity(capacity);
     }
 
-    /// Another sender, which counts `weight` times. A new round begins, and from now on all have less.
+    /// Adds a sender of this weight and starts a new round; the others' quotas fall now.
     pub fn add(&mut self, member: M, weight: NonZeroU32) -> SenderId {
         let id = self.assigner.add(weight);
         self.entries.push(Entry { id, member, bytes: 0, told: None });
@@ -165,7 +168,8 @@ impl<M: Member> Group<M> {
         id
     }
 
-    /// Those senders leave of whom `stays` says so; whether there were any. Then a new round begins.
+    /// Removes the senders for which `stays` returns false. If there are any, starts a new round and returns
+    /// true.
     pub fn retain(&mut self, mut stays: impl FnMut(SenderId, &M) -> bool) -> bool {
         let before = self.entries.len();
         let assigner = &mut self.assigner;
@@ -183,7 +187,7 @@ impl<M: Member> Group<M> {
         left
     }
 
-    /// Ends a round that has lasted for `elapsed`: whoever has used less than he was assigned is assigned less.
+    /// Ends a round that lasted `elapsed`: a sender that used less than its quota gets a smaller one.
     pub fn round(&mut self, elapsed: Span) {
         let mut used = Vec::with_capacity(self.entries.len());
         for entry in &mut self.entries {
@@ -196,13 +200,14 @@ impl<M: Member> Group<M> {
         self.tell();
     }
 
-    /// The senders and what each is assigned.
+    /// Returns the senders and their quotas.
     pub fn shares(&self) -> impl Iterator<Item = (&M, Rate)> {
         let quota = |id| self.assigner.quota(id).unwrap_or(Rate::ZERO);
         self.entries.iter().map(move |entry| (&entry.member, quota(entry.id)))
     }
 
-    /// Somebody has come or gone: until it is known who wants what, all want all.
+    /// Restarts after a change of membership: until usage is measured, every sender is assumed to want
+    /// everything.
     fn share(&mut self) {
         for entry in &mut self.entries {
             entry.bytes = entry.member.received();
@@ -242,7 +247,7 @@ mod tests {
         prop::collection::vec(want, 1..40)
     }
 
-    /// What one that would send at `wants` has been told, if it reads.
+    /// Rate that a member with demand `wants` was last told, if it reads.
     #[derive(Debug)]
     struct Fake {
         wants: Rate,
@@ -294,7 +299,7 @@ mod tests {
         assert_eq!(told(&group), [11, 29, 59]);
         let often: Vec<usize> = group.shares().map(|(sender, _)| sender.told.len()).collect();
         assert_eq!(often, [4, 3, 2], "nobody is told what he knows");
-        // One goes; what he sent before is not measured again, and a round begins anew.
+        // One leaves; its earlier traffic is not measured again, and a new round starts.
         assert!(group.retain(|id, _| id != second) && !group.retain(|_, _| true));
         assert_eq!(told(&group), [33, 66]);
     }
@@ -321,7 +326,7 @@ mod tests {
             for (want, quota) in wants.iter().zip(&quotas) {
                 prop_assert!(*quota <= want.demand);
                 if *quota < want.demand {
-                    // Discontent: then nobody has more by his weight, but for rounding.
+                    // Unsatisfied: then nobody has more by weight, except for rounding.
                     let own = quota.as_bps() as f64 / f64::from(want.weight.get());
                     for (other, theirs) in wants.iter().zip(&quotas) {
                         let theirs = theirs.as_bps() as f64 / f64::from(other.weight.get());
@@ -358,7 +363,7 @@ mod tests {
             different.sort_by(|a, b| (a.0 * u64::from(b.1)).cmp(&(b.0 * u64::from(a.1))));
             different.dedup_by(|a, b| a.0 * u64::from(b.1) == b.0 * u64::from(a.1));
             prop_assert!(last_change <= different.len(), "{} rounds", last_change);
-            // Those who get all that they want have it; nobody has much less than the fair share of all.
+            // Satisfied senders have their demand; nobody has much less than the fair share.
             let fair = max_min(
                 capacity,
                 &demands.iter().map(|&(mbps, w)| Want { demand: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),

@@ -1,5 +1,6 @@
-//! The sans-IO transport of Haulage: micro-protocols, the recipes that compose them, and the bulk transport as a sender
-//! and a receiver (see `haul_base::Machine`), with rate controllers. No clock, no socket, no thread.
+//! The sans-IO transport of Haulage: micro-protocols, the recipes that compose them, connections, rate
+//! controllers, and the sender and receiver of the bulk transport (see `haul_base::Machine`). No clocks,
+//! sockets or threads.
 
 mod bulk;
 pub mod check;

@@ -1,5 +1,4 @@
-//! "Limited by": which part of the chain kept a transfer from being faster, told from where the sender's time
-//! went.
+//! "Limited by": names the part of the chain that limited a transfer, from where the sender spent its time.
 
 use std::fmt::Write;
 
@@ -8,76 +7,78 @@ use haul_base::{Cause, CauseCounts, Rate, Span};
 use crate::bulk::SenderStats;
 use crate::micro::shared::Waiting;
 
-/// A sender that is at work or without a processor for this share of its time is itself the limit. Our choice:
-/// simulated senders that were short of it were so for 0.85 and more, one that filled its path beside another process
-/// for 0.54.
+/// A sender that is working or runnable without a processor for this share of its time is itself the limit.
+/// Our choice: simulated senders short of processor time had 0.85 and more, one that filled its path beside
+/// another process 0.54.
 const BUSY_SHARE: f64 = 0.6;
-/// From this share of the rate asked for, the ceiling is taken as reached.
+/// The ceiling counts as reached from this share of it on.
 const CEILING_SHARE: f64 = 0.9;
-/// A run of fewer round trips than this is mostly start and end.
+/// A run of fewer round trips is mostly start and end.
 const FEW_ROUND_TRIPS: f64 = 12.0;
-/// From this share of packets on, drops at the receiver are worth naming.
+/// Share of packets dropped at the receiver from which on drops are reported.
 const HOST_DROPS_SHARE: f64 = 0.001;
-/// A run that is shorter and in which no rate of delivery was measured is all set-up and end: it tells nothing.
+/// A shorter run without a measured delivery rate is all set-up and end, and allows no conclusion.
 const TELLING: Span = Span::from_secs(1);
-/// A sender that sent less than this share of what was once delivered did not fill the path; one that sent less than
-/// the other did not for its law, which at a full queue sends half at the least. Our choice.
+/// A sender below the first share of the peak delivery rate did not fill the path; below the second one, its
+/// law is the limit: at a full queue a law halves its rate at most. Our choice.
 const FILLED_SHARE: f64 = 0.85;
 const HALVED_SHARE: f64 = 0.5;
-/// Round trips in which start and end may send next to nothing, whatever the law does. Our choice.
+/// Round trips for start and end, in which hardly anything is sent under any law. Our choice.
 const TO_FILL: f64 = 20.0;
-/// From this share of the losses on, those at random are worth naming. Our choice: one overflow at the start of a law
-/// that then collapses loses some sixty times as many.
+/// Share of random losses from which on they are reported. Our choice: one overflow at the start of a law
+/// that then collapses loses about sixty times as many packets.
 const RANDOM_SHARE: f64 = 0.01;
 
-/// If the sender has waited for the receiver's requests for more round trips than this in all, the path is not the
-/// reason: the receiver was comparing files. Our choice: a file set takes one or two requests of a few round trips.
+/// If the sender has waited for the receiver's requests for more round trips than this in total, the path is
+/// not the reason: the receiver was comparing files. Our choice: a file set takes one or two requests of a
+/// few round trips.
 const MAX_REQUEST_RTTS: u64 = 10;
 
-/// What a sender says that waited for its controller.
+/// Limit reported for a sender that waited for its controller.
 const PATH: &str = "path";
 
-/// What limited a transfer.
+/// The limit of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
-    /// One word or two for scripts, for example `path` or `rate_ceiling`.
+    /// One or two words for scripts, for example `path` or `rate_ceiling`.
     pub what: &'static str,
-    /// For people.
+    /// Explanation for users.
     pub evidence: String,
 }
 
-/// What the sending side knows at the end.
+/// The sender's measurements at the end of a transfer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LimitEvidence {
-    /// Where time went.
+    /// Time spent waiting, by reason.
     pub waiting: Waiting,
-    /// Of this, time in which nothing that was sent was acknowledged, for two seconds or more each time.
+    /// Total of the periods of two seconds or more without an acknowledgement.
     pub silent: Span,
     /// Smallest round-trip time.
     pub min_rtt: Span,
-    /// From the first packet to the end, when everything was written and verified.
+    /// Time from the first packet until everything was written and verified.
     pub elapsed: Span,
-    /// UDP payload bits sent per second of that time, resent packets included.
+    /// UDP payload rate over `elapsed`, retransmissions included.
     pub sent: Rate,
-    /// The highest rate of delivery seen.
+    /// Highest delivery rate measured.
     pub peak_delivery: Rate,
-    /// The ceiling asked for.
+    /// Requested rate ceiling.
     pub ceiling: Option<Rate>,
     /// Data packets sent.
     pub packets: u64,
-    /// Of these, lost.
+    /// Packets lost.
     pub lost: u64,
-    /// What the diagnosis puts them down to.
+    /// Lost packets by diagnosed cause.
     pub lost_by_cause: CauseCounts,
-    /// Socket buffers that the receiver's kernel dropped.
+    /// Socket buffers dropped by the receiver's kernel.
     pub receiver_drops: u64,
-    /// Time for which the receiver's thread was ready to read and had no processor, or was behind with what had come,
-    /// as it says ([`PeerHost::waited`](crate::PeerHost::waited)).
+    /// Time for which the receiver's thread was runnable without a processor or lagged behind its socket, as
+    /// reported by the receiver ([`PeerHost::waited`](crate::PeerHost::waited)).
     pub receiver_waited: Span,
 }
 
 impl LimitEvidence {
-    /// What a sender has measured in the time `elapsed`; `round_trip` and `ceiling` count where it does not know them.
+    /// Takes a sender's measurements over `elapsed`; `round_trip` and `ceiling` are used where the sender has
+    /// none.
     pub fn of(stats: &SenderStats, round_trip: Span, ceiling: Option<Rate>, elapsed: Span) -> Self {
         Self {
             waiting: stats.waiting,
@@ -95,8 +96,8 @@ impl LimitEvidence {
         }
     }
 
-    /// That of a part of the run, which `before` had before it: what the path delivered at its best stays that of the
-    /// whole. `None` while the part is too short to tell.
+    /// Returns the evidence for the part of the run after `before`; the peak delivery rate stays that of the
+    /// whole run. `None` if that part is too short to judge.
     pub fn since(&self, before: &Self) -> Option<Self> {
         let elapsed = self.elapsed.saturating_sub(before.elapsed);
         if elapsed < TELLING || elapsed < self.min_rtt.mul_f64(FEW_ROUND_TRIPS) {
@@ -118,7 +119,7 @@ impl LimitEvidence {
     }
 }
 
-/// Names the limit of a run as its sender saw it; `None` if next to nothing was measured.
+/// Names the limit of a run as seen by its sender; `None` if hardly anything was measured.
 pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
     let has_rate = evidence.peak_delivery > Rate::ZERO;
     let mut found = most_time(evidence);
@@ -130,11 +131,11 @@ pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
     is_told.then_some(found)
 }
 
-/// What a receiver says that has seen nothing of the limit.
+/// Limit reported by a receiver that saw no evidence of one.
 pub const UNSEEN_LIMIT: &str = "path_or_sender";
 
-/// Names the limit of a run as its receiver saw it (a sender knows more: [`limit_of_sender`]), which does not know
-/// where the sender's time went.
+/// Names the limit of a run as seen by its receiver, which does not know how the sender spent its time
+/// ([`limit_of_sender`] knows more).
 pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, socket_drops: u64) -> Limit {
     let is_at = |ceiling: &Rate| goodput >= ceiling.mul_f64(CEILING_SHARE);
     if socket_drops as f64 / packets.max(1) as f64 >= HOST_DROPS_SHARE {
@@ -150,7 +151,7 @@ pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, soc
     limit(UNSEEN_LIMIT, format!("{goodput} arrived, {seen}"))
 }
 
-/// Names where most of the time went.
+/// Names the limit by what took most of the time.
 fn most_time(evidence: &LimitEvidence) -> Limit {
     let Waiting { ceiling, quota, receiver, source, acknowledgement, wants, busy, .. } = evidence.waiting;
     let path = for_path(&evidence.waiting);
@@ -191,12 +192,12 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
     }
 }
 
-/// Time in which the controller permitted no more, and nothing but the path could have kept it from that.
+/// Time for which the controller permitted no more and only the path could be the reason.
 fn for_path(waiting: &Waiting) -> Span {
     waiting.pacer + waiting.window
 }
 
-/// The sender waited mostly for its controller: what had the controller seen?
+/// Names the limit of a sender that mostly waited for its controller.
 fn of_path(evidence: &LimitEvidence) -> Limit {
     if let Some(words) = lost_at_host(evidence).filter(|_| !has_arrived(evidence)) {
         return limit("receiver_host", words);
@@ -220,7 +221,7 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
     }
 }
 
-/// A law that lowers its rate for losses that no queue explains is the limit, not the path.
+/// Explains why the law is the limit, not the path: it lowered its rate for losses without a queue.
 fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
     let lost = evidence.lost.max(1) as f64;
     let at_random = evidence.lost_by_cause.of(Cause::Random) as f64 / lost;
@@ -238,7 +239,7 @@ fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
     })
 }
 
-/// What the receiving host has lost, if that is worth naming.
+/// Describes the receiving host's losses if there are enough to report.
 fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     let is_much = |count: u64| share_of_packets(count, evidence) >= HOST_DROPS_SHARE;
     if is_much(evidence.receiver_drops) {
@@ -254,8 +255,8 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
     }
 }
 
-/// A receiver that has no processor for most of the time, or too slow a one, loses nothing where its buffer takes what
-/// comes meanwhile: it acknowledges late. The path is not the limit of what was sent if it once delivered more.
+/// Describes a receiver that lagged behind for most of the time. Its socket buffer may prevent losses, but it
+/// acknowledges late. The path is not the limit of the sending rate if it once delivered more.
 fn behind(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
     let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
@@ -267,19 +268,20 @@ fn behind(evidence: &LimitEvidence) -> Option<String> {
     })
 }
 
-/// Whether the ceiling asked for was sent in the mean: then nothing else was the limit, however busy the sender was.
+/// Whether the mean rate reached the ceiling: then nothing else was the limit, however busy the sender was.
 fn is_kept_to(evidence: &LimitEvidence) -> bool {
     evidence.ceiling.is_some_and(|ceiling| evidence.sent >= ceiling.mul_f64(CEILING_SHARE))
 }
 
-/// Whether the ceiling asked for has arrived: then what was lost did not keep the transfer from more.
+/// Whether data arrived at the ceiling: then losses did not slow the transfer.
 fn has_arrived(evidence: &LimitEvidence) -> bool {
     let arrived = evidence.sent.mul_f64(1.0 - share_of_packets(evidence.lost, evidence).min(1.0));
     evidence.ceiling.is_some_and(|ceiling| arrived >= ceiling.mul_f64(CEILING_SHARE))
 }
 
-/// Whether it was kept in the mean, or held the sender for longer than the path did: a sender that is assigned less for
-/// a while does not keep it in the mean. One that is higher than what the path takes is no limit, whatever was sent.
+/// Whether the ceiling was reached in the mean, or held the sender for longer than the path did (a sender
+/// with a temporarily lower ceiling does not reach it in the mean). A ceiling above the path's capacity is no
+/// limit.
 fn is_reached(ceiling: Rate, evidence: &LimitEvidence) -> bool {
     let congested = share_of_packets(evidence.lost_by_cause.of(Cause::Congestion), evidence);
     congested <= 1.0 - CEILING_SHARE
@@ -350,11 +352,11 @@ mod tests {
             let (sent, receiver_waited) = (Rate::from_mbps(sent), seconds(waited));
             limit_of_sender(&LimitEvidence { sent, receiver_waited, lost: 0, ..known }).unwrap().what
         };
-        // It once delivered 950 Mbit/s, in 10 s.
+        // The path once delivered 950 Mbit/s; the run lasts 10 s.
         assert_eq!([told(100, 8.0), told(100, 4.0), told(900, 8.0)], ["receiver_host", PATH, PATH]);
     }
 
-    /// On a machine that others use, a slow transfer waits for a processor for most of the time between two packets.
+    /// On a shared machine a slow transfer waits for a processor most of the time between two packets.
     #[test]
     fn a_ceiling_that_was_kept_is_the_limit_of_a_busy_sender() {
         let known = evidence(Waiting { busy: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() });
@@ -471,7 +473,7 @@ mod tests {
         assert_eq!((tiny(paced, 0.05), tiny(paced, 0.08)), (None, None));
         let path = Waiting { pacer: seconds(60.0), ..Waiting::default() };
         assert_eq!(tiny(path, 60.0), None, "a path of which no delivery was seen");
-        // Nothing but empty files, or a storage that takes its time for one.
+        // Only empty files, or a storage that needs time for one.
         assert_eq!(tiny(Waiting::default(), 3.0), Some("receiver_storage"));
     }
 
@@ -498,7 +500,7 @@ mod tests {
             let known = LimitEvidence { sent, lost_by_cause, elapsed: seconds(elapsed), ..known };
             limit_of_sender(&known).unwrap().what
         };
-        // 24 and 60 round trips: what a short copy and the demo send.
+        // 24 and 60 round trips, as many as a short copy and the demo take.
         assert_eq!((told(1.2, 380), told(3.0, 670), told(3.0, 400)), (PATH, PATH, "law"));
     }
 

@@ -1,8 +1,8 @@
-//! One side's end of a protected UDP path, as the engine hands it over.
+//! Keys of one end of a protected UDP path, as the engine passes them in.
 
 use crate::{Open, Seal};
 
-/// What a session needs to protect its packets: ciphers of both directions, and the first free packet number.
+/// Packet protection of a session: ciphers of both directions and the first unused packet number.
 #[derive(Debug)]
 pub struct Link {
     pub(crate) seal: Box<dyn Seal>,
@@ -11,7 +11,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link whose next packet gets the number `next_pn`; lower ones may have been used during set-up.
+    /// Creates a link whose next packet is numbered `next_pn`; lower numbers may have been used during
+    /// set-up.
     pub fn new(seal: Box<dyn Seal>, open: Box<dyn Open>, next_pn: u64) -> Self {
         Self { seal, open, next_pn }
     }

@@ -1,39 +1,41 @@
-//! Tells a path that has become longer from one with a queue: it does so at once, stays, and does not lose most of what
-//! is sent.
+//! Distinguishes a path that became longer from a queue: its delay rises in one step, stays, and most packets
+//! still arrive.
 
 use haul_base::{Span, Time};
 
 use crate::control::FeedbackSample;
 use crate::rtt::WindowedMin;
 
-/// The shortest round trip is that of so long: a queue that never empties moves the minimum of the last 10 s.
+/// Window of the shortest round trip: with a queue that never empties, the minimum of the last 10 s grows.
 const LONG_MEMORY: Span = Span::from_secs(120);
-/// Shorter steps are the jitter of a receive path.
+/// Smaller steps are jitter of the receive path.
 const LEAST_STEP: Span = Span::from_millis(2);
-/// A delay that grows by at least this share of the time between two feedbacks has taken a step. A queue grows as fast
-/// only if three times the rate comes that leaves it: more than any law sends when it starts. A constant rate above
-/// that of the path can be as high; then two of three packets are lost as long as the delay stays. Our choice.
+/// A step is a growth of the delay by at least this share of the time between two feedbacks. A queue grows as
+/// fast only if packets arrive at three times the rate at which it drains: more than any law sends when it
+/// starts. A constant rate above the path's can be as high, but then two of three packets are lost while the
+/// delay stays. Our choice.
 const STEEP: f64 = 2.0 / 3.0;
-/// A step counts if the delay has stayed for this long and four round trips: a queue that a burst has filled empties.
+/// A step counts once the delay has stayed for this long and for four round trips: a queue filled by a burst
+/// drains.
 const HOLD: Span = Span::from_secs(1);
 const HOLD_ROUNDS: u64 = 4;
 
-/// A queue that stood before a step is the least delay of so long: jitter is none.
+/// Window of the least delay that counts as a standing queue before a step: jitter does not stand.
 const STANDING: Span = Span::from_secs(1);
 
-/// A step that may be one of the path.
+/// A step that may be due to a longer path.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     at: Time,
-    /// The least delay lately, and the last one, before it.
+    /// Least delay of [`STANDING`] before the step, and the last delay before it.
     floor: Span,
     from: Span,
-    /// The delay after it last grew.
+    /// Delay after its latest growth.
     to: Span,
-    /// Half way up: a delay below that has not stayed.
+    /// Half of the step: if the delay falls below it, the step has not stayed.
     half: Span,
     least: Span,
-    /// Packets that were acknowledged and lost since.
+    /// Packets acknowledged and lost since the step.
     acked: u64,
     lost: u64,
 }
@@ -41,19 +43,19 @@ struct Step {
 /// A step that has stayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rise {
-    /// How far the delay went up at once. A flow's first burst makes a small step, and its queue stays.
+    /// Height of the step. A flow's first burst makes a small step, and its queue stays.
     pub(crate) at_once: Span,
-    /// By how much the path is longer: the least delay since, at most that of the step. More is a queue.
+    /// How much longer the path is: the least delay since the step, at most the step itself. More is a queue.
     pub(crate) delay: Span,
 }
 
-/// What the path itself has added to the delay.
+/// Estimates the delay that was added by the path itself.
 #[derive(Debug)]
 pub(crate) struct LongerPath {
     round_trips: WindowedMin,
     shortest: Option<Span>,
     last: Option<(Time, Span)>,
-    /// The least delay of [`STANDING`].
+    /// Least delay of [`STANDING`].
     floor: WindowedMin,
     step: Option<Step>,
     added: Span,
@@ -68,7 +70,7 @@ impl Default for LongerPath {
 }
 
 impl LongerPath {
-    /// How much longer the last round trip was than the shortest in a long time.
+    /// Returns by how much the latest round trip exceeds the shortest of [`LONG_MEMORY`].
     pub(crate) fn longer_round_trip(&mut self, sample: &FeedbackSample<'_>) -> Span {
         if !sample.rtt.is_measured() {
             return Span::ZERO;
@@ -79,44 +81,45 @@ impl LongerPath {
         latest.saturating_sub(shortest)
     }
 
-    /// The shortest round trip in a long time, once one was measured.
+    /// Returns the shortest round trip of [`LONG_MEMORY`], once one was measured.
     pub(crate) fn shortest(&self) -> Option<Span> {
         self.shortest
     }
 
-    /// What the path has added.
+    /// Returns the delay that the path has added.
     pub(crate) fn added(&self) -> Span {
         self.added
     }
 
-    /// Takes a sample; gives a step once that has stayed.
+    /// Adds a sample; returns a step, once, when it has stayed.
     pub(crate) fn rise(&mut self, sample: &FeedbackSample<'_>) -> Option<Rise> {
         let longer = self.longer_round_trip(sample);
         self.without(sample, longer);
         self.risen.take()
     }
 
-    /// Takes a sample; gives whether the path has become more than twice as long at once, and has stayed so.
+    /// Adds a sample; returns whether the path's round trip has more than doubled in one step that has
+    /// stayed.
     pub(crate) fn has_doubled(&mut self, sample: &FeedbackSample<'_>) -> bool {
         let known = self.shortest.map(|shortest| shortest + self.added);
         let rise = self.rise(sample);
         rise.zip(known).is_some_and(|(rise, known)| rise.at_once > known)
     }
 
-    /// Whether it may have: such a step has stayed so far.
+    /// Whether such a step was seen and has stayed so far.
     pub(crate) fn may_have_doubled(&self) -> bool {
         let known = self.shortest.map(|shortest| shortest + self.added);
         self.step.zip(known).is_some_and(|(step, known)| step.to.saturating_sub(step.from) > known)
     }
 
-    /// Takes the delay of a sample above the least that is remembered; gives what the queue holds of it.
+    /// Adds a delay above the remembered minimum and returns the part of it that is due to the queue.
     pub(crate) fn without(&mut self, sample: &FeedbackSample<'_>, delay: Span) -> Span {
         let (now, round_trip) = (sample.now, sample.rtt.smoothed());
         let floor = self.floor.on_span(now, delay);
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
             if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
-                // Both ways become longer one after the other.
+                // The two directions become longer one after the other.
                 let (floor, from) = self.step.map_or((floor, before), |step| (step.floor, step.from));
                 let half = (from + delay) / 2;
                 let step = Step { at: now, floor, from, to: delay, half, least: delay, acked: 0, lost: 0 };
@@ -131,7 +134,7 @@ impl LongerPath {
                 self.step = None;
             } else if now.since(step.at) >= HOLD.max(round_trip * HOLD_ROUNDS) {
                 if step.lost <= step.acked {
-                    // A queue that stood before has not gone.
+                    // A queue that stood before the step is still there.
                     self.added = step.least.min(self.added + step.to.saturating_sub(step.floor));
                     let at_once = step.to.saturating_sub(step.from);
                     self.risen = Some(Rise { at_once, delay: step.least.min(step.to) });
@@ -139,7 +142,7 @@ impl LongerPath {
                 self.step = None;
             }
         }
-        // What is remembered as the least has grown as well, or the path is shorter again.
+        // The remembered minimum has grown as well, or the path is shorter again.
         self.added = self.added.min(delay);
         delay.saturating_sub(self.added)
     }
@@ -151,12 +154,12 @@ mod tests {
     use crate::control::testing::feedback;
     use crate::rtt::RttEstimator;
 
-    /// The queue that is told of a delay (ms) every 5 ms, where nothing is lost.
+    /// Queueing delays (ms) computed from delays (ms) reported every 5 ms without loss.
     fn told(delays: impl IntoIterator<Item = f64>) -> Vec<u64> {
         told_of(delays.into_iter().map(|delay| (delay, 0)))
     }
 
-    /// The same where so many packets are lost beside ten that arrive.
+    /// The same with this many packets lost for every ten that arrive.
     fn told_of(delays: impl IntoIterator<Item = (f64, u64)>) -> Vec<u64> {
         let (mut path, rtt) = (LongerPath::default(), RttEstimator::new(Span::from_millis(40)));
         let tell = |(n, (delay, lost)): (usize, (f64, u64))| {
@@ -167,7 +170,7 @@ mod tests {
         delays.into_iter().enumerate().map(tell).collect()
     }
 
-    /// A constant rate of five times the path's fills its queue at once, and keeps it full.
+    /// A constant rate of five times the path's fills its queue at once and keeps it full.
     #[test]
     fn a_delay_that_stays_while_most_is_lost_is_a_queue() {
         let full = |lost| (0..800).map(move |n| if n < 10 { (0.0, 0) } else { (38.0, lost) });
@@ -196,7 +199,7 @@ mod tests {
         let longer = |n: usize| f64::from(u8::from(n >= 400)) * 60.0 + f64::from(u8::from(n >= 800)) * 30.0;
         let queue = told((0..1_200).map(|n| full(n) + longer(n)));
         assert_eq!((queue[399], queue[799], queue[1_199]), (20, 20, 20));
-        // It empties on the longer path.
+        // The queue drains on the longer path.
         let queue = told((0..800).map(|n| longer(n) + if n < 450 { full(n) } else { 0.0 }));
         assert_eq!(queue[799], 0);
     }
@@ -217,10 +220,10 @@ mod tests {
 
     #[test]
     fn a_queue_that_grows_or_is_filled_by_a_burst_is_one() {
-        // It grows by 1 ms in each 5, and stays full.
+        // The queue grows by 1 ms per 5 ms and stays full.
         let grows = told((0..800).map(|n| f64::min(n as f64, 20.0)));
         assert_eq!((grows[300], grows[799]), (20, 20));
-        // It is filled at once each 500 ms, and empties in 250.
+        // The queue is filled at once every 500 ms and drains within 250 ms.
         let bursts =
             told((0..800).map(|n| if n < 50 { 0.0 } else { 20.0 - f64::min((n % 100) as f64 * 0.4, 20.0) }));
         assert_eq!((bursts[700], bursts[760]), (20, 0));

@@ -1,34 +1,35 @@
-//! Path MTU discovery by probing (DPLPMTUD, RFC 8899), in sizes of UDP payload.
+//! Path MTU discovery by probing (DPLPMTUD, RFC 8899). All sizes are UDP payload.
 
 use haul_base::{Span, Time};
 
-/// The size that every path is assumed to carry (`BASE_PLPMTU`, RFC 8899 section 5.1.2).
+/// Datagram size that every path is assumed to carry (`BASE_PLPMTU`, RFC 8899, section 5.1.2).
 pub const BASE_DATAGRAM: u16 = 1_200;
 
-/// Sizes tried first: Ethernet and jumbo frames with IPv4, then with IPv6.
+/// Sizes to probe first: Ethernet and jumbo frames, over IPv6 and IPv4 each.
 const LADDER: [u16; 4] = [1_452, 1_472, 8_952, 8_972];
 
-/// Probes of one size before it counts as too large (`MAX_PROBES`, RFC 8899 section 5.1.2).
+/// Lost probes of one size after which it counts as too large (`MAX_PROBES`, RFC 8899, section 5.1.2).
 const MAX_PROBES: u8 = 3;
 
-/// How close the search comes to the largest size that works.
+/// Size difference at which the search ends.
 const RESOLUTION: u16 = 16;
 
-/// Time after which a finished search looks for a larger size again (`PMTU_RAISE_TIMER`, RFC 8899 section 5.1.1).
+/// Time after which a finished search probes for a larger size again (`PMTU_RAISE_TIMER`, RFC 8899, section
+/// 5.1.1).
 const RAISE: Span = Span::from_secs(600);
 
-/// Searches the largest datagram that crosses the path in one direction.
+/// Searches for the largest datagram that the path carries in one direction.
 #[derive(Clone, Debug)]
 pub struct MtuSearch {
     /// Largest size known to work.
     current: u16,
     /// Smallest size known or assumed not to work.
     ceiling: u16,
-    /// The most the local interface and peer can take.
+    /// Largest size that the local interface and the peer accept.
     limit: u16,
     likely: u16,
     probe: Option<Probe>,
-    /// When the next probe may leave.
+    /// When the next probe may be sent.
     next_at: Time,
 }
 
@@ -40,8 +41,8 @@ struct Probe {
 }
 
 impl MtuSearch {
-    /// A search that starts from `validated` (at least [`BASE_DATAGRAM`]), tries `likely` first if that is more,
-    /// and never exceeds `limit`.
+    /// Starts a search at `validated` (at least [`BASE_DATAGRAM`]). It probes `likely` first if that is
+    /// larger, and never exceeds `limit`.
     pub fn new(validated: u16, likely: u16, limit: u16) -> Self {
         let limit = limit.max(BASE_DATAGRAM);
         let current = validated.clamp(BASE_DATAGRAM, limit);
@@ -57,19 +58,19 @@ impl MtuSearch {
         search
     }
 
-    /// Largest size that is safe to send.
+    /// Returns the largest size that is safe to send.
     pub fn current(&self) -> u16 {
         self.current
     }
 
-    /// The size to probe now, if one is due. `alive`: other packets have arrived since the last probe left; if not,
-    /// its loss says nothing about its size.
+    /// Returns the size to probe now, if a probe is due. `alive`: other packets have arrived since the last
+    /// probe was sent; otherwise the loss of the probe says nothing about its size.
     pub fn poll_probe(&mut self, now: Time, timeout: Span, alive: bool) -> Option<u16> {
         if now < self.next_at {
             return None;
         }
         if self.probe.is_none() {
-            // The search had finished: look again for what may have become possible.
+            // The search had finished: search again, as larger sizes may work now.
             self.ceiling = self.limit.saturating_add(1);
             self.choose();
         } else if let Some(probe) = self.probe.as_mut().filter(|p| p.in_flight) {
@@ -89,18 +90,18 @@ impl MtuSearch {
         Some(probe.size)
     }
 
-    /// When [`MtuSearch::poll_probe`] should be called next.
+    /// Returns when to call [`MtuSearch::poll_probe`] next.
     pub fn deadline(&self) -> Time {
         self.next_at
     }
 
-    /// The peer says that the last probe it received was of `size`. Returns whether the safe size grew. Only the
-    /// probe that is under way counts: what passed earlier may not pass now.
+    /// Handles the peer's report that it received a probe of `size`. Returns whether the safe size grew. Only
+    /// the probe in flight counts: a size that worked earlier may not work now.
     pub fn on_received(&mut self, now: Time, size: u16) -> bool {
         self.probe.is_some_and(|p| p.in_flight && p.size == size) && self.on_passed(now, size)
     }
 
-    /// Datagrams of `size` pass now. Returns whether the safe size grew.
+    /// Records that datagrams of `size` currently pass. Returns whether the safe size grew.
     pub fn on_passed(&mut self, now: Time, size: u16) -> bool {
         if size <= self.current || size > self.limit {
             return false;
@@ -112,8 +113,8 @@ impl MtuSearch {
         true
     }
 
-    /// The local stack refused a datagram of `size` (EMSGSIZE): a probe, or, where the interface's MTU has become
-    /// smaller, a packet of the size in force.
+    /// Handles `EMSGSIZE` from the local stack for a datagram of `size`: a probe, or, if the interface's MTU
+    /// has shrunk, a packet of the current size.
     pub fn on_refused(&mut self, now: Time, size: u16) {
         if self.probe.is_some_and(|p| p.size == size) {
             self.fail(now);
@@ -124,8 +125,8 @@ impl MtuSearch {
         }
     }
 
-    /// Full-size packets vanish while small ones pass: fall back and search anew (black hole, RFC 8899
-    /// section 4.3).
+    /// Falls back to [`BASE_DATAGRAM`] and restarts the search: full-size packets are lost while small ones
+    /// pass (black hole, RFC 8899, section 4.3).
     pub fn on_black_hole(&mut self, now: Time) {
         self.ceiling = self.current;
         self.likely = BASE_DATAGRAM;
@@ -148,7 +149,7 @@ impl MtuSearch {
         }
     }
 
-    /// Picks the next size: the next step of the ladder inside the bracket, else its middle.
+    /// Picks the next size: the next step of the ladder within the bracket, else the bracket's middle.
     fn choose(&mut self) {
         let inside = |size: u16| size > self.current && size < self.ceiling;
         let step = [self.likely].into_iter().chain(LADDER).chain([self.limit]).find(|&size| inside(size));
@@ -166,7 +167,7 @@ mod tests {
 
     const TIMEOUT: Span = Span::from_millis(100);
 
-    /// Runs the search against a path that carries `path` bytes; returns the size found and the probes sent.
+    /// Runs the search on a path that carries `path` bytes; returns the size found and the number of probes.
     fn search(path: u16, limit: u16) -> (u16, usize) {
         let mut search = MtuSearch::new(BASE_DATAGRAM, BASE_DATAGRAM, limit);
         let (mut now, mut probes) = (Time::ZERO, 0);
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(search.current(), BASE_DATAGRAM);
         let size = search.poll_probe(Time::ZERO, TIMEOUT, true).unwrap();
         assert!((BASE_DATAGRAM + 1..8_972).contains(&size), "{size}");
-        // Batches of the old size that were on their way to the socket change nothing more.
+        // Batches of the old size already queued at the socket change nothing more.
         search.on_refused(Time::ZERO, 8_972);
         assert_eq!(search.poll_probe(Time::ZERO + TIMEOUT, TIMEOUT, true), Some(size));
     }

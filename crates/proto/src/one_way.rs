@@ -1,14 +1,14 @@
-//! Delay in one direction, between two clocks.
+//! One-way delay between two unsynchronised clocks.
 
 use haul_base::{Span, Time};
 
 use crate::rtt::{MIN_RTT_WINDOW, WindowedMin};
 
-/// How long packets are under way, in one direction: the difference of two clocks that know nothing of each other.
+/// One-way delay of packets relative to its minimum, from the difference of two unsynchronised clocks.
 #[derive(Debug)]
 pub(crate) struct OneWay {
     window: Span,
-    /// The first difference, microseconds; later ones count from it.
+    /// First clock difference in microseconds; later differences are relative to it.
     first: Option<u32>,
     least: Option<WindowedMin>,
     latest: Option<(Time, i64)>,
@@ -22,17 +22,18 @@ impl Default for OneWay {
 }
 
 impl OneWay {
-    /// What the quickest packet lately is: that of this window.
+    /// Creates a meter whose minimum delay is taken over `window`.
     pub(crate) fn within(window: Span) -> Self {
         Self { window, first: None, least: None, latest: None, trend: 0.0 }
     }
 
-    /// Weight of the newest in the trend.
+    /// Weight of the newest sample in the trend.
     const GAIN: f64 = 1.0 / 8.0;
-    /// Faster changes than a second of delay a second are a clock that was set.
+    /// Limit of the slope, seconds per second: a faster change means that a clock was set.
     const STEEPEST: f64 = 1.0;
 
-    /// Takes when a packet was sent and when it arrived; gives how much longer it took than the quickest lately.
+    /// Adds a packet's send and arrival times (wrapped microseconds) and returns its delay above the window's
+    /// minimum.
     pub(crate) fn on_arrival(&mut self, now: Time, sent_at: u32, arrived_at: u32) -> Span {
         let difference = arrived_at.wrapping_sub(sent_at);
         let first = *self.first.get_or_insert(difference);
@@ -48,7 +49,7 @@ impl OneWay {
         Span::from_micros((delay - least).unsigned_abs())
     }
 
-    /// By how much the delay grows, seconds in each second.
+    /// Returns the growth of the delay in seconds per second.
     pub(crate) fn trend(&self) -> f64 {
         self.trend
     }

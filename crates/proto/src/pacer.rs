@@ -1,14 +1,13 @@
-//! Pacing by debt: packets are released on a schedule, and a late wake-up is made good afterwards.
+//! Pacing with debt: packets are released on a schedule, and the lateness of wake-ups is compensated.
 
 use haul_base::{Rate, Span, Time};
 
-/// Releases bytes at a rate. It knows a rate and nothing of the law behind it.
+/// Releases bytes at a rate. Independent of the control law that sets the rate.
 ///
-/// Two clocks run: the *schedule*, which falls behind when the sender wakes late, by at most `debt`; and the
-/// *spacing*, which lets a late sender catch up at no more than 1.05 times the rate, because a rate is often set
-/// just below what the line carries. So a descheduled sender
-/// does not lose rate, its catch-up is no burst, and the bytes sent since the start never exceed
-/// rate x time plus one batch.
+/// It keeps two clocks: the *schedule*, which lags when the sender wakes late, by at most `debt`; and the
+/// *spacing*, which lets a late sender catch up at no more than 1.05 times the rate, because a rate is often
+/// set just below the line's. So a descheduled sender does not lose rate, its catch-up is no burst, and the
+/// total sent never exceeds rate x time plus one batch.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     schedule: Time,
@@ -17,7 +16,7 @@ pub struct Pacer {
     slack: Short,
 }
 
-/// A span in whole microseconds, up to an hour: a base station has a pacer for each of its sensors.
+/// A span in whole microseconds, up to an hour: small, because a base station has a pacer per sensor.
 #[derive(Clone, Copy, Debug)]
 struct Short(u32);
 
@@ -31,49 +30,49 @@ impl Short {
     }
 }
 
-/// How much faster than its rate a late sender may go until it has caught up.
+/// Factor on the rate at which a late sender catches up.
 const CATCH_UP_GAIN: f64 = 1.05;
 
-/// Lateness that is made good at once, at least; longer lateness is repaid at [`CATCH_UP_GAIN`].
+/// Minimum lateness that is compensated at once; more is repaid at [`CATCH_UP_GAIN`].
 const SLACK: Span = Span::from_millis(1);
 
 impl Pacer {
-    /// A pacer that makes good at most `debt` of lateness.
+    /// Creates a pacer that compensates at most `debt` of lateness.
     pub fn new(debt: Span) -> Self {
         Self { schedule: Time::ZERO, spacing: Time::ZERO, debt: Short::new(debt), slack: Short::new(SLACK) }
     }
 
-    /// Lets so much lateness be made good at once, if it is more than the least. A sender that wakes late again and
-    /// again keeps its rate up to here, as it wakes late while it repays too.
+    /// Sets the lateness that is compensated at once, if it is more than the minimum. A sender whose wake-ups
+    /// are late every time keeps its rate up to this value, because it is late while it repays, too.
     pub fn set_slack(&mut self, slack: Span) {
         self.slack = Short::new(slack.max(SLACK));
     }
 
-    /// Whether it is so far behind its schedule at `now` that it will hardly make it good: half of what it makes good
-    /// at all.
+    /// Whether the pacer is so far behind its schedule at `now` that it is unlikely to catch up: more than
+    /// half of its debt limit.
     pub fn is_behind(&self, now: Time) -> bool {
         now.since(self.schedule) > self.debt.span() / 2
     }
 
-    /// When the next batch may leave.
+    /// Returns when the next batch may be sent.
     pub fn release_at(&self) -> Time {
         self.schedule.max(self.spacing)
     }
 
-    /// Notes that `bytes` left at `now` under `rate`.
+    /// Records that `bytes` were sent at `now` under `rate`.
     pub fn on_sent(&mut self, now: Time, bytes: u64, rate: Rate) {
         self.schedule = self.schedule.max(now - self.debt.span()) + rate.time_for(bytes);
         self.spacing =
             self.spacing.max(now - self.slack.span()) + rate.mul_f64(CATCH_UP_GAIN).time_for(bytes);
     }
 
-    /// Notes that a higher rate holds from `now` on: a pause that the old one has set ends.
+    /// Records that a higher rate applies from `now` on: a pause due to the old rate ends.
     pub fn on_higher_rate(&mut self, now: Time) {
         self.schedule = self.schedule.min(now);
         self.spacing = self.spacing.min(now);
     }
 
-    /// Notes that there was nothing to send at `now`: time not used is no credit.
+    /// Records that there was nothing to send at `now`: unused time is no credit.
     pub fn on_idle(&mut self, now: Time) {
         self.schedule = self.schedule.max(now);
     }
@@ -87,7 +86,7 @@ mod tests {
 
     const RATE: Rate = Rate::from_mbps(1000);
 
-    /// Sends 15,000-byte batches whenever released until `until`, waking late by what `lateness` says.
+    /// Sends 15,000-byte batches when released until `until`, with each wake-up late by `lateness`.
     fn run(until: Time, lateness: impl FnMut(u64) -> Span) -> u64 {
         run_with(Pacer::new(Span::from_millis(100)), until, lateness)
     }
@@ -115,7 +114,7 @@ mod tests {
 
     #[test]
     fn late_wake_ups_do_not_lose_rate() {
-        // 5 ms late about every 120 ms: without debt that would cost 4 % of the rate.
+        // 5 ms late about every 120 ms: without debt, this would cost 4 % of the rate.
         let sent = run(Time::ZERO + Span::from_secs(2), |n| {
             if n % 1_000 == 999 { Span::from_millis(5) } else { Span::from_micros(60) }
         });

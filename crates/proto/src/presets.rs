@@ -1,8 +1,8 @@
-//! The recipes that are compiled in.
+//! Recipes compiled into the crate.
 
 use haul_stack::{Recipe, RecipeError};
 
-/// Every shipped recipe: its name and its text.
+/// Name and TOML text of every built-in recipe.
 pub const PRESETS: &[(&str, &str)] = &[
     ("bulk", include_str!("../presets/bulk.toml")),
     ("fobs", include_str!("../presets/fobs.toml")),
@@ -23,10 +23,10 @@ pub const PRESETS: &[(&str, &str)] = &[
     ("streams", include_str!("../presets/streams.toml")),
 ];
 
-/// The shipped recipe of this name.
+/// Returns the built-in recipe `name`, or `None` if there is none.
 ///
 /// # Errors
-/// If its text is no recipe; the tests make sure that each is.
+/// If its text does not parse; tests ensure that every one does.
 pub fn preset(name: &str) -> Option<Result<Recipe, RecipeError>> {
     PRESETS.iter().find(|preset| preset.0 == name).map(|preset| Recipe::parse(preset.1))
 }

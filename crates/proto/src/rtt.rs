@@ -2,18 +2,18 @@
 
 use haul_base::{Span, Time};
 
-/// How long a minimum is remembered, as BBR does (draft-ietf-ccwg-bbr, `MinRTTFilterLen`): a path whose round trip has
-/// become longer is known as such after that.
+/// Window of the minimum filter, as in BBR (draft-ietf-ccwg-bbr, `MinRTTFilterLen`): if the path becomes
+/// longer, the minimum follows after this time.
 pub const MIN_RTT_WINDOW: Span = Span::from_secs(10);
 
-/// The least of the values of a window of time, to within a tenth of it.
+/// Minimum over a sliding time window, with a resolution of one tenth of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowedMin {
-    /// The least value in each tenth of the window.
+    /// Minimum of each tenth of the window.
     least: [i64; Self::SLOTS],
-    /// Number of the newest tenth since time began.
+    /// Index of the newest tenth, counted from time zero.
     newest: u64,
-    /// Nanoseconds.
+    /// Length of a tenth in nanoseconds.
     tenth: u64,
 }
 
@@ -25,7 +25,7 @@ impl WindowedMin {
         Self { least: [i64::MAX; Self::SLOTS], newest: 0, tenth }
     }
 
-    /// Takes a value; gives the least of the window.
+    /// Adds a value and returns the minimum of the window.
     pub(crate) fn on_value(&mut self, now: Time, value: i64) -> i64 {
         let slot = now.as_nanos() / self.tenth;
         let passed = slot.saturating_sub(self.newest).min(Self::SLOTS as u64);
@@ -38,7 +38,7 @@ impl WindowedMin {
         self.least.iter().copied().min().unwrap_or(value)
     }
 
-    /// The same of times.
+    /// [`WindowedMin::on_value`] for time spans.
     pub(crate) fn on_span(&mut self, now: Time, span: Span) -> Span {
         let nanos = i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
         Span::from_nanos(self.on_value(now, nanos).unsigned_abs())
@@ -52,14 +52,15 @@ pub struct RttEstimator {
     smoothed: Span,
     variation: Span,
     min: Span,
-    /// When a sample was last no longer than the minimum.
+    /// When a sample last equalled the minimum.
     min_at: Time,
     window: WindowedMin,
     measured: bool,
 }
 
 impl RttEstimator {
-    /// Starts from a guess (for example the round trip of the handshake), which the first sample replaces.
+    /// Creates an estimator with an initial guess (for example the handshake's round trip), which the first
+    /// sample replaces.
     pub fn new(initial: Span) -> Self {
         Self {
             latest: initial,
@@ -72,7 +73,7 @@ impl RttEstimator {
         }
     }
 
-    /// Takes one sample at `now`, with the receiver's own delay already subtracted.
+    /// Adds a sample taken at `now`; the receiver's own delay is already subtracted.
     pub fn on_sample(&mut self, now: Time, sample: Span) {
         self.latest = sample;
         self.min = self.window.on_span(now, sample);
@@ -91,39 +92,39 @@ impl RttEstimator {
         self.smoothed = (self.smoothed * 7 + sample) / 8;
     }
 
-    /// The last sample, or the initial guess.
+    /// Returns the latest sample, or the initial guess.
     pub fn latest(&self) -> Span {
         self.latest
     }
 
-    /// The smoothed round-trip time.
+    /// Returns the smoothed round-trip time.
     pub fn smoothed(&self) -> Span {
         self.smoothed
     }
 
-    /// The mean deviation.
+    /// Returns the mean deviation.
     pub fn variation(&self) -> Span {
         self.variation
     }
 
-    /// The smallest sample of the last [`MIN_RTT_WINDOW`], or the initial guess.
+    /// Returns the smallest sample of the last [`MIN_RTT_WINDOW`], or the initial guess.
     pub fn min(&self) -> Span {
         self.min
     }
 
-    /// When a sample was last as small as the minimum of its time: a law that fills the queue itself must empty it for
-    /// a moment if that is long ago.
+    /// Returns when a sample last equalled the minimum. If that is long ago, a law that keeps the queue
+    /// filled must drain it briefly to measure again.
     pub fn min_at(&self) -> Time {
         self.min_at
     }
 
-    /// Whether there was a sample at all.
+    /// Whether any sample was taken.
     pub fn is_measured(&self) -> bool {
         self.measured
     }
 
-    /// Time after which silence means loss: `srtt + 4 var` (RFC 6298, section 2.3) plus what the receiver may
-    /// wait before it reports.
+    /// Returns the silence after which packets count as lost: `srtt + 4 var` (RFC 6298, section 2.3) plus the
+    /// receiver's longest report delay.
     pub fn probe_timeout(&self, report_delay: Span) -> Span {
         self.smoothed + (self.variation * 4).max(Span::from_millis(1)) + report_delay
     }

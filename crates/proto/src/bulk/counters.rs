@@ -1,4 +1,4 @@
-//! What one side of a transfer has counted.
+//! Counters of one end of a transfer.
 
 use haul_base::{HostSample, Rate};
 use haul_stack::Stack;
@@ -6,43 +6,43 @@ use haul_stack::Stack;
 use super::{ReceiverStats, SenderStats};
 use crate::micro::shared::{RateNow, SendWindow};
 
-/// Which end of an object's way this is.
+/// End of an object's transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectEnd {
-    /// The sender's.
+    /// The sender.
     Source,
-    /// The receiver's.
+    /// The receiver.
     Sink,
 }
 
-/// The counters of the sending side.
+/// Counters of the sending end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sending {
     /// The machine's counters.
     pub stats: SenderStats,
-    /// The controller's present rate.
+    /// Current rate of the controller.
     pub rate: Rate,
-    /// The controller's phase.
+    /// Current phase of the controller.
     pub phase: &'static str,
     /// UDP payload bytes in flight.
     pub in_flight: u64,
 }
 
-/// The counters of one side of a transfer.
+/// Counters of either end of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "there is one for each transfer, and it is copied without allocation"
 )]
 pub enum Counters {
-    /// This side sends.
+    /// Counters of the sending end.
     Sending(Sending),
-    /// This side receives.
+    /// Counters of the receiving end.
     Receiving(ReceiverStats),
 }
 
 impl Counters {
-    /// Those of a stack at this end; a receiver's with what is known of its host.
+    /// Reads the counters of a stack at this end; a receiver's include the load of its host.
     pub fn of(stack: &Stack, end: ObjectEnd, host: Option<HostSample>) -> Self {
         match end {
             ObjectEnd::Sink => Self::Receiving(ReceiverStats::of(stack, host)),

@@ -1,5 +1,5 @@
-//! The bulk transport: an object over the recipe `bulk`, or another that carries objects, as a sender and a receiver
-//! with typed settings and counters. Both are thin: what they do is in the recipe's micro-protocols.
+//! The bulk transport: sender and receiver of one object, with typed settings and counters, over the recipe
+//! `bulk` or another that carries objects. Both are thin: the recipe's micro-protocols do the work.
 
 mod counters;
 mod receiver;
@@ -16,14 +16,14 @@ pub use counters::{Counters, ObjectEnd, Sending};
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats};
 pub use sender::{Sender, SenderConfig, SenderEvent, SenderStats};
 
-/// What a recipe must have so that a session can run it: an object, packets that prove where they come from, and an end
-/// if the other side falls silent.
+/// Micro-protocols that a session's recipe must have: an object, authenticated packets, and an end if the
+/// peer is silent.
 const NEEDED: [&str; 3] = ["object", "seal", "liveness"];
 
-/// Checks a recipe as any other, and that it suits a session that moves an object.
+/// Checks that a recipe compiles and suits a session that moves an object.
 ///
 /// # Errors
-/// What is wrong or missing.
+/// If something is invalid or missing.
 pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), RecipeError> {
     if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
         let (protocol, alternatives) = ("a session that moves files or memory".to_owned(), part.to_owned());
@@ -41,13 +41,13 @@ pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), Recipe
     Arc::new(micro::registry()).compile(recipe, tag_len).map(|_| ())
 }
 
-/// The recipe `bulk`.
+/// Returns the recipe `bulk`.
 fn shipped() -> Result<Recipe, RecipeError> {
     presets::preset("bulk").unwrap_or_else(|| Ok(Recipe::default()))
 }
 
-/// Permits this recipe only: what a session runs is agreed on, within what the server permits, before it begins. A
-/// change by the other side would go around that.
+/// Registry that permits only this recipe: a session's recipe is agreed on before it starts, within what the
+/// server permits. A change by the peer would bypass that.
 fn fixed(recipe: &Recipe) -> Arc<Registry> {
     let agreed = recipe.clone();
     let permit = move |new: &Recipe| {
@@ -57,13 +57,13 @@ fn fixed(recipe: &Recipe) -> Arc<Registry> {
     Arc::new(micro::registry().permitting(permit))
 }
 
-/// A stack of a recipe.
+/// Builds a stack of `recipe`.
 fn build(recipe: &Recipe, setup: Setup) -> Result<Stack, RecipeError> {
     let tag_len = setup.keys.as_ref().map_or(0, |keys| keys.0.tag_len());
     Stack::new(fixed(recipe).compile(recipe, tag_len)?, setup)
 }
 
-/// Which micro-protocol has failed, and how.
+/// Describes which micro-protocol failed, and how.
 fn failure(event: &StackEvent) -> Option<String> {
     match event {
         StackEvent::Failed { protocol, message } => Some(format!("{protocol}: {message}")),

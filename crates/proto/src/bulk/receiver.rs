@@ -1,4 +1,4 @@
-//! The receiving end of one object.
+//! Receiver of one object.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::micro::events::HOST_SAMPLE;
 use crate::micro::stats::{BitmapAckStats, ObjectStats};
 use crate::mtu::BASE_DATAGRAM;
 
-/// How a receiver works.
+/// Settings of a receiver.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiverConfig {
     /// Longest time between two feedback packets while data arrives.
     pub feedback_interval: Span,
     /// Largest feedback datagram, UDP payload bytes.
     pub feedback_datagram: u16,
-    /// Silence of the sender after which [`ReceiverEvent::Silent`] is raised.
+    /// Silence of the sender after which [`ReceiverEvent::Silent`] is emitted.
     pub silence: Span,
 }
 
@@ -33,44 +33,44 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// What the receiver tells its runner.
+/// Events of a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiverEvent {
-    /// Every byte has arrived; the object has this length.
+    /// All bytes have arrived; the object has this length.
     Complete(u64),
-    /// Nothing authentic has come from the sender for the configured time.
+    /// No authentic packet has arrived from the sender for this time, the configured timeout.
     Silent(Span),
-    /// A micro-protocol has failed, in words: the transfer is over.
+    /// A micro-protocol failed with this message; the transfer is over.
     Failed(String),
 }
 
 /// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverStats {
-    /// Authentic data packets.
+    /// Authentic data packets received.
     pub packets: u64,
-    /// Their UDP payload bytes.
+    /// UDP payload bytes of these packets.
     pub datagram_bytes: u64,
     /// Object bytes delivered.
     pub object_bytes: u64,
-    /// Data packets that had arrived before.
+    /// Duplicate data packets.
     pub duplicates: u64,
-    /// Packets that did not authenticate or made no sense.
+    /// Packets that were not authentic or malformed.
     pub rejected: u64,
-    /// Data packets marked "congestion experienced".
+    /// Data packets marked "congestion experienced" (ECN CE).
     pub ecn_ce: u64,
-    /// Socket buffers (one or more packets) that this host's kernel dropped, as last said by the socket.
+    /// Socket buffers (one or more packets) dropped by this host's kernel, as last reported by the socket.
     pub socket_drops: u32,
     /// Feedback packets sent.
     pub feedback_sent: u64,
-    /// Length of the object once it is known.
+    /// Length of the object, once known.
     pub object_len: Option<u64>,
-    /// The load of this host when it was looked at last, totals since the session began.
+    /// Last load sample of this host; totals since the session began.
     pub host: Option<HostSample>,
 }
 
 impl ReceiverStats {
-    /// The counters of a stack that receives an object.
+    /// Reads the counters of a stack that receives an object.
     pub fn of(stack: &Stack, host: Option<HostSample>) -> Self {
         let counted = stack.stats();
         let mut stats = Self {
@@ -95,7 +95,7 @@ impl ReceiverStats {
     }
 }
 
-/// The receiving end of one object: a stack of the recipe `bulk`, or another that carries objects.
+/// Receiver of one object: a stack of the recipe `bulk`, or another that carries objects.
 pub struct Receiver {
     stack: Stack,
     complete: bool,
@@ -109,19 +109,19 @@ impl fmt::Debug for Receiver {
 }
 
 impl Receiver {
-    /// A receiver that starts at `now`.
+    /// Creates a receiver that starts at `now`.
     ///
     /// # Panics
-    /// If the settings are outside of their bounds.
+    /// If a setting is out of range.
     pub fn new(now: Time, config: ReceiverConfig, link: Link, sink: Box<dyn ObjectSink>) -> Self {
         Self::with_config(now, config, link, sink)
             .expect("the recipe `bulk` builds with settings within their bounds")
     }
 
-    /// As [`Receiver::new`], for settings of which a part comes from somebody else.
+    /// As [`Receiver::new`], for settings that come in part from outside.
     ///
     /// # Errors
-    /// If the settings are outside of their bounds.
+    /// If a setting is out of range.
     pub fn with_config(
         now: Time,
         config: ReceiverConfig,
@@ -134,10 +134,11 @@ impl Receiver {
         Self::of_recipe(now, &recipe, config, link, sink)
     }
 
-    /// A receiver by another recipe, with the recipe's parameters; of `config` only what is known of the path counts.
+    /// Creates a receiver for another recipe, with the recipe's parameters; of `config` only the datagram
+    /// size is used.
     ///
     /// # Errors
-    /// If no stack can be made of the recipe.
+    /// If the recipe does not build.
     pub fn of_recipe(
         now: Time,
         recipe: &Recipe,
@@ -154,23 +155,23 @@ impl Receiver {
         Ok(Self { stack: build(recipe, setup)?, complete: false, host: None })
     }
 
-    /// The stack, for who runs it as any other.
+    /// Returns the stack, to be run as any other.
     pub fn into_stack(self) -> Stack {
         self.stack
     }
 
-    /// The counters so far.
+    /// Returns the current counters.
     pub fn stats(&self) -> ReceiverStats {
         ReceiverStats::of(&self.stack, self.host)
     }
 
-    /// The load of this host, which the sender is told with the next report.
+    /// Records this host's load, which the next report carries to the sender.
     pub fn on_host_sample(&mut self, now: Time, mut host: HostSample) {
         self.host = Some(host);
         self.stack.raise(now, HOST_SAMPLE, &mut host);
     }
 
-    /// Whether the runner has been told that the whole object has arrived.
+    /// Whether [`ReceiverEvent::Complete`] was returned.
     pub fn is_complete(&self) -> bool {
         self.complete
     }

@@ -1,4 +1,4 @@
-//! The sending end of one object.
+//! Sender of one object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,31 +20,31 @@ use crate::micro::shared::{Clock, DiagnosedWindows, LawNow, PeerHost, RateNow, S
 use crate::micro::stats::{BitmapAckStats, KeepObjectStats, LivenessStats, ObjectStats, RateControlStats};
 use crate::mtu::BASE_DATAGRAM;
 
-/// How a sender works.
+/// Settings of a sender.
 #[derive(Clone, Debug)]
 pub struct SenderConfig {
-    /// The object is cut at multiples of this size; no packet straddles a cut (FOBS: 100 MB).
+    /// The object is cut at multiples of this size; no packet crosses a cut (FOBS: 100 MB).
     pub chunk: Bytes,
-    /// Datagram size that is known to pass, UDP payload bytes.
+    /// Datagram size known to pass, UDP payload bytes.
     pub datagram: u16,
-    /// Size that probably passes, because it did in the other direction: tried first.
+    /// Datagram size to probe first, because it passed in the other direction.
     pub likely_datagram: u16,
-    /// Largest datagram that may ever be tried.
+    /// Largest datagram size to try.
     pub max_datagram: u16,
     /// Most datagrams in one batch, 1 to 64.
     pub max_batch: usize,
-    /// First guess of the round-trip time.
+    /// Initial guess of the round-trip time.
     pub initial_rtt: Span,
-    /// How often the receiver reports at least.
+    /// Longest interval between the receiver's reports.
     pub feedback_interval: Span,
-    /// Lateness that the pacer makes good.
+    /// Lateness that the pacer compensates.
     pub pacing_debt: Span,
-    /// Packets between the oldest unacknowledged one and the newest, 64 to 10 million.
+    /// Most packets from the oldest unacknowledged one to the newest, 64 to 10 million.
     pub max_outstanding: u64,
-    /// Time without a sign that packets arrive after which [`SenderEvent::Silent`] is raised.
+    /// Time without evidence of arriving packets after which [`SenderEvent::Silent`] is emitted.
     pub silence: Span,
-    /// What signatures are judged by, as [`LossModel::read`] gives it; `None`: the shipped model. It is this end's own:
-    /// a recipe, which both ends have, does not hold it.
+    /// Model by which loss signatures are classified, from [`LossModel::read`]; `None`: the built-in model.
+    /// Local to this end: recipes, which both ends share, do not contain it.
     pub model: Option<Arc<LossModel>>,
 }
 
@@ -80,76 +80,77 @@ impl SenderConfig {
     }
 }
 
-/// What the sender tells its runner.
+/// Events of a sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SenderEvent {
-    /// Every byte has arrived at the receiver.
+    /// All bytes have arrived at the receiver.
     Delivered,
-    /// A larger or smaller datagram size is in use now.
+    /// The datagram size changed to this.
     PathMtu(u16),
-    /// For the configured time, nothing authentic has come from the receiver, or only word that nothing arrives.
+    /// For this time, the configured timeout, no authentic packet came from the receiver, or only reports
+    /// that nothing arrives.
     Silent(Span),
-    /// A micro-protocol has failed, in words: the transfer is over.
+    /// A micro-protocol failed with this message; the transfer is over.
     Failed(String),
 }
 
 /// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, retransmissions included.
     pub packets: u64,
-    /// Of these, repeated ones.
+    /// Retransmissions among these.
     pub resent: u64,
     /// UDP payload bytes of data packets.
     pub datagram_bytes: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Object bytes that were sent at least once.
+    /// Object bytes sent at least once.
     pub object_sent: u64,
-    /// Object bytes known to have arrived.
+    /// Object bytes acknowledged.
     pub object_acked: u64,
-    /// Packets known to have arrived.
+    /// Packets acknowledged.
     pub acked: u64,
     /// Feedback packets processed.
     pub feedback: u64,
-    /// Packets that did not authenticate or made no sense.
+    /// Packets that were not authentic or malformed.
     pub rejected: u64,
-    /// Socket buffers dropped at the receiver, as it last said.
+    /// Socket buffers dropped at the receiver, as last reported.
     pub receiver_drops: u32,
-    /// Duplicates at the receiver, as it last said.
+    /// Duplicates at the receiver, as last reported.
     pub receiver_duplicates: u32,
-    /// Packets marked "congestion experienced", as the receiver last said.
+    /// Packets marked "congestion experienced" (ECN CE), as last reported by the receiver.
     pub ecn_ce: u32,
     /// Probe timeouts.
     pub probe_timeouts: u32,
-    /// Datagram size in use, UDP payload bytes.
+    /// Current datagram size, UDP payload bytes.
     pub datagram: u16,
     /// Smoothed round-trip time.
     pub rtt: Span,
     /// Smallest round-trip time.
     pub min_rtt: Span,
-    /// The highest delivery rate seen over about a round trip, bits per second of UDP payload.
+    /// Highest delivery rate measured over about a round trip, bit/s of UDP payload.
     pub peak_delivery_bps: u64,
-    /// The control law in force; `None` if the recipe has no `rate_control`.
+    /// Current control law; `None` if the recipe has no `rate_control`.
     pub law: Option<LawNow>,
-    /// How often a rule of the recipe has exchanged the control law.
+    /// How often a rule of the recipe replaced the control law.
     pub law_switches: u64,
-    /// How often the ceiling of the control law has become another.
+    /// How often the control law's ceiling changed.
     pub ceiling_changes: u64,
-    /// Where time went while nothing could be sent.
+    /// Time during which nothing could be sent, by reason.
     pub waiting: Waiting,
-    /// Time in which nothing that was sent was acknowledged, for two seconds or more each time.
+    /// Total of the periods of two seconds or more without an acknowledgement.
     pub silent: Span,
-    /// What the receiving host does, as it last said.
+    /// State of the receiving host, as last reported.
     pub receiver_host: PeerHost,
-    /// Packets declared lost, by the diagnosed cause.
+    /// Packets declared lost, by diagnosed cause.
     pub lost_by_cause: CauseCounts,
-    /// Transmission windows with losses, by what their signatures say.
+    /// Transmission windows with losses, by the diagnosis of their signatures.
     pub windows: WindowCounts,
 }
 
 impl SenderStats {
-    /// The counters of a stack that sends an object.
+    /// Reads the counters of a stack that sends an object.
     pub fn of(stack: &Stack) -> Self {
         let (counted, path) = (stack.stats(), stack.path());
         let mut stats = Self {
@@ -192,7 +193,7 @@ impl SenderStats {
     }
 }
 
-/// A set-up with what `rate_control` takes for itself, if it is there.
+/// Adds a value for `rate_control` to a set-up, if there is one.
 fn provide<T: Send + 'static>(setup: Setup, value: Option<T>) -> Setup {
     match value {
         Some(value) => setup.provide(value),
@@ -200,7 +201,7 @@ fn provide<T: Send + 'static>(setup: Setup, value: Option<T>) -> Setup {
     }
 }
 
-/// The sending end of one object: a stack of the recipe `bulk`, or another that carries objects.
+/// Sender of one object: a stack of the recipe `bulk`, or another that carries objects.
 pub struct Sender {
     stack: Stack,
     delivered: bool,
@@ -217,10 +218,10 @@ impl fmt::Debug for Sender {
 }
 
 impl Sender {
-    /// A sender that starts at `now`.
+    /// Creates a sender that starts at `now`.
     ///
     /// # Panics
-    /// If the settings are outside of their bounds.
+    /// If a setting is out of range.
     pub fn new(
         now: Time,
         config: &SenderConfig,
@@ -233,10 +234,10 @@ impl Sender {
             .expect("the recipe `bulk` builds with settings within their bounds")
     }
 
-    /// As [`Sender::new`], for settings of which a part comes from somebody else.
+    /// As [`Sender::new`], for settings that come in part from outside.
     ///
     /// # Errors
-    /// If the settings are outside of their bounds.
+    /// If a setting is out of range.
     pub fn with_config(
         now: Time,
         config: &SenderConfig,
@@ -250,11 +251,11 @@ impl Sender {
         Self::build(now, &recipe, config, link, source, Some(controller))
     }
 
-    /// A sender by another recipe, with the recipe's parameters and the control law that it names; of `config` only the
-    /// model and what is known of the path count.
+    /// Creates a sender for another recipe, with the recipe's parameters and control law; of `config` only
+    /// the model and the path's properties are used.
     ///
     /// # Errors
-    /// If no stack can be made of the recipe.
+    /// If the recipe does not build.
     pub fn of_recipe(
         now: Time,
         mut recipe: Recipe,
@@ -287,38 +288,39 @@ impl Sender {
         Ok(Self { stack: build(recipe, setup)?, delivered: false })
     }
 
-    /// The stack, for who runs it as any other.
+    /// Returns the stack, to be run as any other.
     pub fn into_stack(self) -> Stack {
         self.stack
     }
 
-    /// The counters so far.
+    /// Returns the current counters.
     pub fn stats(&self) -> SenderStats {
         SenderStats::of(&self.stack)
     }
 
-    /// The controller's state, for progress and traces.
+    /// Returns the controller's state, for progress and traces.
     pub fn rate_state(&self) -> RateState {
         self.stack.shared::<RateNow>().copied().unwrap_or_default().0
     }
 
-    /// UDP payload bytes in flight.
+    /// Returns the UDP payload bytes in flight.
     pub fn in_flight(&self) -> u64 {
         self.stack.shared::<SendWindow>().map_or(0, |send_window| send_window.bytes)
     }
 
-    /// The receiver assigns a rate, because others send to it too: no more leaves, whatever the controller would do.
+    /// Applies a quota assigned by the receiver, which has other senders: the rate stays below it, whatever
+    /// the controller permits.
     pub fn set_quota(&mut self, now: Time, rate: Rate) {
         self.stack.raise(now, QUOTA, &mut Quota(rate));
     }
 
-    /// What the diagnosis says of the losses that are found from now on; `None`: nothing.
+    /// Sets the diagnosis of losses detected from now on; `None`: no diagnosis.
     pub fn on_verdict(&mut self, now: Time, mut verdict: Option<Verdict>) {
         self.stack.raise(now, VERDICT, &mut verdict);
     }
 
-    /// Another control law, or other parameters of the present one, from now on. Nothing that was sent or is to be sent
-    /// changes, and the law goes on from the rate of the one before, as far as that makes sense to it.
+    /// Switches to another control law, or to other parameters of the current one. Packets in flight and
+    /// pending data are not affected, and the new law continues from the current rate as far as it can.
     pub fn switch_law(&mut self, now: Time, mut law: ChosenLaw) {
         self.stack.raise(now, LAW_CHOSEN, &mut law);
     }
@@ -328,12 +330,12 @@ impl Sender {
         DiagnosedWindows::take_of(&mut self.stack)
     }
 
-    /// Whether every byte has arrived.
+    /// Whether [`SenderEvent::Delivered`] was returned.
     pub fn is_delivered(&self) -> bool {
         self.delivered
     }
 
-    /// The socket refused a datagram of this size as too large for the local interface.
+    /// Handles `EMSGSIZE` from the socket for a datagram of this size.
     pub fn on_too_large(&mut self, now: Time, size: usize) {
         self.stack.raise(now, SIZE_REFUSED, &mut (size as u16));
     }

@@ -1,8 +1,9 @@
-//! ASYNCH (asynch, section 3): feedback at intervals of time, independent of rounds and of the object's size. Loss that
-//! is raised in two intervals in a row lowers the rate to the drain rate; `k` intervals without loss raise it.
+//! ASYNCH (asynch, section 3): feedback at time intervals, independent of rounds and of the object's size.
+//! Loss raised in two intervals in a row lowers the rate to the drain rate; `k` intervals without loss raise
+//! it.
 //!
-//! The paper gives no sizes of the steps, no interval and no `k`: the rate falls to what the receiver reads, and the
-//! others are parameters. It says "increase compared to the last value": `reaction.rs` has how that is read.
+//! The paper specifies neither the step sizes nor the interval nor `k`: the rate falls to the receiver's
+//! drain rate, the rest are parameters. For its "increase compared to the last value" see `reaction.rs`.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::Configuration as _;
@@ -11,7 +12,7 @@ use super::reaction::{AsynchConfig, Reaction};
 use super::{FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::rtt::RttEstimator;
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "asynch",
     version: 1,
@@ -21,7 +22,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(Asynch(Reaction::new("asynch", &parameters.read(), config)?))),
 };
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct Asynch(Reaction);
 
@@ -63,8 +64,8 @@ mod tests {
     use super::*;
     use crate::rtt::RttEstimator;
 
-    /// One interval after the other of 1,000 packets with so many lost: the rates after each, Mbit/s. The receiver
-    /// reads 300.
+    /// Rates (Mbit/s) after each of a series of intervals of 1,000 packets with these losses. The receiver
+    /// reads at 300 Mbit/s.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
         let given = [&[("first_rate", "500Mbit")], given].concat();
         let mut law = built("asynch", &given, Rate::from_mbps(1_000));
@@ -128,7 +129,7 @@ mod tests {
         assert!(measured.goodput > Rate::from_mbps(47), "{measured:?}");
         assert!(measured.loss_rate() < 0.03, "{measured:?}");
         assert!(run.cuts.len() > 3, "{:?}", run.cuts);
-        // Each fall is to what the receiver reads.
+        // Each fall is to the receiver's drain rate.
         assert!(
             run.cuts.iter().all(|cut| (49e6..51e6).contains(&(cut.after.rate.as_bps() as f64))),
             "{:?}",

@@ -1,4 +1,4 @@
-//! Laws whose parameters stand at the borders of their ranges.
+//! Tests of laws with parameters at the limits of their ranges.
 
 use haul_base::{Rate, Span};
 use haul_stack::{ParameterKind, ParameterSpec};
@@ -29,7 +29,8 @@ fn borders(spec: &ParameterSpec) -> Vec<String> {
 
 type Given = Vec<(&'static str, String)>;
 
-/// Each parameter at each border, the others as they are by default; then all at their first border, and at their last.
+/// Each parameter at each of its limits with the others at their defaults; then all at their first, and all
+/// at their last.
 fn cases(law: &LawRegistration) -> Vec<Given> {
     let values = || law.parameters.iter().map(|spec| (spec.name, borders(spec)));
     let each = values().flat_map(|(name, values)| values.into_iter().map(move |value| vec![(name, value)]));
@@ -52,12 +53,13 @@ fn run_for(run: &mut Harness, span: Span, what: &str) {
     }
 }
 
-/// A path that loses, becomes ten times as long, is not used for ten minutes and is as it was before.
+/// Runs a law on a lossy path that becomes ten times as long, is idle for ten minutes, and then is as at the
+/// start.
 fn run_case(law: &LawRegistration, given: &Given) {
     let what = format!("{} {given:?}", law.name);
     let texts: Vec<_> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let built = match law.build(&texts, &config(Some(CEILING))) {
-        // What does not go together is refused with the reason.
+        // Incompatible parameters are refused with the reason.
         Err(ControllerError::Unsuitable { .. }) => return,
         built => built.unwrap(),
     };
@@ -84,7 +86,7 @@ fn laws_at_the_borders_of_their_parameters_keep_their_limits_sane_and_go_on_afte
     }
 }
 
-/// Two of them needed more than five minutes, three more than one.
+/// Without the hand-over, two laws needed more than five minutes, three more than one.
 #[test]
 fn a_law_that_takes_over_from_one_that_was_stopped_has_half_of_the_path_within_a_minute() {
     let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);

@@ -1,6 +1,6 @@
-//! `cause_aware`: any law, without the losses of the receiving host. They are no congestion: they are taken out of the
-//! law's feedback, and the rate at which the host drains bounds the rate instead (dickens-classifier, section on the
-//! use of the diagnosis).
+//! `cause_aware`: any law without the losses of the receiving host. They are no congestion: they are removed
+//! from the law's feedback, and the host's drain rate bounds the rate instead (dickens-classifier, section on
+//! the use of the diagnosis).
 
 use haul_base::{Cause, Rate, Span, Time, Verdict};
 
@@ -11,52 +11,53 @@ use crate::rtt::{RttEstimator, WindowedMin};
 use super::loss_events::LossEvents;
 use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, RateState, burst_for};
 
-/// From this share on all of a loss counts as the host's (dickens-classifier: no reduction from P(CPU) = 0.95 on).
+/// From this probability on, a loss counts entirely as the host's (dickens-classifier: no reduction from
+/// P(CPU) = 0.95 on).
 const CERTAIN: f64 = 0.95;
-/// Packets that wait this long to be read, and for half a round trip, show that the host is still behind.
+/// Read delay, besides half a round trip, that shows that the host still lags behind.
 const LEAST_READ_DELAY: Span = Span::from_millis(10);
-/// Growth of the bound in each round trip without a loss of the host. Our choice: a host that is busy at intervals
-/// loses little, and one that has become idle is used fully within 3 s at 100 ms.
+/// Growth of the bound per round trip without a loss of the host. Our choice: a host that is busy at
+/// intervals loses little, and one that has become idle is fully used within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
-/// The bound is no higher than this multiple of what was acknowledged recently: what one grown bound lets through comes
-/// back a round trip later, when the next has grown twice.
+/// Maximum of the bound as a multiple of the recent rate of acknowledgements: data sent under one bound is
+/// acknowledged a round trip later, when the bound has grown twice.
 const AHEAD: f64 = RECOVERY * RECOVERY;
-/// The bound after a first loss is the highest rate that was acknowledged in this time. Our choice: longer than a host
-/// is usually suspended.
+/// After a first loss the bound is the highest rate acknowledged within this time. Our choice: longer than a
+/// host is usually suspended.
 const RECENT: Span = Span::from_secs(1);
-/// The shortest stretch over which acknowledgements make a rate: those that come in a bunch are no rate.
+/// Shortest time over which the rate of acknowledgements is measured, as they may arrive bunched.
 const LEAST_STRETCH: Span = Span::from_millis(100);
-/// A queue on the path stands if it holds packets for this share of the shortest round trip, and for
-/// [`LEAST_READ_DELAY`]. Our choice: less is made by the bursts and probes of any law.
+/// The path has a standing queue if its queueing delay exceeds this share of the shortest round trip, and
+/// [`LEAST_READ_DELAY`]. Our choice: bursts and probes of any law cause less.
 const STANDING: f64 = 0.25;
-/// A shorter queue stands if it has held each packet of a round trip, for this long and for a share of the longest time
-/// lately: one that is too short to hold packets for longer drops them all the same. Our choice: jitter lets some
-/// packets pass at once.
+/// A shorter queue stands if it delayed every packet of a round trip by this time and by a share of the
+/// longest recent delay: a queue too short for longer delays still drops packets. Our choice: under jitter,
+/// some packets pass without delay.
 const LEAST_HELD: Span = Span::from_millis(2);
 const SHARE_OF_LONGEST: f64 = 0.25;
-/// The longest time for which it held packets is that of so long.
+/// Window of the longest queueing delay.
 const LONGEST_MEMORY: Span = Span::from_secs(10);
-/// The least stretch in which each packet has to be held: some reports come in it.
+/// Shortest period in which every packet must be delayed: it contains several reports.
 const LEAST_HELD_FOR: Span = Span::from_millis(20);
-/// Of so many losses it is remembered how many came with a queue. Our choice.
+/// Number of losses over which the share with a queue is averaged. Our choice.
 const REMEMBERED: f64 = 64.0;
-/// A host that has lost nothing for so long bounds the rate no more. Our choice: without an end, a sender that cannot send at
-/// the bound, as it has no processor or not enough data, would be bound for ever by what it has sent.
+/// Time without losses after which a host no longer bounds the rate. Our choice: otherwise a sender that
+/// cannot reach the bound, for lack of processor time or data, would stay bound for ever by what it has sent.
 const FORGOTTEN: Span = Span::from_secs(2);
-/// The lowest bound: a host that drains nothing for a moment does not stop the sender.
+/// Lowest bound: a host that drains nothing for a moment does not stop the sender.
 const LEAST: Rate = Rate::from_bps(100_000);
 
-/// Whether the path has a queue, by the sender's own round trips.
+/// Whether the path has a queue, judged by the sender's own round-trip times.
 #[derive(Debug)]
 struct StandingQueue {
     path: LongerPath,
-    /// The shortest time for which it held packets, since `turned_at` and in the half of a round trip before.
+    /// Shortest queueing delay since `turned_at` and in the half round trip before it.
     shortest: [Span; 2],
     turned_at: Time,
-    /// The longest, negated.
+    /// Longest queueing delay, negated.
     longest: WindowedMin,
     seen: Option<Time>,
-    /// Share of the last losses that were heard of while it stood.
+    /// Share of the last losses that were reported while the queue stood.
     share_of_losses: f64,
 }
 
@@ -74,7 +75,7 @@ impl Default for StandingQueue {
 }
 
 impl StandingQueue {
-    /// Whether it has held each packet of the last half to whole round trip, although it may be short.
+    /// Whether every packet of the last half to whole round trip was delayed, possibly by a short queue.
     fn holds_all(&mut self, now: Time, round_trip: Span, held: Span) -> bool {
         if now.since(self.turned_at) > round_trip.max(LEAST_HELD_FOR) / 2 {
             (self.shortest, self.turned_at) = ([held, self.shortest[0]], now);
@@ -85,8 +86,8 @@ impl StandingQueue {
         self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(LEAST_HELD)
     }
 
-    /// Takes a sample; tells whether one has stood in the last round trip: losses are found so much later than they
-    /// happened.
+    /// Adds a sample; returns whether a queue stood during the last round trip, as losses are detected that
+    /// much later than they happen.
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> bool {
         let longer = self.path.longer_round_trip(sample);
         let Some(shortest) = self.path.shortest() else { return false };
@@ -103,42 +104,43 @@ impl StandingQueue {
     }
 }
 
-/// A law whose feedback leaves out the losses of the receiving host.
+/// A law whose feedback excludes the losses of the receiving host.
 ///
-/// A peer may claim what it likes of its host. So nothing is left out while the path has a queue: there the law would
-/// have to slow down in any case, and whoever shares the queue keeps its part. And the bound stays within what was
-/// acknowledged lately.
+/// A peer may claim anything about its host. So nothing is excluded while the path has a queue: there the law
+/// would have to slow down anyway, and flows that share the queue keep their share. The bound also stays
+/// within the rate acknowledged recently.
 ///
-/// A host that is absent for a moment (suspended, or without a core) loses what is under way, and is as fast as before
-/// when it returns. One that is slow goes on losing. So a first loss bounds the rate by the most that was acknowledged
-/// recently, and only losses of packets that left after it was known bound it by what the host drains now.
+/// A host that is absent for a moment (suspended, or without a core) loses the packets in flight, and is as
+/// fast as before when it returns. A slow host keeps losing. So a first loss bounds the rate by the highest
+/// rate acknowledged recently, and only losses of packets sent after that loss was known bound it by the
+/// host's current drain rate.
 #[derive(Debug)]
 pub struct CauseAware {
     law: Box<dyn RateController>,
     verdict: Option<Verdict>,
     queue: StandingQueue,
-    /// The bound that the last loss event of the host has set, grown with each round trip since.
+    /// Bound set by the host's last loss event, raised each round trip since.
     bound: Option<Rate>,
-    /// Losses of packets that left before an event was known are part of it.
+    /// Losses of packets sent before an event was known belong to it.
     events: LossEvents,
-    /// Until then what the host loses belongs to the last event.
+    /// Until this time, losses of the host belong to the last event.
     event_until: Option<Time>,
-    /// When the host has lost something last.
+    /// When the host last lost a packet.
     lost_at: Time,
-    /// When the bound grows next.
+    /// When the bound next grows.
     grows_at: Time,
-    /// The fraction of a packet that is still to be taken out.
+    /// Fractional packet still to be removed from the losses.
     rest: f64,
     acks: DeliveryMeter,
     acked_bytes: u64,
-    /// The rate at which packets are acknowledged, by the sender's own clock. Whatever a peer claims of its host, the
-    /// bound is no higher than the most of it recently: that much has passed the network.
+    /// Rate of acknowledgements by the sender's own clock. Whatever a peer claims of its host, the bound
+    /// stays below the recent maximum of this rate: that much passed the network.
     acknowledged: Option<Rate>,
-    /// Of [`RECENT`], negated.
+    /// Maximum over [`RECENT`], negated.
     most_acknowledged: WindowedMin,
 }
 
-/// The share of losses that is the host's.
+/// Returns the share of losses attributed to the host.
 fn host_share(verdict: Option<Verdict>) -> f64 {
     let share = verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
     if share >= CERTAIN { 1.0 } else { share }
@@ -164,7 +166,7 @@ impl CauseAware {
         }
     }
 
-    /// Gives the highest rate that was acknowledged recently.
+    /// Returns the highest rate acknowledged recently.
     fn measure(&mut self, sample: &FeedbackSample<'_>) -> Option<Rate> {
         let bytes = sample.acked_packets.saturating_mul(sample.datagram);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
@@ -190,7 +192,7 @@ impl CauseAware {
         }
     }
 
-    /// The host has lost packets, or reads them late.
+    /// The host has lost packets or reads them late.
     fn on_host_event(&mut self, sample: &FeedbackSample<'_>, is_loss: bool, most: Option<Rate>) {
         let round_trip = sample.rtt.smoothed();
         let is_known = self.event_until.is_some_and(|until| sample.now < until);
@@ -263,21 +265,22 @@ mod tests {
 
     const CAPACITY: Rate = Rate::from_mbps(100);
 
-    /// A flow over a queue of so many round trips of 20 ms, whose peer says of all losses that its host has them.
+    /// A flow through a queue of this many round trips of 20 ms, whose peer attributes all losses to its
+    /// host.
     fn flow(law: &str, queue: f64, verdict: Option<Verdict>) -> Harness {
         let path = PathModel::bottleneck(CAPACITY, Span::from_millis(20), queue);
         let law = CauseAware::new(built(law, &[], Rate::from_mbps(10_000)));
         Harness::new(Box::new(law), PathModel { verdict, ..path })
     }
 
-    /// What a Reno flow has beside one of `law`, Mbit/s.
+    /// Rate of a Reno flow beside one of `law`, Mbit/s.
     fn left_to_reno(law: &str, queue: f64, verdict: Option<Verdict>) -> f64 {
         let mut flows = [flow(law, queue, verdict), flow("reno", queue, None)];
         measure_together(&mut flows, Span::from_secs(20));
         measure_together(&mut flows, Span::from_secs(100))[1].goodput.as_bps() as f64 / 1e6
     }
 
-    /// As one that is given a processor now and then: it sends at a third of the bound.
+    /// Like a sender that gets a processor only at times: it sends at a third of the bound.
     #[test]
     fn a_sender_that_cannot_use_the_bound_is_not_bound_for_ever() {
         let mut law = CauseAware::new(built("fixed", &[], CAPACITY));
@@ -303,7 +306,7 @@ mod tests {
         assert_eq!(bound_at(4_100, 0), None);
     }
 
-    /// Also where the queue is too short to hold packets for as long as a host that reads late.
+    /// Also with a queue shorter than the delay that shows a host that reads late.
     #[test]
     fn a_peer_that_puts_the_networks_losses_on_its_host_takes_no_more_from_others() {
         let lies = Some(Verdict::of(Cause::ReceiverHost));

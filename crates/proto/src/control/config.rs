@@ -1,4 +1,4 @@
-//! The parameters of the laws, typed.
+//! Typed parameters of the control laws.
 
 pub use super::bbr::BbrConfig;
 pub use super::cubic::CubicConfig;

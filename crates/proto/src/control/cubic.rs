@@ -1,23 +1,25 @@
-//! CUBIC (RFC 9438): after a loss event the window follows `C (t - K)^3 + W_max`, a cubic of the time since, so that
-//! its growth does not depend on the round trip. `K = cbrt((W_max - cwnd_epoch) / C)` (section 4.2).
+//! CUBIC (RFC 9438): after a loss event the window follows `C (t - K)^3 + W_max`, a cubic of the time since
+//! the event, so that its growth does not depend on the round-trip time. `K = cbrt((W_max - cwnd_epoch) / C)`
+//! (section 4.2).
 //!
-//! - Each acknowledged packet moves the window by `(target - cwnd) / cwnd`; the target is the cubic a round trip ahead,
-//!   within 1 and 1.5 windows (sections 4.2, 4.4, 4.5).
-//! - While TCP Reno would have the larger window, that is the window (4.3): it grows by `3 (1 - b) / (1 + b)` a round
-//!   trip, and by 1 from `cwnd_prior` on.
-//! - Fast convergence leaves room to newer flows (4.7). A stage that begins without a loss has `K = 0` (4.8, 4.10).
-//! - Time in which the window was not used is no part of `t`, nor is recovery (4.2, 5.8).
+//! - Each acknowledged packet moves the window by `(target - cwnd) / cwnd`; the target is the cubic one round
+//!   trip ahead, clamped to 1 to 1.5 windows (sections 4.2, 4.4, 4.5).
+//! - While TCP Reno's window would be larger, it is used instead (4.3): it grows by `3 (1 - b) / (1 + b)` per
+//!   round trip, and by 1 from `cwnd_prior` on.
+//! - Fast convergence releases bandwidth to newer flows (4.7). A stage that starts without a loss has `K = 0`
+//!   (4.8, 4.10).
+//! - `t` excludes time in which the window was not used, and recovery (4.2, 5.8).
 //!
-//! With one loss each `1/p` packets and a constant `W_max` the mean window is
-//! `(C (3 + b) / (4 (1 - b)))^(1/4) (RTT / p)^(3/4)`, or `sqrt(1.5 / p)` if that is more (section 5.1). `W_max` becomes
-//! constant slowly: the plateau is flat, so a window that is too large by the share `e` falls by about `0.56 e^3` in an
-//! epoch (the first term of the epoch's integral), and 9 % too much is still 6 % after 140 epochs. Fast convergence
-//! takes each of those losses for a newer flow, so that the mean nears the formula from below: 7 % less after 100
-//! epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation leaves out that recovery takes a round trip: 1 % where
-//! an epoch has 50 of them, 6 % where it has 10.
+//! With one loss per `1/p` packets and a constant `W_max`, the mean window is `(C (3 + b) / (4 (1 -
+//! b)))^(1/4) (RTT / p)^(3/4)`, or `sqrt(1.5 / p)` if that is more (section 5.1). `W_max` converges slowly:
+//! the plateau is flat, so a window too large by the share `e` falls by about `0.56 e^3` per epoch (the first
+//! term of the epoch's integral), and an excess of 9 % is still 6 % after 140 epochs. Fast convergence
+//! mistakes each of those losses for a newer flow, so the mean approaches the formula from below: 7 % less
+//! after 100 epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation ignores that recovery takes a round
+//! trip: 1 % for epochs of 50 round trips, 6 % for epochs of 10.
 //!
-//! Left out: the response to spurious losses (4.9), as late packets are not declared lost, and the reduction of what is
-//! in flight instead of the window (4.6), as a window that is not used does not grow.
+//! Not implemented: the response to spurious losses (4.9), as late packets are not declared lost, and
+//! reducing the bytes in flight instead of the window (4.6), as an unused window does not grow.
 
 use haul_base::Time;
 use haul_stack::{Configuration as _, configuration};
@@ -36,7 +38,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "cubic",
     version: 1,
@@ -50,7 +52,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     },
 };
 
-/// RFC 9438, section 4.2: the target is no more than so many windows.
+/// Limit of the target, in windows (RFC 9438, section 4.2).
 const MOST_GROWTH: f64 = 1.5;
 
 #[derive(Debug)]
@@ -58,7 +60,7 @@ struct Cubic {
     scale: f64,
     beta: f64,
     fast_convergence: bool,
-    /// The window before the last reduction, or less by fast convergence.
+    /// Window before the last reduction, or less due to fast convergence.
     w_max: f64,
     epoch: Option<Epoch>,
     seen_at: Option<Time>,
@@ -70,13 +72,13 @@ struct Cubic {
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     w_max: f64,
-    /// Seconds until the cubic is at `w_max`.
+    /// Seconds until the cubic reaches `w_max`.
     k: f64,
-    /// Seconds of it in which the window was used.
+    /// Seconds of the stage during which the window was used.
     elapsed: f64,
-    /// The window that TCP Reno would have.
+    /// Window that TCP Reno would have.
     w_est: f64,
-    /// The window before the reduction.
+    /// Window before the reduction.
     prior: f64,
 }
 
@@ -93,12 +95,12 @@ impl Cubic {
         }
     }
 
-    /// The cubic, so many seconds after the beginning of the epoch.
+    /// Evaluates the cubic at this time after the start of the epoch.
     fn cubic(&self, epoch: &Epoch, seconds: f64) -> f64 {
         self.scale * (seconds - epoch.k).powi(3) + epoch.w_max
     }
 
-    /// Grows what TCP Reno would have by the packets of an acknowledgement.
+    /// Returns TCP Reno's window after an acknowledgement of `acked` packets.
     fn estimate(&self, epoch: &Epoch, window: f64, acked: f64) -> f64 {
         let alpha = if epoch.w_est < epoch.prior { 3.0 * (1.0 - self.beta) / (1.0 + self.beta) } else { 1.0 };
         epoch.w_est + alpha * acked / window
@@ -131,7 +133,7 @@ impl Formula for Cubic {
         }
         let ahead = self.cubic(&epoch, epoch.elapsed + seen.rtt.smoothed().as_secs_f64());
         let target = ahead.clamp(window, MOST_GROWTH * window);
-        // One feedback can acknowledge more than a window, but nothing goes beyond the target.
+        // One feedback can acknowledge more than a window, but the window never exceeds the target.
         window + (target - window) * (seen.acked / window).min(1.0)
     }
 
@@ -160,7 +162,7 @@ mod tests {
         Cubic::new(&LAW.parameters(given).unwrap().read())
     }
 
-    /// Acknowledges a window in each round trip, for so many of them; gives the window after each.
+    /// Acknowledges one window per round trip, `count` times; returns the window after each.
     fn rounds(law: &mut Cubic, begin: f64, rtt: Span, count: u64, is_used: bool) -> Vec<f64> {
         let mut estimator = RttEstimator::new(rtt);
         estimator.on_sample(Time::ZERO, rtt);
@@ -186,7 +188,7 @@ mod tests {
         assert_near(epoch.k, (300.0f64 / 0.4).cbrt(), 1e-12);
         assert_near(law.cubic(&epoch, 0.0), 700.0, 1e-9);
         let windows = rounds(&mut law, begin, RTT, 180, true);
-        // Each is what the cubic is a round trip later, which is when it is used.
+        // Each is the cubic's value a round trip later, which is when it is used.
         for (n, window) in windows.iter().enumerate() {
             let seconds = (n + 2) as f64 * 0.1;
             assert_near(*window, 0.4 * (seconds - epoch.k).powi(3) + 1_000.0, 1e-9);
@@ -247,12 +249,12 @@ mod tests {
         law.begin(1_000.0);
         let windows = rounds(&mut law, 1_000.0, RTT, 100, true);
         assert_near(windows[98], 1_000.0 + 0.4 * 10f64.powi(3), 1e-9);
-        // So does one that no slow start came before.
+        // The same without a preceding slow start.
         assert_eq!(rounds(&mut cubic(&[]), 1_000.0, RTT, 100, true), windows);
     }
 
-    /// The mean window of the last 60 of so many epochs of `n` packets, after 20 of `first`: the cubic summed up in
-    /// steps of a hundredth of a round trip, and a round trip of recovery.
+    /// Mean window of the last 60 of `epochs` epochs of `n` packets, after 20 of `first`: the cubic
+    /// integrated in steps of 1/100 round trip, plus a round trip of recovery.
     fn integrated(first: f64, n: f64, rtt: f64, window: f64, epochs: usize) -> f64 {
         let (mut w_max, mut sum, mut time) = (window, 0.0, 0.0);
         for epoch in 0..20 + epochs {
@@ -273,7 +275,7 @@ mod tests {
         sum / time
     }
 
-    /// A law in the middle of a transfer over a path with one loss each `n` packets.
+    /// A law in the middle of a transfer over a path with one loss per `n` packets.
     fn running(given: &[(&str, &str)], n: u64, rtt: Span, window: f64) -> Harness {
         let mut law = built("cubic", given, UNBOUNDED);
         let mut estimator = RttEstimator::new(rtt);
@@ -303,7 +305,7 @@ mod tests {
             let mut off = f64::INFINITY;
             for epochs in [60, 120, 180, 240] {
                 let found = mean_window(&mut run, epoch, 60);
-                // Reports leave each 2 ms: a packet waits for one for half as long.
+                // Reports are sent every 2 ms: on average a packet waits half of that.
                 let exact = integrated(first, n as f64, 0.101, begin / 0.925, epochs);
                 assert_near(found, exact, 0.025);
                 let before = std::mem::replace(&mut off, (found / wanted - 1.0).abs());
@@ -347,7 +349,7 @@ mod tests {
         run.cuts.clear();
         let steady = run.measure(Span::from_secs(120));
         assert!(steady.goodput > Rate::from_mbps(98), "{steady:?}");
-        // Only the last 10,000 cuts are kept, those of the pacing among them.
+        // Only the last 10,000 cuts are kept, including those of pacing.
         assert!(run.window_cuts().len() > 2, "{:?}", run.window_cuts().len());
         run.window_cuts().iter().for_each(|cut| assert_near(cut.window_factor().unwrap(), 0.7, 1e-3));
     }

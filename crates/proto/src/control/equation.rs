@@ -1,15 +1,16 @@
-//! Laws whose window follows from the long-term loss rate `p` alone, and whose rate is that window a round trip.
+//! Laws whose window is a function of the long-term loss rate `p`, and whose rate is that window per round
+//! trip.
 //!
 //! Choices where the sources are silent:
-//! - `p` is one over the mean interval between loss events, weighted as TFRC does (RFC 5348, section 5.4), where losses
-//!   of one round trip are one event; or it is the share of lost packets, older ones forgotten exponentially. For
-//!   single losses both are the same.
-//! - Until the first loss the window grows as in slow start (RFC 5681, section 3.1). The first interval is the one that
-//!   gives half the window in use (RFC 5348, section 6.3.1, has the same idea).
-//! - The window is decided anew each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at the
-//!   end of each transmission window (FOBS as a window-based one).
-//! - After silence the window is halved, as TFRC's no-feedback timer does (RFC 5348, section 4.4), and doubles each
-//!   round trip until it is what the equation gives. What was lost meanwhile is one event.
+//! - `p` is one over the mean interval between loss events, weighted as in TFRC (RFC 5348, section 5.4),
+//!   where the losses of one round trip are one event; or it is the share of lost packets, with exponential
+//!   forgetting. For single losses both are the same.
+//! - Until the first loss the window grows as in slow start (RFC 5681, section 3.1). The first interval is
+//!   the one that gives half the current window (RFC 5348, section 6.3.1, has the same idea).
+//! - The window is computed each round trip (TFRC), at loss events only (FOBS as a rate-based system), or at
+//!   the end of each transmission window (FOBS as a window-based one).
+//! - After silence the window is halved, as by TFRC's no-feedback timer (RFC 5348, section 4.4), and doubles
+//!   each round trip until it reaches the equation's. The losses meanwhile are one event.
 
 use std::fmt::Debug;
 
@@ -27,17 +28,17 @@ use crate::longer_path::LongerPath;
 
 /// A response function.
 pub(super) trait Response: Debug + Send {
-    /// Packets in flight at the loss rate `p`, above 0 and at most 1.
+    /// Returns the window in packets at the loss rate `p`, above 0 and at most 1.
     fn window(&self, p: f64) -> f64;
 
-    /// The loss rate at which that many packets are in flight.
+    /// Returns the loss rate at which the window is `window` packets.
     fn loss_for(&self, window: f64) -> f64;
 
-    /// The name of the part of the function that gave this window.
+    /// Returns the name of the part of the function that gave this window.
     fn phase(&self, window: f64) -> &'static str;
 }
 
-/// The share of lost packets, older ones forgotten exponentially.
+/// Share of lost packets, with exponential forgetting.
 #[derive(Debug)]
 struct Share {
     memory: f64,
@@ -54,7 +55,7 @@ impl Share {
 }
 
 choice! {
-    /// When the window is decided anew.
+    /// When the window is computed.
     pub enum Decide {
         /// Each round trip.
         RoundTrip = "round_trip",
@@ -65,7 +66,7 @@ choice! {
     }
 }
 
-/// See the module's text.
+/// Law driven by a [`Response`]: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Equation<R> {
     response: R,
@@ -74,10 +75,10 @@ pub(super) struct Equation<R> {
     by_packets: bool,
     intervals: Intervals,
     share: Share,
-    /// Packets in flight as decided last, and the rate from that.
+    /// Last computed window in packets, and its rate.
     window: f64,
     rate: Rate,
-    /// What silence has left of the window.
+    /// Reduced window after silence.
     bound: Option<f64>,
     datagram: f64,
     rtt: Span,
@@ -85,12 +86,13 @@ pub(super) struct Equation<R> {
     next_pn: u64,
     in_silence: bool,
     decide_at: Time,
-    /// `None` if slow start never begins anew.
+    /// `None` if slow start is never restarted.
     path: Option<LongerPath>,
 }
 
 impl<R: Response> Equation<R> {
-    /// From this window, packets; it decides each round trip, from the mean of so many intervals.
+    /// Creates a law with this initial window (packets) that decides each round trip, by the mean of
+    /// `intervals` loss intervals.
     pub(super) fn new(response: R, intervals: usize, initial_window: u64, config: &ControllerConfig) -> Self {
         let mut law = Self {
             response,
@@ -114,19 +116,20 @@ impl<R: Response> Equation<R> {
         law
     }
 
-    /// If `longer_path`, it starts anew where the path has become more than twice as long. At
-    /// an unchanged loss rate the equation gives the same window on a path of any length; that of a path without random
-    /// losses falls to what a window of the longer path loses over hours.
+    /// If `longer_path`, restarts when the round-trip time has more than doubled. At an unchanged loss rate
+    /// the equation gives the same window for any round-trip time; without random losses, it takes hours to
+    /// find the window of the longer path.
     pub(super) fn with_longer_path(self, longer_path: bool) -> Self {
         Self { path: longer_path.then(LongerPath::default), ..self }
     }
 
-    /// Decides when it is told to.
+    /// Sets when the window is computed.
     pub(super) fn deciding(self, decide: Decide) -> Self {
         Self { decide, ..self }
     }
 
-    /// The loss rate is the share of lost packets, of which those before `memory` packets count for 1/e.
+    /// Uses the share of lost packets as loss rate, with a memory in packets (a packet that long ago weighs
+    /// 1/e).
     pub(super) fn by_packets(self, memory: f64) -> Self {
         Self { by_packets: true, share: Share { memory, lost: 0.0, packets: 0.0 }, ..self }
     }
@@ -151,7 +154,7 @@ impl<R: Response> Equation<R> {
         self.events.close(next_pn);
     }
 
-    /// The window that the long-term loss rate gives; `None` before the first loss.
+    /// Returns the window at the long-term loss rate; `None` before the first loss.
     fn decided(&self) -> Option<f64> {
         let mean = self.intervals.mean()?;
         let p = if self.by_packets { self.share.lost / self.share.packets.max(1.0) } else { 1.0 / mean };
@@ -173,7 +176,7 @@ impl<R: Response> Equation<R> {
 
 impl<R: Response> RateController for Equation<R> {
     fn permit(&self) -> Permit {
-        // Twice the window: it never binds while feedback comes, and bounds what leaves into an outage.
+        // Twice the window: no limit while feedback arrives, but it bounds what is sent into an outage.
         let window = ((2.0 * self.in_use() * self.datagram) as u64).max(MIN_WINDOW);
         Permit::Go(Limits {
             rate: self.rate,
@@ -208,7 +211,7 @@ impl<R: Response> RateController for Equation<R> {
             self.window = window;
             self.decide_at = sample.now + self.rtt;
         }
-        // In between the rate is constant, though the round-trip time moves.
+        // In between the rate is constant, though the round-trip time varies.
         if is_due || is_event || self.bound.is_some() || (self.intervals.count() == 0) {
             self.set_rate();
         }

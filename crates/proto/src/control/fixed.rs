@@ -1,10 +1,10 @@
-//! Sends at a given rate, whatever is lost (the `fixed_rate` of H-CTP, the blast of RBUDP).
+//! Sends at a given rate, whatever is lost (`fixed_rate` of H-CTP, the blast of RBUDP).
 
 use haul_base::{Rate, Time};
 
 use super::{ControllerError, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "fixed",
     version: 1,
@@ -24,7 +24,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// A controller that sends at `rate`.
+    /// Creates a controller that sends at `rate`.
     pub fn new(rate: Rate) -> Self {
         Self { rate }
     }

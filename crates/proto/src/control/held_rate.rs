@@ -1,14 +1,15 @@
-//! `rate_control.mode`: how long a rate holds, with any law. FOBS has two modes (dickens-system-aware-fobs, section on
-//! rate control). In the window-based mode a transmission window is sent at one rate and judged at its end. In the
-//! rate-based mode a rate holds until a congestion event.
+//! `rate_control.mode`: how long a rate is held, with any law. FOBS has two modes (dickens-system-aware-fobs,
+//! section on rate control). In the window-based mode a transmission window is sent at one rate and judged at
+//! its end. In the rate-based mode a rate is held until a congestion event.
 //!
-//! The paper does not say what a law does between these times. Our choices:
-//! - A window is judged when the outcome of its last packet is known, a round trip after that packet left; the new rate
-//!   holds from then on. The law gets the window as one feedback and one boundary of each unit. With a feedback per
-//!   report, a law would lower its rate several times for the losses of one rate.
-//! - A congestion event is a loss or a congestion mark of a packet that was sent at the present rate, or silence. The
-//!   law gets every feedback; its rate at the event holds until the next event. Without one, the first rate holds for
-//!   ever.
+//! The paper does not say what a law does in between. Our choices:
+//! - A window is judged when the outcome of its last packet is known, a round trip after that packet was
+//!   sent; the new rate applies from then on. The law gets the window as one feedback and one boundary of
+//!   each unit. With one feedback per report, a law would lower its rate several times for the losses of one
+//!   rate.
+//! - A congestion event is a loss or a congestion mark of a packet sent at the current rate, or silence. The
+//!   law gets every feedback; its rate at the event is held until the next event. Without an event, the first
+//!   rate is held for ever.
 //! - A law with a congestion window sends one window per round trip; nothing else limits the bytes in flight.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
@@ -18,7 +19,7 @@ use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, 
 use crate::rtt::RttEstimator;
 
 choice! {
-    /// How long a rate holds.
+    /// How long a rate is held.
     pub enum Mode {
         /// Until the law changes it.
         Law = "law",
@@ -30,7 +31,7 @@ choice! {
 }
 
 impl Mode {
-    /// `law`, whose rate holds as this mode says.
+    /// Wraps `law` so that its rate is held according to this mode.
     pub(crate) fn hold(self, law: Box<dyn RateController>, initial_rtt: Span) -> Box<dyn RateController> {
         match self {
             Self::Law => law,
@@ -60,7 +61,8 @@ impl Mean {
     }
 }
 
-/// The feedback on a transmission window: counts are sums, rates are means, the rest is the last value.
+/// Accumulated feedback on a transmission window: counts are summed, rates averaged, for the rest the last
+/// value is kept.
 #[derive(Debug, Default)]
 struct Window {
     loss: LossRuns,
@@ -70,7 +72,7 @@ struct Window {
     duplicates: u64,
     socket_drops: u64,
     ecn_ce: u64,
-    /// Acknowledged packets of feedback that was limited by the application.
+    /// Packets acknowledged by app-limited feedback.
     app_limited_packets: u64,
     arrival_rate: Mean,
     drain_rate: Mean,
@@ -79,7 +81,7 @@ struct Window {
     last: Last,
 }
 
-/// The values of the last feedback.
+/// Values of the last feedback.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     now: Time,
@@ -167,21 +169,21 @@ impl Window {
     }
 }
 
-/// See the module's text.
+/// A law with a held rate: see the module documentation.
 #[derive(Debug)]
 struct HeldRate {
     law: Box<dyn RateController>,
     rate: Rate,
     rtt: RttEstimator,
-    /// The feedback on the present window; none in mode `rate`.
+    /// Feedback on the current window; `None` in mode `rate`.
     window: Option<Window>,
-    /// Packets from this number on were sent at the present rate.
+    /// First packet number sent at the current rate.
     since_pn: u64,
     next_pn: u64,
-    /// In mode `rate`: the rate before silence lowered it. The rate follows the law until it is back there, or until a
-    /// loss.
+    /// In mode `rate`: the rate before silence lowered it. The rate follows the law until it is back there or
+    /// a packet is lost.
     recovers_to: Option<Rate>,
-    /// No feedback has come since the last silence.
+    /// Whether no feedback has arrived since the last silence.
     was_silent: bool,
 }
 
@@ -195,7 +197,7 @@ impl HeldRate {
         held
     }
 
-    /// Holds the law's present rate from now on.
+    /// Holds the law's current rate from now on.
     fn take_rate(&mut self) {
         if let Permit::Go(limits) = self.law.permit() {
             self.rate = limits.effective_rate(self.rtt.smoothed()).max(super::MIN_RATE);
@@ -203,7 +205,7 @@ impl HeldRate {
         self.since_pn = self.next_pn;
     }
 
-    /// Whether a packet that was sent at the present rate was lost or marked.
+    /// Whether a packet sent at the current rate was lost or marked.
     fn is_congested(&self, sample: &FeedbackSample<'_>) -> bool {
         let is_marked = sample.ecn_ce > 0 && sample.largest_acked_pn >= self.since_pn;
         is_marked || (sample.lost_packets > 0 && sample.loss.end_pn() > self.since_pn)
@@ -292,7 +294,7 @@ mod tests {
 
     const CEILING: Rate = Rate::from_mbps(150);
 
-    /// The bytes sent at each change of the rate of `asynch` (interval 100 ms, first rate 60 Mbit/s), in 20 s over a
+    /// Bytes sent at each rate change of `asynch` (interval 100 ms, first rate 60 Mbit/s), in 20 s over a
     /// path of 100 Mbit/s with windows of 5 MB.
     fn changes(mode: Mode, ceiling: Rate, rise: &str, loss: Loss) -> Vec<u64> {
         let path = PathModel {
@@ -317,7 +319,8 @@ mod tests {
         let found = changes(Mode::Window, CEILING, "0.05", Loss::None);
         let by_itself = changes(Mode::Law, CEILING, "0.05", Loss::None);
         assert!(found.len() > 3 && by_itself.len() > 2 * found.len(), "{found:?} {by_itself:?}");
-        // Each comes one round trip after the end of a window, at most 20 ms and a full queue: less than 0.6 MB.
+        // Each comes one round trip after the end of a window, at most 20 ms plus a full queue: less than 0.6
+        // MB.
         assert!(found.iter().all(|sent| sent % 5_000_000 < 600_000), "{found:?}");
     }
 
@@ -327,7 +330,7 @@ mod tests {
         let ceiling = Rate::from_mbps(95);
         assert_eq!(changes(Mode::Rate, ceiling, "0.002", Loss::None), []);
         assert!(changes(Mode::Law, ceiling, "0.002", Loss::None).len() > 20);
-        // 60 Mbit/s are 102,000 packets in 20 s: a loss each 20,000 of them.
+        // 60 Mbit/s are 102,000 packets in 20 s: one loss per 20,000 of them.
         let found = changes(Mode::Rate, ceiling, "0.002", Loss::EachNth(20_000));
         assert!((4..=6).contains(&found.len()), "{found:?}");
         let packets = |sent: u64| sent / 1_472 % 20_000;
@@ -360,7 +363,7 @@ mod tests {
         assert_eq!(tell(&mut law, 300, Some(10_000), 90), 100);
     }
 
-    /// Falls to 1 Mbit/s in silence, and gains 1 Mbit/s with each feedback.
+    /// Falls to 1 Mbit/s in silence, and rises by 1 Mbit/s with each feedback.
     #[derive(Debug)]
     struct Climber(u64);
 

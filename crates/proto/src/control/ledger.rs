@@ -1,5 +1,4 @@
-//! Which of the packets that were sent have been lost: as runs, and by the stretches of the transmission in which they
-//! left.
+//! Record of lost packets: as runs, and per unit of the transmission in which they were sent.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,15 +9,14 @@ use haul_wire::packet::SEGMENT_PACKETS;
 
 use super::sample::{Boundary, LossRuns, LostPacket, Unit};
 
-/// More stretches of a kind than this wait for the outcome of their packets only if nothing is heard for very long:
+/// Maximum number of units of a kind whose outcome is open. It is exceeded only after a very long silence;
 /// then the oldest is dropped.
 const MOST_OPEN: usize = 64;
 
-/// A window that lost more than this has no signature: the diagnosis has no use for so much loss, and memory is
-/// bounded.
+/// A window with more losses has no signature: the diagnosis cannot use it, and memory stays bounded.
 const MOST_LOST: usize = 1 << 16;
 
-/// A stretch of the transmission whose outcome is not known yet.
+/// A unit of the transmission whose outcome is not known yet.
 #[derive(Clone, Debug)]
 struct Open {
     number: u64,
@@ -27,26 +25,26 @@ struct Open {
     bytes: u64,
     lost: u64,
     began: Time,
-    /// When its last packet left, and the number behind that, once it is at its end.
+    /// When its last packet was sent and the packet number after it, once it has ended.
     ended: Option<(Time, u64)>,
-    /// The numbers of those that were lost, for a signature.
+    /// Numbers of the lost packets, for a signature.
     lost_pns: Vec<u64>,
-    /// All of them since it began.
+    /// Whether `lost_pns` was recorded from the start.
     has_all: bool,
 }
 
-/// The stretches of one kind.
+/// Units of one kind.
 #[derive(Debug, Default)]
 struct Stretches {
     open: VecDeque<Open>,
     begun: u64,
-    /// Whether signatures are wanted.
+    /// Whether signatures are recorded.
     records: bool,
-    /// Kept for their memory.
+    /// Unused vectors, kept for their memory.
     spare: Vec<Vec<u64>>,
 }
 
-/// Packets that leave together: numbers that follow on each other, one time.
+/// Packets sent together: consecutive numbers, one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) now: Time,
@@ -56,21 +54,21 @@ pub(crate) struct Sent {
     pub(crate) bytes: u64,
 }
 
-/// How far the outcome of what was sent is known.
+/// How far the outcome of sent packets is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
-    /// The newest packet that has arrived.
+    /// Largest acknowledged packet number.
     pub(crate) largest_pn: u64,
-    /// When it was sent, wrapped microseconds.
+    /// When that packet was sent, wrapped microseconds.
     pub(crate) sent_at: u32,
-    /// What is older than it by this and has not arrived counts as lost.
+    /// Packets sent earlier than it by this and not acknowledged count as lost.
     pub(crate) reordering: Span,
-    /// Everything that was sent has arrived.
+    /// Whether all sent packets have arrived.
     pub(crate) all: bool,
 }
 
 impl Stretches {
-    /// Adds packets to the present stretch, which ends with the packet that `left` says.
+    /// Adds packets to the current unit; `left` returns how many more packets (of the given size) it takes.
     fn on_sent(&mut self, mut sent: Sent, left: impl Fn(&Open, u64) -> u64) {
         let size = (sent.bytes / sent.packets.max(1)).max(1);
         while sent.packets > 0 {
@@ -89,7 +87,7 @@ impl Stretches {
         }
     }
 
-    /// The stretch to which a packet of this number belongs that leaves now.
+    /// Returns the unit that a packet with this number belongs to if sent now.
     fn present(&mut self, now: Time, pn: u64) -> &mut Open {
         if self.open.back().is_none_or(|open| open.ended.is_some()) {
             if self.open.len() == MOST_OPEN {
@@ -120,7 +118,8 @@ impl Stretches {
         }
     }
 
-    /// Ends all, for packets from `end_pn` on are not known of. Begins one for that if none is left and `needs_one`.
+    /// Ends all units, as packets from `end_pn` on are unknown. Starts one for that if none is left and
+    /// `needs_one`.
     fn cut(&mut self, now: Time, end_pn: u64, needs_one: bool) {
         let is_known = |open: &Open| open.first_pn < end_pn;
         self.open.truncate(self.open.iter().take_while(|open| is_known(open)).count());
@@ -144,7 +143,8 @@ impl Stretches {
         }
     }
 
-    /// The oldest stretch, if the outcome of all its packets is known, and whether it has a signature now.
+    /// Returns the oldest unit if the outcome of all its packets is known, and whether `signature` was set
+    /// for it.
     fn take(
         &mut self,
         unit: Unit,
@@ -155,7 +155,7 @@ impl Stretches {
         let open = self.open.front()?;
         let (ended, end_pn) = open.ended?;
         let age = known.sent_at.wrapping_sub(ended.as_wrapped_micros()).cast_signed();
-        // Nothing more is said of a round but its own report.
+        // A round's own report is final.
         let settled = unit == Unit::Round || i64::from(age) >= known.reordering.as_micros().cast_signed();
         if !known.all && (known.largest_pn < end_pn || !settled) {
             return None;
@@ -169,7 +169,7 @@ impl Stretches {
         Some((end, has_signature))
     }
 
-    /// Which packets of a stretch were lost. Those without data that left among them count as received.
+    /// Sets the signature of a unit's losses. Packets without data sent in between count as received.
     fn sign(&mut self, mut lost_pns: Vec<u64>, pns: Range<u64>, signature: &mut Signature) {
         if self.records {
             for pn in &mut lost_pns {
@@ -182,16 +182,16 @@ impl Stretches {
     }
 }
 
-/// Gaps in the numbers of packets with data that are remembered. Our choice: a sender in silence makes some at each of
-/// its probes.
+/// Maximum number of gaps in the numbers of data packets that are remembered. Our choice: a sender in silence
+/// creates some at each probe.
 const MOST_GAPS: usize = 128;
 
-/// The numbers that packets without data have.
+/// Packet numbers of packets without data.
 #[derive(Debug, Default)]
 struct OtherNumbers {
-    /// The number behind the newest packet with data.
+    /// Packet number after the newest data packet.
     end_pn: u64,
-    /// The first packet with data behind each gap, and the numbers in all gaps up to it.
+    /// First data packet after each gap, and the total of numbers in all gaps up to it.
     gaps: VecDeque<(u64, u64)>,
     all: u64,
 }
@@ -212,17 +212,18 @@ impl OtherNumbers {
         }
     }
 
-    /// How many there are before a packet with data.
+    /// Returns the number of packets without data before a data packet.
     fn before(&self, pn: u64) -> u64 {
         let behind = self.gaps.partition_point(|(first_pn, _)| *first_pn <= pn);
         behind.checked_sub(1).and_then(|at| self.gaps.get(at)).map_or(0, |(_, all)| *all)
     }
 }
 
-/// See the module's text. Written by whoever sends and whoever finds losses, read by `rate_control`.
+/// Record of losses: see the module documentation. Written by the senders of packets and by loss detection,
+/// read by `rate_control`.
 #[derive(Debug, Default)]
 pub(crate) struct LossLedger {
-    /// Since the last feedback.
+    /// Runs since the last feedback.
     runs: LossRuns,
     others: OtherNumbers,
     windows: Stretches,
@@ -232,7 +233,7 @@ pub(crate) struct LossLedger {
 }
 
 impl LossLedger {
-    /// Packets have left; a window ends with the packet that fills `window` bytes.
+    /// Adds sent packets; a window ends with the packet that fills `window` bytes.
     pub(crate) fn on_sent(&mut self, sent: Sent, window: u64) {
         self.others.on_sent(&sent);
         self.windows.on_sent(sent, |open, size| window.saturating_sub(open.bytes).div_ceil(size).max(1));
@@ -241,18 +242,18 @@ impl LossLedger {
         self.rounds.on_sent(sent, |_, _| u64::MAX);
     }
 
-    /// A chunk or a round ends in front of the packet `next_pn`.
+    /// Ends a chunk or a round before packet `next_pn`.
     pub(crate) fn end(&mut self, unit: Unit, now: Time, next_pn: u64) {
         self.of(unit).end(now, next_pn);
     }
 
-    /// The transmission is at its end, and packets from `end_pn` on are not known of: all windows are over. There is
-    /// one at least if `needs_one`.
+    /// Ends all windows at the end of the transmission; packets from `end_pn` on are unknown. If `needs_one`,
+    /// at least one window exists afterwards.
     pub(crate) fn end_windows(&mut self, now: Time, end_pn: u64, needs_one: bool) {
         self.windows.cut(now, end_pn, needs_one);
     }
 
-    /// The packet, which left at `sent_at` in wrapped microseconds, is taken for lost.
+    /// Records as lost a packet sent at `sent_at` (wrapped microseconds).
     pub(crate) fn on_lost(&mut self, pn: u64, sent_at: u32) {
         let without_data = self.others.before(pn);
         self.runs.push(LostPacket { pn, sent_at, without_data });
@@ -261,15 +262,15 @@ impl LossLedger {
         }
     }
 
-    /// Whether transmission windows that begin from now on have signatures; those that have begun have none any longer
-    /// if not.
+    /// Sets whether transmission windows starting from now on have signatures; if not, open windows lose
+    /// theirs.
     pub(crate) fn record_signatures(&mut self, wanted: bool) {
         self.windows.records = wanted;
         self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);
     }
 
-    /// The next stretch whose outcome has become known, and whether it has a signature, which stands in `signature`
-    /// then: a transmission window has one, if these are wanted and it did not lose far too much.
+    /// Returns the next unit whose outcome is known, and whether `signature` was set for it: only for
+    /// transmission windows, if signatures are recorded and the window did not lose far too much.
     pub(crate) fn take_boundary(
         &mut self,
         now: Time,
@@ -279,16 +280,16 @@ impl LossLedger {
         Unit::ALL.into_iter().find_map(|unit| self.of(unit).take(unit, now, known, signature))
     }
 
-    /// Hands out the runs since the last time, and goes on with `empty`.
+    /// Moves out the runs recorded since the last call, and continues with `empty`.
     pub(crate) fn swap_runs(&mut self, empty: &mut LossRuns) {
         empty.clear();
         std::mem::swap(&mut self.runs, empty);
     }
 
-    /// Gives back the memory of lists that are empty.
+    /// Releases the memory of empty lists.
     pub(crate) fn release_idle(&mut self) {
         self.runs.release_idle();
-        // What is outstanding may still be found lost: the gaps stay.
+        // Outstanding packets may still be found lost: keep the gaps.
         self.others.gaps.shrink_to_fit();
         for unit in Unit::ALL {
             self.of(unit).spare = Vec::new();
@@ -324,7 +325,7 @@ mod tests {
         Known { largest_pn, sent_at, reordering: Span::from_millis(2), all: false }
     }
 
-    /// Every boundary that is known now.
+    /// All boundaries known now.
     fn boundaries(ledger: &mut LossLedger, known: &Known) -> Vec<Boundary> {
         std::iter::from_fn(|| ledger.take_boundary(at(1_000), known, &mut Signature::new()))
             .map(|(end, _)| end)
@@ -385,7 +386,7 @@ mod tests {
         for wanted in [true, false] {
             let mut ledger = LossLedger::default();
             ledger.record_signatures(wanted);
-            // A packet without data, number 60, leaves in the first window.
+            // A packet without data, number 60, is sent in the first window.
             ledger.on_sent(sent(10, 0, 60), 100_000);
             ledger.on_sent(sent(11, 61, 100), 100_000);
             for pn in [7, 100, 5, 6, 101, 99] {
@@ -417,7 +418,7 @@ mod tests {
         assert_eq!(told, [(13, 2, 0), (17, 3, 2), (21, 1, 3)]);
     }
 
-    /// It had one in which the losses before the recipe was changed had arrived.
+    /// It had one with the losses from before the change of the recipe.
     #[test]
     fn a_window_that_began_without_a_record_of_its_losses_has_no_signature() {
         let mut ledger = LossLedger::default();

@@ -1,11 +1,11 @@
-//! Losses of one round trip as one event, and the mean interval between events.
+//! Loss events (the losses of one round trip) and the mean interval between them.
 
 use std::collections::VecDeque;
 
 use super::FeedbackSample;
 
-/// Tells the first loss of a congestion event: losses of packets that left before the law reacted belong to the same
-/// event (RFC 6582, section 3.2; RFC 9002, section 7.3.2).
+/// Detects the first loss of a congestion event: losses of packets sent before the law reacted belong to the
+/// same event (RFC 6582, section 3.2; RFC 9002, section 7.3.2).
 #[derive(Debug, Default)]
 pub(super) struct LossEvents {
     until_pn: u64,
@@ -17,23 +17,24 @@ impl LossEvents {
         sample.lost_packets > 0 && sample.loss.end_pn() > self.until_pn
     }
 
-    /// The same, where a mark of congestion (ECN CE) is a loss (RFC 9002, section 7.1; RFC 5348, section 5.1).
+    /// The same, with congestion marks (ECN CE) as losses (RFC 9002, section 7.1; RFC 5348, section 5.1).
     pub(super) fn is_new_or_marked(&self, sample: &FeedbackSample<'_>) -> bool {
         self.is_new(sample) || (sample.ecn_ce > 0 && !self.in_recovery(sample))
     }
 
-    /// Losses of packets below `next_pn` belong to what is known now.
+    /// Assigns losses of packets below `next_pn` to the current event.
     pub(super) fn close(&mut self, next_pn: u64) {
         self.until_pn = next_pn;
     }
 
-    /// Whether the newest packet that arrived left before the last event: no answer to the reaction has come yet.
+    /// Whether the newest acknowledged packet was sent before the last event: the reaction has had no effect
+    /// yet.
     pub(super) fn in_recovery(&self, sample: &FeedbackSample<'_>) -> bool {
         sample.largest_acked_pn < self.until_pn
     }
 }
 
-/// The mean interval between loss events (RFC 5348, section 5.4).
+/// Mean interval between loss events (RFC 5348, section 5.4).
 #[derive(Debug)]
 pub(super) struct Intervals {
     kept: usize,
@@ -44,12 +45,12 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// The mean is of so many.
+    /// Creates a mean over `kept` intervals.
     pub(super) fn new(kept: usize) -> Self {
         Self { kept, open: 0.0, closed: VecDeque::new() }
     }
 
-    /// How many intervals are known, up to those kept.
+    /// Returns the number of known intervals, up to `kept`.
     pub(super) fn count(&self) -> usize {
         self.closed.len()
     }
@@ -65,20 +66,20 @@ impl Intervals {
         intervals.take(used).enumerate().map(|(i, packets)| packets * self.weight(i)).sum::<f64>() / whole
     }
 
-    /// Forgets all of them.
+    /// Removes all intervals.
     pub(super) fn clear(&mut self) {
         self.closed.clear();
         self.open = 0.0;
     }
 
-    /// An event has ended an interval of so many packets.
+    /// Ends an interval of this many packets with an event.
     pub(super) fn close(&mut self, packets: f64) {
         self.closed.push_front(packets.max(1.0));
         self.closed.truncate(self.kept);
         self.open = 0.0;
     }
 
-    /// `None` before the first event.
+    /// Returns the mean; `None` before the first event.
     pub(super) fn mean(&self) -> Option<f64> {
         if self.closed.is_empty() {
             return None;
@@ -109,7 +110,7 @@ mod tests {
         for packets in [600.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0, 100.0] {
             intervals.close(packets);
         }
-        // The oldest has the weight 0.2 of 6.
+        // The oldest has the weight 0.2 of 6 in total.
         assert_near(intervals.mean().unwrap(), 100.0 + 500.0 * 0.2 / 6.0, 1e-9);
         intervals.open = 1_300.0;
         assert_near(intervals.mean().unwrap(), (1_300.0 + 3.0 * 100.0 + 2.0 * 100.0) / 6.0, 1e-9);

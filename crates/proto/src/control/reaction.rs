@@ -1,5 +1,5 @@
-//! What laws that judge by their own interval of time share: the measurements of an interval, and the reaction of
-//! ASYNCH to them (asynch, section 3).
+//! Shared by laws with a measuring interval of their own: the measurements of an interval, and the reaction
+//! of ASYNCH to them (asynch, section 3).
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{configuration, parameter};
@@ -7,9 +7,9 @@ use haul_stack::{configuration, parameter};
 use super::{ControllerConfig, ControllerError, FeedbackSample, MIN_RATE};
 
 parameter!(pub(super) first_rate: Rate = "unlimited", "rate at the start; `unlimited`: the ceiling");
-// A drain rate of a moment without a processor can be nothing.
+// During a moment without a processor the drain rate can be 0.
 parameter!(pub(super) least: f64 in (0.0, 1.0) = "0.05", "lowest rate, as a share of that at the start");
-// The whole, for laws whose steps are shares of it.
+// The full rate, for laws whose steps are shares of it.
 parameter!(pub(super) capacity: Rate = "unlimited", "rate of the path; `unlimited`: the ceiling");
 parameter!(pub(super) interval: Span in (Span::from_millis(1), Span::from_secs(60)) = "100ms",
     "length of the law's interval, which ends with the next feedback");
@@ -27,10 +27,10 @@ configuration! {
     }
 }
 
-/// The rate that is given, or the ceiling; no more than the ceiling.
+/// Returns the given rate or the ceiling, whichever is lower.
 ///
 /// # Errors
-/// If there is neither.
+/// If neither is limited.
 pub(super) fn rate_or_ceiling(
     law: &'static str,
     given: Rate,
@@ -40,24 +40,25 @@ pub(super) fn rate_or_ceiling(
     if given < Rate::MAX { Ok(given) } else { Err(ControllerError::NeedsRate(law)) }
 }
 
-/// `rate` within what a law may say.
+/// Clamps `rate` to the range allowed for a law.
 pub(super) fn clamped(rate: Rate, ceiling: Option<Rate>) -> Rate {
     rate.max(MIN_RATE).min(ceiling.unwrap_or(Rate::MAX))
 }
 
-/// What is left of `rate` when it falls to the drain rate: never more, and not less than `least`.
+/// Lowers `rate` to the drain rate, but not below `least`; never raises it.
 pub(super) fn fallen(rate: Rate, drain: Rate, least: Rate, ceiling: Option<Rate>) -> Rate {
     clamped(drain.max(least).min(rate), ceiling)
 }
 
-/// One interval, measured.
+/// Measurements of one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Interval {
-    /// Packets found to be lost.
+    /// Packets declared lost.
     pub(super) lost: u64,
-    /// Packets of which anything became known.
+    /// Packets acknowledged or declared lost.
     pub(super) packets: u64,
-    /// Rate at which the receiver read: the mean of what the feedbacks say, or what arrived if they say nothing.
+    /// Drain rate of the receiver: mean of the rates in feedback, or the rate of acknowledgements if there
+    /// are none.
     pub(super) drain: Rate,
 }
 
@@ -67,7 +68,7 @@ impl Interval {
     }
 }
 
-/// Sums up feedback. Feedback while the sender had too little to send says nothing about the drain rate.
+/// Accumulates feedback. Feedback while the sender had too little to send is ignored for the drain rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
     began: Option<Time>,
@@ -81,7 +82,7 @@ pub(super) struct Sums {
 impl Sums {
     pub(super) fn add(&mut self, sample: &FeedbackSample<'_>) {
         self.began.get_or_insert(sample.now);
-        // A mark of congestion (ECN CE) is a loss.
+        // A congestion mark (ECN CE) counts as a loss.
         let marked = sample.ecn_ce.min(sample.acked_packets);
         self.lost = self.lost.saturating_add(sample.lost_packets).saturating_add(marked);
         self.acked = self.acked.saturating_add(sample.acked_packets - marked);
@@ -93,7 +94,7 @@ impl Sums {
         }
     }
 
-    /// The rate at which the receiver read since the beginning.
+    /// Returns the receiver's drain rate since the interval began.
     pub(super) fn drain(&self, now: Time) -> Rate {
         if self.drains > 0 {
             return Rate::from_bps((self.drain_bps / f64::from(self.drains)) as u64);
@@ -101,7 +102,7 @@ impl Sums {
         Rate::from_transfer(self.acked_bytes, now.since(self.began.unwrap_or(now)))
     }
 
-    /// The interval up to now, if it has lasted for `length` and anything is known of it; then the next one begins.
+    /// Ends the interval if it has lasted for `length` and contains any packets, and starts the next.
     pub(super) fn end(&mut self, now: Time, length: Span) -> Option<Interval> {
         let began = self.began?;
         let packets = self.lost.saturating_add(self.acked);
@@ -113,7 +114,8 @@ impl Sums {
         Some(ended)
     }
 
-    /// The same, but the next interval begins when this one was due, so that reports which come late make none longer.
+    /// As [`Sums::end`], but the next interval starts when this one was due, so that late reports do not
+    /// lengthen intervals.
     pub(super) fn end_when_due(&mut self, now: Time, length: Span) -> Option<Interval> {
         let began = self.began?;
         let ended = self.end(now, length)?;
@@ -123,10 +125,10 @@ impl Sums {
     }
 }
 
-/// The rate of ASYNCH. Loss is *raised* if it is higher than the reference: that of the last interval whose loss was
-/// not raised, or of the one at which the rate fell last, so that a loss which the lower rate does not change is no
-/// reason to fall again. One raised interval alone is a passing spike. Nothing is heard during an outage, so that it is
-/// one.
+/// ASYNCH's rate. Loss is *raised* if it exceeds the reference: the loss of the last interval that was not
+/// raised, or of the one at which the rate last fell, so that a loss which does not depend on the rate causes
+/// no further fall. A single raised interval is a spike. There is no feedback during an outage, so an outage
+/// counts as one.
 #[derive(Debug)]
 pub(super) struct Reaction {
     pub(super) rate: Rate,
@@ -170,7 +172,7 @@ impl Reaction {
 
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.sums.add(sample);
-        // Where reports come at the law's own interval, one that the path brings a little early ends it too.
+        // If reports come at the law's own interval, one that arrives slightly early also ends the interval.
         let is_regular = sample.report_interval * 2 > self.interval;
         let early = if is_regular { sample.report_interval / 2 } else { Span::ZERO };
         if let Some(ended) = self.sums.end(sample.now, self.interval.saturating_sub(early)) {

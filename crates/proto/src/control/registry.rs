@@ -1,4 +1,4 @@
-//! Which control laws there are: the project's own and those of users' crates.
+//! Registry of control laws: the project's own and those of users' crates.
 
 use std::sync::RwLock;
 
@@ -8,7 +8,7 @@ use super::{
     non_aggressive, proactive, rapid_plus, reno, sabul, scalable, state_based, stop_and_go, tfrc, udt,
 };
 
-/// The project's own. Add a law with one line here.
+/// The project's own laws. To add a law, add a line here.
 static OWN: &[&LawRegistration] = &[
     &delivery::LAW,
     &bbr::LAW,
@@ -31,30 +31,30 @@ static OWN: &[&LawRegistration] = &[
     &ledbat_plus_plus::LAW,
 ];
 
-/// Those of users' crates, in the order in which they were registered.
+/// Laws of users' crates, in the order of registration.
 static REGISTERED: RwLock<Vec<&'static LawRegistration>> = RwLock::new(Vec::new());
 
-/// All laws: the project's own, then those that were registered.
+/// Returns all laws: the project's own, then the registered ones.
 pub fn laws() -> Vec<&'static LawRegistration> {
     let registered = REGISTERED.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     OWN.iter().chain(registered.iter()).copied().collect()
 }
 
-/// The project's own laws, whatever tests have registered.
+/// The project's own laws, without those registered by tests.
 #[cfg(test)]
 pub(super) fn own_laws() -> impl Iterator<Item = &'static LawRegistration> {
     OWN.iter().copied()
 }
 
-/// The names of all laws.
+/// Returns the names of all laws.
 pub fn law_names() -> Vec<&'static str> {
     laws().iter().map(|law| law.name).collect()
 }
 
-/// The law of this name.
+/// Returns the law called `name`.
 ///
 /// # Errors
-/// [`ControllerError::Unknown`] lists those that there are.
+/// [`ControllerError::Unknown`] lists the known names.
 pub fn law(name: &str) -> Result<&'static LawRegistration, ControllerError> {
     laws().into_iter().find(|law| law.name == name).ok_or_else(|| {
         let known = law_names().join(", ");
@@ -62,10 +62,10 @@ pub fn law(name: &str) -> Result<&'static LawRegistration, ControllerError> {
     })
 }
 
-/// Adds a law whose parameters have been compared with those of `rate_control`.
+/// Registers a law. The caller has checked its parameters against those of `rate_control`.
 ///
 /// # Errors
-/// [`ControllerError::Taken`] if its name is taken.
+/// [`ControllerError::Taken`] if the name is taken.
 pub(crate) fn add_law(law: &'static LawRegistration) -> Result<(), ControllerError> {
     let mut registered = REGISTERED.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     if OWN.iter().chain(registered.iter()).any(|known| known.name == law.name) {
@@ -76,10 +76,10 @@ pub(crate) fn add_law(law: &'static LawRegistration) -> Result<(), ControllerErr
     Ok(())
 }
 
-/// Builds the controller called `name` with the defaults of its parameters.
+/// Builds the controller called `name` with default parameters.
 ///
 /// # Errors
-/// If there is none of that name, or it lacks something.
+/// If there is no such law, or it needs a value that `config` lacks.
 pub fn build_controller(
     name: &str,
     config: &ControllerConfig,

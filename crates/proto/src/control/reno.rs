@@ -1,6 +1,7 @@
-//! TCP Reno's response as QUIC has it (RFC 5681, RFC 6582; RFC 9002, section 7): a packet more each round trip, half
-//! after a loss event. With one loss each `1/p` packets the mean window is `sqrt(3 / (2 p))` (RFC 5681's growth by
-//! bytes acknowledged: `b` = 1 in the formula of Mathis et al., 1997).
+//! TCP Reno's response as used by QUIC (RFC 5681, RFC 6582; RFC 9002, section 7): the window grows by one
+//! packet per round trip and halves after a loss event. With one loss per `1/p` packets the mean window is
+//! `sqrt(3 / (2 p))` (with RFC 5681's growth by bytes acknowledged: `b` = 1 in the formula of Mathis et al.,
+//! 1997).
 
 use haul_stack::{Configuration as _, configuration};
 
@@ -17,7 +18,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "reno",
     version: 1,

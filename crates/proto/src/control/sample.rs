@@ -1,4 +1,4 @@
-//! What a law is told.
+//! Inputs of a control law.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
 
@@ -7,108 +7,107 @@ use crate::rtt::RttEstimator;
 /// A batch that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SentBatch {
-    /// When the batch left.
+    /// When the batch was sent.
     pub now: Time,
-    /// Packets of the batch.
+    /// Number of packets in the batch.
     pub packets: u64,
-    /// UDP payload bytes.
+    /// UDP payload bytes of the batch.
     pub bytes: u64,
     /// UDP payload bytes in flight, this batch included.
     pub in_flight: u64,
 }
 
-/// What the receiving end knows of itself. Counts are those since the look before.
+/// Measurements of the receiver's own host. Counts are since the previous sample.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnHost {
-    /// When it was looked at.
+    /// When the sample was taken.
     pub now: Time,
-    /// The load; totals are changes since the look before. `None` if only a deadline has come.
+    /// Load, with totals as differences to the previous sample. `None` if only a deadline was reached.
     pub host: Option<HostSample>,
-    /// Data packets that were read.
+    /// Data packets read.
     pub received: u64,
-    /// Socket buffers that the kernel dropped.
+    /// Socket buffers dropped by the kernel.
     pub socket_drops: u64,
 }
 
-/// What one feedback packet brought, as every controller sees it. Counts are what this feedback adds; what was said
-/// before is in earlier samples. They are no more than what was sent; rates, times and the rest are as the peer says,
-/// who may be wrong or lie: whatever a law derives from them must stay bounded.
+/// Contents of one feedback packet, as passed to every controller. Counts are increments since the previous
+/// feedback and never exceed what was sent. Rates, times and the rest are as reported by the peer, which may
+/// be wrong or lie: whatever a law derives from them must stay bounded.
 #[derive(Clone, Copy, Debug)]
 pub struct FeedbackSample<'a> {
-    /// When it was processed.
+    /// When the feedback was processed.
     pub now: Time,
-    /// Packets newly known to have arrived.
+    /// Packets newly acknowledged.
     pub acked_packets: u64,
-    /// Packets newly declared lost. With `cause_aware`, those that the receiving host has lost are not among them.
+    /// Packets newly declared lost. With `cause_aware`, without those lost by the receiving host.
     pub lost_packets: u64,
-    /// Packets newly declared lost that `cause_aware` took out of `lost_packets`; 0 without it.
+    /// Packets newly declared lost that `cause_aware` removed from `lost_packets`; 0 without it.
     pub host_lost_packets: u64,
-    /// The losses as runs of packets that left consecutively. Without those that `cause_aware` took out if it
-    /// took all.
+    /// The losses as runs of consecutively sent packets. Empty if `cause_aware` removed all of them.
     pub loss: &'a LossRuns,
-    /// UDP payload bytes in flight after it.
+    /// UDP payload bytes in flight after this feedback.
     pub in_flight: u64,
-    /// UDP payload bytes of a full packet at present.
+    /// Current UDP payload bytes of a full packet.
     pub datagram: u64,
-    /// UDP payload bytes of data packets sent since the session began, repeated ones included.
+    /// UDP payload bytes of all data packets sent in this session, retransmissions included.
     pub sent_bytes: u64,
-    /// Data packets sent since the session began, repeated ones included.
+    /// Data packets sent in this session, retransmissions included.
     pub sent_packets: u64,
-    /// The packet number that the next packet will have: what leaves from now on has no lower one.
+    /// Next packet number: later packets have no lower one.
     pub next_pn: u64,
-    /// The largest packet number known to have arrived: everything sent before it, but what is only late, has been
-    /// judged.
+    /// Largest acknowledged packet number: except for late packets, the outcome of all earlier ones is known.
     pub largest_acked_pn: u64,
-    /// Round-trip time: latest, smoothed, and the minimum of the last 10 s; without the time for which packets waited
-    /// to be read at either end.
+    /// Round-trip time: latest, smoothed, and minimum of the last 10 s; without the time that packets spent
+    /// in the socket queues of both ends.
     pub rtt: &'a RttEstimator,
-    /// The rate at which data packets came to the receiver's kernel, by its clock, over about one round trip, UDP
-    /// payload. Packets that the kernel dropped are not in it. `None` while too little is known, and for feedback that
-    /// came late.
+    /// Arrival rate of data packets at the receiver's kernel, by the receiver's clock, over about one round
+    /// trip, UDP payload. Excludes packets dropped by the kernel. `None` while there is too little data, and
+    /// for late feedback.
     pub arrival_rate: Option<Rate>,
-    /// The rate at which the receiver read them, by its clock, over about one round trip. Lower than `arrival_rate`
-    /// while its socket buffer fills, higher while it empties.
+    /// Rate at which the receiver read packets, by its clock, over about one round trip. Below `arrival_rate`
+    /// while its socket buffer fills, above it while the buffer drains.
     pub drain_rate: Option<Rate>,
-    /// How long the packet that came last waited in the receiver's socket before it was read. `None` for late feedback.
+    /// Time for which the newest packet waited in the receiver's socket. `None` for late feedback.
     pub read_delay: Option<Span>,
-    /// How much longer than the least of the last 10 s the newest packet was under way to the receiver's kernel: what
-    /// the queues of the way there hold. The difference of two clocks, so their drift over 10 s is in it.
+    /// One-way delay of the newest packet to the receiver's kernel above the minimum of the last 10 s: the
+    /// delay of the forward path's queues. A difference of two clocks, so it includes their drift over 10 s.
     pub queue_delay: Option<Span>,
-    /// How fast `queue_delay` grows, seconds per second, smoothed over 8 feedbacks; below 0 while it shrinks.
+    /// Growth of `queue_delay` in seconds per second, smoothed over 8 feedbacks; negative while it shrinks.
     pub delay_trend: f64,
-    /// Mean number of packets in the buffers in which they were read (GRO). `None` if none was.
+    /// Mean number of packets per GRO buffer read. `None` if nothing was read.
     pub gro_run: Option<f64>,
-    /// Data packets that came to the receiver again.
+    /// Duplicate data packets at the receiver.
     pub duplicates: u64,
-    /// Socket buffers, each of one or more packets, that the receiver's kernel dropped because the socket was full.
+    /// Socket buffers (one or more packets each) dropped by the receiver's kernel because the socket buffer
+    /// was full.
     pub socket_drops: u64,
-    /// Packets that came marked "congestion experienced" (RFC 3168).
+    /// Packets received with the mark "congestion experienced" (RFC 3168).
     pub ecn_ce: u64,
-    /// The receiving host's load, if it was looked at anew. Totals are changes since the sample before.
+    /// Load of the receiving host, if there is a new sample. Totals are differences to the previous sample.
     pub host: Option<HostSample>,
-    /// What the diagnosis says of the losses. `None` without one.
+    /// Diagnosis of the losses. `None` without one.
     pub verdict: Option<Verdict>,
-    /// The report interval in force while data arrives.
+    /// Current report interval while data arrives.
     pub report_interval: Span,
-    /// Whether the sender lately had less to send than it was allowed.
+    /// Whether the sender recently had less data to send than it was allowed to.
     pub app_limited: bool,
-    /// Whether `arrival_rate` is unknown because the sender had no processor for a while, or nothing to send: what was
-    /// acknowledged in that time says nothing of the path.
+    /// Whether `arrival_rate` is unknown because the sender had no processor or no data for a while:
+    /// acknowledgements of that time say nothing about the path.
     pub sender_absent: bool,
 }
 
-/// Consecutive lost packets.
+/// A run of consecutive lost packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LossRun {
-    /// Number of the first.
+    /// Number of the first packet.
     pub first_pn: u64,
-    /// Packets of the run, at least 1.
+    /// Number of packets in the run, at least 1.
     pub packets: u64,
-    /// When the first of them left, wrapped microseconds of the sender's clock.
+    /// When the first packet was sent, wrapped microseconds of the sender's clock.
     pub sent_at: u32,
-    /// How long after it the last of them left.
+    /// Time from the sending of the first packet to that of the last.
     pub lasted: Span,
-    /// Numbers before them that packets without data had, as far as these are remembered.
+    /// Packets without data that were sent before the run, as far as they are remembered.
     pub without_data: u64,
 }
 
@@ -118,30 +117,29 @@ impl LossRun {
         Self { first_pn: pn, packets: 1, sent_at, lasted: Span::ZERO, without_data }
     }
 
-    /// The number behind the last.
+    /// Returns the packet number after the last packet.
     pub fn end_pn(&self) -> u64 {
         self.first_pn + self.packets
     }
 
-    /// How much later than its first packet one left that was sent at this time, wrapped microseconds.
+    /// Returns the time from the sending of the run's first packet to `sent_at` (wrapped microseconds).
     pub(crate) fn until(&self, sent_at: u32) -> Span {
         Span::from_micros(sent_at.wrapping_sub(self.sent_at).cast_signed().max(0).unsigned_abs().into())
     }
 }
 
-/// A packet that is taken for lost.
+/// A packet declared lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LostPacket {
     /// Packet number of the lost transmission.
     pub(crate) pn: u64,
-    /// When it left, wrapped microseconds of the sender's clock.
+    /// When it was sent, wrapped microseconds of the sender's clock.
     pub(crate) sent_at: u32,
-    /// Numbers before it that packets without data had.
+    /// Packets without data sent before it.
     pub(crate) without_data: u64,
 }
 
-/// Losses as runs. Packets count as one run if their numbers follow on each other; those of control packets between
-/// them part a run.
+/// Losses as runs. Packets with consecutive numbers form one run; control packets sent in between split it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LossRuns {
     list: Vec<LossRun>,
@@ -153,10 +151,10 @@ pub struct LossRuns {
 }
 
 impl LossRuns {
-    /// Runs that are listed at most. A feedback has no more than were outstanding, and its runs are all listed unless a
-    /// sender had heard nothing while it went on sending; of further ones only the counts are kept.
+    /// Maximum length of the list of runs. A feedback reports at most the packets outstanding, so all its
+    /// runs are listed, unless a sender went on without feedback; runs beyond that are only counted.
     pub const MOST: usize = 1 << 16;
-    /// No losses.
+    /// Returns an empty set of losses.
     pub fn none() -> &'static Self {
         static NONE: LossRuns = LossRuns {
             list: Vec::new(),
@@ -169,27 +167,28 @@ impl LossRuns {
         &NONE
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Packets of the longest.
+    /// Returns the number of packets in the longest run.
     pub fn longest(&self) -> u64 {
         self.longest
     }
 
-    /// Packets of all.
+    /// Returns the total number of packets.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// All of them, up to [`LossRuns::MOST`], in the order in which they were found: about that of sending.
+    /// Returns the runs, up to [`LossRuns::MOST`], in the order in which they were detected: roughly the
+    /// sending order.
     pub fn list(&self) -> &[LossRun] {
         &self.list
     }
 
-    /// Adds one packet.
+    /// Adds a packet.
     pub(crate) fn push(&mut self, lost: LostPacket) {
         let LostPacket { pn, sent_at, .. } = lost;
         let is_complete = self.count == self.list.len() as u64;
@@ -211,7 +210,8 @@ impl LossRuns {
         self.end_pn = self.end_pn.max(pn.saturating_add(1));
     }
 
-    /// Adds those of `later`, which were found after these. A run that goes on in them counts as two.
+    /// Appends the runs of `later`, which were detected after these. A run that continues there counts as
+    /// two.
     pub(crate) fn append(&mut self, later: &Self) {
         let room = Self::MOST - self.list.len();
         self.list.extend_from_slice(&later.list[..later.list.len().min(room)]);
@@ -224,75 +224,78 @@ impl LossRuns {
         }
     }
 
-    /// The number behind the newest packet among them; 0 without losses.
+    /// Returns the packet number after the newest lost packet; 0 without losses.
     pub(crate) fn end_pn(&self) -> u64 {
         self.end_pn
     }
 
-    /// Forgets all but the memory of the list.
+    /// Clears the runs but keeps the list's memory.
     pub(crate) fn clear(&mut self) {
         let mut list = std::mem::take(&mut self.list);
         list.clear();
         *self = Self { list, ..Self::default() };
     }
 
-    /// Gives the memory of an empty list back.
+    /// Releases the memory of an empty list.
     pub(crate) fn release_idle(&mut self) {
         self.list.shrink_to_fit();
     }
 }
 
-/// A stretch of the transmission, by the order in which packets leave. What leaves again counts where it leaves again.
+/// Kind of unit into which the transmission is divided, in sending order. A retransmission belongs to the
+/// unit in which it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// A transmission window: so many bytes as `rate_control.unit_window` says (FOBS: 100 MB).
+    /// A transmission window of `rate_control.unit_window` bytes (FOBS: 100 MB).
     Window,
     /// 10,000 packets.
     Segment,
     /// From the first packet of one chunk of the object to that of the next, to within a batch.
     Chunk,
-    /// A blast round: all that leaves before the sender waits for what is missing (`bitmap_ack.when = "round"`).
+    /// A blast round: all packets sent before the sender waits for the list of missing ones (`bitmap_ack.when
+    /// = "round"`).
     Round,
 }
 
 impl Unit {
-    /// All kinds.
+    /// All kinds of units.
     pub const ALL: [Self; 4] = [Self::Window, Self::Segment, Self::Chunk, Self::Round];
 }
 
-/// A stretch of the transmission has ended, and the outcome of its packets is known: about a round trip after the last
-/// of them left.
+/// A unit of the transmission has ended and the outcome of its packets is known, about a round trip after its
+/// last packet was sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Boundary {
-    /// What has ended.
+    /// Kind of unit.
     pub unit: Unit,
-    /// Which one of its kind, from 0. Without gaps, but that stretches are dropped if nothing is heard for very long.
+    /// Index among the units of this kind, from 0. Without gaps, unless units are dropped after a very long
+    /// silence.
     pub number: u64,
-    /// Number of its first packet.
+    /// Packet number of its first packet.
     pub first_pn: u64,
-    /// Data packets that left in it.
+    /// Data packets sent in it.
     pub packets: u64,
-    /// Their UDP payload bytes.
+    /// UDP payload bytes of these packets.
     pub bytes: u64,
-    /// How many of the packets were lost. With `cause_aware`, without those that the receiving host has lost.
+    /// Packets lost. With `cause_aware`, without those lost by the receiving host.
     pub lost: u64,
-    /// When its first packet left.
+    /// When its first packet was sent.
     pub began: Time,
-    /// When its last packet left.
+    /// When its last packet was sent.
     pub ended: Time,
     /// When its outcome became known.
     pub now: Time,
-    /// What the diagnosis says of its losses. `None` without one; the sender's own speaks of transmission windows only.
+    /// Diagnosis of its losses. `None` without one; the sender's own covers transmission windows only.
     pub verdict: Option<Verdict>,
 }
 
 impl Boundary {
-    /// Whether most of it left with packet `pn` or later: a law that changed its rate there can judge by it.
+    /// Whether most of it was sent from packet `pn` on: a law that changed its rate there can judge by it.
     pub fn mostly_after(&self, pn: u64) -> bool {
         self.first_pn.saturating_add(self.packets / 2) >= pn
     }
 
-    /// The share of its packets that were lost, 0 to 1.
+    /// Returns the share of its packets that were lost, 0 to 1.
     pub fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }
@@ -341,7 +344,7 @@ mod tests {
         assert_eq!(runs.list().iter().map(of).collect::<Vec<_>>(), [(u32::MAX - 9, 100), (95, 0)]);
     }
 
-    /// Packets that leave again are found first, by their place in the object, though their numbers are higher.
+    /// Retransmissions are detected first, by their place in the object, though their numbers are higher.
     #[test]
     fn the_newest_lost_packet_need_not_be_the_one_that_was_found_last() {
         assert_eq!(of([900, 901, 20, 30]).end_pn(), 902);

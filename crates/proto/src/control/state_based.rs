@@ -1,16 +1,17 @@
-//! The state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2): once a segment, from the present
-//! state and the present loss only. Green, Yellow and Red are excellent, moderate and poor conditions; each has its own
-//! limits, steps and conditions for leaving it. Negligible or massive loss moves the rate far and at once.
+//! The state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2): acts once per segment, on
+//! the current state and the current loss only. Green, Yellow and Red are excellent, moderate and poor
+//! conditions; each has its own limits, steps and exit conditions. Negligible or massive loss moves the rate
+//! far at once.
 //!
-//! The paper gives none of the numbers. They are shares of the path's capacity, chosen so that one bad segment costs
-//! little and a path that is half as fast is reached within three. Further choices: where it starts (the capacity,
-//! Green); *far* is a share of the way to the highest rate of the state, or down to the lowest of Red; a segment most
-//! of which left before the last change says nothing about the present rate; and one during which nothing was heard for
-//! three probe timeouts in a row says nothing either: an outage is no load.
+//! The paper gives no numbers. They are shares of the path's capacity, chosen so that one bad segment costs
+//! little and the rate follows within three segments when the path becomes half as fast. Further choices: it
+//! starts at the capacity, in Green; *far* is a share of the way to the highest rate of the state, or down to
+//! the lowest of Red; a segment is ignored if most of it was sent before the last change, or if there was no
+//! feedback for three probe timeouts in a row during it: an outage is no load.
 //!
-//! It wants no report interval of its own: `bitmap_ack.when = "segment"` has reports at the paper's control interval,
-//! and one of the same time would keep the end of an object waiting for two of it (100 MB at 180 Mbit/s: 6.0 s in place
-//! of 4.7).
+//! It requests no report interval: `bitmap_ack.when = "segment"` sends reports at the paper's control
+//! interval, and a time interval of the same length would delay the end of an object by two of them (100 MB
+//! at 180 Mbit/s: 6.0 s instead of 4.7).
 
 use haul_base::{Rate, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -50,7 +51,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "state_based",
     version: 1,
@@ -60,10 +61,10 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(StateBased::new(&parameters.read(), config)?)),
 };
 
-/// Probe timeouts in a row that are an outage.
+/// Probe timeouts in a row that count as an outage.
 const OUTAGE: u32 = 3;
 
-/// One of the three, rates as shares of the capacity.
+/// One of the three states, with rates as shares of the capacity.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     name: &'static str,
@@ -71,18 +72,18 @@ struct Condition {
     max: f64,
     up: f64,
     down: f64,
-    /// Loss above which the next worse one follows; up to which the next better one does.
+    /// Loss above which the next worse state follows, and up to which the next better one does.
     leave: f64,
     back: f64,
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct StateBased {
     /// Green, Yellow, Red.
     conditions: [Condition; 3],
     present: usize,
-    /// The rate as a share of the capacity.
+    /// Current rate as a share of the capacity.
     share: f64,
     capacity: Rate,
     ceiling: Option<Rate>,
@@ -92,7 +93,7 @@ struct StateBased {
     far_up: f64,
     far_down: f64,
     next_pn: u64,
-    /// Segments most of which left before this packet are not judged.
+    /// A segment is ignored if most of it was sent before this packet.
     judged_from_pn: u64,
     in_outage: bool,
 }
@@ -173,7 +174,7 @@ impl StateBased {
     }
 }
 
-/// Whether the numbers suit each other.
+/// Checks that the numbers are consistent.
 fn check(conditions: &[Condition; 3], negligible: f64, massive: f64) -> Result<(), ControllerError> {
     let unsuitable = |message: String| Err(ControllerError::Unsuitable { law: LAW.name, message });
     for Condition { name, min, max, leave, back, .. } in conditions {
@@ -241,7 +242,7 @@ mod tests {
 
     const PATH: Rate = Rate::from_mbps(100);
 
-    /// One segment after the other with so many of 10,000 packets lost: state and rate in Mbit/s after each.
+    /// State and rate (Mbit/s) after each of a series of segments with these losses per 10,000 packets.
     fn judged(given: &[(&str, &str)], losses: &[u64]) -> Vec<(&'static str, f64)> {
         let mut law = built("state_based", given, PATH);
         let each = |&lost: &u64| {

@@ -1,29 +1,29 @@
-//! For how long the process that receives stays without a processor: the scheduler models of RAPID+ (section 5.2,
-//! cases I to VI).
+//! How long the receiving process is suspended: the scheduler models of RAPID+ (section 5.2, cases I to VI).
 //!
-//! The O(1) scheduler of Linux 2.6 keeps runnable tasks in two arrays of priority levels, *active* and *expired*. A
-//! task that has used up its time slice gets a new priority and enters one of them again. The paper derives how long
-//! the receiving task is suspended, given where it and the others go, and concludes that nobody can know: the share of
-//! tasks that re-enter the active array is decided only when their slices end. The stop-and-go laws guess all the same.
+//! Linux 2.6's O(1) scheduler keeps runnable tasks in two arrays of priority levels, *active* and *expired*.
+//! A task that has used up its time slice gets a new priority and re-enters one of them. The paper derives
+//! how long the receiving task is suspended, depending on where it and the other tasks go, and concludes that
+//! this cannot be known: the share of tasks that re-enter the active array is decided only when their slices
+//! end. The stop-and-go laws guess it.
 //!
-//! Three choices where the paper is silent or its sums contradict each other:
-//! - Its sums run over the first `r a` tasks of a level. Tasks are whole and the order within a level is not known, so
-//!   this takes the expected time: the share `r` of the level's summed time slices.
+//! Three choices where the paper is silent or its sums are inconsistent:
+//! - Its sums run over the first `r a` tasks of a level. The order within a level is unknown, so this uses
+//!   the expected time: the share `r` of the level's summed time slices.
 //! - The sums over the passes `r, r^2, r^3, ...` are given in closed form, `r / (1 - r)`.
-//! - The varying model's inner sums have their bounds garbled; they are read as "of level i the share `r_i` re-enters,
-//!   then `r_i^2`, ...", which for equal shares is the constant model.
+//! - The bounds of the varying model's inner sums are garbled; they are read as "of level i the share `r_i`
+//!   re-enters, then `r_i^2`, ...", which for equal shares is the constant model.
 
 use haul_base::{Probability, Span};
 
-/// The summed time slices of the tasks at each priority level of an array, best level first.
+/// Summed time slices of the tasks at each priority level of an array, best level first.
 pub type Levels<'a> = &'a [Span];
 
-/// Which tasks of the active array re-enter it when their time slices have ended.
+/// Share of tasks that re-enter the active array after their time slices.
 #[derive(Clone, Copy, Debug)]
 pub enum Reentry<'a> {
-    /// The same share of each level (the paper's constant model).
+    /// The same share for every level (the paper's constant model).
     Constant(Probability),
-    /// A share for each level, best first; levels beyond the list have none (the varying model).
+    /// One share per level, best first; further levels have none (the varying model).
     Varying(&'a [Probability]),
 }
 
@@ -36,39 +36,40 @@ impl Reentry<'_> {
     }
 }
 
-/// Where the tasks go when their time slices have ended. "The task" is the receiving one; levels that are at least as
-/// good as its new priority ([`Ahead::levels_ahead`]) are ahead of it.
+/// Where the tasks go after their time slices. "The task" is the receiving one; levels at least as good as
+/// its new priority ([`Ahead::levels_ahead`]) are ahead of it.
 #[derive(Clone, Copy, Debug)]
 pub enum Case<'a> {
     /// The task re-enters the active array, all others the expired one.
     I,
-    /// The task re-enters the active array, and some others do so behind it.
+    /// The task re-enters the active array, some others re-enter it behind the task.
     II,
-    /// The task re-enters the active array, and a share of the others does so ahead of it, again and again.
+    /// The task re-enters the active array, and a share of the others re-enters it ahead of the task,
+    /// repeatedly.
     III(Reentry<'a>),
-    /// All go to the expired array, the others behind the task.
+    /// All tasks go to the expired array, the others behind the task.
     IV,
-    /// All go to the expired array, and the others' levels there that are ahead of the task run before it.
+    /// All tasks go to the expired array, and the levels ahead of the task run first.
     V,
-    /// The task goes to the expired array, and a share of the others re-enters the active one, again and again.
+    /// The task goes to the expired array, and a share of the others re-enters the active one, repeatedly.
     VI(Reentry<'a>),
 }
 
-/// The tasks that the receiving task has to wait for.
+/// Tasks that run before the receiving task.
 #[derive(Clone, Copy, Debug)]
 pub struct Ahead<'a> {
     /// Time slices in the active array (the paper's `T` over `a_i`).
     pub active: Levels<'a>,
-    /// Time slices in the expired array (over `b_i`), as they are when the arrays change places.
+    /// Time slices in the expired array (over `b_i`) when the arrays are swapped.
     pub expired: Levels<'a>,
-    /// How many levels are at least as good as the task's new priority (the paper's `D'`).
+    /// Number of levels at least as good as the task's new priority (the paper's `D'`).
     pub levels_ahead: usize,
-    /// Time in which all tasks are in wait queues (the paper's `D`).
+    /// Time during which all tasks are in wait queues (the paper's `D`).
     pub waiting: Span,
 }
 
 impl Ahead<'_> {
-    /// For how long the task is suspended (the paper's `T`); `None` if others come back for ever.
+    /// Returns how long the task is suspended (the paper's `T`); `None` if others re-enter for ever.
     pub fn suspension(&self, case: Case<'_>) -> Option<Span> {
         let once = total(self.active) + self.waiting;
         match case {
@@ -78,7 +79,7 @@ impl Ahead<'_> {
         }
     }
 
-    /// The time slices of those that re-enter ahead of the task, summed over all passes.
+    /// Sums the time slices of the tasks that re-enter ahead of the task, over all passes.
     fn returning(&self, reentry: Reentry<'_>) -> Option<Span> {
         self.active.iter().take(self.levels_ahead).enumerate().try_fold(
             Span::ZERO,

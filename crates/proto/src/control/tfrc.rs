@@ -1,13 +1,13 @@
-//! TFRC (RFC 5348): the rate that TCP Reno has at the loss event rate, by the equation of section 3.1.
+//! TFRC (RFC 5348): the rate of TCP Reno at the loss event rate, by the equation of section 3.1.
 //!
 //! ```text
 //! X = s / (R sqrt(2 b p / 3) + t_RTO (3 sqrt(3 b p / 8)) p (1 + 32 p^2)),  t_RTO = 4 R, b = 1
 //! ```
 //!
-//! Loss intervals as in section 5.4; what is the same for other equations is in [`super::equation`]. Left out, as the
-//! RFC allows: history discounting (section 5.5) and the reduction of oscillation (section 4.5). The limit of twice the
-//! receive rate (section 4.3) is not there either, which the RFC asks for: the window in flight bounds what a path that
-//! delivers less can be sent.
+//! Loss intervals as in section 5.4; what other equations share is in [`super::equation`]. Not implemented,
+//! as the RFC permits: history discounting (section 5.5) and oscillation reduction (section 4.5). The limit
+//! of twice the receive rate (section 4.3), which the RFC requires, is missing, too: instead, the window
+//! bounds the bytes in flight on a path that delivers less.
 
 use haul_stack::{Configuration as _, configuration};
 
@@ -25,7 +25,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "tfrc",
     version: 1,
@@ -44,18 +44,18 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 
 #[derive(Debug)]
 struct Tfrc {
-    /// In round trips.
+    /// Timeout in round trips.
     timeout: f64,
 }
 
 impl Response for Tfrc {
     fn window(&self, p: f64) -> f64 {
         let timeouts = self.timeout * 3.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p * p);
-        // A window of less than a packet is a rate that low.
+        // A window of less than one packet is a correspondingly low rate.
         (1.0 / ((2.0 * p / 3.0).sqrt() + timeouts)).clamp(0.001, MOST)
     }
 
-    /// By bisection of the exponent, since the window falls with `p`.
+    /// Bisects the exponent, as the window falls with `p`.
     fn loss_for(&self, window: f64) -> f64 {
         let (mut low, mut high) = (-12.0, 0.0);
         for _ in 0..60 {
@@ -79,7 +79,7 @@ mod tests {
 
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
-    /// RFC 5348, section 3.1, written out for s = 1 packet and R = 1 s.
+    /// RFC 5348, section 3.1, for s = 1 packet and R = 1 s.
     fn equation(p: f64) -> f64 {
         1.0 / ((2.0 * p / 3.0).sqrt() + 12.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p.powi(2)))
     }
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn the_equation_and_its_inverse() {
         let tfrc = Tfrc { timeout: 4.0 };
-        // Where losses are rare it is Reno's; at 1 % the timeouts take 9 % of it.
+        // At rare losses it equals Reno's; at 1 % the timeouts cost 9 %.
         assert_near(tfrc.window(1e-6), 1.5e6f64.sqrt(), 1e-4);
         assert_near(tfrc.window(0.01), 11.23, 1e-3);
         for p in [1e-6, 1e-4, 1e-2, 0.1, 0.5] {

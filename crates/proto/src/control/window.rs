@@ -1,11 +1,11 @@
-//! What the laws of a window share, so that each is its formula: slow start that ends before it overshoots
-//! (`HyStart`++, RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002, section 7.3.2), growth by
-//! what was acknowledged (RFC 3465), none while the window is not used (RFC 9002, section 7.8), a restart after
-//! idleness (RFC 5681, section 4.1) and after silence (RFC 9002, section 7.6), which is taken back if all was only late
-//! (as in RFC 4015, section 3.2), and pacing (RFC 9002, section 7.7).
+//! Shared by window-based laws, so that each law is only its formula: slow start that ends before it
+//! overshoots (`HyStart`++, RFC 9406), one reaction to the losses of a round trip (RFC 6582, RFC 9002,
+//! section 7.3.2), growth by bytes acknowledged (RFC 3465), no growth of an unused window (RFC 9002, section
+//! 7.8), a restart after idleness (RFC 5681, section 4.1) and after silence (RFC 9002, section 7.6), undone
+//! if all packets were merely late (as in RFC 4015, section 3.2), and pacing (RFC 9002, section 7.7).
 //!
-//! Windows are counted in packets, so that the formulas are those of the papers. Marks of congestion (ECN CE) count as
-//! loss (RFC 9002, section 7.1).
+//! Windows are in packets, as in the formulas of the papers. Congestion marks (ECN CE) count as losses (RFC
+//! 9002, section 7.1).
 
 use std::fmt::Debug;
 
@@ -18,73 +18,76 @@ use crate::longer_path::LongerPath;
 use crate::rtt::RttEstimator;
 
 parameter!(pub(super) initial_window: u64 in (2, 1_000_000) = "10", "packets in flight at the start (RFC 6928: 10)");
-// Whether such a law deviates from its source where a path becomes longer.
+// Whether the law deviates from its source when a path becomes longer.
 parameter!(pub(super) longer_path: bool = "true",
     "whether a round trip that grows at once and stays so is that of a longer path (the source: false)");
 
-/// More than any path holds, packets.
+/// Maximum window in packets: more than any path holds.
 pub(super) const MOST: f64 = 1e9;
-/// The least window, packets (RFC 9002, section 7.2).
+/// Minimum window in packets (RFC 9002, section 7.2).
 pub(super) const LEAST: f64 = 2.0;
-/// RFC 9002, section 7.7, recommends a rate of 1.25 windows a round trip; slow start doubles the window in one.
+/// RFC 9002, section 7.7, recommends a rate of 1.25 windows per round trip; slow start doubles the window in
+/// one.
 const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
-/// A window counts as used if so much of it was in flight. A choice: with less pacing would be taken for idleness.
+/// A window counts as used if this share of it was in flight. Our choice: with a larger share, pacing would
+/// be taken for idleness.
 const USED: f64 = 0.75;
-/// Round trips that may go unreported and are made good. Our choice: reports are a round trip apart at most, but for
-/// narrow ways back and paths of less than some milliseconds.
+/// Maximum compensation for report delay, in round trips. Our choice: reports are at most a round trip apart,
+/// except for narrow return paths and round trips of less than some milliseconds.
 const MOST_UNREPORTED: f64 = 1.0;
-/// Silent probe timeouts in a row that are persistent congestion: the second comes after three times the first (RFC
-/// 9002, section 7.6.1).
+/// Probe timeouts in a row without feedback that are persistent congestion: the second comes after three
+/// times the time of the first (RFC 9002, section 7.6.1).
 const PERSISTENT: u32 = 2;
-/// RFC 7661, section 4.4.2 (after RFC 2861): what an idle sender remembers of its window.
+/// Share of the window that an idle sender remembers (RFC 7661, section 4.4.2, after RFC 2861).
 const REMEMBERED: f64 = 0.75;
 
-/// What a formula sees of one feedback.
+/// Contents of one feedback as passed to a formula.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     pub(super) now: Time,
-    /// Packets newly acknowledged, above 0.
+    /// Packets newly acknowledged; above 0.
     pub(super) acked: f64,
     pub(super) rtt: &'a RttEstimator,
     pub(super) sample: &'a FeedbackSample<'a>,
-    /// A round trip has ended since the last feedback.
+    /// Whether a round trip has ended since the last feedback.
     pub(super) is_round: bool,
-    /// The window is in use: if it is not, the formula may lower it and no more.
+    /// Whether the window is in use; otherwise the formula may only lower it.
     pub(super) is_used: bool,
 }
 
-/// The formula of a law, windows in packets.
+/// Formula of a law. Windows are in packets.
 pub(super) trait Formula: Debug + Send {
-    /// The window after an acknowledgement in congestion avoidance.
+    /// Returns the window after an acknowledgement in congestion avoidance.
     fn avoid(&mut self, window: f64, seen: &Seen<'_>) -> f64;
 
-    /// The window after a loss event.
+    /// Returns the window after a loss event.
     fn shrink(&mut self, window: f64) -> f64;
 
-    /// Whether the window grows while the losses of an event are being repaired; RFC 9002, section 7.3.2, forbids it.
+    /// Whether the window grows during recovery; RFC 9002, section 7.3.2, forbids it.
     fn grows_in_recovery(&self) -> bool {
         false
     }
 
-    /// Slow start has ended without a loss: a stage of congestion avoidance begins with this window.
+    /// Slow start has ended without a loss: congestion avoidance starts with this window.
     fn begin(&mut self, window: f64) {
         let _ = window;
     }
 
-    /// Looks at a feedback, whatever the phase.
+    /// Observes a feedback in any phase.
     fn observe(&mut self, seen: &Seen<'_>) {
         let _ = seen;
     }
 }
 
-/// RFC 9406, section 4.2 and 4.3: slow start becomes conservative when the round trip grows, and ends if it stays so.
+/// RFC 9406, sections 4.2 and 4.3: slow start becomes conservative when the round-trip time grows, and ends
+/// if it stays high.
 #[derive(Debug)]
 struct HyStart {
     last_min: Span,
     current_min: Span,
     packets: u64,
-    /// The least round trip as conservative slow start began, and its rounds since.
+    /// Minimum round-trip time when conservative slow start began, and the number of its rounds so far.
     conservative: Option<(Span, u32)>,
 }
 
@@ -100,7 +103,7 @@ impl HyStart {
         Self { last_min: Span::MAX, current_min: Span::MAX, packets: 0, conservative: None }
     }
 
-    /// A round trip has ended; gives whether slow start has.
+    /// Ends a round; returns whether slow start ends.
     fn on_round(&mut self) -> bool {
         (self.last_min, self.current_min, self.packets) = (self.current_min, Span::MAX, 0);
         if let Some((_, rounds)) = &mut self.conservative {
@@ -109,7 +112,7 @@ impl HyStart {
         self.conservative.is_some_and(|(_, rounds)| rounds >= Self::ROUNDS)
     }
 
-    /// What slow start is divided by. A round trip counts for each of the packets that it acknowledges.
+    /// Returns the divisor of slow start's growth. A round-trip sample counts once per packet acknowledged.
     fn growth_divisor(&mut self, rtt: Span, packets: u64) -> f64 {
         self.current_min = self.current_min.min(rtt);
         self.packets = self.packets.saturating_add(packets);
@@ -130,48 +133,49 @@ impl HyStart {
     }
 }
 
-/// What silence has taken, to be given back if all was only late.
+/// State before a silence, restored if all packets were merely late.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     window: f64,
     threshold: f64,
-    /// Packets from this one on left after it was answered.
+    /// First packet number sent after the reaction to the silence.
     next_pn: u64,
 }
 
-/// A law of a window.
+/// A window-based law.
 #[derive(Debug)]
 pub(super) struct Windowed<F> {
     formula: F,
     ceiling: Option<Rate>,
     initial: f64,
     window: f64,
-    /// Slow start ends there; infinite before the first event.
+    /// Slow-start threshold; infinite before the first event.
     threshold: f64,
     events: LossEvents,
     hystart: HyStart,
     datagram: f64,
     rtt: Span,
-    /// How long a packet that has arrived may go unreported.
+    /// Longest delay of the report of a received packet.
     unreported: Span,
-    /// The round trip ends when this packet has arrived.
+    /// The round ends when this packet is acknowledged.
     round_end_pn: u64,
-    /// Most bytes in flight in this round trip and in the one before.
+    /// Peak bytes in flight of this round and of the previous one.
     peak: u64,
     peak_before: u64,
     idle_after: Span,
-    /// When something was sent or acknowledged last.
+    /// When a packet was last sent or acknowledged.
     active_at: Option<Time>,
     silence: Option<Silence>,
-    /// The number of the next packet, or less: those without data that left since the last feedback are not counted.
+    /// Lower bound of the next packet number: packets without data sent since the last feedback are not
+    /// counted.
     next_pn: u64,
     in_recovery: bool,
-    /// `None` if slow start never begins anew.
+    /// `None` if slow start is never restarted.
     path: Option<LongerPath>,
 }
 
 impl<F: Formula> Windowed<F> {
-    /// At the start, with so many packets.
+    /// Creates the law in slow start with a window of `initial_window` packets.
     pub(super) fn new(formula: F, initial_window: u64, config: &ControllerConfig) -> Self {
         let initial = initial_window as f64;
         Self {
@@ -197,9 +201,9 @@ impl<F: Formula> Windowed<F> {
         }
     }
 
-    /// If `longer_path`, slow start begins anew where the path has become more than twice as long: what it holds then
-    /// is as unknown as at the start. The sources grow to it at their usual pace: Reno from 34 to 340 packets in 300
-    /// round trips.
+    /// If `longer_path`, slow start is restarted when the round-trip time has more than doubled: the capacity
+    /// of the path is then as unknown as at the start. The sources grow at their usual pace instead: Reno
+    /// from 34 to 340 packets in 300 round trips.
     pub(super) fn with_longer_path(self, longer_path: bool) -> Self {
         Self { path: longer_path.then(LongerPath::default), ..self }
     }
@@ -208,7 +212,7 @@ impl<F: Formula> Windowed<F> {
         self.window < self.threshold
     }
 
-    /// Whether a round trip has ended: what left after the end of the one before has arrived.
+    /// Whether a round has ended: a packet sent after the end of the previous one was acknowledged.
     fn is_round(&mut self, sample: &FeedbackSample<'_>) -> bool {
         if sample.largest_acked_pn < self.round_end_pn {
             return false;
@@ -233,8 +237,8 @@ impl<F: Formula> Windowed<F> {
         self.events.close(next_pn);
     }
 
-    /// Something has arrived. If it left before the silence was answered and nothing was lost, it was late, as on a
-    /// path that has become longer.
+    /// Handles the first acknowledgement after silence. If it is for a packet sent before the reaction and
+    /// nothing was lost, packets were only late, as on a path that has become longer.
     fn end_silence(&mut self, silence: Silence, sample: &FeedbackSample<'_>) {
         if sample.lost_packets == 0 && sample.largest_acked_pn < silence.next_pn {
             (self.window, self.threshold) = (silence.window, silence.threshold);
@@ -278,8 +282,8 @@ impl<F: Formula> Windowed<F> {
     }
 }
 
-/// What a window of so many bytes a round trip sends while it goes unreported: it is no longer on its way, though
-/// nobody knows. A formula is of acknowledgements that come at once.
+/// Returns the bytes that a window sends during the report delay: they have arrived but are not reported yet.
+/// The formulas assume immediate acknowledgements.
 pub(super) fn unreported_bytes(window: f64, unreported: Span, rtt: Span) -> u64 {
     let round_trips = unreported.as_secs_f64() / rtt.as_secs_f64().max(1e-6);
     (window * round_trips.min(MOST_UNREPORTED)) as u64
@@ -304,7 +308,7 @@ impl<F: Formula> RateController for Windowed<F> {
         self.next_pn += sent.packets;
         let was_idle = sent.in_flight <= sent.bytes;
         if was_idle && self.active_at.is_some_and(|at| sent.now.since(at) > self.idle_after) {
-            // What was known of the path is old.
+            // Knowledge of the path is outdated.
             self.threshold = self.threshold.max(REMEMBERED * self.window);
             self.window = self.window.min(self.initial);
         }
@@ -317,7 +321,7 @@ impl<F: Formula> RateController for Windowed<F> {
         self.idle_after = sample.rtt.probe_timeout(Span::ZERO);
         let acked = sample.acked_packets as f64;
         if acked > 0.0 {
-            // A sender that waited for a report was not idle.
+            // Waiting for a report is not idleness.
             self.active_at = Some(sample.now);
             if let Some(silence) = self.silence.take() {
                 self.end_silence(silence, sample);
@@ -326,7 +330,7 @@ impl<F: Formula> RateController for Windowed<F> {
         self.next_pn = sample.next_pn;
         let is_used = !sample.app_limited && self.is_used();
         let is_round = self.is_round(sample);
-        // Silence was answered already, and what it has lost is found in it, or after.
+        // The reaction to silence covers losses detected during it.
         if self.silence.is_none() && self.events.is_new_or_marked(sample) {
             self.on_event(sample.next_pn);
         }
