@@ -1,9 +1,9 @@
 //! Follows the delivery rate.
 //!
 //! Like BBR (Cardwell et al., CACM 60(2), 2017) it keeps the highest delivery rate of the last rounds and the
-//! smallest round-trip time, sends at that rate and probes above it now and then. Unlike it, rates are
-//! measured by the receiver's clock, so late or lost feedback does not distort them; the window leaves room
-//! for the interval of feedback; and persistent heavy loss makes the law forget its old maximum at once.
+//! smallest round-trip time, sends at that rate and probes above it from time to time. Unlike in BBR, rates
+//! are measured by the receiver's clock, so late or lost feedback does not distort them; the window allows
+//! for the feedback interval; and persistent heavy loss makes the law drop its old maximum at once.
 
 use haul_base::{Rate, Span, Time};
 
@@ -13,7 +13,7 @@ use super::{
     ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState, burst_for,
 };
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "delivery",
     version: 1,
@@ -25,7 +25,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 
 /// Bytes in flight before anything was measured: 64 full packets.
 const INITIAL_WINDOW: u64 = 64 * 1_472;
-/// Never less in flight than this, or a single loss stops the clock.
+/// Lower bound of the window: with fewer bytes in flight, a single loss could stop feedback.
 const MIN_WINDOW: u64 = 16 * 1_472;
 const MIN_RATE: Rate = Rate::from_bps(500_000);
 /// Doubles the sending rate each round trip.
@@ -36,21 +36,21 @@ const STARTUP_GROWTH: f64 = 1.25;
 const DRAIN_GAIN: f64 = 0.5;
 /// One round above the known rate, one below to drain what that queued, then six at it.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// A probe that raises the known rate by this factor (of at most 1.25) finds a path with room: the rate is sought as at
-/// the start. Where others share the bottleneck, the probe raises it by less. Our choice; eight rounds for each quarter
-/// would take seconds after an outage, or where the capacity has grown tenfold.
+/// A probe that raises the known rate by this factor (of at most 1.25) has found free capacity: the law
+/// returns to start-up. If other flows share the bottleneck, a probe raises it by less. Our choice; eight
+/// rounds per increase of 25 % would take seconds after an outage, or if the capacity has grown tenfold.
 const ROOM_FOUND: f64 = 1.2;
-/// Twice the bandwidth-delay product: room to double each round trip in start-up (a rate that doubles has 1.44
-/// times the last measured product in flight), and no more than one product in the bottleneck's queue.
+/// Twice the bandwidth-delay product: enough to double each round trip in start-up (a rate that doubles has
+/// 1.44 times the last measured product in flight), and at most one product in the bottleneck's queue.
 const WINDOW_GAIN: f64 = 2.0;
-/// Start-up also ends when this many round trips in a row exceed the smallest by [`queue_delay`]: a queue
-/// builds (`HyStart++`, RFC 9406 section 4.2, which compares with the round before).
+/// Start-up also ends when this many samples in a row exceed the smallest round-trip time by [`queue_delay`]:
+/// a queue builds up (`HyStart++`, RFC 9406, section 4.2, which compares with the previous round).
 const QUEUE_SAMPLES: u32 = 8;
-/// Share of a round's packets whose loss says that the receiver or path cannot take this rate.
+/// Share of lost packets in a round above which the receiver or path cannot sustain the rate.
 const HEAVY_LOSS: f64 = 0.10;
-/// Losses below this number in a round are no statement about the rate.
+/// With fewer losses in a round, nothing is concluded about the rate.
 const HEAVY_LOSS_PACKETS: u64 = 16;
-/// The maximum of delivery rates is remembered for one to two such stretches, counted in rounds.
+/// The maximum of delivery rates is remembered for one to two periods of this many rounds.
 const MEMORY_ROUNDS: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,16 +60,16 @@ enum Phase {
     Cruise { step: usize },
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 pub struct Delivery {
     ceiling: Rate,
     feedback_interval: Span,
-    /// The report interval in force.
+    /// Current report interval.
     report_interval: Span,
     min_rtt: Span,
     phase: Phase,
-    /// Highest delivery rate in the present and in the previous stretch of rounds.
+    /// Highest delivery rate of the current and of the previous period of rounds.
     best: [Rate; 2],
     latest: Rate,
     round_end: Time,
@@ -77,18 +77,18 @@ pub struct Delivery {
     round_acked: u64,
     round_lost: u64,
     app_limited_round: bool,
-    /// The known rate when the last probe began.
+    /// Known rate when the last probe began.
     probed_from: Rate,
-    /// Round trips in a row that show a queue.
+    /// Consecutive round-trip samples that show a queue.
     queued_samples: u32,
-    /// The shortest round trip of this cycle of rounds.
+    /// Shortest round-trip time of this cycle of rounds.
     least: Span,
-    /// The path has become longer than the shortest round trip of ten seconds says: the shortest since then.
+    /// Shortest round-trip time since the path became longer, while it exceeds the minimum of the last 10 s.
     longer: Option<Span>,
 }
 
 impl Delivery {
-    /// Starts without knowledge of the path but for a guess of its round-trip time.
+    /// Creates a law that knows nothing of the path but a guess of its round-trip time.
     pub fn new(config: &ControllerConfig) -> Self {
         Self {
             ceiling: config.ceiling.unwrap_or(Rate::MAX),
@@ -115,7 +115,7 @@ impl Delivery {
         (best > Rate::ZERO).then_some(best)
     }
 
-    /// The time for which data is in flight before its feedback arrives.
+    /// Returns the time for which data is in flight until its feedback arrives.
     fn loop_time(&self) -> Span {
         self.min_rtt + self.report_interval
     }
@@ -175,9 +175,9 @@ impl Delivery {
         self.round_end = now + self.loop_time();
     }
 
-    /// What two bandwidth-delay products in flight may queue makes round trips twice as long. If all of a cycle,
-    /// which has a round that drains, are longer than that, the path has become longer, and what arrives has been
-    /// held by the window.
+    /// Two bandwidth-delay products in flight at most double the round-trip time. If all round trips of a
+    /// cycle, which includes a draining round, are longer than that, the path has become longer, and the
+    /// window has limited the delivery rate.
     fn on_cycle(&mut self) {
         let least = std::mem::replace(&mut self.least, Span::MAX);
         if least < Span::MAX && least > self.loop_time() * 2 + queue_delay(self.min_rtt) {
@@ -186,14 +186,14 @@ impl Delivery {
         }
     }
 
-    /// Takes the round trip of a feedback.
+    /// Adds the round-trip time of a feedback.
     fn on_round_trip(&mut self, rtt: &RttEstimator) {
         self.least = self.least.min(rtt.latest());
         self.longer = self.longer.map(|longer| longer.min(rtt.latest())).filter(|longer| *longer > rtt.min());
         self.min_rtt = self.longer.unwrap_or(rtt.min());
     }
 
-    /// What the last probe has shown, once its round and the one after it are over.
+    /// Whether the last probe found free capacity. Called after its round and the next one.
     fn found_room(&self) -> bool {
         self.known_rate().is_some_and(|known| known >= self.probed_from.mul_f64(ROOM_FOUND))
     }
@@ -224,7 +224,7 @@ impl Delivery {
     }
 }
 
-/// A round trip longer by this shows a queue: an eighth, 4 to 16 ms (RFC 9406 section 4.2).
+/// Extra round-trip time that shows a queue: an eighth, 4 to 16 ms (RFC 9406, section 4.2).
 fn queue_delay(min_rtt: Span) -> Span {
     (min_rtt / 8).max(Span::from_millis(4)).min(Span::from_millis(16))
 }
@@ -242,7 +242,7 @@ impl RateController for Delivery {
         self.round_lost += feedback.lost_packets;
         self.app_limited_round |= feedback.app_limited || feedback.sender_absent;
         if let Some(rate) = feedback.arrival_rate {
-            // A sender without data says nothing about the path, unless it went faster than ever.
+            // An app-limited rate says nothing about the path, unless it is higher than the known one.
             if !feedback.app_limited || self.known_rate().is_none_or(|known| rate > known) {
                 self.latest = rate;
                 self.best[0] = self.best[0].max(rate);
@@ -300,7 +300,7 @@ mod tests {
         ControllerConfig { ceiling: None, initial_rtt: RTT, feedback_interval: Span::from_millis(2) }
     }
 
-    /// Feeds one feedback a round trip from a path that delivers at most `capacity`.
+    /// Delivers one feedback per round trip from a path with at most `capacity`.
     fn rounds(c: &mut Delivery, now: &mut Time, n: usize, capacity: Rate, loss: f64) {
         let mut rtt = RttEstimator::new(RTT);
         rtt.on_sample(*now, RTT);
@@ -336,7 +336,8 @@ mod tests {
         assert!(c.known_rate().unwrap() <= Rate::from_mbps(20), "{c:?}");
         rounds(&mut c, &mut now, 30, Rate::from_mbps(200), 0.0);
         assert!(c.known_rate().unwrap() >= Rate::from_mbps(198), "{c:?}");
-        // A probe that brings less than it asks for, because others take a part, is no reason.
+        // A probe that gains less than it asks for, because other flows take a share, does not restart the
+        // search.
         let steady = Rate::from_mbps(230);
         rounds(&mut c, &mut now, 60, steady, 0.0);
         let mut sought = 0;

@@ -1,4 +1,4 @@
-//! The cycle of probes for bandwidth (draft-ietf-ccwg-bbr, section "`ProbeBW`").
+//! Cycle of bandwidth probes (draft-ietf-ccwg-bbr, section "`ProbeBW`").
 
 use haul_base::{Rate, Rng, Span, Time};
 
@@ -10,21 +10,22 @@ use super::phase::Phase;
 use super::state::{Acks, Cycle};
 use crate::control::FeedbackSample;
 
-/// The draft: rounds after which a probe is due anyhow, so that Reno and CUBIC on the same path have their share.
+/// The draft: rounds after which a probe is due in any case, so that Reno and CUBIC flows on the same path
+/// get their share.
 const MOST_ROUNDS: u64 = 63;
-/// And the least: a probe lasts some rounds, so with a longer round trip it presses on its neighbours for longer, and
-/// takes from those with a shorter one. Up to a time, so that a longer path finds what is free soon enough. Our
-/// choices: of 100 Mbit/s and a queue of 40 ms, a flow with 20 ms beside one with 100 ms has 27 instead of 19
-/// (`neighbours`, 16 seeds).
+/// Minimum rounds between probes: a probe lasts some rounds, so at a longer round-trip time it loads the
+/// bottleneck for longer, and takes capacity from flows with a shorter one. The minimum is limited in time,
+/// so that free capacity of a long path is found soon enough. Our choices: of 100 Mbit/s with a queue of 40
+/// ms, a flow with 20 ms beside one with 100 ms gets 27 instead of 19 Mbit/s (`neighbours`, 16 seeds).
 const LEAST_ROUNDS: u64 = 40;
 const MOST_LEAST_WAIT: Span = Span::from_secs(6);
-/// A path that holds fewer packets than [`MOST_ROUNDS`] is probed after as many rounds, as Reno grows by one in each;
-/// what only waits to be reported does not count. But not after fewer than these, and later after a probe that lost too
-/// much: on a short path a round is mostly the time between two reports, and a probe lasts some rounds. Our choices:
-/// with 4, queues of 10 packets lose 3 to 4 %.
+/// A path that holds fewer than [`MOST_ROUNDS`] packets is probed after that many rounds, as Reno grows by
+/// one packet per round; packets that only await a report do not count. But not after fewer rounds than
+/// these, and later after a probe that lost too much: on a short path a round is mostly the time between two
+/// reports, and a probe lasts some rounds. Our choices: with 4, queues of 10 packets lose 3 to 4 %.
 const FEWEST_ROUNDS: u64 = 10;
 const FEWEST_ROUNDS_AFTER_LOSS: u64 = 24;
-/// A probe that has found so much more has found another path.
+/// Bandwidth gain of a probe that shows that the path has changed.
 const NEW_PATH: f64 = 1.5;
 
 impl Cycle {
@@ -48,24 +49,24 @@ impl Cycle {
         }
     }
 
-    /// A round trip has ended.
+    /// Counts a round.
     pub(super) fn on_round(&mut self) {
         self.rounds = self.rounds.saturating_add(1);
         self.down_rounds = self.down_rounds.saturating_add(1);
     }
 
-    /// The least time between probes.
+    /// Returns the minimum time between probes.
     pub(super) fn least_wait(&self) -> Span {
         self.least_wait
     }
 
-    /// Whether what is acknowledged left while nothing was probed.
+    /// Whether packets being acknowledged were sent while not probing.
     pub(super) fn is_clean(&self) -> bool {
         self.acks == Acks::Init
     }
 
-    /// The draft's `PickProbeWait`. Chance comes from when and what was first fed back: flows that are not twins
-    /// differ.
+    /// The draft's `PickProbeWait`. The generator is seeded from the time and round trip of the first
+    /// feedback, so that flows differ.
     fn pick_wait(&mut self, now: Time, rtt: Span, least_rtt: Span) {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
         let rng = self.rng.get_or_insert_with(|| Rng::from_seed(seed));
@@ -83,7 +84,7 @@ impl Bbr {
         self.begin_down();
     }
 
-    /// As [`Bbr::enter_down`], and the next probe comes when it would have come anyway.
+    /// As [`Bbr::enter_down`], but keeps the time of the next probe.
     pub(super) fn begin_down(&mut self) {
         self.phase = Phase::Down;
         self.begin_trial();
@@ -107,7 +108,7 @@ impl Bbr {
         self.start_round();
     }
 
-    /// Whether the pipe is not full yet and the window, which still grows, is why: what is lost of bursts into it is no
+    /// Whether the pipe is not full yet because the window is still growing: losses of bursts into it are no
     /// bound of what the path holds.
     fn is_refilling(&self) -> bool {
         let held = volume(self.bandwidth(), 1.0, self.min_rtt());
@@ -145,7 +146,7 @@ impl Bbr {
         }
     }
 
-    /// The draft's `AdaptLongTermModel`: true if it has decided on a phase.
+    /// The draft's `AdaptLongTermModel`: returns true if it has changed the phase.
     fn adapt_long_term(&mut self, sample: &FeedbackSample<'_>, mark: &Mark, is_round: bool) -> bool {
         if is_round && self.cycle.acks == Acks::Starting {
             self.cycle.acks = Acks::Feedback;
@@ -165,7 +166,8 @@ impl Bbr {
         false
     }
 
-    /// All that left in a probe has arrived: true if the next one follows at once, as a precautionary one went well.
+    /// Handles the acknowledgement of the last packet of a probe. Returns true if the next probe follows at
+    /// once, as a precautionary one succeeded.
     fn end_probe(&mut self, is_app_limited: bool) -> bool {
         self.cycle.is_probe_sample = false;
         self.cycle.acks = Acks::Init;
@@ -182,14 +184,14 @@ impl Bbr {
         is_safe
     }
 
-    /// What is known of the packets that left in the round trip up to now.
+    /// Returns the counts for packets sent in the round trip since `mark`.
     pub(super) fn since(&self, mark: &Mark) -> LossCounts {
         let lost = self.counts.lost.saturating_sub(mark.lost);
         let marked = self.counts.marked.saturating_sub(mark.marked);
         LossCounts { lost, marked, packets: mark.in_flight / self.datagram, runs: 0 }
     }
 
-    /// The draft's `HandleInflightTooHigh`: true if that ends the probe.
+    /// The draft's `HandleInflightTooHigh`: returns true if it ends the probe.
     fn on_too_high(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) -> bool {
         self.cycle.was_too_high = true;
         self.cycle.is_probe_sample = false;
@@ -212,7 +214,7 @@ impl Bbr {
         now > self.cycle.began + self.cycle.wait || self.cycle.rounds >= rounds
     }
 
-    /// The draft's `IsTimeToCruise`, but not before a round has passed.
+    /// The draft's `IsTimeToCruise`, but not before a round has ended.
     fn is_time_to_cruise(&self) -> bool {
         self.cycle.down_rounds > 0
             && self.policer.trial.is_none()
@@ -228,7 +230,7 @@ impl Bbr {
                 return true;
             }
             if self.is_window_full() && self.window >= bound {
-                // The bound holds the bandwidth down, not the path.
+                // The bound limits the bandwidth, not the path.
                 self.plateau.reset(self.rounds.last.0);
                 return false;
             }
@@ -236,7 +238,7 @@ impl Bbr {
         self.plateau.is_reached()
     }
 
-    /// Whether the probe has found so much, without a queue, that the path cannot be the one that was known.
+    /// Whether the probe has found so much bandwidth, without a queue, that the path must have changed.
     fn has_new_path(&self) -> bool {
         let before = self.cycle.before;
         before > Rate::ZERO
@@ -245,7 +247,7 @@ impl Bbr {
             && !self.round_trip.is_queued(self.serialization())
     }
 
-    /// Startup again.
+    /// Restarts Startup.
     fn restart(&mut self) {
         self.phase = Phase::Startup;
         self.cycle.acks = Acks::Init;

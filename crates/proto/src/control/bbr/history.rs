@@ -1,37 +1,38 @@
-//! What was known when packets left (the per-packet state of draft-ietf-ccwg-bbr, section "Delivery Rate Samples"),
-//! once a sixty-fourth of a round trip instead of once a packet.
+//! Totals at the time packets were sent (the per-packet state of draft-ietf-ccwg-bbr, section "Delivery Rate
+//! Samples"), recorded once per 1/64 of a round trip instead of per packet.
 
 use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
 
-/// Totals when packets left, and how much was in flight then.
+/// Totals and bytes in flight when packets were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// Packets from this number on left then.
+    /// First packet number sent under this mark.
     pub(super) pn: u64,
     pub(super) at: Time,
-    /// Packets that had arrived, been lost and come marked.
+    /// Packets delivered, lost and marked by then.
     pub(super) delivered: u64,
     pub(super) lost: u64,
     pub(super) marked: u64,
-    /// Most UDP payload bytes in flight as packets left, those packets included.
+    /// Peak of the UDP payload bytes in flight while packets were sent, those packets included.
     pub(super) in_flight: u64,
 }
 
-/// The marks of what is on its way.
+/// Marks of the packets in flight.
 #[derive(Debug, Default)]
 pub(super) struct History {
     marks: VecDeque<Mark>,
 }
 
 impl History {
-    /// More are kept only if the round trip grows quickly; then the oldest goes.
+    /// Maximum number of marks. It is reached only if the round-trip time grows quickly; then the oldest is
+    /// dropped.
     const MOST: usize = 256;
-    /// Marks in a round trip.
+    /// Marks per round trip.
     const PER_ROUND: u64 = 64;
 
-    /// Packets have left, and so much is in flight now.
+    /// Records that packets were sent and `in_flight` bytes are in flight now.
     pub(super) fn on_sent(&mut self, now: Time, in_flight: u64) {
         if self.marks.is_empty() {
             self.marks.push_back(Mark { at: now, ..Mark::default() });
@@ -41,7 +42,7 @@ impl History {
         }
     }
 
-    /// The mark of packet `pn`. Older ones are forgotten.
+    /// Returns the mark of packet `pn` and drops older marks.
     pub(super) fn of(&mut self, pn: u64) -> Mark {
         while self.marks.get(1).is_some_and(|mark| mark.pn <= pn) {
             self.marks.pop_front();
@@ -49,11 +50,11 @@ impl History {
         self.marks.front().copied().unwrap_or_default()
     }
 
-    /// Marks what leaves from now on.
+    /// Adds a mark for packets sent from now on.
     pub(super) fn note(&mut self, mark: Mark, rtt: Span) {
         if let Some(last) = self.marks.back_mut() {
             if mark.pn == last.pn {
-                // Nothing has left since.
+                // Nothing was sent since.
                 *last = Mark { in_flight: last.in_flight, ..mark };
                 return;
             }

@@ -1,67 +1,70 @@
-//! Which losses speak of congestion.
+//! Which losses indicate congestion.
 //!
-//! The draft takes every loss for congestion: more than 2 % in a round trip while it probes, any at all while it does
-//! not. On a path that loses 15 % by chance that ends near nothing. Our deviation, which `tolerates = 0` turns off: a
-//! loss rate that the path has while no queue stands and the sender does not probe is the path's own (*base*). Losses
-//! count as congestion only if
-//! - they exceed the base by more than the threshold while the sender probes: then they grow with what is in flight, or
-//! - they exceed the base while the round trip shows a queue, or
-//! - they exceed what is tolerated, whatever the queue.
+//! The draft takes every loss for congestion: more than 2 % in a round trip while probing, any at all
+//! otherwise. On a path with 15 % random loss the rate falls to nearly nothing. Our deviation, disabled by
+//! `tolerates = 0`: the loss rate while no queue stands and the sender does not probe is the path's own
+//! (*base*). Losses count as congestion only if
+//! - they exceed the base by more than the threshold while the sender probes: then they grow with the bytes
+//!   in flight, or
+//! - they exceed the base while the round-trip time shows a queue, or
+//! - they exceed the tolerated rate, whatever the queue.
 //!
-//! A policer or a queue of a few packets loses without any delay, so its losses could be taken for the path's own: see
-//! [`trial`](super::trial).
+//! A policer or a queue of a few packets causes losses without delay, which could be mistaken for the path's
+//! own: see [`trial`](super::trial).
 
-/// See the module's text.
+/// Loss rule: see the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossRule {
-    /// Share of lost packets that is too much while probing (the draft's `LossThresh`).
+    /// Loss rate that is too high while probing (the draft's `LossThresh`).
     threshold: f64,
-    /// Highest loss rate that can be the path's own; 0 for the draft's rule.
+    /// Highest loss rate that can be the path's own; 0 selects the draft's rule.
     tolerates: f64,
-    /// Of the packets by which the base is known: how many, and how many of them were lost. Older ones count less.
+    /// Packets from which the base is estimated, and how many of them were lost. Older ones weigh less.
     packets: f64,
     lost: f64,
-    /// Their runs of losses.
+    /// Runs of losses among them.
     runs: f64,
-    /// The loss rate of which a trial has shown that it is the path's own.
+    /// Loss rate that a trial has confirmed as the path's own.
     shown: f64,
-    /// Rounds since the last one after which nothing spoke for a higher loss rate, and what has spoken for it since:
-    /// the logarithm of a likelihood ratio.
+    /// Counts since the last round after which nothing suggested a higher loss rate, and the evidence for it
+    /// since then: the logarithm of a likelihood ratio.
     excess: LossCounts,
     evidence: f64,
 }
 
-/// Packets of a stretch.
+/// Packet counts of a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LossCounts {
     pub(super) lost: u64,
-    /// Marked "congestion experienced".
+    /// Packets marked "congestion experienced".
     pub(super) marked: u64,
-    /// All whose outcome is known.
+    /// Packets whose outcome is known.
     pub(super) packets: u64,
-    /// Runs of lost packets. 0 where nobody asks.
+    /// Runs of lost packets. 0 where it is not needed.
     pub(super) runs: u64,
 }
 
-/// The base is known by at least so many packets, and by those of at least so many rounds. A choice.
+/// The base is estimated over at least this many packets, and over those of at least this many rounds. Our
+/// choice.
 const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
 
-/// The base is no higher than what a trial has shown and this. Our choice.
+/// Maximum excess of the base over the rate confirmed by a trial. Our choice.
 const NOT_SHOWN: f64 = 0.01;
-/// A path that loses more than before loses this factor more, and [`LossRule::threshold`]. Our choice.
+/// A path with more losses than before loses this factor more, plus [`LossRule::threshold`]. Our choice.
 const MORE: f64 = 1.5;
-/// The evidence for that, as a logarithm, that is enough: 1 in 150 by chance. Our choice.
+/// Sufficient evidence for that, as a logarithm: 1 in 150 by chance. Our choice.
 const LEAST_EVIDENCE: f64 = 5.0;
 
 impl LossCounts {
-    /// Whether more than `share` of the packets were lost, by more than chance: two standard deviations and a packet.
+    /// Whether more than `share` of the packets were lost, significantly: by two standard deviations plus one
+    /// packet.
     pub(super) fn exceeds(self, share: f64) -> bool {
         let expected = self.packets as f64 * share;
         self.lost as f64 > expected + 2.0 * expected.sqrt() + 1.0
     }
 
-    /// Those of both stretches.
+    /// Returns the sum of both.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             lost: self.lost.saturating_add(other.lost),
@@ -71,7 +74,7 @@ impl LossCounts {
         }
     }
 
-    /// The mean length of its runs of losses: what is lost together is one event.
+    /// Returns the mean length of the runs of losses: packets lost together are one event.
     pub(super) fn mean_run(self) -> f64 {
         self.lost.max(1) as f64 / self.runs.clamp(1, self.lost.max(1)) as f64
     }
@@ -99,7 +102,7 @@ impl LossRule {
         self.threshold
     }
 
-    /// The loss rate that is the path's own.
+    /// Returns the path's own loss rate.
     pub(super) fn base(&self) -> f64 {
         self.learnt().min(self.shown + NOT_SHOWN).min(self.tolerates)
     }
@@ -108,7 +111,8 @@ impl LossRule {
         self.lost / self.packets.max(1.0)
     }
 
-    /// What is lost at present, the base or more than that for sure, and the mean length of its runs.
+    /// Returns the current loss rate, the base or a significantly higher one, and the mean length of its
+    /// runs.
     pub(super) fn present(&self) -> (f64, f64) {
         if self.has_excess() {
             return (self.excess.loss_rate(), self.excess.mean_run());
@@ -116,12 +120,12 @@ impl LossRule {
         (self.base(), (self.lost / self.runs.max(1.0)).max(1.0))
     }
 
-    /// Share of the packets of a round trip that the path has lost by itself.
+    /// Returns the share of a round trip's packets that were lost by the path itself.
     pub(super) fn own_share(&self, told: LossCounts) -> f64 {
         self.base().min(told.loss_rate())
     }
 
-    /// Whether a round trip in which the sender probed lost too much (the draft's `IsInflightTooHigh`).
+    /// Whether too much was lost in a round trip while probing (the draft's `IsInflightTooHigh`).
     pub(super) fn is_too_high(&self, told: LossCounts) -> bool {
         let limit = told.packets as f64 * self.threshold;
         if self.tolerates == 0.0 {
@@ -130,7 +134,7 @@ impl LossRule {
         told.marked as f64 > limit || told.exceeds(self.base() + self.threshold)
     }
 
-    /// Whether a round in which it did not probe tells of congestion. RFC 9002, section 7.1: marks count as losses.
+    /// Whether a round without probing shows congestion. RFC 9002, section 7.1: marks count as losses.
     pub(super) fn is_congestion(&self, told: LossCounts, is_queued: bool) -> bool {
         if self.tolerates == 0.0 || told.marked > 0 {
             return told.lost + told.marked > 0;
@@ -138,15 +142,15 @@ impl LossRule {
         told.exceeds(self.tolerates) || (is_queued && told.exceeds(self.base()))
     }
 
-    /// Whether Startup has filled the path.
+    /// Whether the losses show that Startup has filled the path.
     pub(super) fn ends_startup(&self, told: LossCounts, is_queued: bool) -> bool {
         let is_tolerated = self.tolerates > 0.0 && !is_queued && !told.exceeds(self.tolerates);
         self.is_too_high(told) && (!is_tolerated || told.marked > 0)
     }
 
-    /// Learns from a round without a queue in which the sender did not probe. Gives whether the path loses more than it
-    /// did: Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round that loses more than is
-    /// tolerated tells of congestion or of an outage, and nothing of what the path loses by itself.
+    /// Learns from a round without a queue and without probing. Returns whether the path loses more than
+    /// before: Page's cumulative sum test (Biometrika 41, 1954) of two Poisson processes. A round above the
+    /// tolerated loss rate shows congestion or an outage, and says nothing about the path's own losses.
     pub(super) fn learn(&mut self, told: LossCounts) -> bool {
         if told.exceeds(self.tolerates) {
             self.forget_excess();
@@ -184,7 +188,7 @@ impl LossRule {
         self.forget_excess();
     }
 
-    /// A trial has lost much less: the losses before were the sender's own doing.
+    /// A trial has lost much less: the sender's rate caused the earlier losses.
     pub(super) fn refute(&mut self, told: LossCounts) {
         (self.packets, self.lost, self.runs) = (told.packets as f64, told.lost as f64, told.runs as f64);
         self.shown = self.shown.min(self.learnt());

@@ -1,35 +1,39 @@
-//! BBR, version 3 (draft-ietf-ccwg-bbr): a model of the path, made of the bandwidth and the least round trip that it
-//! has shown lately, says how fast to send and how much to have in flight; losses, marks and rare probes correct it.
+//! BBR, version 3 (draft-ietf-ccwg-bbr): the rate and the window follow from a model of the path, its recent
+//! bandwidth and minimum round-trip time; losses, marks and rare probes correct the model.
 //!
-//! Names follow the draft, `bw_shortterm` as [`ShortTerm`] and so on. What is different here, and why:
-//! - Bandwidth samples are the rate of arrival by the receiver's clock, over about a round trip, and no more than 1.05
-//!   times what was sent: late or bunched feedback does not distort them, so the draft's sampling from acknowledgements
-//!   is not needed.
-//! - Feedback comes at intervals, so windows hold what leaves in one of them beside the bandwidth-delay product (the
-//!   draft's "offload budget" for receivers that acknowledge seldom), and `extra_acked` what is more.
-//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until the next
-//!   probe: of capacity that varies within a second they leave only the lowest.
-//! - Losses that the path has by itself do not count, and are sent on top: see [`loss`]. `tolerates = 0` turns this
-//!   off.
-//! - A round trip that stays longer than the least one for two rounds and 0.4 s is looked into, with a short `ProbeRTT`
-//!   out of turn, which the draft suggests for routes that change. If it is still long with next to nothing in flight,
-//!   the path has become longer: the least round trip is replaced at once, not after 10 s, the bounds learnt on the old
-//!   path are dropped, and the bandwidth holds for one more probe, as the window of the old path has bounded what was
-//!   delivered since; if it is more than twice as long, that probe comes at once. If it falls, the queue was of our
-//!   making: the bandwidth becomes what was delivered through that queue. The next probe for bandwidth stays due when
-//!   it was, unless the last one was too high; then it is put off, six times in a row at most. Soon after, only a round
-//!   trip twice as long again is looked into. A probe for bandwidth ends for it, too, where no window of such a probe
-//!   makes a queue as long. `rtt_rise = 0` turns this off.
-//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft gives it one round: with the window of a path a
-//!   tenth as long that is not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose packets at a volume
-//!   that the path holds well.
-//! - When `ProbeBW_UP` has found half as much again, what was known of the path is void and Startup begins anew.
+//! Names follow the draft, `bw_shortterm` as [`ShortTerm`] and so on. Differences, and why:
+//! - Bandwidth samples are rates of arrival by the receiver's clock, over about a round trip, and at most
+//!   1.05 times the sending rate: late or bunched feedback does not distort them, so the draft's sampling
+//!   from acknowledgements is not needed.
+//! - Feedback comes at intervals, so windows include the data sent in one interval beside the bandwidth-delay
+//!   product (the draft's "offload budget" for receivers that acknowledge rarely), and `extra_acked` covers
+//!   what exceeds it.
+//! - A round without congestion and without a queue lifts the short-term bounds, which the draft keeps until
+//!   the next probe: with capacity that varies within a second, only the lowest would remain.
+//! - The path's own losses do not count, and the rate is raised to compensate for them: see [`loss`].
+//!   `tolerates = 0` disables this.
+//! - A round-trip time that stays above the minimum for two rounds and 0.4 s triggers a short extra
+//!   `ProbeRTT`, which the draft suggests for route changes. If it is still long with little in flight, the
+//!   path has become longer: the minimum is replaced at once, not after 10 s, the bounds learnt on the old
+//!   path are dropped, and the bandwidth is kept for one more probe, as the old path's window has since
+//!   limited the delivery rate; if it is more than twice as long, that probe comes at once. If it falls, the
+//!   queue was our own: the bandwidth becomes the rate delivered through that queue. The next bandwidth probe
+//!   stays due when it was, unless the last one was too high; then it is postponed, at most six times in a
+//!   row. Soon after, only a round-trip time that has doubled again triggers such a probe. A bandwidth probe
+//!   ends for it, too, if the window of such a probe cannot cause a queue of that length. `rtt_rise = 0`
+//!   disables this.
+//! - `ProbeBW_REFILL` lasts until the pipe is full, where the draft has one round: with the window of a path
+//!   a tenth as long one round is not enough, and bursts that `ProbeBW_UP` sends into an empty pipe lose
+//!   packets at a volume that the path holds easily.
+//! - When `ProbeBW_UP` has found half as much again, the model of the path is void and Startup restarts.
 //! - While packets are few, Startup's window also grows as in slow start ([`SLOW_START_WINDOWS`]).
-//! - Rounds until the next probe are as many as the path holds packets, without those that wait to be reported.
-//! - `ProbeBW_DOWN` lasts a round at least, and until it is known whether losses stop at the lower rate: see [`trial`].
-//! - What was in flight before an outage is no statement about the path after it. Spurious losses are not undone, and
-//!   the volume at which losses began is taken at the start of the round trip, not interpolated: reports do not say
-//!   which packet was late.
+//! - The next probe is due after as many rounds as the path holds packets, without those that only await a
+//!   report.
+//! - `ProbeBW_DOWN` lasts at least a round, and until it is known whether losses stop at the lower rate: see
+//!   [`trial`].
+//! - Bytes in flight before an outage say nothing about the path after it. Spurious losses are not undone,
+//!   and the volume at which losses began is taken at the start of the round trip, not interpolated: reports
+//!   do not say which packet was late.
 
 mod cycle;
 mod history;
@@ -62,7 +66,7 @@ use phase::{Phase, STARTUP_PACING};
 use round_trip::RoundTrip;
 use state::{Acks, Counts, Cycle, Pauses, PolicerSearch, Rounds, RttProbe, Settings};
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "bbr",
     version: 1,
@@ -74,44 +78,45 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 
 /// The draft's `PacingMarginPercent` of 1.
 const PACING_MARGIN: f64 = 0.99;
-/// The draft's `MinPipeCwnd`, packets.
+/// The draft's `MinPipeCwnd`, in packets.
 const MIN_PIPE: u64 = 4;
-/// A round without a queue that loses more than this share: the bottleneck may have no room for a burst. Bursts are
-/// short then for a while. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the usual bursts.
+/// Loss rate of a round without a queue from which on bursts are shortened for a while, as the bottleneck's
+/// buffer may not hold them. Our choice: a queue of five packets at 100 Mbit/s lost 29 % of the default
+/// bursts.
 const BURST_LOSS: f64 = 0.02;
 const SHORT_BURSTS_FOR: Span = Span::from_secs(60);
 /// The draft's `BBRStartupFullLossCnt`: runs of losses in a round.
 const STARTUP_LOSS_RUNS: u64 = 6;
-/// Startup also ends when so many reports in a row show a queue on the forward path. The draft has no such exit;
-/// `HyStart`++ (RFC 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many packets. Without it
-/// a queue of one bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
+/// Startup also ends when this many reports in a row show a queue on the forward path. The draft has no such
+/// exit; `HyStart`++ (RFC 9406, section 4.2) takes 8 round-trip samples, and a report is a sample of many
+/// packets. Without it a queue of one bandwidth-delay product overflows by 2 to 3 % of 100 MB at 1 Gbit/s.
 const STARTUP_QUEUED: u32 = 4;
-/// Below so many initial windows Startup's window also grows by what arrives, as in slow start (RFC 9002, section
-/// 7.3.1), while it is full and neither a queue nor a loss shows: few packets leave in a burst and a silence, of which
-/// a rate over a round trip makes less than they are. A choice: more make nothing faster.
+/// Below this many initial windows Startup's window also grows by the bytes acknowledged, as in slow start
+/// (RFC 9002, section 7.3.1), while it is full and there is no queue and no loss: few packets are sent as a
+/// burst and a pause, whose rate over a round trip is underestimated. Our choice: more makes nothing faster.
 const SLOW_START_WINDOWS: u64 = 8;
-/// The draft: rounds after which Drain ends anyhow.
+/// The draft: rounds after which Drain ends in any case.
 const DRAIN_ROUNDS: u32 = 3;
-/// Nothing arrives faster than it was sent, but that the pacer lets a late sender catch up by this.
+/// Ratio of arrival to sending rate that is possible because the pacer lets a late sender catch up.
 const CATCH_UP: f64 = 1.05;
-/// Longer silence between feedbacks is no interval. A choice.
+/// Longer silence between feedbacks is no interval. Our choice.
 const MOST_INTERVAL: Span = Span::from_millis(200);
-/// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1: persistent congestion).
+/// Probe timeouts in a row that count as an outage (RFC 9002, section 7.6.1: persistent congestion).
 const OUTAGE: u32 = 2;
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Bbr {
     settings: Settings,
     initial_rtt: Span,
-    /// Time between feedbacks: what was asked for, or more if they come more rarely.
+    /// Time between feedbacks: the requested one, or more if they come less often.
     interval: Span,
     phase: Phase,
     cycle: Cycle,
     history: History,
     loss: LossRule,
     policer: PolicerSearch,
-    /// Until then bursts are short.
+    /// Bursts are short until then.
     short_bursts_until: Time,
     round_trip: RoundTrip,
     max_bandwidth: TwoSlotMax<Rate>,
@@ -120,17 +125,17 @@ pub(super) struct Bbr {
     long_term: Option<u64>,
     aggregation: Aggregation,
     plateau: Plateau,
-    /// The pipe has been full once (the draft's `full_bw_reached`).
+    /// Whether the pipe has been full (the draft's `full_bw_reached`).
     is_filled: bool,
-    /// Feedbacks in a row that show a queue.
+    /// Consecutive feedbacks that show a queue.
     queued_samples: u32,
     rtt_probe: RttProbe,
-    /// Tells whether the round trip has grown at once, as no queue does.
+    /// Detects a round-trip time that grew in one step, unlike one due to a queue.
     longer_path: LongerPath,
-    /// No probe of the round trip out of turn before this.
+    /// No extra probe of the round trip before this.
     no_raise_until: Time,
     pacing: Rate,
-    /// Highest pacing rate of this round and the one before.
+    /// Highest pacing rate of this and the previous round.
     paced: TwoSlotMax<Rate>,
     window: u64,
     /// Window before `ProbeRTT`.
@@ -184,7 +189,7 @@ impl Bbr {
             app_limited: false,
             rtt: config.initial_rtt,
         };
-        // The draft's `InitPacingRate`, with the time for which data is in flight before its feedback arrives.
+        // The draft's `InitPacingRate`, with the time for which data is in flight until its feedback arrives.
         let nominal = Rate::from_transfer(initial_window, law.loop_time());
         law.pacing = law.bounded(nominal.mul_f64(STARTUP_PACING));
         law.paced.on_value(law.pacing);
@@ -199,12 +204,12 @@ impl Bbr {
         self.round_trip.least(self.initial_rtt)
     }
 
-    /// The time for which data is in flight before its feedback arrives.
+    /// Returns the time for which data is in flight until its feedback arrives.
     fn loop_time(&self) -> Span {
         self.min_rtt() + self.interval
     }
 
-    /// The draft's `bw`: what the path takes; zero while nothing is known.
+    /// The draft's `bw`: bandwidth of the path; zero while unknown.
     fn bandwidth(&self) -> Rate {
         let most = self.max_bandwidth.get();
         self.short_term.bandwidth.map_or(most, |bound| bound.min(most))
@@ -214,7 +219,7 @@ impl Bbr {
         MIN_PIPE * self.datagram
     }
 
-    /// The draft's `Inflight(gain)`: what should be in flight.
+    /// The draft's `Inflight(gain)`: target of the bytes in flight.
     fn target(&self, gain: f64) -> u64 {
         volume(self.bandwidth(), gain, self.loop_time()).max(self.min_pipe())
     }
@@ -238,18 +243,19 @@ impl Bbr {
         if is_short { short_burst_for(self.pacing) } else { burst_for(self.pacing) }
     }
 
-    /// How long the bottleneck sends a burst: no statement about a queue.
+    /// Returns the time that the bottleneck takes to send a burst: such a delay shows no queue.
     fn serialization(&self) -> Span {
         let bandwidth = self.bandwidth();
         if bandwidth == Rate::ZERO { Span::ZERO } else { bandwidth.time_for(burst_for(self.pacing)) }
     }
 
-    /// Whether the window was full lately (the draft's `is_cwnd_limited`).
+    /// Whether the window was recently full (the draft's `is_cwnd_limited`).
     fn is_window_full(&self) -> bool {
         self.rounds.is_full[0] || self.rounds.is_full[1]
     }
 
-    /// Takes what one feedback brings; gives the mark under which its newest packet left and whether a round has ended.
+    /// Adds the counts of a feedback; returns the mark under which its newest packet was sent, and whether a
+    /// round has ended.
     fn count(&mut self, sample: &FeedbackSample<'_>) -> (Mark, bool) {
         self.datagram = sample.datagram.max(1);
         self.in_flight = sample.in_flight;
@@ -278,10 +284,10 @@ impl Bbr {
         (mark, sample.largest_acked_pn >= self.rounds.end_pn)
     }
 
-    /// The bandwidth that this feedback shows (the draft's `UpdateMaxBw`), with what the path loses by itself on top.
+    /// Updates the bandwidth from this feedback (the draft's `UpdateMaxBw`), raised by the path's own losses.
     fn on_rate(&mut self, sample: &FeedbackSample<'_>, mark: &Mark) {
         let volume = self.counts.delivered.saturating_sub(mark.delivered).saturating_mul(self.datagram);
-        // The receiver knows its rate after a round trip; until then what was acknowledged in one must do.
+        // The receiver's rate is known after a round trip; until then, use the rate of acknowledgements.
         let acked = || {
             if sample.sender_absent {
                 Rate::ZERO
@@ -301,12 +307,12 @@ impl Bbr {
         }
     }
 
-    /// What leaves from now on is another round.
+    /// Starts a new round with the next packet.
     fn start_round(&mut self) {
         self.rounds.end_pn = self.next_pn;
     }
 
-    /// A round has ended: judges its losses and looks whether faster sending still brings more.
+    /// Ends a round: judges its losses and whether sending faster still increases the delivery rate.
     fn on_round(&mut self) {
         self.start_round();
         self.cycle.on_round();
@@ -338,8 +344,8 @@ impl Bbr {
         self.rounds.is_full = [false, self.rounds.is_full[0]];
     }
 
-    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts the
-    /// bounds.
+    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts
+    /// the bounds.
     fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
         if !self.loss.is_congestion(judged, is_queued) {
             if !is_queued {
@@ -365,12 +371,12 @@ impl Bbr {
         }
     }
 
-    /// Startup and Drain end (the draft's `CheckStartupDone` and `CheckDrainDone`).
+    /// Ends Startup and Drain (the draft's `CheckStartupDone` and `CheckDrainDone`).
     fn leave_startup(&mut self, sample: &FeedbackSample<'_>) {
         let now = sample.now;
         if self.phase == Phase::Startup {
             let least = self.round_trip.queue_threshold(self.serialization());
-            // Delays that varied as much before, at a quarter of the rate, are jitter.
+            // If delays varied as much before, at a quarter of the rate, this is jitter.
             let is_longer = self.round_trip.is_longer(sample.rtt.latest());
             let is_queued = is_longer && sample.queue_delay.is_some_and(|delay| delay > least);
             self.queued_samples = if is_queued { self.queued_samples + 1 } else { 0 };
@@ -396,7 +402,7 @@ impl Bbr {
         let is_from_idle = self.pauses.is_restart && self.phase.is_probe_bw();
         let gain = if is_from_idle { 1.0 } else { self.phase.gains().0 };
         let rate = self.bounded(bandwidth.mul_f64(gain * PACING_MARGIN));
-        // What was guessed at the start holds until a window has been acknowledged.
+        // The initial guess applies until a window has been acknowledged.
         let is_measured = !self.app_limited
             && self.counts.delivered.saturating_mul(self.datagram) >= self.settings.initial_window;
         if self.is_filled || is_measured || rate > self.pacing {
@@ -412,8 +418,8 @@ impl Bbr {
             return self.settings.initial_window;
         }
         let gain = self.phase.gains().1.max(1.0);
-        // What waits to be reported needs no gain.
-        // In Startup the bandwidth grows, and what comes beyond the last estimate is not aggregation.
+        // Packets that await a report need no gain.
+        // In Startup the bandwidth grows, and a volume above the last estimate is not aggregation.
         let extra = if self.is_filled { self.aggregation.extra() } else { 0 };
         let at_once = volume(bandwidth, 1.0, self.interval).max(extra);
         let wanted = volume(bandwidth, gain, self.min_rtt()) + at_once;
@@ -421,7 +427,7 @@ impl Bbr {
         wanted.max(burst_for(self.pacing)).max(self.min_pipe()) + more
     }
 
-    /// Whether Startup's window may grow beyond what the bandwidth says.
+    /// Whether Startup's window may grow beyond the model's.
     fn is_slow_start(&self, latest: Span) -> bool {
         let is_small = self.window < SLOW_START_WINDOWS * self.settings.initial_window;
         let has_no_queue = latest <= self.min_rtt() + self.round_trip.queue_threshold(Span::ZERO);
@@ -444,8 +450,8 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        // The bound is what was in flight when losses began, which is when least waits to be reported; what waits is in
-        // nobody's way.
+        // The bound is the bytes in flight when losses began, which is when least awaits a report; packets
+        // that await a report burden nobody.
         let unreported = volume(self.bandwidth(), 1.0, self.interval);
         let cap = cap.map_or(u64::MAX, |cap| cap.saturating_add(unreported));
         let cap = cap.min(self.short_term.in_flight.unwrap_or(u64::MAX));

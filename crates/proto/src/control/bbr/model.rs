@@ -1,9 +1,9 @@
-//! The model of the path (draft-ietf-ccwg-bbr, section "Updating Network Path Model Parameters"): the bandwidth that it
-//! has shown lately, what congestion has lowered that to, and how much more than that is acknowledged at once.
+//! Model of the path (draft-ietf-ccwg-bbr, section "Updating Network Path Model Parameters"): its recent
+//! bandwidth, the reduction of it due to congestion, and the excess of bytes that are acknowledged at once.
 
 use haul_base::{Rate, Span, Time};
 
-/// The highest of the values of the present and the previous stretch; who uses it says when a stretch ends.
+/// Maximum over the current and the previous period; the user says when a period ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TwoSlotMax<T> {
     slots: [T; 2],
@@ -18,25 +18,25 @@ impl<T: Copy + Ord + Default> TwoSlotMax<T> {
         self.slots[0].max(self.slots[1])
     }
 
-    /// A stretch ends.
+    /// Ends the period.
     pub(super) fn advance(&mut self) {
         self.slots = [T::default(), self.slots[0]];
     }
 
-    /// A stretch ends, but one without values does not displace what is known.
+    /// Ends the period, unless it has no values: then the known maximum is kept.
     pub(super) fn advance_known(&mut self) {
         if self.slots[0] > T::default() {
             self.advance();
         }
     }
 
-    /// Forgets all but this.
+    /// Discards everything and starts with this value.
     pub(super) fn reset(&mut self, value: T) {
         self.slots = [value, T::default()];
     }
 }
 
-/// Bounds of the short-term model: what congestion has taught since the last probe.
+/// Bounds of the short-term model, learnt from congestion since the last probe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ShortTerm {
     pub(super) bandwidth: Option<Rate>,
@@ -45,8 +45,9 @@ pub(super) struct ShortTerm {
 }
 
 impl ShortTerm {
-    /// A round trip with congestion: both fall by `beta`, but to no less than was just delivered (the draft's
-    /// `InitLowerBounds` and `LossLowerBounds`). `present` is what they are where no bound is known.
+    /// Handles a round trip with congestion: both bounds fall by `beta`, but not below what was just
+    /// delivered (the draft's `InitLowerBounds` and `LossLowerBounds`). `present` is used where there is no
+    /// bound yet.
     pub(super) fn lower(&mut self, present: (Rate, u64), delivered: (Rate, u64), beta: f64) {
         let bandwidth = self.bandwidth.unwrap_or(present.0).mul_f64(beta);
         self.bandwidth = Some(bandwidth.max(delivered.0));
@@ -55,13 +56,14 @@ impl ShortTerm {
     }
 }
 
-/// How much more is acknowledged at once than the bandwidth explains (the draft's `UpdateACKAggregation`).
+/// Excess of bytes acknowledged at once over those explained by the bandwidth (the draft's
+/// `UpdateACKAggregation`).
 #[derive(Debug, Default)]
 pub(super) struct Aggregation {
     since: Time,
-    /// UDP payload bytes acknowledged since then.
+    /// UDP payload bytes acknowledged since `since`.
     acked: u64,
-    /// The highest of five to ten rounds; the draft has ten.
+    /// Maximum over five to ten rounds; the draft has ten.
     most: TwoSlotMax<u64>,
     rounds: u32,
 }
@@ -69,12 +71,12 @@ pub(super) struct Aggregation {
 impl Aggregation {
     const ROUNDS: u32 = 5;
 
-    /// Counting begins now.
+    /// Restarts counting.
     pub(super) fn restart(&mut self, now: Time) {
         (self.since, self.acked) = (now, 0);
     }
 
-    /// So many bytes were acknowledged, beside a window of `window` and at this bandwidth.
+    /// Adds acknowledged bytes, at a window of `window` and this bandwidth.
     pub(super) fn on_acked(&mut self, now: Time, bytes: u64, bandwidth: Rate, window: u64) {
         let expected = |since: Time| bandwidth.bytes_in(now.since(since));
         if self.acked <= expected(self.since) {
@@ -85,7 +87,7 @@ impl Aggregation {
         self.most.on_value(extra.min(window));
     }
 
-    /// A round has ended; in Startup only the last one counts.
+    /// Ends a round; in Startup only the last one counts.
     pub(super) fn on_round(&mut self, in_startup: bool) {
         self.rounds += 1;
         if in_startup || self.rounds >= Self::ROUNDS {
@@ -94,13 +96,13 @@ impl Aggregation {
         }
     }
 
-    /// UDP payload bytes.
+    /// Returns the excess in UDP payload bytes.
     pub(super) fn extra(&self) -> u64 {
         self.most.get()
     }
 }
 
-/// Whether sending faster still brings more (the draft's `CheckFullBWReached`).
+/// Detects when sending faster no longer increases the delivery rate (the draft's `CheckFullBWReached`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plateau {
     base: Rate,
@@ -109,16 +111,16 @@ pub(super) struct Plateau {
 }
 
 impl Plateau {
-    /// Less growth than this in a round is none; so many rounds without are a plateau.
+    /// Less growth in a round counts as none; this many rounds without growth are a plateau.
     const GROWTH: f64 = 1.25;
     const ROUNDS: u32 = 3;
 
-    /// Looks anew, from this rate on.
+    /// Restarts from this rate.
     pub(super) fn reset(&mut self, base: Rate) {
         *self = Self { base, rounds: 0, is_reached: false };
     }
 
-    /// A round that was not limited by the application has delivered this rate.
+    /// Adds a round that was not app-limited and its delivery rate.
     pub(super) fn on_round(&mut self, delivered: Rate) {
         if self.is_reached {
             return;
@@ -131,13 +133,13 @@ impl Plateau {
         self.is_reached = self.rounds >= Self::ROUNDS;
     }
 
-    /// Whether it brings no more.
+    /// Whether the plateau is reached.
     pub(super) fn is_reached(&self) -> bool {
         self.is_reached
     }
 }
 
-/// Bytes that cross at this rate, times `gain`, in `span`.
+/// Returns the bytes sent at this rate, times `gain`, in `span`.
 pub(super) fn volume(rate: Rate, gain: f64, span: Span) -> u64 {
     rate.mul_f64(gain).bytes_in(span)
 }
@@ -181,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_comes_at_once_is_counted_beside_what_was_expected() {
-        // 8 Mbit/s are 1,000 bytes a millisecond, reported every 10 ms.
+        // 8 Mbit/s are 1,000 bytes per millisecond, reported every 10 ms.
         let mut aggregation = Aggregation::default();
         aggregation.restart(at(0));
         for n in 1..=100 {

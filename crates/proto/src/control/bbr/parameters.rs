@@ -1,4 +1,4 @@
-//! What the law can be told.
+//! Parameters of the law.
 
 use haul_base::Span;
 use haul_stack::configuration;

@@ -1,4 +1,4 @@
-//! The states of the draft's state machine, and how fast each sends.
+//! Phases of the draft's state machine, with their gains.
 
 /// draft-ietf-ccwg-bbr, section "Summary of Control Behavior in the State Machine".
 pub(super) const STARTUP_PACING: f64 = 2.77;
@@ -38,12 +38,12 @@ impl Phase {
         matches!(self, Self::Down | Self::Cruise | Self::Refill | Self::Up)
     }
 
-    /// Whether it sends more than is known to pass (the draft's `IsProbingBW`).
+    /// Whether the phase sends more than is known to pass (the draft's `IsProbingBW`).
     pub(super) fn is_probing(self) -> bool {
         matches!(self, Self::Startup | Self::Refill | Self::Up)
     }
 
-    /// Pacing and window gain.
+    /// Returns the pacing gain and the window gain.
     pub(super) fn gains(self) -> (f64, f64) {
         match self {
             Self::Startup => (STARTUP_PACING, WINDOW_GAIN),

@@ -1,4 +1,4 @@
-//! Probes of the least round trip (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), in turn and out of turn.
+//! Probes of the minimum round-trip time (draft-ietf-ccwg-bbr, section "`ProbeRTT`"): regular and extra ones.
 
 use haul_base::{Rate, Span, Time};
 
@@ -10,27 +10,28 @@ use crate::control::FeedbackSample;
 
 /// The draft's `ProbeRTTDuration`.
 const PROBE_RTT_LASTS: Span = Span::from_millis(200);
-/// The gain of a probe out of turn, whose question is only whether a queue has gone: three quarters of what the path
-/// delivers leave none, and give away less of it than half. Choices: with 0.9, a flow of CUBIC has less than a fifth
+/// Gain of an extra probe, which only has to show whether a queue drains: three quarters of the delivery rate
+/// leave none, and cost less throughput than half. Our choices: with 0.9, a CUBIC flow gets less than a fifth
 /// beside this one (`neighbours`).
 const RAISED_GAIN: f64 = 0.75;
 const RAISED_LASTS: Span = Span::from_millis(100);
-/// A longer path is as long as before with less in flight, but for this share of the round trip and a packet. What this
-/// flow takes out of a queue of several shortens it, and what others add lengthens it. A choice: of paths that became
-/// longer by 50 and 60 ms, probes found less than 1 ms less, but for one (1.4 ms).
+/// On a longer path, the round-trip time stays as it was with less in flight, up to this fraction of it plus
+/// a packet. What this flow removes from a queue shared by several shortens it, and what others add lengthens
+/// it. Our choice: on paths that became longer by 50 and 60 ms, probes found a difference below 1 ms, except
+/// for one (1.4 ms).
 const SAME: u64 = 64;
-/// After so many round trips the window is full again and a whole round has been measured.
+/// Round trips after which the window is full again and a whole round has been measured.
 const REFILLED: u64 = 3;
-/// A round trip more than this many times as long belongs to another path; a shorter one can be a queue of others as
-/// deep as the path. A choice.
+/// From this factor on, a longer round-trip time belongs to another path; a smaller rise can be a queue of
+/// other flows as deep as the path. Our choice.
 const LONGER: u64 = 2;
-/// So often in a row probes out of turn may put off a probe for bandwidth: 12 to 18 s in all. A choice: CUBIC needs 8 s
-/// to have 100 Mbit/s back at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two flows keep unequal
-/// shares for ever.
+/// How often in a row extra probes may postpone a bandwidth probe: 12 to 18 s in total. Our choice: CUBIC
+/// needs 8 s to regain 100 Mbit/s at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two
+/// flows keep unequal shares for ever.
 const MOST_POSTPONED: u32 = 6;
 
 impl Bbr {
-    /// The draft's `CheckProbeRTT`; `is_due` as the round trip says.
+    /// The draft's `CheckProbeRTT`; `is_due`: the minimum round-trip time has expired.
     pub(super) fn check_probe_rtt(&mut self, sample: &FeedbackSample<'_>, is_due: bool, is_round: bool) {
         if self.phase == Phase::ProbeRtt {
             self.continue_probe_rtt(sample, is_round);
@@ -45,11 +46,11 @@ impl Bbr {
         }
     }
 
-    /// Whether the round trip has been longer than the least one explains, although no queue is wanted.
+    /// Whether the round-trip time has stayed above the minimum although no queue is intended.
     fn is_raised(&mut self, now: Time) -> bool {
         let expects_none = match self.phase {
             Phase::Cruise => true,
-            // A queue that drains leaves room in the window.
+            // A draining queue leaves the window partly unused.
             Phase::Down => self.is_window_full(),
             _ => false,
         };
@@ -57,7 +58,7 @@ impl Bbr {
         if is_excused && !(self.phase.is_probe_bw() && self.exceeds_own_queue()) {
             self.round_trip.excuse();
         }
-        // What was probed lately explains no round trip that is far longer than it was then.
+        // A recent probe explains the round-trip time, unless it has grown far beyond what it was then.
         let is_probed = now < self.no_raise_until && {
             let explained = self.rtt_probe.raised.map_or(Span::MAX, |(before, _)| before * LONGER);
             self.round_trip.last_round().least <= explained
@@ -65,7 +66,7 @@ impl Bbr {
         self.settings.rtt_rise > 0.0 && !is_probed && self.round_trip.is_raised(now)
     }
 
-    /// Whether the last round was longer than the queue that the window of a probe for bandwidth can make.
+    /// Whether the last round was longer than the queue that the window of a bandwidth probe can cause.
     fn exceeds_own_queue(&self) -> bool {
         self.round_trip.last_round().least > self.loop_time().mul_f64(UP_WINDOW)
     }
@@ -78,7 +79,8 @@ impl Bbr {
         self.start_round();
     }
 
-    /// The window of `ProbeRTT`. A path that has become narrower holds what it delivers now, not what it once did.
+    /// Returns the window of `ProbeRTT`. For a path that has become narrower, the current delivery rate
+    /// counts, not the former bandwidth.
     pub(super) fn probe_rtt_window(&self) -> u64 {
         let (delivered, gain) = match self.rtt_probe.raised {
             Some(_) => (self.rounds.last.0.max(self.rounds.latest.0), RAISED_GAIN),
@@ -119,14 +121,14 @@ impl Bbr {
         if !self.is_filled {
             self.phase = Phase::Startup;
         } else if is_other_path {
-            // It may take more, too.
+            // The new path may have more capacity, too.
             self.enter_refill();
         } else {
             self.resume_cycle(now);
         }
     }
 
-    /// What a probe out of turn has shown: true if the path is another one.
+    /// Judges an extra probe: returns true if the path has changed.
     fn judge_raised(&mut self, now: Time, found: Span) -> bool {
         let Some((before, delivered)) = self.rtt_probe.raised else { return false };
         self.no_raise_until = now + self.cycle.least_wait();
@@ -140,10 +142,10 @@ impl Bbr {
         }
         if !self.is_same(before, found) {
             if found > before {
-                // It has become longer during the probe: another one shows whether it stays.
+                // The path became longer during the probe: another probe shows whether it stays.
                 self.no_raise_until = now + found * REFILLED;
             }
-            // A queue of before may have drained meanwhile.
+            // An earlier queue may have drained meanwhile.
             if self.longer_path.may_have_doubled() {
                 self.keep_bandwidth();
             }
@@ -158,22 +160,23 @@ impl Bbr {
         is_other_path
     }
 
-    /// Samples since the path became longer were limited by the shorter one's window: they must not displace the older
-    /// maximum.
+    /// Samples since the path became longer were limited by the shorter path's window: they must not displace
+    /// the older maximum.
     fn keep_bandwidth(&mut self) {
         self.max_bandwidth.reset(self.max_bandwidth.get());
     }
 
-    /// Whether a probe has not changed the round trip.
+    /// Whether a probe has not changed the round-trip time.
     fn is_same(&self, before: Span, found: Span) -> bool {
         let change = found.max(before).saturating_sub(found.min(before));
         change <= found / SAME + self.bandwidth().time_for(self.datagram)
     }
 
-    /// On with the cycle of probes for bandwidth.
+    /// Resumes the cycle of bandwidth probes.
     fn resume_cycle(&mut self, now: Time) {
-        // Beside another flow the round trip is probed so often that the next probe for bandwidth would never be due.
-        // After one that was too high the wait may begin anew so often, or CUBIC would have too little.
+        // Beside another flow the round trip is probed so often that the next bandwidth probe would never be
+        // due. After one that was too high the wait may restart a limited number of times, or CUBIC would get
+        // too little.
         let is_raised = self.rtt_probe.raised.is_some();
         if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
             self.begin_down();

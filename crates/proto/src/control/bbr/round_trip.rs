@@ -1,32 +1,34 @@
-//! The least round trip and when to look for it (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), and a round trip that has
-//! become longer.
+//! Minimum round-trip time, when to probe it (draft-ietf-ccwg-bbr, section "`ProbeRTT`"), and detection of a
+//! longer round-trip time.
 
 use haul_base::{Span, Time};
 
 use crate::rtt::MIN_RTT_WINDOW;
 
-/// A round trip longer by this shows a queue: an eighth, 4 to 16 ms (RFC 9406, section 4.2).
+/// Extra round-trip time that shows a queue: an eighth, 4 to 16 ms (RFC 9406, section 4.2).
 const QUEUE_DIVISOR: u64 = 8;
 const LEAST_QUEUE: Span = Span::from_millis(4);
 const MOST_QUEUE: Span = Span::from_millis(16);
 
-/// The least round trip of a round longer by this, and by an eighth, shows that even a short queue was never empty. A
-/// choice.
+/// If the minimum of a round exceeds the path's minimum by this and by an eighth, even a short queue was
+/// never empty. Our choice.
 const LEAST_STANDING: Span = Span::from_millis(1);
 
-/// A round trip that is longer by no more than this share of the least one, and a burst, confirms it. A choice.
+/// A round-trip time above the minimum by at most this fraction of it, plus a burst, confirms the minimum.
+/// Our choice.
 const CONFIRMS: u64 = 64;
 
-/// Rounds in a row that must be longer. A choice: one could be a burst of others.
+/// Consecutive longer rounds required. Our choice: a single one could be a burst of other flows.
 const RAISED_ROUNDS: u32 = 2;
-/// And none for so long was not. A choice: capacity that falls for a moment makes a queue that is gone when it returns.
-/// Of paths that vary by steps of 0.5 s and 20 ms, 0.82 of what TCP's BBR takes (0.69 with 0.2 s).
+/// Time for which every round must be longer. Our choice: if the capacity falls for a moment, the queue is
+/// gone when it returns. On paths that vary in steps of 0.5 s and 20 ms, the law gets 0.82 of what TCP's BBR
+/// gets (0.69 with 0.2 s).
 const RAISED_FOR: Span = Span::from_millis(400);
 
-/// Fewer samples do not show how much round trips vary. A choice.
+/// Minimum number of samples that show the variation of round-trip times. Our choice.
 const LEAST_SAMPLES: f64 = 20.0;
 
-/// See the module's text.
+/// Round-trip times: see the module documentation.
 #[derive(Debug)]
 pub(super) struct RoundTrip {
     /// The draft's `min_rtt`, and when it was measured.
@@ -36,21 +38,21 @@ pub(super) struct RoundTrip {
     probed: Span,
     probed_at: Time,
     interval: Span,
-    /// Of the present round: the least, the most, the sum in seconds, and how many.
+    /// Current round: minimum, maximum, sum in seconds, number of samples.
     round_least: Span,
     round_most: Span,
     round_sum: f64,
     round_samples: f64,
-    /// Of the round before.
+    /// The previous round.
     last: Round,
-    /// Of all rounds before that: the most, and how many.
+    /// All earlier rounds: maximum and number of samples.
     earlier: (Span, f64),
     raised: u32,
-    /// When the last round ended that was not longer.
+    /// End of the last round that was not longer.
     not_raised_at: Time,
 }
 
-/// The round trips of one round.
+/// Round-trip times of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub(super) least: Span,
@@ -78,8 +80,8 @@ impl RoundTrip {
         }
     }
 
-    /// Takes a round trip; gives whether it is time to look for the least one (the draft's `UpdateMinRTT`). Unlike
-    /// there, one that is as good as the least, but for `serialization`, confirms it.
+    /// Adds a sample; returns whether the minimum is due to be probed (the draft's `UpdateMinRTT`). Unlike in
+    /// the draft, a sample close to the minimum, up to `serialization`, confirms it.
     pub(super) fn on_sample(&mut self, now: Time, rtt: Span, serialization: Span) -> bool {
         let rtt = rtt.max(Span::from_micros(1));
         self.round_least = self.round_least.min(rtt);
@@ -100,25 +102,26 @@ impl RoundTrip {
         is_expired && !is_first
     }
 
-    /// The least round trip, or `guess` before there is any.
+    /// Returns the minimum, or `guess` before the first sample.
     pub(super) fn least(&self, guess: Span) -> Span {
         self.least.unwrap_or(guess)
     }
 
-    /// The next probe is an interval away.
+    /// Restarts the interval to the next probe.
     pub(super) fn on_probed(&mut self, now: Time) {
         self.probed_at = now;
     }
 
-    /// The path is another one, with this least round trip.
+    /// Adopts the minimum of a changed path.
     pub(super) fn adopt(&mut self, now: Time, least: Span) {
         (self.least, self.least_at) = (Some(least), now);
         (self.probed, self.probed_at) = (least, now);
         (self.raised, self.not_raised_at) = (0, now);
     }
 
-    /// A round has ended. What shows a queue is longer than the least round trip by a share of it and by
-    /// `serialization`, the time in which the bottleneck sends a burst. `rise` is the factor that shows a longer path.
+    /// Ends a round. A queue shows in a round-trip time above the minimum by a share of it and by
+    /// `serialization`, the time in which the bottleneck sends a burst. `rise` is the factor that shows a
+    /// longer path.
     pub(super) fn on_round(&mut self, now: Time, serialization: Span, rise: f64) -> Round {
         if self.round_samples > 0.0 {
             let mean = Span::from_secs_f64(self.round_sum / self.round_samples);
@@ -139,44 +142,46 @@ impl RoundTrip {
         self.last
     }
 
-    /// Whether the round that ended last shows a queue.
+    /// Whether the last round shows a queue.
     pub(super) fn is_queued(&self, serialization: Span) -> bool {
         self.last.mean > self.least(Span::ZERO) + self.queue_threshold(serialization)
     }
 
-    /// Whether no packet of the round that ended last found the queue empty, however short it is.
+    /// Whether no packet of the last round found the queue empty, however short it is.
     pub(super) fn has_standing_queue(&self) -> bool {
         let least = self.least(Span::ZERO);
         self.last.least > least + (least / QUEUE_DIVISOR).max(LEAST_STANDING)
     }
 
-    /// More delay than this is a queue; `serialization` is the time in which the bottleneck sends a burst.
+    /// Returns the extra delay above which there is a queue; `serialization` is the time in which the
+    /// bottleneck sends a burst.
     pub(super) fn queue_threshold(&self, serialization: Span) -> Span {
         Self::queue(self.least(Span::ZERO)) + serialization
     }
 
-    /// Whether whole rounds were longer than the least round trip explains.
+    /// Whether whole rounds were longer than the minimum explains.
     pub(super) fn is_raised(&self, now: Time) -> bool {
         self.raised >= RAISED_ROUNDS && now >= self.not_raised_at + RAISED_FOR
     }
 
-    /// Rounds in which a queue is wanted do not count.
+    /// Restarts the count of longer rounds: in this round a queue is intended.
     pub(super) fn excuse(&mut self) {
         self.raised = 0;
     }
 
-    /// Whether a round trip exceeds all those before the last round, which may include a queue of our own.
+    /// Whether a round-trip time exceeds all those before the last round, which may include a queue of our
+    /// own.
     pub(super) fn is_longer(&self, rtt: Span) -> bool {
         self.earlier.1 >= LEAST_SAMPLES && rtt > self.earlier.0
     }
 
-    /// Forgets how much the round trips have varied so far.
+    /// Resets the variation of round-trip times.
     pub(super) fn forget_earlier(&mut self) {
         self.earlier = (Span::ZERO, 0.0);
         (self.last.most, self.last.samples) = (Span::ZERO, 0.0);
     }
 
-    /// The round trips of the round that ended last.
+    /// Returns the round-trip times of the last round.
     pub(super) fn last_round(&self) -> Round {
         self.last
     }

@@ -1,4 +1,4 @@
-//! The rules of the draft, and what differs, on modelled paths.
+//! Tests of the draft's rules, and of the differences, on modelled paths.
 
 use haul_base::{Rate, Span, Time};
 
@@ -27,12 +27,12 @@ fn run(path: PathModel) -> Harness {
     run_with(&[], path)
 }
 
-/// What of the capacity arrives in `span`.
+/// Share of the capacity that arrives in `span`.
 fn share(run: &mut Harness, span: Span) -> f64 {
     run.measure(span).goodput.as_bps() as f64 / CAPACITY.as_bps() as f64
 }
 
-/// Phases and pacing rates in `span`, with when they began.
+/// Phases and pacing rates in `span`, with their start times.
 fn phases(run: &mut Harness, span: Span) -> Vec<(Time, &'static str, Rate)> {
     let (end, mut seen) = (run.now + span, Vec::new());
     while run.now < end {
@@ -59,7 +59,7 @@ fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queu
     assert!(measured.mean_rtt < ms(44), "{}", measured.mean_rtt);
 }
 
-/// Few packets leave in a burst and a silence, of which a rate over a round trip makes less than they are.
+/// Few packets are sent as a burst and a pause, whose rate over a round trip is underestimated.
 #[test]
 fn while_packets_are_few_the_window_of_startup_grows_by_what_arrives() {
     let mut run = run(PathModel::bottleneck(Rate::from_mbps(1_000), ms(50), 1.0));
@@ -128,7 +128,7 @@ fn a_longer_path_is_found_at_once_and_by_the_drafts_rule_after_ten_seconds() {
     }
 }
 
-/// Half a path for 200 ms, as in a probe in turn, is an eighth of what these two seconds could carry.
+/// Half the path for 200 ms, as in a regular probe, is an eighth of what these two seconds could carry.
 #[test]
 fn a_queue_of_its_own_is_seen_through_at_little_cost() {
     for fall in [0.98, 0.95, 0.9] {
@@ -223,8 +223,8 @@ fn it_takes_what_paths_offer_that_change() {
     }
 }
 
-/// Two flows over 100 Mbit/s: law, round trip in milliseconds, and how much later the second one begins. Their shares,
-/// and how much of all packets was lost.
+/// Two flows over 100 Mbit/s: law, round trip in milliseconds, and the delay of the second one's start.
+/// Returns their shares and the share of packets lost.
 fn pair(laws: [&str; 2], rtts: [u64; 2], queue_ms: u64, later: u64) -> ([f64; 2], f64, f64) {
     let capacity = Rate::from_mbps(100);
     let flow = |n: usize| {
@@ -286,12 +286,13 @@ fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
         assert!(first + late > 0.9 && lost < 0.02, "{first}, {late}, {lost}");
         shares.push(late);
     }
-    // With a wait that each probe of the round trip began anew it was 0.35.
+    // With a wait that restarted with each probe of the round trip it was 0.35.
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
     assert!(mean > 0.4 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
 }
 
-/// Each that takes the queue of the other for a longer path fills it further: 200 ms of it, and 1 to 3 % of the packets lost.
+/// If each takes the other's queue for a longer path, it fills the queue further: 200 ms, and 1 to 3 % of the
+/// packets lost.
 #[test]
 fn two_of_its_own_do_not_fill_a_deep_queue() {
     for (rtts, later) in [([40, 40], 0), ([40, 40], 10), ([40, 100], 0), ([20, 100], 0)] {
@@ -305,7 +306,7 @@ fn two_of_its_own_do_not_fill_a_deep_queue() {
     }
 }
 
-/// What of the mean capacity arrives while it is a quarter in every second 100 ms.
+/// Share of the mean capacity that arrives while the capacity is a quarter in every second 100 ms.
 fn share_of_what_varies(rtt: Span) -> f64 {
     let mut run = run(path(rtt));
     run.run_for(ms(3_000));

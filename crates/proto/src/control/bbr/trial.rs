@@ -1,12 +1,12 @@
-//! Whether losses without a queue are the sender's own doing. A policer or a queue of a few packets drops what exceeds
-//! its rate, without delay. So `ProbeBW_DOWN` is a trial at nine tenths of the rate at which packets arrived while
-//! others were lost. If most of the losses stop, they were the sender's own doing, and that rate of arrival is the
-//! bandwidth. Losses of a round in which even a short queue was never empty are none of these: capacity that falls for
-//! a while fills one, and is no policer.
+//! Trial whether losses without a queue are caused by the sender's rate. A policer or a queue of a few
+//! packets drops the excess over its rate without delay. So `ProbeBW_DOWN` is a trial at 0.9 times the rate
+//! at which packets arrived while others were lost. If most of the losses stop, the sender's rate caused
+//! them, and that rate of arrival is the bandwidth. Losses of a round in which even a short queue was never
+//! empty do not count: capacity that falls for a while fills one, and is no policer.
 //!
-//! A trial comes at once when the path begins to lose more than a trial has shown before, and after each probe for
-//! bandwidth while the path is taken to lose by itself. Its losses are told by packet number: those of packets that had
-//! left before are found during it.
+//! A trial starts at once when the path begins to lose more than an earlier trial has shown, and after each
+//! bandwidth probe while the path is assumed to have losses of its own. Its losses are identified by packet
+//! number, as losses of earlier packets are still detected during it.
 
 use haul_base::{Rate, Span};
 
@@ -16,15 +16,16 @@ use super::phase::Phase;
 use super::state::{Acks, Trial};
 use crate::control::{FeedbackSample, LossRuns};
 
-/// Losses are the sender's own doing if a trial has lost less than this share of what was expected, and so many runs of
-/// losses were, at least: chance cannot explain it. Our choices.
+/// The sender's rate caused the losses if a trial has lost less than this share of the expected packets, with
+/// at least this many runs of losses expected: then chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
 const LEAST_EXPECTED: f64 = 8.0;
-/// A policer lets a burst pass now and then, which is no new path, for so long after a trial has found it. Our choice.
+/// Time after a trial's finding for which a policer is assumed: it lets a burst pass at times, which is no
+/// new path. Our choice.
 const POLICED_FOR: Span = Span::from_secs(30);
 
 impl Trial {
-    /// Whether so many packets in it suffice for a verdict.
+    /// Whether this many packets suffice for a verdict.
     fn suffices(&self, packets: u64) -> bool {
         packets as f64 * self.loss_rate >= LEAST_EXPECTED * self.mean_run
     }
@@ -38,7 +39,8 @@ impl Trial {
         }
     }
 
-    /// A round has ended: what became of the packets that had left when it began is known. Gives whether it is of all.
+    /// Ends a round: the outcome of the packets sent before it began is known. Returns the losses, and
+    /// whether they are those of the whole trial.
     fn on_round(&mut self, next_pn: u64) -> (LossCounts, bool) {
         let known = std::mem::replace(&mut self.round_pn, next_pn);
         let packets = self.part_before(known).saturating_sub(self.first_pn);
@@ -46,14 +48,14 @@ impl Trial {
         (LossCounts { packets, ..self.lost }, is_over)
     }
 
-    /// Where it ends, but not behind `pn`.
+    /// Limits `pn` to the end of the trial.
     fn part_before(&self, pn: u64) -> u64 {
         self.end_pn.map_or(pn, |end_pn| pn.min(end_pn))
     }
 }
 
 impl Bbr {
-    /// `ProbeBW_DOWN` begins, and is a trial if so much is lost without a queue that it is worth it.
+    /// Begins `ProbeBW_DOWN`, as a trial if the losses without a queue are high enough.
     pub(super) fn begin_trial(&mut self) {
         self.policer.steady_pn = self.next_pn;
         let (loss_rate, mean_run) = self.loss.present();
@@ -71,15 +73,15 @@ impl Bbr {
             });
     }
 
-    /// What a feedback tells of packets that left since the last probe.
+    /// Returns the losses of a feedback among packets sent since the last probe.
     pub(super) fn steady_losses(&self, sample: &FeedbackSample<'_>) -> LossCounts {
         let runs = sample.loss.list().iter().filter(|run| run.first_pn >= self.policer.steady_pn);
         let lost = runs.clone().map(|run| run.packets).sum::<u64>().min(sample.lost_packets);
         LossCounts { lost, runs: runs.count() as u64, ..LossCounts::default() }
     }
 
-    /// The bandwidth by which it paces: in a trial what arrived; behind a policer what a burst lets pass does not make
-    /// a probe faster.
+    /// Returns the bandwidth for pacing: during a trial the rate of arrival; behind a policer, what a burst
+    /// lets pass does not speed up a probe.
     pub(super) fn paced_bandwidth(&self) -> Rate {
         let most = match self.phase {
             Phase::Down => self.policer.trial.map(|trial| trial.arrival_rate),
@@ -89,12 +91,12 @@ impl Bbr {
         most.map_or(self.bandwidth(), |most| most.min(self.bandwidth()))
     }
 
-    /// Whether a trial has shown lately that what exceeds a rate is lost.
+    /// Whether a recent trial has shown a policer.
     pub(super) fn is_policed(&self) -> bool {
         self.pauses.heard_at < self.policer.policed_until
     }
 
-    /// Takes what a trial has lost.
+    /// Adds the losses of a feedback to the trial.
     pub(super) fn watch_trial(&mut self, sample: &FeedbackSample<'_>) {
         let Some(trial) = &mut self.policer.trial else { return };
         if self.phase != Phase::Down {
@@ -105,7 +107,7 @@ impl Bbr {
         }
     }
 
-    /// A round has ended in which the sender did not probe; `is_clean`: and no queue stood.
+    /// Judges a round without probing; `is_clean`: no queue stood, either.
     pub(super) fn judge_losses(&mut self, judged: LossCounts, is_clean: bool) {
         let next_pn = self.next_pn;
         match &mut self.policer.trial {
@@ -140,7 +142,7 @@ impl Bbr {
         }
         if is_more && !self.app_limited && matches!(self.phase, Phase::Down | Phase::Cruise) {
             self.begin_down();
-            // Nothing of a probe is on its way.
+            // Nothing of a probe is in flight.
             self.cycle.acks = Acks::Init;
         }
     }
