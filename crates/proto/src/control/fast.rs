@@ -1,11 +1,13 @@
-//! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round trip
-//! `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the queue.
+//! FAST TCP (Wei, Jin, Low, Hegde: IEEE/ACM Transactions on Networking 14(6), 2006, equation 3): each round
+//! trip `w = min(2 w, (1 - g) w + g (baseRTT / RTT w + a))`. In equilibrium each flow has `a` packets in the
+//! queue.
 //!
-//! `baseRTT` is the least round trip ever seen, as the paper has it, with one deviation. A round trip that doubles at
-//! once and stays so for a second and four round trips belongs to a longer path ([`LongerPath`]): no queue fills so
-//! fast. Then slow start runs until a queue shows. After 10 s without feedback the base is measured anew, as by a new
-//! flow. `longer_path = false` turns both off. Losses halve the window, as in the authors' implementation. `RTT` is the
-//! smoothed one, of which the paper says only that it is an average.
+//! `baseRTT` is the minimum round-trip time, as in the paper, with one deviation. A round-trip time that
+//! doubles in one step and stays so for a second and four round trips belongs to a longer path
+//! ([`LongerPath`]): no queue fills so fast. Then slow start runs until a queue shows. After 10 s without
+//! feedback the base is measured anew, as by a new flow. `longer_path = false` disables both. Losses halve
+//! the window, as in the authors' implementation. `RTT` is the smoothed round-trip time; the paper only says
+//! that it is an average.
 
 use haul_base::{Span, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -25,7 +27,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "fast",
     version: 1,
@@ -47,7 +49,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     },
 };
 
-/// More delay than this part of the path's shows a queue (RFC 9406, section 4.2).
+/// Extra delay that shows a queue, as a fraction of the path's delay (RFC 9406, section 4.2).
 const QUEUE_DIVISOR: u64 = 8;
 
 #[derive(Debug)]
@@ -57,7 +59,7 @@ struct Fast {
     base: Span,
     update_at: Time,
     seen_at: Time,
-    /// `None` if the base is the least round trip ever.
+    /// `None` if the base is the overall minimum.
     path: Option<LongerPath>,
     /// The path has become longer: the window doubles each round trip until a queue shows.
     in_slow_start: bool,
@@ -138,8 +140,8 @@ mod tests {
         }
     }
 
-    /// Share of 20 Mbit/s from 3 to 6 s after the round trip has grown from 20 to 200 ms, once the sender was silent so
-    /// long.
+    /// Share of 20 Mbit/s from 3 to 6 s after the round-trip time has grown from 20 to 200 ms, with the
+    /// sender silent for `silent` before.
     fn on_longer_path(longer_path: &str, silent: Span) -> f64 {
         let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 20.0);
         let law = built("fast", &[("longer_path", longer_path), ("alpha", "20")], Rate::from_mbps(100));

@@ -1,21 +1,21 @@
-//! The control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for
-//! lambda-grids", `CCGrid` 2004): the rate follows what the receiver gets, each round trip.
+//! Rate control of one flow of the Group Transport Protocol (Wu and Chien, "GTP: Group Transport Protocol for
+//! lambda-grids", `CCGrid` 2004): the rate follows the receiver's losses, each round trip.
 //!
 //! ```text
 //! with losses:  R = R (1 - decrease l),  l the share of the round trip's packets that was lost
 //! without:      R = R (1 + rise)
 //! ```
 //!
-//! What makes the senders of one receiver share is not here: the receiver divides its capacity max-min fair
-//! ([`crate::group::QuotaAssigner`]) and tells each sender its part, which bounds every law. Flows that lose alike keep
-//! the shares that they have, so without a group this law is not fair.
+//! The sharing between the senders of one receiver is not part of this law: the receiver divides its capacity
+//! max-min fair ([`crate::group::QuotaAssigner`]) and sends each sender its quota, which bounds every law.
+//! Flows with equal loss rates keep their shares, so without a group this law is not fair.
 //!
-//! Steady state: with one loss in each `N` packets and `n` packets a round trip, `decrease / n` is lost in one round
-//! trip of `N / n`, and `rise` is gained in each of the others: `n = N - decrease / rise`.
+//! Steady state: with one loss per `N` packets and `n` packets per round trip, `decrease / n` is lost in one
+//! of `N / n` round trips, and `rise` is gained in each of the others: `n = N - decrease / rise`.
 //!
-//! Choices: the paper was not at hand, only what others say of it (increase and decrease in proportion, a round trip as
-//! interval); the size of `rise` is ours. A round trip in which nothing was heard for a timeout is an outage and is not
-//! judged.
+//! Choices: the paper was not available, only what others report of it (proportional increase and decrease, a
+//! round trip as interval); the size of `rise` is ours. A round trip in which a timeout expired is an outage
+//! and is not judged.
 
 use haul_base::{Rate, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -28,7 +28,8 @@ use super::{
 use crate::rtt::RttEstimator;
 
 const NAME: &str = "gtp";
-/// The rate rises no further above that of arrival than by this factor: then something else is the limit. Our choice.
+/// Maximum ratio of the rate to the arrival rate at which the rate still rises: beyond it something else is
+/// the limit. Our choice.
 const MOST_UNUSED: f64 = 2.0;
 
 configuration! {
@@ -43,7 +44,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: NAME,
     version: 1,
@@ -53,7 +54,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(Gtp::new(&parameters.read(), config)?)),
 };
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct Gtp {
     ceiling: Option<Rate>,
@@ -137,7 +138,7 @@ mod tests {
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
     const RTT: Span = Span::from_millis(20);
 
-    /// Rates in Mbit/s after round trips of 1,000 packets with so many lost, from 100 on.
+    /// Rates in Mbit/s after round trips of 1,000 packets with these losses, starting at 100.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
         let given = [&[("first_rate", "100Mbit")], given].concat();
         let mut law = built(NAME, &given, UNBOUNDED);

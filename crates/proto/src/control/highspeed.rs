@@ -1,13 +1,15 @@
-//! The response function of `HighSpeed` TCP (RFC 3649, section 5), equation-based as FOBS uses it (dickens-classifier,
-//! section 2.1): the window follows from the long-term loss rate `p` alone, and the rate is that window a round trip.
+//! The response function of `HighSpeed` TCP (RFC 3649, section 5), equation-based as in FOBS
+//! (dickens-classifier, section 2.1): the window depends on the long-term loss rate `p` only, and the rate is
+//! that window per round trip.
 //!
 //! ```text
 //! window above Low_Window:  w = 0.12 / p^0.835
 //! otherwise:                w = 1.2 / sqrt(p)
 //! ```
 //!
-//! What the sources are silent about is in [`super::equation`]. It wants no report interval of its own, though FOBS
-//! looks at losses when a window of 100 MB ends: its window is full two round trips after a report.
+//! For choices where the sources are silent see [`super::equation`]. The law requests no report interval,
+//! though FOBS evaluates losses at the end of each 100 MB window: its window is full two round trips after a
+//! report.
 
 use haul_stack::{Configuration as _, choice, configuration};
 
@@ -16,9 +18,9 @@ use super::equation::{Decide, Equation, Response};
 use super::window::{MOST, initial_window, longer_path};
 
 choice! {
-    /// What the loss rate of `highspeed` counts.
+    /// How the loss rate of `highspeed` is counted.
     pub enum LossCount {
-        /// Loss events, of a round trip each.
+        /// Loss events, each covering a round trip.
         Events = "events",
         /// Lost packets.
         Packets = "packets",
@@ -41,7 +43,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "highspeed",
     version: 1,
@@ -64,18 +66,18 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 /// RFC 3649, section 5: `w = 0.12 / p^0.835` passes through 38 packets at 10^-3 and 83,000 at 10^-7.
 const HIGH_FACTOR: f64 = 0.12;
 const HIGH_EXPONENT: f64 = 0.835;
-/// RFC 3649: the response of standard TCP.
+/// RFC 3649: response of standard TCP.
 const LOW_FACTOR: f64 = 1.2;
 
-/// Packets in flight at the loss rate `p`: the response function of RFC 3649, section 5, and below `low_window` packets
-/// that of standard TCP.
+/// Returns the window in packets at the loss rate `p`: the response function of RFC 3649, section 5, and that
+/// of standard TCP below `low_window` packets.
 pub fn response(p: f64, low_window: f64) -> f64 {
     let high = HIGH_FACTOR / p.powf(HIGH_EXPONENT);
     let window = if high > low_window { high } else { LOW_FACTOR / p.sqrt() };
     window.clamp(1.0, MOST)
 }
 
-/// The loss rate at which that many packets are in flight.
+/// Returns the loss rate at which the window is `window` packets.
 fn loss_for(window: f64, low_window: f64) -> f64 {
     let p = if window > low_window {
         (HIGH_FACTOR / window).powf(1.0 / HIGH_EXPONENT)
@@ -151,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Feeds `acked` packets and a run of `lost`, all new.
+    /// Reports `acked` packets and a run of `lost` ones, all new.
     fn feed(law: &mut dyn RateController, millis: u64, pn: &mut u64, acked: u64, lost: u64) {
         let mut rtt = RttEstimator::new(RTT);
         let now = Time::ZERO + Span::from_millis(millis);
@@ -249,7 +251,7 @@ mod tests {
         run.run_for(Span::from_secs(60));
         let steady = run.measure(Span::from_secs(200));
         let in_flight = steady.mean_rate.bytes_in(RTT) as f64 / 1_472.0;
-        // Events are a little rarer than losses, as those of a round trip are one.
+        // Events are slightly rarer than losses, as those of a round trip are one.
         assert_near(in_flight, response(1e-3, 38.0), 0.25);
     }
 }

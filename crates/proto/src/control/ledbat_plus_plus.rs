@@ -1,5 +1,5 @@
-//! LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus): for what may wait. It keeps the queue at a target by the round trip,
-//! and gives way to whatever fills the queue further.
+//! LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus), for background transfers. It keeps the queueing delay at a
+//! target and yields to flows that fill the queue further.
 //!
 //! ```text
 //! gain = 1 / min(16, ceil(2 target / base))
@@ -8,19 +8,20 @@
 //! each loss event:                              w /= 2
 //! ```
 //!
-//! Slow start grows by `gain` for each acknowledged packet, and ends for the first time at three quarters of the
-//! target. Now and then a *slowdown* shows the round trip of the empty path to all flows, so that a late comer does not
-//! take the queue of others for the path: two packets for two round trips, and slow start to the window before. The
-//! first comes two round trips after the first slow start, each other after nine times what the last one took: a tenth
-//! of the time at most.
+//! Slow start grows by `gain` per acknowledged packet, and ends for the first time at three quarters of the
+//! target. Regular *slowdowns* show the round-trip time of the empty path to all flows, so that a latecomer
+//! does not take the queue of others for the path: two packets for two round trips, then slow start up to the
+//! previous window. The first slowdown comes two round trips after the first slow start, the next ones after
+//! nine times the duration of the last one: at most a tenth of the time.
 //!
-//! The delay is the least of the last four samples over the shortest round trip of ten minutes, `base`. Our deviation:
-//! a round trip that grows at once by more than the target and stays so for a second and four round trips belongs to a
-//! longer path ([`LongerPath`]): no queue fills so fast, and two packets in flight do not fill one. (A slowdown in
-//! which the delay stays high proves nothing, as others may fill the queue.) The base grows by as much, and slow start
-//! runs as after a slowdown. `longer_path = false` turns this off. Losses are reacted to once in a round trip. Choices:
-//! the formula is applied to each report by its share of the window; two silent probe timeouts are a slowdown, since
-//! steps of `gain` would take minutes to make up for an outage.
+//! The delay is the minimum of the last four samples minus the shortest round-trip time of ten minutes,
+//! `base`. Our deviation: a round-trip time that grows in one step by more than the target and stays so for a
+//! second and four round trips belongs to a longer path ([`LongerPath`]): no queue fills so fast, and two
+//! packets in flight do not fill one. (A slowdown in which the delay stays high proves nothing, as other
+//! flows may fill the queue.) The base grows by the same amount, and slow start runs as after a slowdown.
+//! `longer_path = false` disables this. The law reacts to losses once per round trip. Choices: the formula is
+//! applied to each report by its share of the window; two probe timeouts in a row cause a slowdown, since
+//! steps of `gain` would take minutes to recover from an outage.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -42,7 +43,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "ledbat_plus_plus",
     version: 1,
@@ -52,49 +53,50 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(&parameters.read(), config))),
 };
 
-/// The gain is at least one of so many parts.
+/// Minimum gain.
 const LEAST_GAIN: f64 = 1.0 / 16.0;
 /// Share of the target at which the first slow start ends.
 const START_SHARE: f64 = 0.75;
-/// From the first slow start to the first slowdown, and how long a slowdown keeps the least window.
+/// Round trips from the first slow start to the first slowdown, and for which a slowdown keeps the minimum
+/// window.
 const ROUND_TRIPS: u64 = 2;
-/// From a slowdown to the next, in what the slowdown took.
+/// Time from a slowdown to the next, as a multiple of the slowdown's duration.
 const BETWEEN: u64 = 9;
 const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
-/// A window counts as used if so much of it was in flight.
+/// A window counts as used if this share of it was in flight.
 const USED: f64 = 0.75;
-/// Silent probe timeouts that are an outage (RFC 9002, section 7.6.1).
+/// Probe timeouts in a row that are an outage (RFC 9002, section 7.6.1).
 const PERSISTENT: u32 = 2;
-/// How long the shortest round trip is remembered (RFC 6817, section 4.2: ten minutes).
+/// Window of the shortest round-trip time (RFC 6817, section 4.2: ten minutes).
 const BASE_WINDOW: Span = Span::from_secs(600);
-/// Samples of which the least counts.
+/// Number of samples of which the minimum counts.
 const SAMPLES: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Start,
-    /// Up to the next slowdown; `None`: that is not known yet.
+    /// Until the next slowdown; `None`: not known yet.
     Avoidance(Option<Time>),
-    /// A slowdown that began `since`, with the least window `until`.
+    /// A slowdown that began at `since` and keeps the minimum window until `until`.
     Slowdown {
         since: Time,
         until: Time,
     },
-    /// Slow start after a slowdown that began then.
+    /// Slow start after a slowdown that began at this time.
     Regaining(Time),
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct LedbatPlusPlus {
     target: Span,
     decrease: f64,
     ceiling: Option<Rate>,
     initial: f64,
-    /// Packets.
+    /// Window in packets.
     window: f64,
-    /// To where a slow start leads back.
+    /// Window at which slow start ends.
     threshold: f64,
     phase: Phase,
     events: LossEvents,
@@ -102,12 +104,12 @@ struct LedbatPlusPlus {
     newest: usize,
     shortest: WindowedMin,
     base: Span,
-    /// `None` if the base is the shortest round trip of ten minutes.
+    /// `None` if the base is always the shortest round-trip time of ten minutes.
     path: Option<LongerPath>,
     in_silence: bool,
     datagram: f64,
     rtt: Span,
-    /// How long a packet that has arrived may go unreported.
+    /// Longest delay of the report of a received packet.
     unreported: Span,
 }
 
@@ -135,7 +137,7 @@ impl LedbatPlusPlus {
         }
     }
 
-    /// The queueing delay in targets.
+    /// Returns the queueing delay in units of the target.
     fn delay(&mut self, now: Time, rtt: &RttEstimator) -> f64 {
         self.base = self.shortest.on_span(now, rtt.latest());
         self.newest = (self.newest + 1) % SAMPLES;
@@ -153,13 +155,13 @@ impl LedbatPlusPlus {
         (1.0 / parts).max(LEAST_GAIN)
     }
 
-    /// What a round trip adds in avoidance.
+    /// Returns the window's increment per round trip in avoidance.
     fn step(&self, gain: f64, delay: f64) -> f64 {
         let over = (delay - 1.0).max(0.0);
         (gain - self.decrease * self.window * over).max(-self.window / 2.0)
     }
 
-    /// Slow start, for so many acknowledged packets; gives whether it has ended.
+    /// Grows the window in slow start by `acked` packets; returns whether slow start has ended.
     fn start(&mut self, gain: f64, delay: f64, acked: f64) -> bool {
         // Without a known window to return to, a queue ends it.
         if self.threshold == MOST && delay > START_SHARE {
@@ -169,7 +171,8 @@ impl LedbatPlusPlus {
         self.window >= self.threshold
     }
 
-    /// A rise above the target has shrunk the window like a slowdown: restores it, with the longer base.
+    /// Handles a longer path: a rise above the target has shrunk the window like a slowdown; restores it,
+    /// with the longer base.
     fn on_longer_path(&mut self, now: Time, rise: Rise) {
         if rise.at_once <= self.target {
             return;
@@ -199,7 +202,7 @@ impl LedbatPlusPlus {
             }
             Phase::Avoidance(next) => {
                 let step = self.step(gain, delay);
-                // A report can acknowledge more than a window; one takes half of it at most.
+                // A report can acknowledge more than a window; a decrease is limited to half of it.
                 let share = acked / self.window;
                 let step = step * if step > 0.0 { share } else { share.min(1.0) };
                 self.window += if is_used { step } else { step.min(0.0) };
@@ -211,7 +214,8 @@ impl LedbatPlusPlus {
         self.window = self.window.clamp(LEAST, MOST);
     }
 
-    /// On a longer path the window has doubled since the queue began to grow: a slowdown to half of it drains that.
+    /// Ends slow start. On a longer path the window has doubled since the queue began to grow: a slowdown to
+    /// half of it drains the queue.
     fn end_start(&mut self, now: Time, next_pn: u64) {
         match self.phase {
             Phase::Regaining(since) if self.threshold == MOST => {
@@ -233,7 +237,7 @@ impl LedbatPlusPlus {
         self.phase = Phase::Avoidance(Some(now + wait));
     }
 
-    /// The window before is the threshold.
+    /// Begins a slowdown. The threshold is the previous window.
     fn slow_down(&mut self, now: Time) {
         self.window = LEAST;
         self.phase = Phase::Slowdown { since: now, until: now + self.rtt * ROUND_TRIPS };
@@ -268,7 +272,7 @@ impl RateController for LedbatPlusPlus {
         (self.datagram, self.rtt) = (sample.datagram.max(1) as f64, sample.rtt.smoothed());
         self.unreported = sample.report_interval;
         if sample.acked_packets > 0 && std::mem::take(&mut self.in_silence) {
-            // What was lost in an outage is no event besides.
+            // The losses of an outage are no separate event.
             self.events.close(sample.next_pn);
         }
         if self.events.is_new_or_marked(sample) {
@@ -315,7 +319,7 @@ mod tests {
 
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
-    /// Mbit/s of each in the next seconds.
+    /// Rate of each flow in Mbit/s over the next seconds.
     fn shares(flows: &mut [Harness], seconds: u64) -> Vec<f64> {
         let measured = measure_together(flows, Span::from_secs(seconds));
         measured.into_iter().map(|one| one.goodput.as_bps() as f64 / 1e6).collect()

@@ -1,4 +1,4 @@
-//! Laws beside a peer that is late, says things twice or lies.
+//! Tests of laws with a peer that reports late, twice or falsely.
 
 use haul_base::{HostSample, Rate, Span, Time};
 
@@ -9,11 +9,11 @@ use crate::rtt::RttEstimator;
 
 const CEILING: Rate = Rate::from_mbps(95);
 
-/// Of a chunk.
+/// Bytes of a chunk.
 const CHUNK: u64 = 10_000_000;
-/// Laws that are not back at 0.8 of their rate three seconds after the last lie, because their papers have them judge
-/// chunks and segments, and after how many bytes of honest ones they are: one rises by a twentieth of the capacity from
-/// that with each; one goes from Red's least rate to Yellow's, to Green's and on.
+/// Laws that are not back at 0.8 of their rate three seconds after the last lie, because they judge chunks
+/// and segments as in their papers, and the honest bytes that they need: one rises by 1/20 of the capacity
+/// per chunk; the other goes from Red's lowest rate to Yellow's, to Green's and on.
 const BY_UNIT: [(&str, u64); 2] = [("non_aggressive", 17 * CHUNK), ("state_based", 6 * 14_720_000)];
 
 fn running(law: &str) -> Harness {
@@ -23,7 +23,7 @@ fn running(law: &str) -> Harness {
     run
 }
 
-/// What no honest peer says, the `n`-th time.
+/// The `n`-th feedback that no honest peer sends.
 fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> FeedbackSample<'a> {
     let rate = [Rate::ZERO, Rate::MAX, Rate::from_bps(1)][n as usize % 3];
     let span = [Span::ZERO, Span::MAX, Span::from_secs(100)][n as usize % 3];
@@ -39,7 +39,7 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
         acked_packets: n % 5,
         lost_packets: if n.is_multiple_of(4) { 0 } else { 1 << (n % 30) },
         loss,
-        // The sender's own: behind all that can be lost.
+        // The sender's own value: beyond all packets that can be lost.
         next_pn: loss.end_pn(),
         arrival_rate: Some(rate),
         drain_rate: Some(rate),
@@ -57,7 +57,7 @@ fn what_is_said_twice_or_late_changes_nothing() {
         let (mut run, mut honest) = (running(name), running(name));
         for _ in 0..500 {
             run.run_for(Span::from_millis(10));
-            // Nothing new in it, and no rates, as none are taken from what is not the newest.
+            // Contains nothing new, and no rates, which are only taken from the newest report.
             let rtt = run.rtt.clone();
             run.law.on_feedback(&literal_sample(run.now, &rtt));
         }
@@ -67,7 +67,7 @@ fn what_is_said_twice_or_late_changes_nothing() {
     }
 }
 
-/// Two seconds of lies, during which the limits stay sane.
+/// Feeds lies for two seconds, during which the limits must stay sane.
 fn lie_to(run: &mut Harness, name: &str) {
     let mut loss = LossRuns::default();
     (0..100).for_each(|n| loss.push(lost_packet(n * 3)));

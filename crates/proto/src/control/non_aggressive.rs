@@ -1,16 +1,18 @@
-//! The non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1): linear steps, once a chunk, and a
-//! memory of which higher rates have failed.
+//! The non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1): linear steps, once per
+//! chunk, and a memory of higher rates that have failed.
 //!
-//! After each chunk with the mean loss rate `L`: `L > threshold`: the rate falls by one step. Otherwise it rises by
-//! one, unless the history of the band above says that this fails. A *band* is the rate divided by the step.
+//! After each chunk with mean loss rate `L`: if `L > threshold`, the rate falls by one step. Otherwise it
+//! rises by one, unless the history of the band above shows that this fails. A *band* is the rate divided by
+//! the step.
 //!
-//! Choices where the paper is silent: how often a band must have been entered and which share of that must have failed
-//! (`tries`, `failures`); that history ages (`ageing`), as the paper expects bands to move now and then; where it
-//! starts (the capacity); that the lowest rate is one step; that a chunk most of which left before the last change says
-//! nothing about the present rate.
+//! Choices where the paper is silent: how often a band must have been entered and what share of the entries
+//! must have failed (`tries`, `failures`); that the history ages (`ageing`), as the paper expects bands to
+//! move over time; the initial rate (the capacity); the lowest rate (one step); that a chunk is ignored if
+//! most of it was sent before the last change.
 //!
-//! It wants no report interval of its own: `bitmap_ack.when = "chunk"` has reports at the paper's control interval, and
-//! one of the same time would keep the end of an object waiting for two of it (`crates/sim/tests/feedback`).
+//! The law requests no report interval: `bitmap_ack.when = "chunk"` sends reports at the paper's control
+//! interval, and a time interval of the same length would delay the end of an object by two of them
+//! (`crates/sim/tests/feedback`).
 
 use haul_base::{Rate, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -35,7 +37,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "non_aggressive",
     version: 1,
@@ -45,14 +47,14 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(NonAggressive::new(&parameters.read(), config)?)),
 };
 
-/// How often a band was entered from below, and how often the chunk after that lost too much.
+/// How often a band was entered from below, and how often the next chunk lost too much.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     entered: f64,
     failed: f64,
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct NonAggressive {
     rate: Rate,
@@ -63,13 +65,13 @@ struct NonAggressive {
     tries: f64,
     failures: f64,
     ageing: u64,
-    /// One for each band of loss rates.
+    /// History of each band of rates.
     history: Vec<History>,
-    /// The band that was entered from below with the last change.
+    /// Band entered from below by the last change.
     entered: Option<usize>,
     chunks: u64,
     next_pn: u64,
-    /// The first packet that left at the present rate.
+    /// First packet sent at the current rate.
     changed_at_pn: u64,
     phase: &'static str,
 }
@@ -184,7 +186,7 @@ mod tests {
 
     const PATH: Rate = Rate::from_mbps(100);
 
-    /// One chunk after the other with so many of 10,000 packets lost: the rates after each, Mbit/s.
+    /// Rates (Mbit/s) after each of a series of chunks with these losses per 10,000 packets.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<u64> {
         let mut law = built("non_aggressive", given, PATH);
         let each = |&lost: &u64| {
@@ -204,10 +206,10 @@ mod tests {
 
     #[test]
     fn a_band_that_has_failed_twice_is_not_entered_until_that_is_old() {
-        // 90 is good, 95 fails: entered from below twice, then not again.
+        // 90 is good, 95 fails: entered from below twice, then no more.
         let found = rates(&[], &[60, 60, 0, 60, 0, 60, 0, 0, 0, 0]);
         assert_eq!(found, [95, 90, 95, 90, 95, 90, 90, 90, 90, 90]);
-        // The counts halve with the 16th chunk: 1 of the 2 tries that are needed is left.
+        // The counts halve with the 16th chunk: 1 of the 2 required tries is left.
         let mut losses = vec![60, 60, 0, 60, 0, 60];
         losses.extend([0; 11]);
         let found = rates(&[], &losses);
@@ -251,9 +253,9 @@ mod tests {
         assert!(measured.loss_rate() < 0.005, "{measured:?}");
         let falls = run.cuts.len();
         run.measure(Span::from_secs(170));
-        // 100 chunks, and one try for each 16 of them.
+        // 100 chunks, and one try per 16 of them.
         assert!(run.cuts.len() - falls <= 10, "{} falls", run.cuts.len() - falls);
-        // The same with a receiver that reads 93.
+        // The same with a receiver that reads at 93 Mbit/s.
         let path =
             PathModel { drain: Some(Rate::from_mbps(93)), capacity: PATH, socket_buffer: 100_000, ..path };
         let mut run = Harness::new(built("non_aggressive", &[], PATH), path);

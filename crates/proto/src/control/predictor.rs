@@ -1,10 +1,10 @@
-//! When the process that receives will next be without a processor: predictors over what feedback tells of the host
-//! (asynch, section 4). All answer with times of the sender's clock at which sending has to change, so that what is
-//! under way then does not come into the suspension.
+//! Predicts when the receiving process will next be without a processor, from what feedback reports of the
+//! host (asynch, section 4). Predictions are times of the sender's clock at which sending has to change, so
+//! that packets in flight do not arrive during the suspension.
 //!
-//! The paper's predictor needs the average sleep time of the O(1) scheduler; the others are for the schedulers of
-//! today. They find past suspensions and take those that come at regular intervals to go on so: half of the loads of
-//! the paper do.
+//! The paper's predictor needs the average sleep time of the O(1) scheduler; the others work with current
+//! schedulers. They detect suspensions and assume that those at regular intervals continue: half of the
+//! paper's loads behave so.
 
 use haul_base::{Cause, Span, Time};
 use haul_stack::{choice, configuration};
@@ -12,11 +12,11 @@ use haul_stack::{choice, configuration};
 use super::FeedbackSample;
 
 choice! {
-    /// What predicts suspensions.
+    /// Signal from which suspensions are predicted.
     pub enum PredictedBy {
-        /// Delays of reading.
+        /// Read delays.
         ReadDelay = "read_delay",
-        /// Run delay, as the host's kernel counts it.
+        /// Run delay, as counted by the host's kernel.
         RunDelay = "run_delay",
         /// Gaps in the feedback.
         Gaps = "gaps",
@@ -28,7 +28,7 @@ choice! {
 }
 
 configuration! {
-    /// Parameters of `proactive` by which it predicts suspensions.
+    /// Parameters of `proactive` for predicting suspensions.
     pub struct PredictorConfig: "proactive" {
         predictor: PredictedBy = "read_delay",
             "what predicts suspensions; `host_losses`: feedback gaps with losses of the host; `sleep_average` needs the \
@@ -43,15 +43,17 @@ configuration! {
     }
 }
 
-/// Weight of the newest interval in the means: our choice; a load that has changed is followed within about four.
+/// Weight of the newest interval in the means. Our choice: a changed load is followed within about four
+/// intervals.
 const GAIN: f64 = 0.25;
-/// A gap in the feedback is at least so many times the usual spacing.
+/// Minimum length of a gap in the feedback, in multiples of the usual spacing.
 const GAP: f64 = 4.0;
-/// Losses are found within so many round trips of the gap that explains them: that of a lost repair takes one more than
-/// that of a first transmission.
+/// Losses are detected within this many round trips after the gap that explains them: the loss of a
+/// retransmission takes one more than that of a first transmission.
 const FOUND_ROUNDS: u64 = 3;
 
-/// Sending should be different from `from` until `until`. `lasts` is the suspension itself.
+/// A predicted suspension: sending should change from `from` until `until`. `lasts` is the length of the
+/// suspension itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Suspension {
     pub(super) from: Time,
@@ -67,7 +69,7 @@ struct Periodic {
     blind: u64,
     seen: u64,
     last: Time,
-    /// Means, seconds.
+    /// Means in seconds.
     period: f64,
     deviation: f64,
     length: f64,
@@ -86,7 +88,7 @@ impl Periodic {
         self.length += (lasted.as_secs_f64() - self.length) * GAIN;
     }
 
-    /// An interval in which whole periods went by unseen counts as so many.
+    /// Adds an interval. One that spans several undetected suspensions counts as several.
     fn on_interval(&mut self, since: f64) {
         let periods = if self.is_regular() { (since / self.period).round().max(1.0) } else { 1.0 };
         let difference = since / periods - self.period;
@@ -100,7 +102,7 @@ impl Periodic {
             && self.deviation <= self.irregularity * self.period
     }
 
-    /// The next one that is not over at `now`; sending has to change `lead` before it.
+    /// Returns the next suspension that is not over at `now`; sending has to change `lead` before it.
     fn next(&self, now: Time, lead: Span) -> Option<Suspension> {
         if !self.is_regular() {
             return None;
@@ -114,7 +116,7 @@ impl Periodic {
     }
 }
 
-/// The highest and the lowest value of the last one to two halves of the memory.
+/// Minimum and maximum of the last one to two halves of the memory.
 #[derive(Debug)]
 struct Extremes {
     memory: Span,
@@ -138,23 +140,24 @@ impl Extremes {
     }
 }
 
-/// The saw-tooth of the average sleep time: it falls while the process runs, and the switch comes at its minimum. At
-/// half-way between the highest and the lowest it is time to act (asynch, section 4).
+/// Saw-tooth of the average sleep time: it falls while the process runs, and the process is switched out at
+/// its minimum. The time to act is half-way between maximum and minimum (asynch, section 4).
 #[derive(Debug)]
 struct SawTooth {
     extremes: Extremes,
     before: Option<(Time, Span)>,
-    /// Teeth have been seen: how long the suspensions were, seconds.
+    /// Mean length of the suspensions seen in the teeth, seconds.
     length: f64,
     teeth: u64,
     blind: u64,
-    /// Times to act since a whole tooth was seen.
+    /// Times acted since a complete tooth was seen.
     acted: u64,
 }
 
 impl SawTooth {
-    /// A tooth in which nothing was sent until `paused_until` is not whole: neither its minimum nor the length of the
-    /// suspension was seen. After `blind` of them one passes, or the minimum would be forgotten.
+    /// Adds a value. A tooth during which sending paused until `paused_until` is incomplete: neither its
+    /// minimum nor the length of the suspension was seen. After `blind` of them one is let pass, or the
+    /// minimum would expire.
     fn on_value(
         &mut self,
         now: Time,
@@ -169,7 +172,7 @@ impl SawTooth {
             return None;
         }
         if value > before {
-            // It was off the processor since about the sample before.
+            // It was switched out at about the time of the previous sample.
             if at < paused_until {
                 return None;
             }
@@ -193,18 +196,18 @@ impl SawTooth {
     }
 }
 
-/// Gaps in the feedback: a receiver without a processor says nothing.
+/// Gaps in the feedback: a receiver without a processor sends none.
 #[derive(Debug, Default)]
 struct Spacing {
-    /// Mean, seconds.
+    /// Mean spacing in seconds.
     usual: f64,
     heard: Option<Time>,
     in_flight: bool,
 }
 
 impl Spacing {
-    /// When the gap that this feedback ends began, and how much longer than usual it was. Nothing was sent until
-    /// `paused_until`: what is not heard meanwhile is no gap.
+    /// Returns when the gap that this feedback ends began, and its length beyond the usual spacing. Nothing
+    /// was sent until `paused_until`: missing feedback during that time is no gap.
     fn gap(
         &mut self,
         sample: &FeedbackSample<'_>,
@@ -225,7 +228,7 @@ impl Spacing {
     }
 }
 
-/// Whether the receiving host has lost any of what this feedback declares lost.
+/// Whether the receiving host lost any of the packets that this feedback declares lost.
 fn has_host_losses(sample: &FeedbackSample<'_>) -> bool {
     let share = sample.verdict.map_or(0.0, |verdict| verdict.share(Cause::ReceiverHost));
     sample.host_lost_packets > 0 || (sample.lost_packets > 0 && share > 0.0)
@@ -236,18 +239,18 @@ enum Sense {
     ReadDelay,
     RunDelay,
     Gaps(Spacing),
-    /// And the last gap, until the losses of the host are found that it explains.
+    /// With the last gap, until losses of the host that it explains are found.
     HostLosses(Spacing, Option<(Time, Span)>),
     SleepAverage(SawTooth),
 }
 
-/// See the module's text.
+/// The predictor: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Predictor {
     sense: Sense,
     noticeable: Span,
     periodic: Periodic,
-    /// A suspension that is being seen: when it began, and how long it was at least.
+    /// Current suspension: its start, and its length so far.
     present: Option<(Time, Span)>,
     paused_until: Time,
 }
@@ -287,12 +290,12 @@ impl Predictor {
         Self { sense, noticeable, periodic, present: None, paused_until: Time::ZERO }
     }
 
-    /// Nothing leaves until then: what is not heard meanwhile is no gap.
+    /// Records that nothing is sent until then: missing feedback meanwhile is no gap.
     pub(super) fn on_pause(&mut self, until: Time) {
         self.paused_until = until;
     }
 
-    /// What this feedback lets expect.
+    /// Adds a feedback and returns the next expected suspension.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Suspension> {
         let (now, rtt) = (sample.now, sample.rtt.smoothed());
         match &mut self.sense {
@@ -330,8 +333,8 @@ impl Predictor {
         self.periodic.next(now, rtt)
     }
 
-    /// Delays above `noticeable` one behind the other are of one suspension, as long as the longest of them. Of a
-    /// suspension during which nothing was sent only the end might be seen, so it does not count.
+    /// Adds a delay. Consecutive delays above `noticeable` belong to one suspension, as long as the longest
+    /// of them. A suspension during a pause is ignored, as only its end might be seen.
     fn on_delay(&mut self, now: Time, delay: Span, rtt: Span) {
         if self.paused_until > Time::ZERO && now <= self.paused_until + rtt {
             self.present = None;

@@ -1,11 +1,12 @@
-//! The proactive approach (asynch, section 4): the rate of ASYNCH, and less or nothing while the receiving process is
-//! predicted to be without a processor.
+//! The proactive approach (asynch, section 4): the rate of ASYNCH, reduced or zero while the receiving
+//! process is predicted to be without a processor.
 //!
-//! The paper stops at the prediction: act at half-way of the sleep average's saw-tooth. Choices where it is silent:
-//! until the predicted suspension has passed, the rate is lowered so that the receiver's socket buffer takes what comes
-//! ( ` act = "lower"`), or nothing is sent (`"hold"`); an action is never longer than `longest ` , and a round trip at
-//! least is between two, so that a wrong prediction costs little; the length of a suspension is the mean of those that
-//! were seen. It wants no report interval of its own: the paper polls at the receiver, and here each report is a look.
+//! The paper ends with the prediction: act half-way of the sleep average's saw-tooth. Choices where it is
+//! silent: until the predicted suspension has passed, the rate is lowered so that the receiver's socket
+//! buffer can hold the data (`act = "lower"`), or nothing is sent (`"hold"`); an action lasts at most
+//! `longest`, with at least a round trip between two, so that a wrong prediction costs little; the length of
+//! a suspension is the mean of those seen. It requests no report interval: the paper polls at the receiver,
+//! here each report is a sample.
 
 use haul_base::{Bytes, Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
@@ -15,9 +16,9 @@ use super::reaction::{AsynchConfig, Reaction, clamped};
 use super::{FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, Permit, RateController, RateState};
 
 choice! {
-    /// What `proactive` does during a suspension.
+    /// Action of `proactive` during a suspension.
     pub enum Action {
-        /// Sends what the socket buffer can take.
+        /// Sends what the socket buffer can hold.
         Lower = "lower",
         /// Sends nothing.
         Hold = "hold",
@@ -35,7 +36,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "proactive",
     version: 1,
@@ -59,7 +60,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     },
 };
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct Proactive {
     reaction: Reaction,
@@ -67,17 +68,17 @@ struct Proactive {
     holds: bool,
     buffer: u64,
     longest: Span,
-    /// How full the socket buffer is, thousandths.
+    /// Fill level of the socket buffer, in thousandths.
     fill: u16,
     rtt: Span,
     expected: Option<Suspension>,
     acting: Option<Suspension>,
-    /// No action begins before.
+    /// No action starts before.
     earliest: Time,
 }
 
 impl Proactive {
-    /// Ends and begins what is due.
+    /// Ends and starts actions that are due.
     fn advance(&mut self, now: Time) {
         if self.acting.is_some_and(|acting| acting.until <= now) {
             self.acting = None;
@@ -102,7 +103,7 @@ impl Proactive {
         }
     }
 
-    /// What the socket buffer takes during the suspension, if nobody reads it.
+    /// Returns the rate at which the socket buffer holds all data of the suspension.
     fn rate(&self) -> Rate {
         let Some(acting) = self.acting.filter(|_| !self.holds) else { return self.reaction.rate };
         let free = self.buffer - self.buffer * u64::from(self.fill.min(1_000)) / 1_000;
@@ -172,7 +173,7 @@ mod tests {
 
     const RATE: Rate = Rate::from_mbps(400);
 
-    /// A host that another process takes the processor from for 50 of each 200 ms.
+    /// A host whose processor is taken by another process for 50 of every 200 ms.
     fn loaded() -> PathModel {
         PathModel {
             verdict: Some(Verdict::of(Cause::ReceiverHost)),
@@ -183,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Loss rate and goodput on the loaded host, in the long run. The rate never falls by itself.
+    /// Long-run loss rate and goodput on the loaded host. The rate never falls by itself.
     fn outcome(given: &[(&str, &str)]) -> (f64, Rate) {
         let always = [("raised", "1000"), ("socket_buffer", "900000B")];
         let mut run = Harness::new(built("proactive", &[&always, given].concat(), RATE), loaded());
@@ -203,8 +204,9 @@ mod tests {
             for act in ["lower", "hold"] {
                 let (loss, goodput) = outcome(&[("predictor", predictor), ("act", act)]);
                 assert!(loss < 0.05, "{predictor}, {act}: {loss} lost");
-                // A hold sends nothing in a quarter of the time, of which the socket could have taken a part. At
-                // half-way of the saw-tooth half of the run is not used: that is the paper's rule.
+                // A hold sends nothing for a quarter of the time, part of which the socket could have
+                // buffered. Acting half-way of the saw-tooth leaves half of the run unused: that is the
+                // paper's rule.
                 let least = if predictor == "sleep_average" { 0.3 } else { 0.85 };
                 assert!(goodput > plain.goodput.mul_f64(least), "{predictor}, {act}: {goodput}");
             }
@@ -263,7 +265,7 @@ mod tests {
             law.on_feedback(&FeedbackSample { read_delay, ..feedback(at(millis), &rtt, 100, 0, None) });
             law.deadline()
         };
-        // Seen when they are over, at 1,040, 1,140 and 1,240; they began 40 ms before that.
+        // Detected when they are over, at 1,040, 1,140 and 1,240; they began 40 ms earlier.
         for begun in [1_000, 1_100] {
             assert_eq!((tell(begun + 40, 40), tell(begun + 42, 0)), (None, None));
         }
@@ -298,7 +300,7 @@ mod tests {
                 law.on_feedback(&sample);
                 law.deadline()
             };
-            // Silent from 50 to 90 ms of each 200; what was lost is found a round trip later.
+            // Silent from 50 to 90 ms of every 200; losses are detected a round trip later.
             let heard = (0..1_000u64).step_by(2).filter(|millis| !(52..90).contains(&(millis % 200)));
             heard.map(|millis| tell(millis, u64::from(millis % 200 == 110))).last().unwrap()
         };
@@ -318,7 +320,7 @@ mod tests {
         let (mut held, mut gone, mut longest) = (0, 0, Span::ZERO);
         for millis in 0..20_000u64 {
             let now = Time::ZERO + Span::from_millis(millis);
-            // A receiver that tells whatever it likes.
+            // A receiver that reports arbitrary values.
             let read_delay = Some(Span::from_millis(if millis % 7 < 3 { millis % 900 } else { 0 }));
             law.on_feedback(&FeedbackSample { read_delay, ..feedback(now, &rtt, 100, 0, None) });
             law.on_deadline(now);

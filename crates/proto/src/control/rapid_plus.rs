@@ -1,5 +1,5 @@
-//! RAPID+ (datta-rapid-plus, section 6 and figure 6): the rate follows the losses of one iteration beside those of the
-//! iteration before.
+//! RAPID+ (datta-rapid-plus, section 6 and figure 6): the rate follows from the losses of one iteration
+//! compared with those of the previous one.
 //!
 //! ```text
 //! a_n <= a_(n-1):  count += 1
@@ -9,13 +9,13 @@
 //! ```
 //!
 //! Choices where the paper is silent or contradicts itself:
-//! - The figure prints `g` from `a_(n-1) / a_n`, which at least doubles the rate each time, although the text says
-//!   "proportionate": this takes `(a_(n-1) - a_n) / a_(n-1)`, and `probe` where both are 0, or a loss-free path would
-//!   never speed up.
-//! - Before the first iteration nothing was lost, so losses in the first one are a rise. The drain rate of that
-//!   iteration itself then stands for the one before. It never makes the rate higher, nor lower than the share `least`
-//!   of the first.
-//! - An iteration is a round, as in the paper's implementation, or an interval of time, as its text allows.
+//! - The figure prints `g` from `a_(n-1) / a_n`, which at least doubles the rate each time, although the text
+//!   says "proportionate": this uses `(a_(n-1) - a_n) / a_(n-1)`, and `probe` where both are 0, as otherwise
+//!   a loss-free path would never get faster.
+//! - Before the first iteration nothing was lost, so losses in the first one are a rise. The drain rate of
+//!   that iteration is then used for the previous one. It never raises the rate, nor lowers it below the
+//!   share `least` of the first.
+//! - An iteration is a round, as in the paper's implementation, or a time interval, as its text permits.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
@@ -28,7 +28,7 @@ use super::{
 use crate::rtt::RttEstimator;
 
 choice! {
-    /// An iteration of `rapid_plus`.
+    /// Kind of iteration of `rapid_plus`.
     pub enum Iteration {
         /// An interval of time.
         Interval = "interval",
@@ -38,11 +38,11 @@ choice! {
 }
 
 choice! {
-    /// The losses that `rapid_plus` compares.
+    /// Measure of losses that `rapid_plus` compares.
     pub enum LossMeasure {
-        /// How many.
+        /// Number of lost packets.
         Packets = "packets",
-        /// Which share of the packets.
+        /// Share of lost packets.
         Share = "share",
     }
 }
@@ -60,7 +60,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "rapid_plus",
     version: 1,
@@ -70,7 +70,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(RapidPlus::new(&parameters.read(), config)?)),
 };
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct RapidPlus {
     rate: Rate,
@@ -82,7 +82,7 @@ struct RapidPlus {
     k: u64,
     probe: f64,
     sums: Sums,
-    /// Loss and drain rate of the iteration before.
+    /// Loss and drain rate of the previous iteration.
     before: (f64, Option<Rate>),
     count: u64,
     /// The paper's `g`.
@@ -182,12 +182,13 @@ mod tests {
     const FIRST: [(&str, &str); 1] = [("first_rate", "500Mbit")];
     const GIGABIT: Rate = Rate::from_mbps(1_000);
 
-    /// One iteration after the other of 10,000 packets: the rates after each, Mbit/s. The receiver reads 400 + 10 n.
+    /// Rates (Mbit/s) after each of a series of iterations of 10,000 packets. The receiver reads at 400 + 10
+    /// n.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
         let mut law = built("rapid_plus", &[&FIRST, given].concat(), GIGABIT);
         let rtt = RttEstimator::new(Span::from_millis(20));
         let rate = |law: &dyn RateController| law.state().rate.as_bps() as f64 / 1e6;
-        // The first feedback begins the first interval.
+        // The first feedback starts the first interval.
         law.on_feedback(&feedback(Time::ZERO, &rtt, 0, 0, Some(Rate::from_mbps(400))));
         let mut told = Vec::new();
         for (n, &lost) in losses.iter().enumerate() {
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn losses_that_grow_lower_it_to_the_drain_rate_of_the_iteration_before() {
-        // The counts begin anew with the fall.
+        // The counts restart with the fall.
         let found = rates(&[("k", "1"), ("probe", "0.1")], &[0, 0, 0, 500, 500, 500]);
         assert_rates(&found, &[500.0, 550.0, 550.0, 420.0, 420.0, 420.0]);
     }
@@ -247,7 +248,7 @@ mod tests {
         run.run_for(Span::from_secs(20));
         let over = run.measure(Span::from_secs(60));
         assert!(over.goodput > Rate::from_mbps(46), "{over:?}");
-        // It takes losses that do not grow: asynch, figure 1, has 21.5 % for it where ASYNCH has 9.5 %.
+        // It tolerates losses that do not grow: asynch, figure 1, has 21.5 % for it where ASYNCH has 9.5 %.
         assert!(over.loss_rate() < 0.2, "{over:?}");
         run.outage(Span::from_secs(2));
         run.run_for(Span::from_secs(5));

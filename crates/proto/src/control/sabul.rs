@@ -1,6 +1,6 @@
-//! SABUL's rate control (Gu, Hong, Mazzucco and Grossman, "SABUL: a high performance data transfer protocol", 2003).
-//! What changes is the sending period `P`, the time from one packet to the next, each SYN = 10 ms by the loss rate `l`
-//! of that SYN:
+//! SABUL's rate control (Gu, Hong, Mazzucco and Grossman, "SABUL: a high performance data transfer protocol",
+//! 2003). It adjusts the sending period `P`, the time from one packet to the next, every SYN = 10 ms by the
+//! loss rate `l` of that SYN:
 //!
 //! ```text
 //! h = 0.1 h + 0.9 l
@@ -9,21 +9,21 @@
 //! h = 0.001:  P = P + 0.1 us
 //! ```
 //!
-//! The paper was not at hand. Law and constants are those of the authors' code, version of 16 March 2003, `sender.cpp`,
-//! which keeps them as a comment beside the later law, which is nearly UDT's. The round trip has no part in it, and
-//! flows that lose alike keep the shares that they have.
+//! The paper was not available. Law and constants are those of the authors' code, version of 16 March 2003,
+//! `sender.cpp`, which keeps them as a comment beside the later law, which is nearly UDT's. The round-trip
+//! time has no influence, and flows with equal loss rates keep their shares.
 //!
-//! Steady state: with one loss in each `N` packets and `n` packets a SYN, a SYN with the loss makes `P` longer by
-//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without makes it shorter by 1 % (the first of them by `0.9 / n`
-//! less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`. Above that one
-//! loss is less than the limit: from `N = 5,000` on the rate rises without end.
+//! Steady state: with one loss per `N` packets and `n` packets per SYN, a SYN with the loss lengthens `P` by
+//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without shortens it by 1 % (the first of them by `0.9
+//! / n` less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`.
+//! Above that a single loss is below the limit: from `N = 5,000` on the rate rises without bound.
 //!
 //! Choices:
-//! - SABUL's shortest period, 10 us, is here the ceiling; it starts there, here at the longest, 1,000 us. Much slower
-//!   it could not rise, as a SYN without a packet changes nothing.
-//! - Its fixed window of packets in flight is that of the recipe (`retransmit.window`).
-//! - Where reports are rarer than SYN, one stands for all SYNs since the last. One that comes late makes the next SYN
-//!   begin late: over the whole transport 0.96 of `n` at `N = 1,000`, 0.6 at 300.
+//! - SABUL's shortest period, 10 us, corresponds to the ceiling here; SABUL starts there, this law at the
+//!   longest, 1,000 us. From a much lower rate it could not rise, as a SYN without a packet changes nothing.
+//! - SABUL's fixed window of packets in flight is the recipe's (`retransmit.window`).
+//! - If reports are rarer than SYN, one counts for all SYNs since the last. A late report delays the start of
+//!   the next SYN: over the whole transport 0.96 of `n` at `N = 1,000`, 0.6 at 300.
 
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -50,7 +50,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "sabul",
     version: 1,
@@ -60,14 +60,14 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(Sabul::new(&parameters.read(), config))),
 };
 
-/// The interval of all steps.
+/// Interval of all steps.
 const SYN: Span = Span::from_millis(10);
-/// What the period grows by at exactly the limit, seconds.
+/// Growth of the period at exactly the limit, seconds.
 const AT_LIMIT: f64 = 0.1e-6;
-/// No step makes the period shorter than by this factor, whatever the parameters.
+/// Limit of a step's shortening factor, whatever the parameters.
 const LEAST_FACTOR: f64 = 0.5;
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct Sabul {
     ceiling: Option<Rate>,
@@ -79,7 +79,7 @@ struct Sabul {
     /// Seconds.
     step: f64,
     rate: Rate,
-    /// Mean loss rate, weighted.
+    /// Weighted mean loss rate.
     loss: f64,
     sums: Sums,
     ended: Time,
@@ -104,7 +104,7 @@ impl Sabul {
         }
     }
 
-    /// One SYN with this loss rate and packets of `bits`.
+    /// Handles one SYN with this loss rate and packets of `bits`.
     fn on_syn(&mut self, loss: f64, bits: f64, may_rise: bool) {
         self.loss = self.loss * self.weight + loss * (1.0 - self.weight);
         let (period, above) = (bits / self.rate.as_bps() as f64, self.loss - self.limit);
@@ -161,7 +161,7 @@ mod tests {
 
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
-    /// Sending periods in microseconds after SYNs of 1,000 packets with so many lost, from 100 Mbit/s on.
+    /// Sending periods in microseconds after SYNs of 1,000 packets with these losses, starting at 100 Mbit/s.
     fn periods(losses: &[u64]) -> Vec<f64> {
         let mut law = built("sabul", &[("first_rate", "100Mbit")], UNBOUNDED);
         let rtt = RttEstimator::new(Span::from_millis(20));

@@ -1,10 +1,11 @@
-//! Scalable TCP (Kelly, CCR 33(2), 2003): `w += a` for each acknowledged packet, `w -= b w` after a loss event, so that
-//! recovery takes the same number of round trips at each rate.
+//! Scalable TCP (Kelly, CCR 33(2), 2003): `w += a` per acknowledged packet, `w -= b w` after a loss event, so
+//! that recovery takes the same number of round trips at every rate.
 //!
-//! With one loss each `1/p` packets the window before a loss is `(a / b) / p`, 0.08 / p, and its mean over time less by
-//! the factor `b / -ln(1 - b)`, 0.0749 / p. Both hold if packets acknowledged during recovery count, which they do
-//! here: the derivation counts them, the text of the paper ("a round trip in which congestion has not been detected")
-//! does not say. Below the legacy window it is Reno (section 3 of the paper).
+//! With one loss per `1/p` packets the window before a loss is `(a / b) / p`, 0.08 / p, and its time average
+//! is lower by the factor `b / -ln(1 - b)`, 0.0749 / p. Both hold if packets acknowledged during recovery
+//! count, which they do here: the derivation counts them, while the paper's text is unclear ("a round trip in
+//! which congestion has not been detected"). Below the legacy window it behaves as Reno (section 3 of the
+//! paper).
 
 use haul_stack::{Configuration as _, configuration};
 
@@ -22,7 +23,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "scalable",
     version: 1,

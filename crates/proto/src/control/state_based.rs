@@ -281,7 +281,8 @@ mod tests {
 
     #[test]
     fn massive_and_negligible_loss_move_it_far_and_at_once() {
-        // From 100 half-way to Red's 5; a step of Red; a quarter of the way to Yellow's 90, but Green's least; to 100.
+        // From 100 half-way to Red's 5; a step of Red; a quarter of the way to Yellow's 90, but at least
+        // Green's minimum; to 100.
         let found = judged(&[], &[2_000, 5, 5, 0]);
         assert_eq!(found, [("red", 52.5), ("yellow", 62.5), ("green", 70.0), ("green", 77.5)]);
         assert_eq!(

@@ -1,21 +1,22 @@
-//! Stop and go: a given rate, and pauses for as long as the receiving process is guessed to be suspended (RAPID and
-//! RBUDP+, as datta-rapid-plus, section 3, and asynch, section 4, tell of them). Both papers say that the guess cannot
-//! be right: the law is here to be compared with.
+//! Stop and go: a given rate, with pauses while the receiving process is guessed to be suspended (RAPID and
+//! RBUDP+, as described by datta-rapid-plus, section 3, and asynch, section 4). Both papers conclude that the
+//! guess cannot be right: the law serves for comparison.
 //!
-//! - `rapid`: the dynamic priority of the receiving process when a loss occurred is kept. When its priority comes to
-//!   one less, sending stops for a time proportional to its average sleep time. The O(1) scheduler derives the dynamic
-//!   priority from that average (ten levels of 100 ms), which is what the host's sample carries; schedulers of today
-//!   have neither, and then there are no pauses.
-//! - `rbudp+`: the process is taken to run for one time slice and then to be suspended for the time of the scheduler
-//!   model ([`super::suspension`]), fed with the mean of the last suspensions (run delay per involuntary switch).
+//! - `rapid`: remembers the dynamic priority of the receiving process at a loss. When its priority comes to
+//!   one less, sending stops for a time proportional to its average sleep time. The O(1) scheduler derives
+//!   the dynamic priority from that average (ten levels of 100 ms), which host samples contain; current
+//!   schedulers have neither, so there are no pauses.
+//! - `rbudp+`: the process is assumed to run for one time slice and then to be suspended for the time of the
+//!   scheduler model ([`super::suspension`]), fed with the mean of the last suspensions (run delay per
+//!   involuntary switch).
 //!
-//! In the papers a process beside the receiver guesses, and tells the sender to pause: `guess_at = "receiver"`.
-//! Otherwise the sender guesses, from what feedback says of the receiving host.
+//! In the papers a process beside the receiver guesses and tells the sender to pause: `guess_at =
+//! "receiver"`. Otherwise the sender guesses from the host samples in feedback.
 //!
-//! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only call
-//! another one: the case of the model, its share and `D`, the time in wait queues, which is why it also pauses for an
-//! idle receiver. Suspensions that were seen count for eight pauses, of two seconds in all, and none is longer than the
-//! time since the host was looked at before.
+//! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only
+//! call another one: the case of the model, its share and `D`, the time in wait queues, due to which it also
+//! pauses for an idle receiver. Observed suspensions are used for eight pauses, of two seconds in total, and
+//! each is capped at the time since the previous host sample.
 
 use haul_base::{HostSample, Probability, Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
@@ -28,21 +29,21 @@ use super::{
 };
 
 choice! {
-    /// How `stop_and_go` guesses.
+    /// Method by which `stop_and_go` guesses.
     pub enum Guesser {
-        /// By RBUDP+'s estimate of suspensions.
+        /// RBUDP+'s estimate of suspensions.
         Rbudp = "rbudp+",
-        /// By RAPID's dynamic priority.
+        /// RAPID's dynamic priority.
         Rapid = "rapid",
     }
 }
 
 choice! {
-    /// Which end guesses.
+    /// End at which the guess is made.
     pub enum GuessAt {
         /// The sender, from feedback.
         Sender = "sender",
-        /// The receiver, which tells the sender for how long to pause.
+        /// The receiver, which requests a pause from the sender.
         Receiver = "receiver",
     }
 }
@@ -69,7 +70,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "stop_and_go",
     version: 1,
@@ -79,27 +80,28 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(StopAndGo::new(&parameters.read(), config)?)),
 };
 
-/// The bonus of the O(1) scheduler: one level of priority for each 100 ms of average sleep time, up to ten.
+/// Bonus of the O(1) scheduler: one priority level per 100 ms of average sleep time, up to ten.
 const SLEEP_PER_LEVEL: Span = Span::from_millis(100);
 const MOST_LEVELS: u64 = 10;
-/// Weight of the newest in the mean of suspensions.
+/// Weight of the newest value in the mean suspension.
 const GAIN: f64 = 0.25;
-/// After so many pauses without a suspension that was seen, or so much time in them, the mean counts no more; nor is a
-/// pause longer. So a transfer is back within three seconds, whatever was seen. Choices.
+/// After this many pauses without an observed suspension, or this much time in them, the mean is reset; a
+/// pause is no longer than that, either. So a transfer resumes within three seconds, whatever was observed.
+/// Our choices.
 const BLIND: u32 = 8;
 const BLIND_FOR: Span = Span::from_secs(2);
 
-/// What RAPID knows. A priority is worse the higher its number, as in the kernel; nice values only shift it.
+/// State of RAPID. A larger number is a worse priority, as in the kernel; nice values only shift it.
 #[derive(Debug, Default)]
 struct Rapid {
     priority: Option<u64>,
-    /// The worst one before it got better last.
+    /// Worst priority before it last improved.
     worst: u64,
     at_loss: Option<u64>,
 }
 
 impl Rapid {
-    /// Whether the priority has just come, from a better one, to one less than that at the last loss.
+    /// Whether the priority has just worsened to one less than that at the last loss.
     fn on_priority(&mut self, priority: u64, has_lost: bool) -> bool {
         let before = self.priority.replace(priority);
         if let Some(before) = before.filter(|&before| before > priority) {
@@ -107,28 +109,28 @@ impl Rapid {
         }
         let bound = self.at_loss.map(|at_loss| at_loss.saturating_sub(1));
         if has_lost {
-            // It was suspended when they were lost, and has slept since.
+            // The process was suspended when they were lost, and has slept since.
             self.at_loss = Some(self.worst.max(priority));
         }
         bound.is_some_and(|bound| priority >= bound && before.is_some_and(|before| before < bound))
     }
 }
 
-/// What RBUDP+ knows.
+/// State of RBUDP+.
 #[derive(Debug)]
 struct Estimate {
     time_slice: Span,
     case: SchedulerCase,
     reentry: Probability,
     waiting: Span,
-    /// Mean of the suspensions that were seen.
+    /// Mean of the observed suspensions.
     observed: Span,
-    /// When the host was looked at last.
+    /// When the last host sample was taken.
     looked: Option<Time>,
-    /// Pauses since one was seen, and their time.
+    /// Pauses since the last observed suspension, and their total time.
     unseen: u32,
     unseen_for: Span,
-    /// When the present time slice ends; none runs while nothing is sent.
+    /// When the current time slice ends; `None` while nothing is sent.
     slice_ends: Option<Time>,
 }
 
@@ -139,7 +141,7 @@ impl Estimate {
         self.observed = self.observed.mul_f64(1.0 - GAIN) + each.mul_f64(GAIN);
     }
 
-    /// What the model says of the next suspension.
+    /// Returns the model's prediction of the next suspension.
     fn suspension(&self) -> Span {
         let others = [self.observed];
         let ahead = Ahead { active: &others, expired: &others, levels_ahead: 1, waiting: self.waiting };
@@ -165,7 +167,7 @@ impl Estimate {
         }
     }
 
-    /// The pause that follows on the present time slice, if that is over.
+    /// Returns the pause after the current time slice if the slice has ended.
     fn end_slice(&mut self, now: Time) -> Option<Span> {
         self.slice_ends.take_if(|ends| *ends <= now)?;
         let lasts = self.suspension().min(BLIND_FOR);
@@ -184,14 +186,14 @@ enum Guess {
     Estimate(Estimate),
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct StopAndGo {
     rate: Rate,
     ceiling: Option<Rate>,
     guess: Guess,
     at_receiver: bool,
-    /// Packets were lost since the host was looked at last.
+    /// Whether packets were lost since the last host sample.
     has_lost: bool,
     held_until: Option<Time>,
 }
@@ -236,7 +238,7 @@ impl StopAndGo {
         }
     }
 
-    /// For how long to pause, by what a look at the host says at once.
+    /// Returns the pause that follows directly from a host sample.
     fn guess(&mut self, now: Time, host: &HostSample) -> Option<Span> {
         match &mut self.guess {
             Guess::Rapid(rapid, factor) => {
@@ -273,7 +275,7 @@ impl RateController for StopAndGo {
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.advance(sample.now);
-        // What its socket drops, the receiving host knows before the sender can find out.
+        // The receiving host knows the drops of its socket before the sender detects the losses.
         self.has_lost |= sample.lost_packets > 0 || sample.socket_drops > 0;
         let Some(host) = sample.host.filter(|_| !self.at_receiver) else { return };
         if let Some(lasts) = self.guess(sample.now, &host) {
@@ -358,7 +360,7 @@ mod tests {
     fn rapid_stops_one_priority_before_that_of_the_last_loss_for_the_average_sleep_time() {
         let mut law = built("stop_and_go", &[("predictor", "rapid"), ("pause", "0.5")], RATE);
         let go = Permit::Go(Limits::at_rate(RATE));
-        // Priorities 2, 4, 6 of 10, and a loss at 6; then 3, 4: no longer one less; 5 is.
+        // Priorities 2, 4, 6 of 10, and a loss at 6; then 3, 4: not yet one less; 5 is.
         for (n, (millis, lost)) in [(800, 0), (600, 0), (450, 9), (700, 0), (600, 0)].into_iter().enumerate()
         {
             assert_eq!(tell(law.as_mut(), n as u64 * 10, lost, sleep(millis)), go, "{millis}");
@@ -366,7 +368,7 @@ mod tests {
         assert_eq!(tell(law.as_mut(), 100, 0, sleep(540)), Permit::Hold(at(370)));
         law.on_deadline(at(370));
         assert_eq!(law.permit(), go);
-        // It has been there already; it must have been better in between.
+        // It is there already; it must have been better in between.
         assert_eq!(tell(law.as_mut(), 380, 0, sleep(520)), go);
         assert_eq!(tell(law.as_mut(), 390, 0, sleep(640)), go);
         assert_eq!(tell(law.as_mut(), 400, 0, sleep(440)), Permit::Hold(at(620)));
@@ -397,8 +399,8 @@ mod tests {
             let (mut sends, mut receives) =
                 (built("stop_and_go", &given, RATE), built("stop_and_go", &given, RATE));
             let go = Permit::Go(Limits::at_rate(RATE));
-            // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ after a slice of
-            // 100 ms.
+            // Priorities 2, 4, 6 of 10 with a loss at the last one, 3 and 5: RAPID stops there. RBUDP+ stops
+            // after a slice of 100 ms.
             let mut advice = Vec::new();
             for (n, (millis, drops)) in
                 [(800, 0), (600, 0), (450, 9), (700, 0), (540, 0)].into_iter().enumerate()
@@ -473,7 +475,7 @@ mod tests {
         let path = PathModel { drain: Some(Rate::from_mbps(1_000)), ..PathModel::default() };
         let mut run = Harness::new(built("stop_and_go", &[], RATE), path.clone());
         let measured = run.measure(Span::from_secs(20));
-        // 10 ms after each 100 ms: the transfer takes a tenth longer, in the range of figure 3.
+        // 10 ms after each 100 ms: the transfer takes a tenth longer, within the range of figure 3.
         assert_near(measured.held, 10.0 / 110.0, 0.02);
         let mut run = Harness::new(built("stop_and_go", &[("predictor", "rapid")], RATE), path);
         let measured = run.measure(Span::from_secs(20));
@@ -496,7 +498,7 @@ mod tests {
             run.outage(Span::from_secs(2));
             run.run_for(Span::from_secs(5));
             let after = run.measure(Span::from_secs(20));
-            // Where its pauses fall beside the load's is chance.
+            // How its pauses coincide with the load's is chance.
             assert!(after.goodput > before.goodput.mul_f64(0.5), "{predictor}: {after:?}");
         }
     }
@@ -516,7 +518,7 @@ mod tests {
         };
         let of = |run_delay| HostSample { run_delay: Some(run_delay), ..HostSample::default() };
         for (apart, host) in [
-            // Longer than the time since the host was looked at.
+            // Longer than the time since the previous host sample.
             (Span::from_millis(1), of(Span::MAX)),
             (Span::from_secs(20), of(Span::from_secs(10))),
             (Span::from_secs(2), of(Span::from_millis(700))),

@@ -1,4 +1,4 @@
-//! What holds for every law of the registry, and the registry itself.
+//! Tests that apply to every registered law, and tests of the registry.
 
 use haul_base::{Cause, HostSample, Verdict};
 use haul_stack::{Configuration as _, RecipeError, configuration};
@@ -55,7 +55,7 @@ fn what_is_registered_is_whole() {
     }
 }
 
-/// A law of another crate: sends nothing for a while now and then.
+/// A law of another crate that holds from time to time.
 #[derive(Debug)]
 struct Pauses(Span, Option<Time>);
 
@@ -91,7 +91,7 @@ configuration! {
 }
 
 configuration! {
-    /// One of them is taken.
+    /// One of the names is taken.
     pub struct ClashesConfig: "clashes" {
         debt: bool = "true", "taken";
     }
@@ -106,7 +106,7 @@ static PAUSES: LawRegistration = LawRegistration {
     build: |parameters, _| Ok(Box::new(Pauses(parameters.read::<PausesConfig>().pause, None))),
 };
 
-/// One whose parameter is taken.
+/// A law with a parameter whose name is taken.
 static CLASHES: LawRegistration =
     LawRegistration { name: "clashes", parameters: ClashesConfig::PARAMETERS, ..PAUSES };
 
@@ -136,11 +136,11 @@ enum Op {
         lost: u64,
     },
     Deadline,
-    /// Nothing happens for so many microseconds.
+    /// Nothing happens for this many microseconds.
     Pause(u64),
 }
 
-/// What a peer may say, true or not.
+/// Feedback of a peer, true or not.
 #[derive(Clone, Debug)]
 struct Told {
     counts: (u64, u64, u64),
@@ -153,7 +153,7 @@ struct Told {
     app_limited: bool,
 }
 
-/// Counts are bounded by what was sent before a law sees them.
+/// Counts are bounded by what was sent before a law gets them.
 fn any_count() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0u64..5_000, 1 => Just(0), 1 => 0u64..1 << 40]
 }
@@ -343,7 +343,7 @@ fn every_law_uses_a_quiet_path_and_does_so_again_after_an_outage() {
     }
 }
 
-/// Share of 20 Mbit/s from 3 to 8 s after the round trip has grown from 20 to 200 ms.
+/// Share of 20 Mbit/s from 3 to 8 s after the round-trip time has grown from 20 to 200 ms.
 fn share_of_longer_path(law: &LawRegistration, given: &[(&str, &str)]) -> f64 {
     let capacity = Rate::from_mbps(20);
     let path = PathModel { queue: 150_000, ..PathModel::bottleneck(capacity, Span::from_millis(20), 1.0) };
@@ -366,7 +366,7 @@ fn a_path_ten_times_as_long_is_filled_again_within_three_seconds_and_by_the_sour
 
 #[test]
 fn losses_of_the_host_do_not_slow_a_cause_aware_law_below_what_the_host_drains() {
-    // A law that halves with each loss, beside a host that reads 50 of 100 Mbit/s.
+    // A law that halves with each loss, with a host that reads 50 of 100 Mbit/s.
     #[derive(Debug)]
     struct Halves(Rate);
     impl RateController for Halves {
@@ -420,7 +420,7 @@ fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
             None
         }
         fn state(&self) -> RateState {
-            // What was told, for the test.
+            // Reports the inputs, for the test.
             RateState { phase: "counts", rate: Rate::from_bps(self.0 * 1_000 + self.1) }
         }
     }
@@ -455,8 +455,8 @@ fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
 
 #[test]
 fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
-    // It says that its host drains 10 Gbit/s and loses everything that is lost; 100 packets of 1,472 bytes arrive each
-    // 10 ms. It tells of losses each time, or now and then; of arrivals at once, or of those of 60 ms together.
+    // The peer claims that its host drains 10 Gbit/s and causes all losses; 100 packets of 1,472 bytes arrive
+    // every 10 ms. It reports losses each time or from time to time; arrivals at once or in batches of 60 ms.
     for (losses_each, told_each) in [(1, 1), (7, 1), (1, 6), (30, 6)] {
         let mut law = CauseAware::new(build_fixed(Rate::from_mbps(1_000)));
         let mut rtt = RttEstimator::new(Span::from_millis(20));
@@ -493,8 +493,8 @@ fn build_fixed(rate: Rate) -> Box<dyn RateController> {
     Box::new(Fixed::new(rate))
 }
 
-/// What the probe timer has found lost is told before anything arrives again. A window was lowered for it when the
-/// silence began.
+/// Losses found by the probe timer are reported before the next arrival. The window was lowered for them when
+/// the silence began.
 #[test]
 fn losses_that_are_told_in_silence_leave_what_is_known_of_the_path() {
     let (mut rtt, now) = (RttEstimator::new(Span::from_millis(40)), Time::ZERO + Span::from_secs(1));

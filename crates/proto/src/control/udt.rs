@@ -1,6 +1,6 @@
-//! UDT's native control (Gu and Grossman, Computer Networks 51(7), 2007, section 3; draft-gg-udt-03, section 6; the
-//! authors' UDT 4): additive increase that decreases, multiplicative decrease. All steps come at a fixed interval, SYN
-//! = 10 ms, so that the round trip has no part in them.
+//! UDT's native control (Gu and Grossman, Computer Networks 51(7), 2007, section 3; draft-gg-udt-03, section
+//! 6; the authors' UDT 4): additive increase with decreasing steps, multiplicative decrease. Steps come at a
+//! fixed interval, SYN = 10 ms, so that the round-trip time has no influence.
 //!
 //! ```text
 //! each SYN without loss:    rate += inc / SYN,  inc = max(10^ceil(log10((B - C) MSS 8)) 1.5e-6 / MSS, 1 / MSS) packets
@@ -9,28 +9,28 @@
 //! window:                   arrival speed (RTT + SYN) + 16 packets
 //! ```
 //!
-//! `B` is the capacity of the path, `C` the present rate, both in packets per second. From a ninth below the rate of
-//! the last decrease on, `B - C` counts as `B / 9` at most, which is what a decrease leaves free. `DecRandom` is drawn
-//! from 1 to the mean number of reports of loss in an epoch, so that flows which lose together do not fall together. An
-//! epoch ends with the packets that left before its last decrease.
+//! `B` is the capacity of the path, `C` the current rate, both in packets per second. From a ninth below the
+//! rate at the last decrease on, `B - C` counts as at most `B / 9`, which is what a decrease leaves free.
+//! `DecRandom` is drawn from 1 to the mean number of loss reports per epoch, so that flows which lose packets
+//! together do not fall together. An epoch ends with the packets sent before its last decrease.
 //!
-//! It has nine tenths of a path after 7.5 s, whatever its rate and round trip, as each step is 0.12 % of the decade
-//! that `B - C` lies in; there are none while the window is full. Flows that know the capacity share it whatever
-//! their round trips. Flows that measure it each know what they had themselves: over round trips of 20 and 80 ms one
-//! had 160 and the other 23 of 200 Mbit/s, where with the parameter both had 93.
+//! The rate reaches 0.9 of the path's after 7.5 s, whatever its capacity and round-trip time, as each step is
+//! 0.12 % of the decade of `B - C`; there are no steps while the window is full. Flows that know the capacity
+//! share it equally at any round-trip times. Flows that measure it only know their own rates: at round trips
+//! of 20 and 80 ms one had 160 and the other 23 of 200 Mbit/s, where with the parameter both had 93.
 //!
-//! Choices, since the sources have something that is not here or differ:
-//! - UDT measures `B` with pairs of packets, which nothing here sends. If the parameter does not say it, it is the
-//!   highest arrival rate of 10 s and a ninth, and no more than the ceiling: the share of `B` that UDT takes for free
-//!   after a decrease.
-//! - A feedback with losses counts as one NAK. Where reports are rarer than SYN, one stands for all SYNs since the
-//!   last, and the window covers their interval instead of SYN.
-//! - Where the draft and the code differ (which NAKs of an epoch decrease the rate), it is the draft; the code rounds
-//!   intervals to microseconds, which is left out.
-//! - Where a feedback says nothing of the speed at which packets arrive, it is the arrival rate of a round trip.
-//! - In slow start UDT sends as fast as it can within the window. Here the window is spread over half the time that it
-//!   lasts.
-//! - Silence changes nothing but that slow start ends, as in the code.
+//! Choices, where the sources differ or need something that does not exist here:
+//! - UDT measures `B` with packet pairs, which nothing here sends. Without the parameter, `B` is the highest
+//!   arrival rate of 10 s plus a ninth, but at most the ceiling: the share of `B` that UDT assumes free after
+//!   a decrease.
+//! - A feedback with losses counts as one NAK. If reports are rarer than SYN, one counts for all SYNs since
+//!   the last, and the window covers their interval instead of SYN.
+//! - Where the draft and the code differ (which NAKs of an epoch decrease the rate), this follows the draft;
+//!   the code rounds intervals to microseconds, which is omitted.
+//! - If feedback does not yield a speed of arrival, the arrival rate of a round trip is used.
+//! - In slow start UDT sends as fast as it can within the window. Here the window is spread over half of its
+//!   duration.
+//! - Silence only ends slow start, as in the code.
 
 use haul_base::{Rate, Rng, Span, Time};
 use haul_stack::{Configuration as _, configuration};
@@ -54,7 +54,7 @@ configuration! {
     }
 }
 
-/// The line of the registry.
+/// Registry entry.
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "udt",
     version: 1,
@@ -64,25 +64,24 @@ pub(super) static LAW: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(Udt::new(&parameters.read(), config))),
 };
 
-/// The interval of all steps (draft-gg-udt-03, section 4).
+/// Interval of all steps (draft-gg-udt-03, section 4).
 const SYN: Span = Span::from_millis(10);
-/// Packets in flight at the start, and beyond what arrives in a round trip (section 6.1).
+/// Packets in flight at the start, and in addition to those that arrive in a round trip (section 6.1).
 const FIRST_WINDOW: f64 = 16.0;
-/// Step per 10^n bits per second that are free, bytes (section 6.1).
+/// Bytes of a step per 10^n bit/s that are free (section 6.1).
 const STEP: f64 = 1.5e-6;
-/// What a decrease by 1.125 leaves free.
+/// Share left free by a decrease by 1.125.
 const FREED: f64 = 1.0 / 9.0;
-/// Decreases after the first of an epoch: together they leave a half (section 6.1).
+/// Decreases after the first one of an epoch: together they halve the rate (section 6.1).
 const MOST_DECREASES: u64 = 5;
 /// Weight of the newest epoch in the mean number of NAKs.
 const NEWEST: f64 = 0.125;
 const START_PACING: f64 = 2.0;
-/// Arrival speeds of which the median counts (section 6.2: of 16 packets).
+/// Number of arrival speeds over which the median is taken (section 6.2: of 16 packets).
 const SPEEDS: usize = 16;
 
-/// The speed at which packets arrive while they arrive: pauses between bursts are no part of it, so that a full
-/// window says nothing about the path. The draft takes the median of the times between 16 packets; here it is that of
-/// 16 reports.
+/// Speed at which packets arrive while they arrive: pauses between bursts are excluded, so a full window does
+/// not affect it. The draft takes the median of the intervals of 16 packets; this takes that of 16 reports.
 #[derive(Debug, Default)]
 struct Arriving {
     speeds: [Rate; SPEEDS],
@@ -121,25 +120,25 @@ impl Arriving {
 #[derive(Debug)]
 struct Epoch {
     seed: u64,
-    /// Mean number of NAKs in an epoch.
+    /// Mean number of NAKs per epoch.
     mean_naks: f64,
     naks: u64,
-    /// NAKs from one decrease to the next.
+    /// NAKs between two decreases.
     spacing: u64,
     decreases: u64,
 }
 
 impl Epoch {
-    /// A new one begins with packet number `next_pn`.
+    /// Begins an epoch with packet number `next_pn`.
     fn begin(&mut self, next_pn: u64) {
         self.mean_naks = (self.mean_naks * (1.0 - NEWEST) + self.naks as f64 * NEWEST).ceil();
         (self.naks, self.decreases) = (1, 1);
-        // As UDT 4 has it: flows that begin alike have other numbers on their way at the time.
+        // As in UDT 4: flows that start alike have other packet numbers in flight at this time.
         let mut rng = Rng::from_seed(self.seed ^ next_pn);
         self.spacing = 1 + rng.below(self.mean_naks as u64);
     }
 
-    /// Another NAK of the same epoch; gives whether it lowers the rate.
+    /// Counts another NAK of the same epoch; returns whether it lowers the rate.
     fn on_nak(&mut self) -> bool {
         let further = self.naks;
         self.naks += 1;
@@ -150,26 +149,26 @@ impl Epoch {
     }
 }
 
-/// See the module's text.
+/// The law: see the module documentation.
 #[derive(Debug)]
 struct Udt {
     ceiling: Option<Rate>,
-    /// As the user says it, packets per second of `datagram` bytes come from it.
+    /// Capacity set by the user.
     capacity: Option<Rate>,
     decrease: f64,
     max_window: f64,
-    /// Packets in flight, while in slow start.
+    /// Window in packets while in slow start.
     start: Option<f64>,
     rate: Rate,
     window: u64,
     rtt: Span,
     datagram: f64,
-    /// The highest arrival rate of 10 s, as the least of what is negative.
+    /// Highest arrival rate of 10 s, as the minimum of negated values.
     arrivals: WindowedMin,
     arrived: Option<Rate>,
     arriving: Arriving,
     highest: Rate,
-    /// Above it the path may have more than a ninth left.
+    /// Above this rate the path may have more than a ninth free.
     decreased_at: Rate,
     events: LossEvents,
     epoch: Epoch,
@@ -204,7 +203,7 @@ impl Udt {
         law
     }
 
-    /// The window of slow start, and the rate from it.
+    /// Sets the window of slow start, and the rate derived from it.
     fn set_start(&mut self, packets: f64) {
         self.start = Some(packets);
         self.window = ((packets * self.datagram) as u64).max(MIN_WINDOW);
@@ -212,7 +211,7 @@ impl Udt {
         self.rate = clamped(paced, self.ceiling);
     }
 
-    /// Slow start ends at the rate at which packets arrive.
+    /// Ends slow start at the arrival rate.
     fn end_start(&mut self) {
         if self.start.take().is_some() {
             let lasting = Rate::from_transfer(self.window, self.rtt + SYN);
@@ -228,7 +227,7 @@ impl Udt {
         self.highest = Rate::from_bps(self.arrivals.on_value(sample.now, -bps).unsigned_abs());
     }
 
-    /// The capacity of the path, bits per second.
+    /// Returns the capacity of the path in bit/s.
     fn path(&self) -> f64 {
         let measured = self.highest.as_bps() as f64 * (1.0 + FREED);
         let known = self.capacity.map_or(measured, |rate| rate.as_bps() as f64);
@@ -263,7 +262,8 @@ impl Udt {
         }
     }
 
-    /// The steps of the SYNs that have ended. UDT has a report in each; one that is rarer stands for those between.
+    /// Takes the steps of the SYNs that have ended. UDT has a report in each; a rarer one counts for those in
+    /// between.
     fn on_syns(&mut self, sample: &FeedbackSample<'_>) {
         let most = 1 + sample.report_interval.as_nanos() / SYN.as_nanos();
         let mut steps = 0;
@@ -271,7 +271,7 @@ impl Udt {
             self.step_at += SYN;
             steps += 1;
         }
-        // After a silence the count begins anew.
+        // After a silence the count restarts.
         self.step_at = self.step_at.max(sample.now);
         if steps == 0 || std::mem::take(&mut self.has_lost) || sample.app_limited {
             return;
@@ -290,7 +290,8 @@ impl Udt {
     }
 }
 
-/// Packets by which a SYN has more if so many bits per second are free (draft-gg-udt-03, section 6.1).
+/// Returns the packets per SYN by which the rate increases if `free_bps` are free (draft-gg-udt-03, section
+/// 6.1).
 fn increase(free_bps: f64, datagram: f64) -> f64 {
     let decade = if free_bps > 0.0 { 10f64.powf(free_bps.log10().ceil()) } else { 0.0 };
     (decade * STEP / datagram).max(1.0 / datagram)
@@ -323,7 +324,7 @@ impl RateController for Udt {
         if let Some(packets) = self.start {
             self.set_start((packets + sample.acked_packets as f64).min(self.max_window));
             if Some(self.rate) == self.ceiling {
-                // UDT knows no ceiling; at its own the window leads to it within a few round trips.
+                // UDT has no ceiling; here the window reaches the ceiling within a few round trips.
                 self.start = None;
             } else if packets >= self.max_window {
                 self.end_start();
@@ -366,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_increase_is_that_of_the_table_of_the_paper() {
-        // Mbit/s that are free, and packets of 1,500 bytes.
+        // Mbit/s that are free, with packets of 1,500 bytes.
         let table =
             [(10_000.0, 10.0), (1_000.0, 1.0), (100.0, 0.1), (10.0, 0.01), (1.0, 0.001), (0.1, 0.000_67)];
         for (mbps, packets) in table {
@@ -390,14 +391,14 @@ mod tests {
         for (mbps, millis) in [(100, 20), (1_000, 20), (10_000, 20), (1_000, 200)] {
             let (path, rtt) = (Rate::from_mbps(mbps), Span::from_millis(millis));
             let capacity = format!("{mbps}Mbit");
-            // With less, reports are rarer than SYN at first.
+            // At a lower rate, reports are rarer than SYN at first.
             let begin = path.mul_f64(0.1);
             let law = taken_over(&[("capacity", &capacity)], UNBOUNDED, begin, rtt);
             let mut run = Harness::new(law, PathModel::bottleneck(path, rtt, 1.0));
-            // The first report begins the first SYN.
+            // The first report starts the first SYN.
             run.run_for(rtt + Span::from_millis(10));
             let took = run.run_until(Span::from_secs(20), |run| run.law.state().rate >= path.mul_f64(0.9));
-            // Each SYN has 0.12 % of the path more, of the 80 % that are wanted.
+            // Each SYN adds 0.12 % of the path, of the required 80 %.
             assert_near(took.unwrap().as_secs_f64(), 7.5 * 0.8 / 0.9, 0.03);
         }
     }
@@ -414,7 +415,7 @@ mod tests {
             let highest = (n as f64 * 9.0 * increase(5e9, 1_472.0) * 18.0 / 17.0).sqrt();
             let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
             assert_near(found, highest * 17.0 / 18.0, 0.05);
-            // In others only the window fell.
+            // In the others only the window fell.
             let falls = run.cuts.iter().map(Cut::rate_factor).filter(|factor| *factor < 1.0);
             for factor in falls {
                 assert_near(factor, 8.0 / 9.0, 1e-6);
@@ -422,7 +423,7 @@ mod tests {
         }
     }
 
-    /// Feeds `acked` packets and the loss of those in front of them; gives the rate after.
+    /// Reports `acked` packets and the loss of those before them; returns the rate afterwards.
     fn feed(law: &mut dyn RateController, millis: u64, pn: &mut u64, acked: u64, lost: u64) -> f64 {
         let mut rtt = RttEstimator::new(Span::from_millis(100));
         let now = Time::ZERO + Span::from_millis(millis);
@@ -431,7 +432,7 @@ mod tests {
         (0..lost).for_each(|n| runs.push(lost_packet(*pn + n)));
         *pn += acked + lost;
         let told = feedback(now, &rtt, acked, lost, Some(Rate::from_mbps(80)));
-        // As much again is on its way.
+        // The same number is in flight.
         let (next_pn, largest_acked_pn) = (*pn + 1_000, *pn - 1);
         law.on_feedback(&FeedbackSample { loss: &runs, next_pn, largest_acked_pn, ..told });
         law.state().rate.as_bps() as f64 / 1e6
@@ -442,7 +443,7 @@ mod tests {
         let rtt = Span::from_millis(100);
         let mut law = taken_over(&[("capacity", "100Mbit")], UNBOUNDED, Rate::from_mbps(90), rtt);
         let mut pn = 0;
-        // All within one SYN after the first, so that nothing raises it.
+        // All within one SYN after the first, so that nothing raises the rate.
         let first = feed(law.as_mut(), 0, &mut pn, 10, 1);
         assert_near(first, 80.0, 1e-6);
         let rates: Vec<f64> = (0..40).map(|_| feed(law.as_mut(), 1, &mut pn, 10, 1)).collect();
@@ -501,8 +502,8 @@ mod tests {
 
     #[test]
     fn a_bottleneck_is_found_and_used_with_little_loss() {
-        // Where a queue overflows, an epoch may lower it five times: between 0.55 of the path and all of it, 0.78 is
-        // the mean.
+        // Where a queue overflows, an epoch may lower the rate five times: the mean of 0.55 and all of the
+        // path is 0.78.
         for (mbps, least) in [(20, 0.78), (100, 0.85), (1_000, 0.85)] {
             let capacity = Rate::from_mbps(mbps);
             let path = PathModel::bottleneck(capacity, Span::from_millis(40), 1.0);

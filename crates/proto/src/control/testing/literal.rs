@@ -6,17 +6,17 @@ use super::config;
 use crate::control::{Boundary, FeedbackSample, LossRuns, LostPacket, RateController, Unit, law};
 use crate::rtt::RttEstimator;
 
-/// The law of this name with these parameters, under a ceiling.
+/// Builds the law `name` with these parameters and a ceiling.
 pub(crate) fn built(name: &str, given: &[(&str, &str)], ceiling: Rate) -> Box<dyn RateController> {
     law(name).unwrap().build(given, &config(Some(ceiling))).unwrap()
 }
 
-/// A lost packet, of which it does not matter when it left.
+/// A lost packet with an arbitrary send time.
 pub(crate) fn lost_packet(pn: u64) -> LostPacket {
     LostPacket { pn, ..LostPacket::default() }
 }
 
-/// Feedback on so many packets; the receiver reads at `drain`.
+/// Feedback on `acked` and `lost` packets; the receiver reads at `drain`.
 pub(crate) fn feedback(
     now: Time,
     rtt: &RttEstimator,
@@ -33,14 +33,14 @@ pub(crate) fn feedback(
     }
 }
 
-/// The end of a stretch of 10,000 packets that began with the packet `first_pn`.
+/// The end of a unit of 10,000 packets that began with packet `first_pn`.
 pub(crate) fn boundary(unit: Unit, first_pn: u64, lost: u64) -> Boundary {
     let (began, now) = (Time::ZERO, Time::ZERO + Span::from_secs(1));
     let (packets, bytes) = (10_000, 14_720_000);
     Boundary { unit, number: 0, first_pn, packets, bytes, lost, began, ended: now, now, verdict: None }
 }
 
-/// A sample that says nothing, to be filled in: for tests of laws from literals.
+/// An empty sample, to be filled in by tests.
 pub(crate) fn literal_sample(now: Time, rtt: &RttEstimator) -> FeedbackSample<'_> {
     FeedbackSample {
         now,

@@ -1,5 +1,6 @@
-//! Laws in virtual time: one sender with its pacer, a bottleneck with a queue, losses, and a receiver that reports.
-//! Whole batches move, not packets, so that minutes at gigabits pass in a second of a test.
+//! Test harness that runs laws in virtual time: one sender with its pacer, a bottleneck with a queue, losses,
+//! and a receiver that reports. It moves whole batches, not packets, so that minutes at gigabits take about a
+//! second of a test.
 //!
 //! ```ignore
 //! let law = law("scalable").unwrap().build(&[("gain", "0.01")], &config()).unwrap();
@@ -34,13 +35,13 @@ use packets::{Flying, Receiving, Report};
 pub(crate) use scenarios::{GOOD, run_scenario, scenarios};
 pub(crate) use shared::measure_together;
 
-/// Sums since a measurement began.
+/// Sums since the start of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     bytes: u64,
     sent: u64,
     lost: u64,
-    /// Bits per second, packets and packets, each times seconds; seconds.
+    /// Bit/s, packets and packets, each multiplied by seconds; seconds.
     rate: f64,
     window: f64,
     windowless: f64,
@@ -50,7 +51,7 @@ struct Sums {
     rtts: f64,
 }
 
-/// What can happen next.
+/// Next event of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Report,
@@ -60,16 +61,16 @@ enum Next {
     Send,
 }
 
-/// A law that runs over a path; see the module's text.
+/// A law on a modelled path: see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Harness {
     pub(crate) law: Box<dyn RateController>,
     pub(crate) path: PathModel,
     pub(crate) now: Time,
     pub(crate) rtt: RttEstimator,
-    /// The last 10,000 times that the limits fell at feedback.
+    /// The last 10,000 times that feedback lowered the limits.
     pub(crate) cuts: VecDeque<Cut>,
-    /// Whether there is anything to send.
+    /// Whether there is data to send.
     pub(crate) has_data: bool,
     rng: Rng,
     pacer: Pacer,
@@ -89,7 +90,7 @@ pub(crate) struct Harness {
     progress_at: Time,
     silences: u32,
     probes: u64,
-    /// The law allowed nothing a moment ago.
+    /// Whether the law was on hold before.
     held: bool,
     outage_until: Time,
     since_loss: u64,
@@ -100,11 +101,11 @@ pub(crate) struct Harness {
 }
 
 impl Harness {
-    /// A law at time zero on an idle path.
+    /// Starts a law on an idle path.
     pub(crate) fn new(law: Box<dyn RateController>, path: PathModel) -> Self {
         let round_left = path.round.unwrap_or(u64::MAX);
         let mut pacer = Pacer::new(Span::from_millis(100));
-        // Not at zero, which is a special value by accident too often.
+        // Not zero, which is too often a special value by accident.
         let now = Time::ZERO + Span::from_secs(5);
         pacer.on_idle(now);
         let mut observer = Observer::default();
@@ -144,12 +145,12 @@ impl Harness {
         }
     }
 
-    /// Nothing passes in either direction for so long.
+    /// Starts an outage of both directions.
     pub(crate) fn outage(&mut self, span: Span) {
         self.outage_until = self.now + span;
     }
 
-    /// The bottleneck has another capacity from now on. What waits there leaves at that rate.
+    /// Changes the bottleneck's capacity, also for the data already queued.
     pub(crate) fn set_capacity(&mut self, capacity: Rate) {
         let waiting = self.path.capacity.bytes_in(self.bottleneck_free.since(self.now));
         self.bottleneck_free = self.now + capacity.time_for(waiting);
@@ -161,13 +162,13 @@ impl Harness {
         self.sent_bytes
     }
 
-    /// Runs for so long.
+    /// Runs for `span`.
     pub(crate) fn run_for(&mut self, span: Span) {
         let until = self.now + span;
         while self.step(until) {}
     }
 
-    /// Runs until the condition holds, for `limit` at most; gives how long that took.
+    /// Runs until the condition holds, for at most `limit`; returns how long that took.
     pub(crate) fn run_until(&mut self, limit: Span, mut holds: impl FnMut(&Self) -> bool) -> Option<Span> {
         let begun = self.now;
         while !holds(self) {
@@ -178,14 +179,14 @@ impl Harness {
         Some(self.now.since(begun))
     }
 
-    /// Runs for so long and says how it went.
+    /// Runs for `span` and returns the measurements.
     pub(crate) fn measure(&mut self, span: Span) -> Measured {
         self.sums = Sums::default();
         self.run_for(span);
         self.measured(span)
     }
 
-    /// What has happened since the sums were empty, `span` ago.
+    /// Returns the measurements since the sums were reset `span` ago.
     fn measured(&self, span: Span) -> Measured {
         let (sums, seconds) = (self.sums, span.as_secs_f64());
         Measured {
@@ -200,12 +201,13 @@ impl Harness {
         }
     }
 
-    /// The cuts that lowered the window; in others only the paced rate followed the round trip.
+    /// Returns the cuts that lowered the window; in the others only the paced rate followed the round-trip
+    /// time.
     pub(crate) fn window_cuts(&self) -> Vec<Cut> {
         self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }
 
-    /// The limits in force; `None` while the law holds.
+    /// Returns the current limits; `None` while the law holds.
     pub(crate) fn limits(&self) -> Option<Limits> {
         match self.law.permit() {
             Permit::Go(limits) => Some(limits),
@@ -213,11 +215,11 @@ impl Harness {
         }
     }
 
-    /// What happens next, and when.
+    /// Returns the next event and its time.
     fn next(&self) -> (Time, Next) {
         let never = Time::from_nanos(u64::MAX);
         let deadline = self.law.deadline().map_or(never, |at| {
-            // As in a stack, one that has passed comes again no sooner than this.
+            // As in a stack, a deadline in the past is repeated no sooner than this.
             if at <= self.now { self.now + Span::from_micros(100) } else { at }
         });
         let report = self.reports.front().map_or(never, |report| report.due);
@@ -227,14 +229,14 @@ impl Harness {
             (deadline, Next::Deadline),
             (self.silent_at(), Next::Silence),
         ];
-        // The first of those at the same time.
+        // The first of simultaneous events.
         next.into_iter().fold((self.sends_at(), Next::Send), |soonest, other| {
             let is_sooner = other.0 < soonest.0 || (other.0 == soonest.0 && soonest.1 == Next::Send);
             if is_sooner { other } else { soonest }
         })
     }
 
-    /// The next thing that happens before `until`; false if nothing does.
+    /// Executes the next event before `until`; returns false if there is none.
     fn step(&mut self, until: Time) -> bool {
         let (at, next) = self.next();
         if at > until {
@@ -267,7 +269,7 @@ impl Harness {
             Permit::Go(limits) => {
                 self.sums.rate += limits.rate.as_bps() as f64 * seconds;
                 if !self.has_data || (self.probes == 0 && self.room(&limits) == 0) {
-                    // As in a stack, time in which nothing could leave is no lateness.
+                    // As in a stack, time in which nothing could be sent is no lateness.
                     self.pacer.on_idle(self.now);
                 }
                 match limits.window {
@@ -290,7 +292,7 @@ impl Harness {
         }
     }
 
-    /// Packets that the window has room for.
+    /// Returns the number of packets that fit into the window.
     fn room(&self, limits: &Limits) -> u64 {
         limits.window.map_or(u64::MAX, |window| window.saturating_sub(self.in_flight) / self.path.datagram)
     }
@@ -338,7 +340,7 @@ impl Harness {
         self.law.on_sent(&SentBatch { now: self.now, packets, bytes, in_flight: self.in_flight });
     }
 
-    /// Ends chunks and rounds in front of a batch.
+    /// Ends chunks and rounds before a batch.
     fn end_units(&mut self, first_pn: u64, bytes: u64) {
         if self.chunk_left == 0 {
             self.ledger.end(Unit::Chunk, self.now, first_pn);
@@ -352,7 +354,7 @@ impl Harness {
         self.round_left = self.round_left.saturating_sub(bytes);
     }
 
-    /// What becomes of a batch.
+    /// Computes the fate of a batch.
     fn cross(&mut self, first_pn: u64, packets: u64) -> Flying {
         let path = self.path.clone();
         let begin = self.bottleneck_free.max(self.now);
@@ -369,7 +371,7 @@ impl Harness {
         let whole = accepted - lost.len() as u64;
         let (read, dropped) = self.read(arrives, whole);
         let arriving = whole - dropped;
-        // Of what comes behind the socket's last place, the newest are dropped.
+        // If the socket buffer is full, the newest packets are dropped.
         let mut left = dropped;
         for pn in (first_pn..first_pn + accepted).rev() {
             if left > 0 && !lost.contains(&pn) {
@@ -398,7 +400,7 @@ impl Harness {
         lost
     }
 
-    /// A report comes to the sender.
+    /// Delivers a report to the sender.
     fn on_report(&mut self) {
         let Some(report) = self.reports.pop_front() else { return };
         let (largest_pn, sent, arrived, _) = report.newest;
@@ -476,7 +478,7 @@ impl Harness {
     }
 }
 
-/// Asserts that `found` is within `tolerance` of `wanted`, as a share of it.
+/// Asserts that the relative error of `found` to `wanted` is at most `tolerance`.
 #[track_caller]
 pub(crate) fn assert_near(found: f64, wanted: f64, tolerance: f64) {
     let off = (found - wanted).abs() / wanted.abs();

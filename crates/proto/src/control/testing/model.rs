@@ -1,50 +1,51 @@
-//! What a law runs over, and what is measured of it.
+//! Modelled path of the harness, and its measurements.
 
 use haul_base::{HostSample, Rate, Span, Time, Verdict};
 
 use crate::control::{ControllerConfig, Limits};
 
-/// What the medium loses, besides what the queue drops.
+/// Losses of the medium, besides those of the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Loss {
-    /// Nothing.
+    /// No loss.
     None,
-    /// Exactly one packet of so many: the last of each.
+    /// Exactly the last of every `n` packets.
     EachNth(u64),
-    /// Each packet with this probability, independently, from the model's seed.
+    /// Each packet independently with this probability, from the model's seed.
     Random(f64),
 }
 
-/// A path and the receiver behind it. Change the fields while it runs through [`Harness::path`].
+/// A path and its receiver. Can be changed during a run through [`Harness::path`].
 #[derive(Clone, Debug)]
 pub(crate) struct PathModel {
-    /// Of the bottleneck, UDP payload.
+    /// Bottleneck capacity, UDP payload.
     pub(crate) capacity: Rate,
-    /// Round trip without a queue; half of it each way.
+    /// Round-trip time without a queue; half of it in each direction.
     pub(crate) rtt: Span,
-    /// Batches take up to so much longer, by chance; none overtakes another.
+    /// Maximum random extra delay of a batch; batches are not reordered.
     pub(crate) jitter: Span,
-    /// Bytes that wait at the bottleneck at most (tail drop).
+    /// Capacity of the bottleneck's queue in bytes (tail drop).
     pub(crate) queue: u64,
     pub(crate) loss: Loss,
-    /// Packets that find more bytes than this waiting are marked (ECN).
+    /// Packets that find more queued bytes than this are marked (ECN).
     pub(crate) mark_above: Option<u64>,
-    /// The receiver reads no faster.
+    /// Maximum rate at which the receiver reads.
     pub(crate) drain: Option<Rate>,
-    /// The process that reads is without a processor for the second time at the start of each of the first; wants
-    /// `drain`. The host's sample tells of it.
+    /// In each period of the first length, the reading process has no processor for the second length at the
+    /// start; requires `drain`. Host samples report it.
     pub(crate) suspended: Option<(Span, Span)>,
-    /// Bytes that wait to be read at most.
+    /// Capacity of the socket buffer in bytes.
     pub(crate) socket_buffer: u64,
     /// Bytes of a packet, UDP payload.
     pub(crate) datagram: u64,
-    /// How often the receiver reports.
+    /// Interval of the receiver's reports.
     pub(crate) feedback: Span,
-    /// What the diagnosis says of all losses.
+    /// Diagnosis of all losses.
     pub(crate) verdict: Option<Verdict>,
-    /// What the receiving host says with each report, totals.
+    /// Host sample of each report, totals.
     pub(crate) host: Option<HostSample>,
-    /// Bytes of a transmission window and of a chunk; of a round as well, as if the sender blasted so much at a time.
+    /// Bytes of a transmission window and of a chunk; also of a round, as if the sender blasted that much at
+    /// a time.
     pub(crate) unit_window: u64,
     pub(crate) chunk: u64,
     pub(crate) round: Option<u64>,
@@ -78,7 +79,8 @@ impl Default for PathModel {
 }
 
 impl PathModel {
-    /// A path without a bottleneck that matters, which loses one packet of each `n`: for a law's response to loss.
+    /// A path without an effective bottleneck that loses one of every `n` packets: for a law's response to
+    /// loss.
     pub(crate) fn lossy(n: u64) -> Self {
         Self {
             capacity: Rate::from_mbps(1_000_000),
@@ -95,7 +97,7 @@ impl PathModel {
         Self { capacity, rtt, queue, ..Self::default() }
     }
 
-    /// How long the process that reads has had a processor until `at`, and how often and how long it had none.
+    /// Returns the processor time of the reading process until `at`, and how often and how long it had none.
     pub(crate) fn processor(&self, at: Time) -> (Span, u64, Span) {
         let Some((period, lasts)) = self.suspended else { return (at.since(Time::ZERO), 0, Span::ZERO) };
         let (nanos, period) = (at.as_nanos(), period.as_nanos());
@@ -103,7 +105,7 @@ impl PathModel {
         (Span::from_nanos(nanos - without), nanos / period + 1, Span::from_nanos(without))
     }
 
-    /// When it has had one for so long.
+    /// Returns when it has had this much processor time.
     pub(crate) fn after_processor(&self, had: Span) -> Time {
         let Some((period, lasts)) = self.suspended else { return Time::ZERO + had };
         let runs = period.saturating_sub(lasts).as_nanos();
@@ -111,7 +113,7 @@ impl PathModel {
         Time::from_nanos(whole * period.as_nanos()) + lasts + Span::from_nanos(rest)
     }
 
-    /// What the receiving host says of itself.
+    /// Returns the receiving host's sample.
     pub(crate) fn host_at(&self, at: Time) -> Option<HostSample> {
         let Some((period, lasts)) = self.suspended else { return self.host };
         let (_, switches, without) = self.processor(at);
@@ -127,18 +129,18 @@ impl PathModel {
         })
     }
 
-    /// Packets of the bandwidth-delay product.
+    /// Returns the bandwidth-delay product in packets.
     pub(crate) fn bdp_packets(&self) -> f64 {
         self.capacity.bytes_in(self.rtt) as f64 / self.datagram as f64
     }
 }
 
-/// What a law should be built with for a path without surprises.
+/// Configuration of a law for a regular path.
 pub(crate) fn config(ceiling: Option<Rate>) -> ControllerConfig {
     ControllerConfig { ceiling, initial_rtt: Span::from_millis(20), feedback_interval: Span::from_millis(2) }
 }
 
-/// Limits that fell from one feedback to the next.
+/// A decrease of the limits from one feedback to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) at: Time,
@@ -147,39 +149,39 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// What the rate was multiplied by.
+    /// Returns the factor of the rate.
     pub(crate) fn rate_factor(&self) -> f64 {
         self.after.rate.as_bps() as f64 / self.before.rate.as_bps() as f64
     }
 
-    /// What the window was multiplied by, if there is one.
+    /// Returns the factor of the window, if there is one.
     pub(crate) fn window_factor(&self) -> Option<f64> {
         Some(self.after.window? as f64 / self.before.window? as f64)
     }
 }
 
-/// One stretch of time, measured.
+/// Measurements over a period.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Measured {
-    /// What the receiver has read, UDP payload.
+    /// Rate at which the receiver has read, UDP payload.
     pub(crate) goodput: Rate,
-    /// Data packets sent, and found to be lost.
+    /// Data packets sent, and those declared lost.
     pub(crate) sent: u64,
     pub(crate) lost: u64,
-    /// Mean over time of the permitted rate; time on hold counts as none.
+    /// Time average of the permitted rate; time on hold counts as zero.
     pub(crate) mean_rate: Rate,
-    /// Mean over time of the permitted window, packets; `None` if the law has none.
+    /// Time average of the permitted window, packets; `None` if the law has none.
     pub(crate) mean_window: Option<f64>,
-    /// Mean over time of packets in flight.
+    /// Time average of packets in flight.
     pub(crate) mean_in_flight: f64,
-    /// Mean of the measured round trips.
+    /// Mean of the round-trip samples.
     pub(crate) mean_rtt: Span,
     /// Share of the time on hold.
     pub(crate) held: f64,
 }
 
 impl Measured {
-    /// Lost packets per sent packet.
+    /// Returns the lost packets per sent packet.
     pub(crate) fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.sent.max(1) as f64
     }

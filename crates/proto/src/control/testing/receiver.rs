@@ -1,4 +1,4 @@
-//! The receiving end of the harness: reads what arrives when its processor lets it, and reports.
+//! Receiver of the harness: reads packets when it has a processor, and sends reports.
 
 use haul_base::{Span, Time};
 
@@ -6,7 +6,7 @@ use super::Harness;
 use super::packets::{Flying, Report};
 
 impl Harness {
-    /// When packets that arrive then are read, and how many the socket drops.
+    /// Returns when arriving packets are read, and how many the socket drops.
     pub(super) fn read(&mut self, arrives: Time, packets: u64) -> (Time, u64) {
         let Some(drain) = self.path.drain else { return (arrives, 0) };
         let had = |at| self.path.processor(at).0;
@@ -17,7 +17,7 @@ impl Harness {
         (self.reader_free, packets - fits)
     }
 
-    /// The receiver takes what has come and reports, if anything has.
+    /// Reads what has arrived, and sends a report if there is anything.
     pub(super) fn make_report(&mut self) {
         self.next_report += self.path.feedback;
         if self.path.processor(self.now).2 > self.path.processor(self.now - Span::from_nanos(1)).2 {

@@ -1,4 +1,5 @@
-//! Paths that change while a law runs: what each phase offers, and what the law takes of it.
+//! Paths that change while a law runs, with the share of the offered capacity that the law uses in each
+//! phase.
 
 use std::fmt::{self, Display};
 
@@ -7,47 +8,47 @@ use haul_base::{Rate, Span};
 use super::{Harness, Loss, Measured, PathModel};
 use crate::control::{ControllerConfig, law};
 
-/// What a law must take of the path after 3 s or 10 round trips.
+/// Share of the path that a law must use after 3 s or 10 round trips.
 pub(crate) const GOOD: f64 = 0.85;
 
-/// One stretch of a scenario.
+/// A phase of a scenario.
 pub(crate) struct Phase {
     name: &'static str,
-    /// Changes the path at its start.
+    /// Change of the path at the start.
     begin: fn(&mut Harness),
-    /// What a law may take to find out, before it is measured.
+    /// Time that a law has to adapt before it is measured.
     settle: Span,
     measure: Span,
-    /// What the path can deliver, UDP payload.
+    /// Rate that the path can deliver, UDP payload.
     offered: Rate,
 }
 
-/// A path and what happens to it.
+/// A path and its changes.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     pub(crate) path: PathModel,
     phases: Vec<Phase>,
 }
 
-/// How a phase went.
+/// Result of a phase.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) phase: &'static str,
     pub(crate) measured: Measured,
-    /// Share of what was offered that was delivered.
+    /// Share of the offered rate that was delivered.
     pub(crate) share: f64,
-    /// Mean round trip above that of the path.
+    /// Mean round-trip time above the path's own.
     pub(crate) queueing: Span,
-    /// How long it took until [`GOOD`] of what was offered came.
+    /// Time until [`GOOD`] of the offered rate was delivered.
     pub(crate) recovery: Option<Span>,
 }
 
-/// How all phases of a scenario went.
+/// Results of all phases of a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcomes(pub(crate) Vec<Outcome>);
 
 impl Outcomes {
-    /// The least share of any phase.
+    /// Returns the lowest share of any phase.
     pub(crate) fn least_share(&self) -> f64 {
         self.0.iter().map(|outcome| outcome.share).fold(f64::INFINITY, f64::min)
     }
@@ -70,7 +71,7 @@ impl Display for Outcomes {
     }
 }
 
-/// Runs the law of this name through a scenario.
+/// Runs the law `name` through a scenario.
 pub(crate) fn run_scenario(name: &str, given: &[(&str, &str)], scenario: &Scenario) -> Outcomes {
     let config = ControllerConfig {
         ceiling: None,
@@ -100,7 +101,7 @@ fn ms(millis: u64) -> Span {
     Span::from_millis(millis)
 }
 
-/// A phase in which `offered` of so many Mbit/s pass after 3 s or 10 round trips of at most `rtt`.
+/// A phase that offers `mbps`, measured after 3 s or 10 round trips of at most `rtt`.
 fn phase(name: &'static str, rtt: Span, mbps: f64, begin: fn(&mut Harness)) -> Phase {
     let settle = ms(3_000).max(rtt * 10);
     Phase { name, begin, settle, measure: Span::from_secs(20), offered: Rate::from_bps((mbps * 1e6) as u64) }
@@ -261,7 +262,7 @@ fn queues_and_feedback() -> Vec<Scenario> {
     ]
 }
 
-/// The scenarios by which default laws are compared.
+/// Returns the scenarios by which default laws are compared.
 pub(crate) fn scenarios() -> Vec<Scenario> {
     [round_trips(), capacities(), outages(), lossy(), long_and_narrow(), queues_and_feedback()]
         .into_iter()

@@ -1,12 +1,12 @@
-//! Several laws over one bottleneck.
+//! Several laws on one bottleneck.
 
 use haul_base::Span;
 
 use super::{Harness, Measured, Sums};
 
-/// Runs flows for so long over a bottleneck that they share, and says how each went. Its capacity and its queue must be
-/// those of each path; the other sides of the paths (round trip, losses, receiver) are each flow's own. All stand at
-/// the same time.
+/// Runs flows for `span` over a shared bottleneck and returns their measurements. Each path must have the
+/// bottleneck's capacity and queue; the other properties (round trip, losses, receiver) are each flow's own.
+/// All flows must be at the same time.
 pub(crate) fn measure_together(flows: &mut [Harness], span: Span) -> Vec<Measured> {
     let until = flows[0].now + span;
     for flow in &mut *flows {

@@ -1,10 +1,11 @@
-//! The harness itself.
+//! Tests of the harness.
 
 use super::super::{Boundary, Fixed, RateState};
 use super::*;
 use crate::control::FeedbackSample;
 
-/// The law of Reno without slow start: RFC 5681 section 3.1, one window grown a round trip, halved at most once each.
+/// Reno's law without slow start: RFC 5681, section 3.1; the window grows by one packet per round trip, and
+/// is halved at most once in one.
 #[derive(Debug)]
 struct Reno {
     window: f64,
@@ -48,7 +49,7 @@ fn reno(window: f64) -> Reno {
 
 #[test]
 fn reno_has_the_window_that_its_saw_tooth_gives() {
-    // One loss each 1/p packets: W grows from W/2 to W, 3/8 W^2 packets a tooth, mean 3/4 W.
+    // One loss per 1/p packets: W grows from W/2 to W, 3/8 W^2 packets per tooth, mean 3/4 W.
     for n in [1_000u64, 10_000] {
         let mut run = Harness::new(Box::new(reno(40.0)), PathModel::lossy(n));
         run.run_for(Span::from_secs(120));
@@ -83,7 +84,7 @@ fn a_bottleneck_passes_its_capacity_and_drops_what_its_queue_does_not_hold() {
     assert!(under.mean_rtt < Span::from_micros(21_500), "no queue but that of a burst: {under:?}");
 }
 
-/// Sends for 10 ms, holds for 10 ms, and so on, by its own deadline.
+/// Alternately sends for 10 ms and holds for 10 ms, by its own deadline.
 #[derive(Debug)]
 struct Pulses(Option<Time>, Time);
 
@@ -122,7 +123,7 @@ fn a_law_that_holds_sends_nothing_meanwhile_and_makes_nothing_good() {
     let measured = run.measure(Span::from_secs(10));
     assert_near(measured.held, 0.5, 0.01);
     assert_near(measured.mean_rate.as_bps() as f64, 50e6, 0.02);
-    // Each pulse ends with a burst that is paid for in the pause.
+    // Each pulse ends with a burst that is compensated by the pause.
     assert_near(measured.goodput.as_bps() as f64, 50e6, 0.1);
 }
 
@@ -134,7 +135,7 @@ fn a_reader_without_a_processor_fills_its_socket_and_tells_of_it_afterwards() {
         socket_buffer: 1_000_000,
         ..PathModel::default()
     };
-    // 150 ms pass wholly; of 50 ms at 400 Mbit/s, 2.5 MB, 1 MB waits and 1.5 MB is lost.
+    // 150 ms pass completely; of 50 ms at 400 Mbit/s, 2.5 MB, 1 MB is buffered and 1.5 MB is lost.
     let mut run = Harness::new(Box::new(Fixed::new(Rate::from_mbps(400))), path.clone());
     run.run_for(Span::from_secs(1));
     let over = run.measure(Span::from_secs(10));
@@ -189,7 +190,7 @@ fn boundaries_come_for_all_units_with_their_losses() {
     );
 }
 
-/// A law that keeps its rate, at time zero on this path.
+/// A law with a constant rate, at time zero on this path.
 fn at_rate(mbps: u64, path: PathModel) -> Harness {
     Harness::new(Box::new(Fixed::new(Rate::from_mbps(mbps))), path)
 }
