@@ -1,5 +1,5 @@
-//! The rules of a control channel: what waits in both directions, pings, and the close. The driver carries frames over
-//! TLS over TCP, and decodes those that come.
+//! Control channel protocol: queues in both directions, pings, and the close. The driver carries the frames
+//! over TLS on TCP, and decodes received ones.
 
 use std::collections::VecDeque;
 
@@ -7,20 +7,20 @@ use haul_base::{Span, Time};
 use haul_wire::control::{ControlMessage, Fault, encode_frame};
 use haul_wire::packet::CloseReason;
 
-/// Above this many bytes in the outgoing queue there is no room for more.
+/// Outgoing bytes above which the queue counts as full.
 const OUTGOING_ROOM: usize = 8 << 20;
-/// Above this many bytes of unread messages, the driver reads nothing more from the peer.
+/// Bytes of unread messages above which the driver stops reading from the peer.
 const INCOMING_ROOM: usize = 16 << 20;
-/// While packets come over UDP, TCP may be silent for so many times as long: behind a queue that they keep full it
-/// backs off (RFC 6298, section 5.5).
+/// While packets arrive over UDP, TCP may be silent for this many times longer: behind a queue that they keep
+/// full it backs off (RFC 6298, section 5.5).
 const BESIDE_DATA: u64 = 4;
 
-/// Pings, and how long a peer may be silent.
+/// Ping interval and silence timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Between two pings.
+    /// Interval between pings.
     pub ping: Span,
-    /// Nothing heard for so long: the peer is gone.
+    /// Silence after which the peer is considered gone.
     pub silence: Span,
 }
 
@@ -30,16 +30,17 @@ impl Default for Timing {
     }
 }
 
-/// What a message that has come is for.
+/// Destination of a received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageFor {
     /// The channel itself.
     Channel,
-    /// Its users: [`ControlChannel::take`] gives it.
+    /// The channel's users: [`ControlChannel::take`] returns the message.
     Users,
-    /// The stack of the session.
+    /// The session's stack.
     Stack(Vec<u8>),
-    /// The path probe: the server hears the client, and saw a datagram of this size first, UDP payload bytes.
+    /// The path probe: the server receives the client's packets, and first saw a datagram of this size, UDP
+    /// payload bytes.
     PathProbe(u16),
 }
 
@@ -49,23 +50,23 @@ pub struct ControlChannel {
     outgoing: VecDeque<Vec<u8>>,
     outgoing_bytes: usize,
     incoming: VecDeque<(ControlMessage, usize)>,
-    /// Memory of the messages that wait, as they are decoded.
+    /// Memory of the queued messages in decoded form.
     incoming_bytes: usize,
-    /// After it nothing more is sent.
+    /// Set by the last message: nothing is sent after it.
     close_reason: Option<CloseReason>,
     closed_by_peer: bool,
     round_trip: Option<Span>,
     timing: Timing,
-    /// Pings carry the time since then.
+    /// Pings contain the time since then.
     started: Time,
     last_heard: Time,
-    /// When packets of the peer last came over UDP.
+    /// When the peer's packets last arrived over UDP.
     data_heard: Option<Time>,
     next_ping: Time,
 }
 
 impl ControlChannel {
-    /// A channel to a peer that has just been heard.
+    /// Creates a channel to a peer that was just heard.
     pub fn new(now: Time, timing: Timing) -> Self {
         Self {
             outgoing: VecDeque::new(),
@@ -83,12 +84,13 @@ impl ControlChannel {
         }
     }
 
-    /// Whether the outgoing queue has room. Messages that do not wait for it may be sent all the same.
+    /// Whether the outgoing queue is below its limit. Messages may be sent regardless of it.
     pub fn has_room(&self) -> bool {
         self.outgoing_bytes <= OUTGOING_ROOM
     }
 
-    /// Queues the frame of a message. False behind the last one, which says how the channel ends.
+    /// Queues the frame of a message. Returns false after the last message, which states how the channel
+    /// ends.
     pub fn send(&mut self, message: &ControlMessage, frame: Vec<u8>) -> bool {
         if self.is_closing() {
             return false;
@@ -103,7 +105,7 @@ impl ControlChannel {
         true
     }
 
-    /// As [`send`](Self::send), of the channel's own messages, which are short.
+    /// As [`send`](Self::send), for the channel's own messages, which are short.
     fn send_own(&mut self, message: &ControlMessage) {
         let mut frame = Vec::new();
         if encode_frame(message, &mut frame).is_ok() {
@@ -111,40 +113,40 @@ impl ControlChannel {
         }
     }
 
-    /// The next frame for the network.
+    /// Returns the next frame for the network.
     pub fn next_frame(&mut self) -> Option<Vec<u8>> {
         let frame = self.outgoing.pop_front()?;
         self.outgoing_bytes -= frame.len();
         Some(frame)
     }
 
-    /// Frames that wait for the network.
+    /// Returns the number of frames queued for the network.
     pub fn outgoing_frames(&self) -> usize {
         self.outgoing.len()
     }
 
-    /// The last message was sent, or waits to be.
+    /// Whether the last message was queued or sent.
     pub fn is_closing(&self) -> bool {
         self.close_reason.is_some()
     }
 
-    /// The peer has closed.
+    /// Whether the peer has closed the channel.
     pub fn is_closed_by_peer(&self) -> bool {
         self.closed_by_peer
     }
 
-    /// Once the last message has left, whether the peer has no more to say.
+    /// Whether, after the last message was sent, the peer has nothing more to send.
     pub fn is_over(&self) -> bool {
         self.closed_by_peer || self.close_reason == Some(CloseReason::Abort)
     }
 
-    /// A message has come.
+    /// Handles a received message.
     ///
     /// # Errors
-    /// How the peer has ended the channel.
+    /// The fault with which the peer ended the channel.
     pub fn on_message(&mut self, now: Time, message: ControlMessage) -> Result<MessageFor, Fault> {
         match message {
-            // A peer that floods with pings does not get an answer to each.
+            // A peer that floods pings does not get an answer to each.
             ControlMessage::Ping(_) if !self.outgoing.is_empty() => {}
             ControlMessage::Ping(n) => self.send_own(&ControlMessage::Pong(n)),
             ControlMessage::Pong(micros) => {
@@ -169,45 +171,46 @@ impl ControlChannel {
         Ok(MessageFor::Channel)
     }
 
-    /// The next message for the users.
+    /// Returns the next message for the users.
     pub fn take(&mut self) -> Option<ControlMessage> {
         let (message, memory) = self.incoming.pop_front()?;
         self.incoming_bytes -= memory;
         Some(message)
     }
 
-    /// Bytes of memory of the messages that wait for the users.
+    /// Returns the memory in bytes of the messages queued for the users.
     pub fn incoming_memory(&self) -> usize {
         self.incoming_bytes
     }
 
-    /// Whether so much waits for the users that the peer must wait too.
+    /// Whether so much is queued for the users that nothing more should be read from the peer.
     pub fn is_full(&self) -> bool {
         self.incoming_bytes > INCOMING_ROOM
     }
 
-    /// Something has come over TCP.
+    /// Records that something arrived over TCP.
     pub fn on_heard(&mut self, now: Time) {
         self.last_heard = now;
     }
 
-    /// Packets have come over UDP.
+    /// Records that packets arrived over UDP.
     pub fn on_data_heard(&mut self, now: Time) {
         self.data_heard = Some(now);
     }
 
-    /// The round trip of the latest ping, including what was queued in front of it.
+    /// Returns the round-trip time of the latest ping, including its time in queues.
     pub fn round_trip(&self) -> Option<Span> {
         self.round_trip
     }
 
-    /// Sends a ping when one is due. One that is busy sending shows already that this side is alive.
+    /// Sends a ping when one is due, unless the channel is sending anyway, which already shows that this end
+    /// is alive.
     ///
     /// # Errors
-    /// How long nothing was heard, if that is too long: the peer is lost.
+    /// The duration of the peer's silence, if it exceeds the timeout: the peer is lost.
     pub fn on_deadline(&mut self, now: Time, is_sending: bool) -> Result<(), Span> {
         if self.is_full() {
-            // The peer is made to wait, so its silence means nothing.
+            // Nothing is read from the peer, so its silence means nothing.
             self.last_heard = now;
         }
         if self.lost_at() <= now {
@@ -222,12 +225,12 @@ impl ControlChannel {
         Ok(())
     }
 
-    /// When a ping is due, or the peer is lost.
+    /// Returns when a ping is due or the silence timeout expires.
     pub fn deadline(&self) -> Time {
         self.next_ping.min(self.lost_at())
     }
 
-    /// When the peer is given up, if nothing more is heard of it.
+    /// Returns when the peer is considered lost if nothing more arrives.
     fn lost_at(&self) -> Time {
         let silence = self.timing.silence;
         let last = self.last_heard + silence * BESIDE_DATA;
@@ -279,7 +282,7 @@ mod tests {
         let answer = |micros| ControlMessage::Pong(micros);
         assert_eq!(channel.on_message(at(2_080), answer(2_000_000)), Ok(MessageFor::Channel));
         assert_eq!(channel.round_trip(), Some(Span::from_millis(80)));
-        // One from the future says nothing.
+        // A pong with a future time is ignored.
         assert_eq!(channel.on_message(at(2_090), answer(u64::MAX / 1_000)), Ok(MessageFor::Channel));
         assert_eq!(channel.round_trip(), Some(Span::from_millis(80)));
     }

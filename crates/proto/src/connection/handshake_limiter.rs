@@ -1,63 +1,63 @@
-//! Limits the connections in the handshake, whose clients have not proved anything yet, and the threads that serve
-//! them.
+//! Limits the connections in the handshake, whose clients are not authenticated yet, and the threads that
+//! serve them.
 //!
-//! A connection has its place from its arrival until its client has proved that it knows the secret, or until its
-//! thread has done with it and its socket is closed. When a limit is reached, the connection that has been there
-//! longest is closed, of the address that has most of them in the network that has most: a client in earnest needs
-//! two round trips, so strangers who only hold connections open, or come fast, cannot keep it out. The newcomer takes
-//! over the thread of the one that goes, so there are never more threads than places.
+//! A connection occupies a slot from its arrival until its client has proved that it knows the secret, or its
+//! thread has finished and its socket is closed. When a limit is reached, the oldest connection is closed of
+//! the address with the most connections in the network with the most: a genuine client needs two round
+//! trips, so strangers that hold connections open, or connect rapidly, cannot lock it out. The newcomer takes
+//! over the thread of the closed one, so there are never more threads than slots.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How many connections may be in the handshake at once.
+/// Maximum numbers of concurrent handshakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeLimits {
-    /// In all.
+    /// Total.
     pub total: usize,
-    /// Of one network: the first 24 bits of an IPv4 address, 64 of an IPv6 address.
+    /// Per network: the first 24 bits of an IPv4 address, 64 of an IPv6 address.
     pub per_network: usize,
-    /// Connections of one IP address.
+    /// Per IP address.
     pub per_address: usize,
 }
 
 impl Default for HandshakeLimits {
-    /// One address cannot have all places, and neither can one network.
+    /// Neither one address nor one network can occupy all slots.
     fn default() -> Self {
         Self { total: 64, per_network: 48, per_address: 32 }
     }
 }
 
-/// The connections in the handshake, each with what its driver knows of it, `C`.
+/// Connections in the handshake, each with its driver's handle `C`.
 #[derive(Debug)]
 pub struct HandshakeLimiter<C> {
     limits: HandshakeLimits,
     next: u64,
-    /// In the order of their arrival.
+    /// In the order of arrival.
     inside: Vec<Inside<C>>,
-    /// Threads that serve connections, also those of connections that had to go.
+    /// Threads that serve connections, including evicted ones.
     threads: usize,
 }
 
-/// A connection that has come.
+/// A connection in the handshake.
 #[derive(Debug)]
 struct Inside<C> {
     id: u64,
-    /// The client's, one of IPv4 as such.
+    /// Client address; IPv4-mapped addresses are converted to IPv4.
     ip: IpAddr,
     connection: C,
     is_served: bool,
 }
 
 impl<C: Clone> HandshakeLimiter<C> {
-    /// Without a connection.
+    /// Creates a limiter without connections.
     pub fn new(limits: HandshakeLimits) -> Self {
         Self { limits, next: 0, inside: Vec::new(), threads: 0 }
     }
 
-    /// A connection of `ip` has come. Gives the one that is to be closed for it, if there are too many, and whether one
-    /// more thread is to serve connections; otherwise a present one serves it.
+    /// Adds a connection from `ip`. Returns the connection to close for it, if there are too many, and
+    /// whether to start a thread; otherwise an existing one serves it.
     pub fn accept(&mut self, ip: IpAddr, connection: C) -> (Option<C>, bool) {
         let ip = ip.to_canonical();
         let evicted = self.victim(ip).map(|index| self.inside.remove(index).connection);
@@ -68,8 +68,8 @@ impl<C: Clone> HandshakeLimiter<C> {
         (evicted, may_start)
     }
 
-    /// The connection that has waited longest for a thread, and its number. `None`: none waits, and the thread has
-    /// ended.
+    /// Returns the connection that has waited longest for a thread, with its number. `None`: no connection is
+    /// waiting, and the thread counts as ended.
     pub fn next_waiting(&mut self) -> Option<(u64, C)> {
         let Some(waiting) = self.inside.iter_mut().find(|inside| !inside.is_served) else {
             self.end_thread();
@@ -79,25 +79,25 @@ impl<C: Clone> HandshakeLimiter<C> {
         Some((waiting.id, waiting.connection.clone()))
     }
 
-    /// A thread has ended without asking for another connection.
+    /// Records that a thread has ended without calling [`next_waiting`](Self::next_waiting).
     pub fn end_thread(&mut self) {
         self.threads -= 1;
     }
 
-    /// The connection gives up its place. False if it has none: it had to go for another one.
+    /// Releases the slot of a connection. Returns false if it has none: it was evicted.
     pub fn leave(&mut self, id: u64) -> bool {
         let index = self.inside.iter().position(|inside| inside.id == id);
         index.map(|index| self.inside.remove(index)).is_some()
     }
 
-    /// There is no thread for the connections that wait for one: gives them up, and says how many.
+    /// Removes all waiting connections because there is no thread for them, and returns their number.
     pub fn turn_away_waiting(&mut self) -> usize {
         let all = self.inside.len();
         self.inside.retain(|inside| inside.is_served);
         all - self.inside.len()
     }
 
-    /// Which connection has to go so that another one of `ip` can come.
+    /// Returns the index of the connection to evict for another one from `ip`.
     fn victim(&self, ip: IpAddr) -> Option<usize> {
         let limits = &self.limits;
         let of_address = |inside: &&Inside<C>| inside.ip == ip;
@@ -114,7 +114,8 @@ impl<C: Clone> HandshakeLimiter<C> {
         None
     }
 
-    /// Of those that are `meant`, the oldest of the address that has most, in the network that has most.
+    /// Returns, of the matching connections, the oldest of the address with the most, in the network with the
+    /// most.
     fn oldest_of_most(&self, meant: impl Fn(&Inside<C>) -> bool) -> Option<usize> {
         let networks =
             most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip)));
@@ -133,7 +134,8 @@ fn most<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<K> {
     counts.into_iter().filter(|&(_, count)| count == most).map(|(key, _)| key).collect()
 }
 
-/// What usually belongs to one site: a /24 of IPv4, and a /64 of IPv6, which is one link (RFC 4291, section 2.5.1).
+/// Returns the network of a site: a /24 of IPv4, or a /64 of IPv6, which is one link (RFC 4291, section
+/// 2.5.1).
 fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << 8)).into(),
@@ -151,7 +153,7 @@ mod tests {
         limiter.accept(ip.parse().unwrap(), connection)
     }
 
-    /// Lets clients of these addresses come, and says which of them had to go.
+    /// Accepts clients from these addresses, and returns which of them were evicted.
     fn closed(limits: HandshakeLimits, ips: &[&str]) -> Vec<bool> {
         let mut limiter = HandshakeLimiter::new(limits);
         let mut closed = vec![false; ips.len()];
@@ -193,7 +195,7 @@ mod tests {
         let documented = HandshakeLimits { total: 64, per_network: 48, per_address: 32 };
         assert_eq!(HandshakeLimits::default(), documented, "docs/security.md");
         let limits = HandshakeLimits { total: 8, per_network: 3, per_address: 2 };
-        // The same address, also as IPv6 writes it.
+        // The same address, also as an IPv4-mapped IPv6 address.
         assert_eq!(closed(limits, &["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1"]), [true, false, false]);
         let network = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "198.51.100.1"];
         assert_eq!(closed(limits, &network), [true, false, false, false, false]);

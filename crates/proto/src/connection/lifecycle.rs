@@ -1,20 +1,20 @@
-//! How a connection opens, keeps alive and ends, by the control frames of both ends and by time.
+//! Opening, keep-alive and end of a connection, by the control frames of both ends and by timers.
 
 use haul_base::{Span, Time};
 use haul_wire::packet::{CloseReason, ControlFrameKind};
 
-/// Shortest time between two repetitions.
+/// Minimum time between two repetitions.
 const SHORTEST: Span = Span::from_millis(50);
-/// How often a close frame is sent before the connection ends without an answer.
+/// Close frames sent before the connection ends without an answer.
 const MOST_CLOSES: u32 = 6;
-/// The first bare initial header waits this long for data to go with.
+/// Delay of the first bare initial header, so that it can accompany data.
 const OPENING_DELAY: Span = Span::from_millis(10);
-/// Shortest time between two initial headers.
+/// Minimum time between two initial headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 /// Unanswered keep-alives after which the connection ends.
 pub const MOST_UNANSWERED: u32 = 3;
 
-/// One end of a connection from its beginning to its end, which may be the error `E`.
+/// Lifecycle of one end of a connection, which may end with the error `E`.
 #[derive(Debug)]
 pub struct Lifecycle<E> {
     phase: Phase<E>,
@@ -22,85 +22,86 @@ pub struct Lifecycle<E> {
     keep_alive: Option<Box<KeepAlive>>,
 }
 
-/// Many connections are idle, so that what is rare is boxed.
+/// Rare states are boxed, as many connections are idle.
 #[derive(Debug)]
 enum Phase<E> {
-    /// The client has had no packet of the server yet: its own carry the initial header.
+    /// The client has not received a packet from the server yet: its own carry the initial header.
     Opening(Box<Opening>),
-    /// Both ends know.
+    /// Both ends know the connection.
     Running,
-    /// This end closes. The other end may not know of the connection yet.
+    /// This end is closing. The peer may not know the connection yet.
     Closing(Box<Closing>),
-    /// Over: closed, or failed.
+    /// Closed or failed.
     Ended(Option<Box<E>>),
 }
 
-/// What is due.
+/// An action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// An initial header that no packet goes with.
+    /// Send an initial header without a packet.
     Header,
-    /// A control frame; `opens`: behind an initial header.
+    /// Send a control frame.
     Frame {
-        /// What the frame says.
+        /// Kind of frame.
         kind: ControlFrameKind,
-        /// Matches an answer to its ping or challenge.
+        /// Number that matches an answer to its ping or challenge.
         number: u32,
-        /// The other end may not know the connection yet.
+        /// Whether to send an initial header first, as the peer may not know the connection yet.
         opens: bool,
     },
-    /// The end of the connection.
+    /// End the connection.
     End(Ending),
 }
 
-/// How time ends a connection.
+/// How a connection ends by a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The close was repeated often enough.
+    /// The close frame was repeated often enough.
     Closed,
-    /// The server has never answered.
+    /// The server never answered.
     Unanswered,
-    /// Nothing has come for so long, and no keep-alive was answered.
+    /// Nothing arrived for this time, and no keep-alive was answered.
     Silent(Span),
 }
 
 impl<E> Lifecycle<E> {
-    /// Of an end whose other end is known.
+    /// Creates the lifecycle of an end whose peer is known.
     pub fn running(now: Time) -> Self {
         Self { phase: Phase::Running, heard: now, keep_alive: None }
     }
 
-    /// Of a client that gives up if nothing of the server has come after `timeout`. The round trip is an estimate.
-    /// `datagram`: the largest one without the initial header, UDP payload bytes.
+    /// Creates the lifecycle of a client that gives up if nothing arrives from the server within `timeout`.
+    /// `round_trip` is an estimate. `datagram`: largest datagram without the initial header, UDP payload
+    /// bytes.
     pub fn opening(now: Time, round_trip: Span, timeout: Span, datagram: u16) -> Self {
         let wait = (round_trip * 2).max(OPENING_REPEAT);
         let opening = Opening::new(now, OPENING_DELAY, wait, timeout, datagram);
         Self { phase: Phase::Opening(Box::new(opening)), ..Self::running(now) }
     }
 
-    /// With a keep-alive whenever nothing has come for so long.
+    /// Enables a keep-alive after every silence of this length.
     #[must_use]
     pub fn keep_alive(mut self, now: Time, every: Span) -> Self {
         self.keep_alive = Some(Box::new(KeepAlive::new(now, every)));
         self
     }
 
-    /// From now on silence means nothing.
+    /// Disables keep-alives, and with them the end after silence.
     pub fn stop_keep_alive(&mut self) {
         self.keep_alive = None;
     }
 
-    /// When something authentic came last, or when the connection began.
+    /// Returns when something authentic last arrived, or when the connection began.
     pub fn heard(&self) -> Time {
         self.heard
     }
 
-    /// Whether a keep-alive has been sent.
+    /// Whether a keep-alive was sent.
     pub fn has_pinged(&self) -> bool {
         self.keep_alive.as_ref().is_some_and(|alive| alive.number > 0)
     }
 
-    /// The other end has not shown yet that it knows the connection.
+    /// Whether the peer has not confirmed yet that it knows the connection.
     pub fn is_unconfirmed(&self) -> bool {
         match &self.phase {
             Phase::Opening(_) => true,
@@ -109,29 +110,29 @@ impl<E> Lifecycle<E> {
         }
     }
 
-    /// This end has closed, or the connection has ended.
+    /// Whether this end has closed, or the connection has ended.
     pub fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing(_) | Phase::Ended(_))
     }
 
-    /// The connection is over.
+    /// Whether the connection has ended.
     pub fn is_ended(&self) -> bool {
         matches!(self.phase, Phase::Ended(_))
     }
 
-    /// How it has failed, if it has ended so.
+    /// Returns the error with which the connection ended, if any.
     pub fn failure(&self) -> Option<&E> {
         if let Phase::Ended(failure) = &self.phase { failure.as_deref() } else { None }
     }
 
-    /// Ends it, `None`: as it should. The first end counts.
+    /// Ends the connection, normally if `None`. Only the first end counts.
     pub fn end(&mut self, failure: Option<E>) {
         if !self.is_ended() {
             self.phase = Phase::Ended(failure.map(Box::new));
         }
     }
 
-    /// Closes it by a frame of this kind, unless that has begun.
+    /// Starts closing with a frame of this kind, unless already closing.
     pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         let opening = match &self.phase {
             Phase::Opening(opening) => Some(opening.until),
@@ -141,20 +142,20 @@ impl<E> Lifecycle<E> {
         self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
     }
 
-    /// Packets of the stack leave; whether with the initial header.
+    /// Records that the stack's packets are sent; returns whether to send the initial header with them.
     pub fn on_transmit(&mut self, now: Time) -> bool {
         let Phase::Opening(opening) = &mut self.phase else { return false };
         opening.on_accompanied(now);
         true
     }
 
-    /// How long ago the last initial header left, while the connection opens.
+    /// Returns the age of the last initial header, while the connection opens.
     pub fn header_age(&self, now: Time) -> Option<Span> {
         if let Phase::Opening(opening) = &self.phase { opening.waited(now) } else { None }
     }
 
-    /// Something authentic has come. Gives the size of the largest datagram from now on, if it changes: packets leave
-    /// without the initial header.
+    /// Records that something authentic arrived. Returns the maximum datagram size if it changes, as packets
+    /// are now sent without the initial header.
     pub fn on_authentic(&mut self, now: Time) -> Option<u16> {
         self.heard = now;
         if let Some(alive) = &mut self.keep_alive {
@@ -172,12 +173,13 @@ impl<E> Lifecycle<E> {
         Some(datagram)
     }
 
-    /// Whether the answer with this number is to the latest keep-alive.
+    /// Whether the answer with this number is for the latest keep-alive.
     pub fn is_answered_by(&self, number: u32) -> bool {
         self.keep_alive.as_ref().is_some_and(|alive| alive.unanswered > 0 && alive.number == number)
     }
 
-    /// What is due at `now`. To be called until it gives `None`; an end is the driver's to bring about.
+    /// Returns an action that is due at `now`. To be called until it returns `None`; the driver carries out
+    /// the end.
     pub fn poll_due(&mut self, now: Time, rtt: Span) -> Option<Due> {
         match &mut self.phase {
             Phase::Ended(_) => return None,
@@ -197,7 +199,7 @@ impl<E> Lifecycle<E> {
         Some(Due::Frame { kind: ControlFrameKind::Ping, number: alive.number, opens: false })
     }
 
-    /// When something is due next; `None` once it has ended.
+    /// Returns when the next action is due; `None` once ended.
     pub fn deadline(&self) -> Option<Time> {
         let own = match &self.phase {
             Phase::Ended(_) => return None,
@@ -210,30 +212,31 @@ impl<E> Lifecycle<E> {
     }
 }
 
-/// Bare initial headers are sent at intervals: the stack may have nothing to send, or packets too large for the path.
+/// Schedule of bare initial headers: the stack may have nothing to send, or packets too large for the path.
 #[derive(Debug)]
 struct Opening {
     /// When the client gives up.
     until: Time,
     /// When a bare header is due.
     next: Time,
-    /// Time from one bare header to the next.
+    /// Interval between bare headers.
     wait: Span,
-    /// Packets of the stack have deferred the next bare header, which they do once.
+    /// Whether packets of the stack have deferred the next bare header, which happens once.
     was_deferred: bool,
-    /// When a header left last.
+    /// When a header was last sent.
     sent: Option<Time>,
     /// Largest datagram without the header, UDP payload bytes.
     datagram: u16,
 }
 
 impl Opening {
-    /// Times from `now`: to the first bare header, from that to the second, to the end.
+    /// Times from `now`: `first` to the first bare header, `wait` from that to the second, `timeout` to the
+    /// end.
     fn new(now: Time, first: Span, wait: Span, timeout: Span, datagram: u16) -> Self {
         Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None, datagram }
     }
 
-    /// Packets of the stack leave with the header. A bare one follows within two intervals, however many there are.
+    /// The stack's packets are sent with the header. A bare one follows within two intervals in any case.
     fn on_accompanied(&mut self, now: Time) {
         self.sent = Some(now);
         if !self.was_deferred {
@@ -249,21 +252,21 @@ impl Opening {
         self.wait = self.wait * 3 / 2;
     }
 
-    /// How long ago the last header left.
+    /// Returns the age of the last header.
     fn waited(&self, now: Time) -> Option<Span> {
         self.sent.map(|sent| now.since(sent))
     }
 }
 
-/// A close frame that is repeated. Until the server has answered, an initial header goes before it: a server that has
-/// not accepted the connection could not end it, and an application there would go on waiting for it.
+/// A repeated close frame. Until the server has answered, an initial header precedes it: a server that has
+/// not accepted the connection could not end it, and its application would go on waiting for it.
 #[derive(Debug)]
 struct Closing {
     kind: ControlFrameKind,
     reason: CloseReason,
     next: Time,
     attempts: u32,
-    /// When the client gives up opening the connection; `None`: the other end knows it.
+    /// When the client gives up opening the connection; `None`: the peer knows it.
     opening: Option<Time>,
 }
 
@@ -272,14 +275,14 @@ impl Closing {
         Self { kind, reason, next: now, attempts: 0, opening }
     }
 
-    /// Counts an attempt and sets the time of the next; false when there were enough.
+    /// Counts an attempt and schedules the next; returns false after enough attempts.
     fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
         self.attempts += 1;
         self.next = now + (rtt * 3 / 2).max(SHORTEST);
         self.attempts <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
     }
 
-    /// The close again, or the end of the connection.
+    /// Returns the next close frame, or the end of the connection.
     fn due(&mut self, now: Time, rtt: Span) -> Due {
         let (kind, number, opens) = (self.kind, self.reason as u32, self.opens());
         match (self.next_attempt(now, rtt), opens) {
@@ -289,12 +292,12 @@ impl Closing {
         }
     }
 
-    /// Whether an initial header goes before the close.
+    /// Whether an initial header precedes the close frame.
     fn opens(&self) -> bool {
         self.opening.is_some()
     }
 
-    /// The other end knows the connection: from now on the close is repeated as often as any other.
+    /// The peer knows the connection: from now on the close is repeated as often as any other.
     fn on_known(&mut self) {
         if self.opening.take().is_some() {
             self.attempts = 0;
@@ -316,14 +319,14 @@ impl KeepAlive {
         Self { every, next: now + every, number: 0, unanswered: 0 }
     }
 
-    /// A ping leaves. A path that is longer than the interval has the time to answer it.
+    /// Records a ping. The wait for the answer is longer than the interval if the round-trip time is.
     fn on_ping(&mut self, now: Time, rtt: Span) {
         self.unanswered += 1;
         self.number = self.number.wrapping_add(1);
         self.next = now + self.every.max(rtt * 3 / 2).max(SHORTEST);
     }
 
-    /// Something authentic has come.
+    /// Records that something authentic arrived.
     fn heard(&mut self, now: Time) {
         self.unanswered = 0;
         self.next = now + self.every;

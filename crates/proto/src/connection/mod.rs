@@ -1,5 +1,5 @@
-//! What a connection has beside its stack: its keys, how it opens, keeps alive and closes, what its path carries, which
-//! packets have come before, and the rules of its control channel.
+//! Connection state beside the stack: keys, lifecycle, path probing and address validation, replay
+//! protection, negotiation, resumption, and the control channel protocol.
 
 mod control_channel;
 mod handshake_limiter;

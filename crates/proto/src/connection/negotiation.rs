@@ -1,5 +1,5 @@
-//! What two ends agree on before a session begins: the client offers ciphers, settings and a recipe, the server chooses
-//! among them, and both build their data path from that.
+//! Negotiation before a session: the client offers ciphers, settings and a recipe, the server chooses among
+//! them, and both build their data path accordingly.
 
 use haul_base::Rate;
 use haul_stack::{Recipe, RecipeError};
@@ -10,23 +10,23 @@ use crate::micro::config::RateControlConfig;
 use crate::presets::preset;
 use crate::{check_object_recipe, law, micro};
 
-/// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
+/// Tag length assumed while the cipher is not known yet; no cipher has a longer tag.
 const TAG_LEN: usize = 16;
 const CONTROLLER: &str = "rate_control.controller";
-/// What is wrong with a recipe of messages here.
+/// Error for a recipe for messages where an object is required.
 const MESSAGES: &str =
     "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection`";
 
-/// What a client says of the recipe that it wants a session to run.
+/// Returns the offer of a recipe that a client sends for a session.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {
     RecipeOffer { text: recipe.to_toml(), versions: micro::registry().versions(recipe) }
 }
 
-/// Parameters of a client's recipe that a server may choose.
+/// Parameters of the client's recipe that the server may choose.
 pub const CHOSEN_BY_SERVER: [&str; 4] =
     ["object.chunk", "bitmap_ack.interval", CONTROLLER, "rate_control.rate"];
 
-/// Gives a recipe the values that `other` has of these parameters, each named as for [`Recipe::set`].
+/// Copies the values of these parameters from `other` to a recipe; names are as for [`Recipe::set`].
 pub fn take_parameters(recipe: &mut Recipe, names: &[&str], other: &Recipe) {
     for &name in names {
         let value = name.split_once('.').and_then(|(part, parameter)| other.get(part, parameter));
@@ -36,25 +36,25 @@ pub fn take_parameters(recipe: &mut Recipe, names: &[&str], other: &Recipe) {
     }
 }
 
-/// Sets a parameter of a recipe that has its micro-protocol. Another control law has parameters of its own: those of
-/// the law before go with it.
+/// Sets a parameter of a recipe that has its micro-protocol. If the control law changes, the parameters of
+/// the old one are removed.
 pub fn set_parameter(recipe: &mut Recipe, name: &str, value: &str) {
     let before =
         recipe.get("rate_control", "controller").filter(|&before| name == CONTROLLER && before != value);
     for dropped in before.and_then(|before| law(before).ok()).iter().flat_map(|law| law.parameters) {
         recipe.unset("rate_control", dropped.name);
     }
-    // What is missing is said by the check, in better words.
+    // If something is missing, the later check has a better error message.
     let _ = recipe.set(name, value);
 }
 
-/// The ceiling of the rate in the recipe of an object; `None` if there is none.
+/// Returns the rate ceiling in the recipe of an object; `None` if there is none.
 pub fn ceiling(recipe: &Recipe) -> Option<Rate> {
     let law: RateControlConfig = recipe.configuration().ok()??;
     (law.rate < Rate::MAX).then_some(law.rate)
 }
 
-/// The recipe of a session with these settings: the one that they name, or `bulk`.
+/// Returns the recipe of a session with these settings: the one in them, or `bulk`.
 ///
 /// # Errors
 /// If this end cannot run it.
@@ -71,7 +71,7 @@ fn named_recipe(settings: &Settings) -> Result<Recipe, RecipeError> {
     }
 }
 
-/// The recipe of a session with the settings that a client offers.
+/// Returns the recipe of a session with the settings offered by a client.
 ///
 /// # Errors
 /// If this end cannot run it, or has other versions of its micro-protocols.
@@ -81,7 +81,7 @@ pub fn server_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, Reci
     session_recipe(settings, cipher)
 }
 
-/// What a client is told about a recipe that cannot be used here.
+/// Returns the fault sent to a client whose recipe cannot be used here.
 pub fn refusal(error: &RecipeError) -> Fault {
     let code = match error {
         RecipeError::NotPermitted(reason) => {
@@ -102,14 +102,14 @@ pub fn refusal(error: &RecipeError) -> Fault {
     )
 }
 
-/// What a client is told that wants no encryption from a server that does not permit that.
+/// Message to a client that wants no encryption if the server does not permit that.
 pub const ENCRYPTION_REQUIRED: &str = "the server does not permit sessions without encryption";
 
-/// The first of the client's ciphers that the server permits; none at all only if the client wants nothing
-/// else and the server permits it.
+/// Returns the first of the client's ciphers that the server permits; no encryption only if the client offers
+/// nothing else and the server permits it.
 ///
 /// # Errors
-/// What the client is told.
+/// The fault to send to the client.
 pub fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool) -> Result<Cipher, Fault> {
     let only_none = !wanted.is_empty() && wanted.iter().all(|&c| c == Cipher::None);
     if only_none && permit_none {
@@ -126,25 +126,25 @@ pub fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool)
     })
 }
 
-/// How a server's answer does not keep to what was offered to it.
+/// A server's answer that deviates from the client's offer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NotOffered {
-    /// It chose another cipher.
+    /// The server chose another cipher.
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
-    /// It accepted something else than was asked for.
+    /// The server accepted something else than requested.
     #[error("it accepted {0}")]
     Other(&'static str),
-    /// The recipe does not work with the settings that it chose.
+    /// The recipe does not work with the server's choices.
     #[error("{0}")]
     Recipe(#[from] RecipeError),
 }
 
-/// The server must keep to the ciphers of `hello`, and be at the other end of the same TLS connection, that of
-/// `session`.
+/// Checks that the server chose one of the ciphers of `hello`, and that it is the peer of the same TLS
+/// connection, the one of `session`.
 ///
 /// # Errors
-/// How it does not.
+/// The deviation.
 pub fn check_accept(accept: &Accept, hello: &Hello, session: u32) -> Result<(), NotOffered> {
     let offered = &hello.ciphers;
     let without_need = accept.cipher == Cipher::None && offered.iter().any(|&c| c != Cipher::None);
@@ -157,11 +157,11 @@ pub fn check_accept(accept: &Accept, hello: &Hello, session: u32) -> Result<(), 
     Ok(())
 }
 
-/// A server may choose some parameters ([`CHOSEN_BY_SERVER`]) and refuse a recipe; it cannot raise the ceiling of the
-/// rate or choose another recipe. Gives the recipe that was asked for with what the server has chosen.
+/// Returns the requested recipe with the server's choices. A server may choose the parameters in
+/// [`CHOSEN_BY_SERVER`] and refuse a recipe, but not raise the rate ceiling or choose another recipe.
 ///
 /// # Errors
-/// How it does not keep to that.
+/// The deviation.
 pub fn agreed_recipe(accept: &Accept, mut recipe: Recipe) -> Result<Recipe, NotOffered> {
     let asked = ceiling(&recipe);
     let theirs = named_recipe(&accept.settings)?;
@@ -177,7 +177,7 @@ pub fn agreed_recipe(accept: &Accept, mut recipe: Recipe) -> Result<Recipe, NotO
     Ok(recipe)
 }
 
-/// The settings of a session that runs this recipe of an object, whose ceiling is `rate` if there is one.
+/// Returns the settings of a session that runs this recipe of an object, with the ceiling `rate` if given.
 ///
 /// # Errors
 /// If the recipe does not carry an object, or cannot be used.
@@ -240,7 +240,7 @@ mod tests {
         assert!(error.to_string().contains("needs a rate"), "{error}");
     }
 
-    /// The client's recipe, and what a server answers by `change`: what both run by.
+    /// The client's recipe, the server's answer changed by `change`, and the recipe that both run.
     fn answered(asked: &Recipe, change: impl FnOnce(&mut Recipe)) -> Result<Recipe, String> {
         let mut theirs = asked.clone();
         change(&mut theirs);

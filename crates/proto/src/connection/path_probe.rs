@@ -1,39 +1,39 @@
-//! Probes the path of a connection: the client sends challenges of several sizes, and each is answered by a response of
-//! its size. The exchange shows that UDP passes, which datagrams do and, where the server asks too, that the client is
-//! at its address (RFC 9000, section 8).
+//! Path probing: the client sends challenges of several sizes, and each is answered by a response of the same
+//! size. The exchange shows that UDP passes, which datagram sizes do and, if the server sends challenges too,
+//! that the client is at its address (RFC 9000, section 8).
 
 use std::net::IpAddr;
 
 use haul_base::{Span, Time};
 use haul_wire::packet::ControlFrameKind;
 
-/// Datagrams of this size (UDP payload bytes) pass on every path that is supported: what QUIC asks for
-/// (RFC 9000, section 14).
+/// Datagram size (UDP payload bytes) that every supported path carries, as required by QUIC (RFC 9000,
+/// section 14).
 pub const MIN_DATAGRAM: u16 = 1200;
-/// Sizes besides [`MIN_DATAGRAM`] that are tried: Ethernet's 1,500 bytes and jumbo frames' 9,000, less 8 of
-/// UDP header and 20 of IPv4 header.
+/// Sizes to probe on IPv4: beside [`MIN_DATAGRAM`] Ethernet's 1,500 bytes and jumbo frames' 9,000, minus 8
+/// bytes of UDP header and 20 of IPv4 header.
 const IPV4_SIZES: [u16; 3] = [MIN_DATAGRAM, 1472, 8972];
-/// The same less the 40 bytes of IPv6 header.
+/// Sizes to probe on IPv6, with 40 bytes of IPv6 header.
 const IPV6_SIZES: [u16; 3] = [MIN_DATAGRAM, 1452, 8952];
-/// Time between two rounds of challenges.
+/// Interval between two rounds of challenges.
 const INTERVAL: Span = Span::from_millis(100);
-/// An answer must have come so long after the session was accepted.
+/// Time after the session was accepted within which an answer must arrive.
 const TIMEOUT: Span = Span::from_secs(4);
-/// Rounds in which sizes above the smallest are tried.
+/// Rounds in which sizes above the smallest are probed.
 const LARGE_ROUNDS: u32 = 3;
-/// Challenges that may wait for their responses; more than there are sizes.
+/// Maximum number of unanswered challenges; more than there are sizes.
 const MOST_WAITING: usize = 4;
 
-/// A challenge, or the response to one, which has its number and its size.
+/// A challenge, or the response to one, which has its number and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge {
-    /// What the response repeats.
+    /// Number that the response repeats.
     pub number: u32,
     /// UDP payload bytes of the datagram.
     pub size: u16,
 }
 
-/// The sizes of challenge to send to `peer`, smallest first.
+/// Returns the challenge sizes for `peer`, smallest first.
 pub fn sizes_for(peer: IpAddr) -> [u16; 3] {
     match peer {
         IpAddr::V6(ip) if ip.to_ipv4_mapped().is_none() => IPV6_SIZES,
@@ -41,16 +41,16 @@ pub fn sizes_for(peer: IpAddr) -> [u16; 3] {
     }
 }
 
-/// Challenges of the peer that wait for their responses: the latest of each size.
+/// Challenges of the peer still to be answered: the latest of each size.
 #[derive(Debug, Default)]
 pub struct Challenges {
     waiting: Vec<Challenge>,
-    /// Size of the largest that has come; 0 before.
+    /// Size of the largest challenge received; 0 before the first.
     pub largest: u16,
 }
 
 impl Challenges {
-    /// An authentic challenge has come.
+    /// Records an authentic challenge.
     pub fn note(&mut self, challenge: Challenge) {
         self.largest = self.largest.max(challenge.size);
         if let Some(same) = self.waiting.iter_mut().find(|it| it.size == challenge.size) {
@@ -60,20 +60,20 @@ impl Challenges {
         }
     }
 
-    /// The next response.
+    /// Returns the next response to send.
     pub fn poll_transmit(&mut self) -> Option<Challenge> {
         self.waiting.pop()
     }
 }
 
-/// The client's part. Whoever owns the socket gives it the control frames that come, and sends what it wants to send,
-/// before and during the transfer of data.
+/// Client side of path probing. The owner of the socket passes in control frames and sends the challenges,
+/// before and during the data transfer.
 #[derive(Debug)]
 pub struct PathProbe {
     /// Challenges, smallest first.
     attempts: [Attempt; 3],
     next_number: u32,
-    /// When the next round is due; `None` when there is none.
+    /// When the next round is due; `None` if there is none.
     pub next_round: Option<Time>,
     waiting_since: Time,
     largest_answered: Option<u16>,
@@ -97,8 +97,8 @@ enum Progress {
 }
 
 impl PathProbe {
-    /// Sends challenges every 100 ms until they are answered, the sizes above the smallest three times at most. Starts
-    /// at `now`, with a first round due at once. `first_number` is random.
+    /// Creates a probe that sends challenges every 100 ms until they are answered, sizes above the smallest
+    /// at most three times. The first round is due at `now`. `first_number` must be random.
     pub fn new(now: Time, peer: IpAddr, first_number: u32) -> Self {
         let attempt = |size| Attempt { size, rounds: 0, progress: Progress::Waiting };
         let mut probe = Self {
@@ -112,12 +112,12 @@ impl PathProbe {
         probe
     }
 
-    /// The server has accepted the session: from now on answers can be expected.
+    /// The server has accepted the session: from now on answers are expected.
     pub fn on_accepted(&mut self, now: Time) {
         self.waiting_since = now;
     }
 
-    /// Begins a round of challenges if one is due.
+    /// Starts a round of challenges if one is due.
     pub fn on_deadline(&mut self, now: Time) {
         if self.next_round.is_none_or(|at| now < at) {
             return;
@@ -130,7 +130,7 @@ impl PathProbe {
         self.next_round = (!settled).then_some(now + INTERVAL);
     }
 
-    /// The next challenge. To be called after every input until it gives `None`.
+    /// Returns the next challenge. To be called after every input until it returns `None`.
     pub fn poll_transmit(&mut self) -> Option<Challenge> {
         let attempt = self.attempts.iter_mut().find(|a| a.progress == Progress::Due)?;
         attempt.progress = Progress::Waiting;
@@ -139,7 +139,7 @@ impl PathProbe {
         Some(Challenge { number, size: attempt.size })
     }
 
-    /// The system refused a datagram of this length: it is not tried again.
+    /// The system refused a datagram of this length: the size is not tried again.
     pub fn on_too_large(&mut self, len: usize) {
         let refused = |a: &&mut Attempt| usize::from(a.size) == len && a.size > MIN_DATAGRAM;
         if let Some(attempt) = self.attempts.iter_mut().find(refused) {
@@ -147,14 +147,14 @@ impl PathProbe {
         }
     }
 
-    /// Takes an authentic control frame of this kind and size; whether it answers a challenge.
+    /// Handles an authentic control frame of this kind and size; returns whether it answers a challenge.
     pub fn on_frame(&mut self, kind: ControlFrameKind, size: u16) -> bool {
         let is_answer = kind == ControlFrameKind::Response;
         if is_answer && self.attempts.iter().any(|attempt| attempt.size == size) {
             self.on_response(size);
             return true;
         }
-        // The server does not answer before it has the response to its own.
+        // The server does not answer until it has the response to its own challenge.
         if kind == ControlFrameKind::Challenge && self.largest_answered.is_none() {
             self.attempts[0].progress = Progress::Due;
         }
@@ -168,12 +168,12 @@ impl PathProbe {
         }
     }
 
-    /// The largest datagram that is known to pass to the peer, UDP payload bytes. What has come tells nothing of it.
+    /// Returns the largest datagram known to reach the peer, UDP payload bytes. Received sizes do not count.
     pub fn datagram(&self) -> u16 {
         self.largest_answered.unwrap_or(MIN_DATAGRAM)
     }
 
-    /// Whether UDP is blocked: the answer is 4 seconds late.
+    /// Whether UDP seems blocked: there is no answer within 4 seconds.
     pub fn is_unanswered(&self, now: Time) -> bool {
         self.largest_answered.is_none() && now.since(self.waiting_since) >= TIMEOUT
     }

@@ -10,7 +10,7 @@ fn answer(probe: &mut PathProbe, response: Challenge) -> bool {
     probe.on_frame(ControlFrameKind::Response, response.size)
 }
 
-/// What the server has to say.
+/// All responses that the server has to send.
 fn responses(server: &mut Challenges) -> Vec<Challenge> {
     std::iter::from_fn(|| server.poll_transmit()).collect()
 }

@@ -1,4 +1,4 @@
-//! What an endpoint knows of its peers: resumption state, and the present connection.
+//! An endpoint's peers: their resumption state and current connections.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -11,25 +11,25 @@ use haul_wire::packet::ConnectionId;
 use super::resumption::ResumptionState;
 use super::{ResumptionSecret, Role};
 
-/// Resumption state and the present connection, `C`.
+/// Resumption state of a peer and its current connection `C`.
 #[derive(Debug)]
 pub struct Peer<C> {
-    /// What its connections begin with.
+    /// State from which its connections are opened.
     pub resumption: ResumptionState,
     /// Epoch of the latest connection; packets of earlier epochs are refused.
     pub last_epoch: u64,
-    /// The present connection.
+    /// The current connection.
     pub live: Option<Arc<C>>,
     /// When a connection last began or ended.
     pub last_used: Time,
-    /// The client's address when this end closed the connection: a late close is answered there.
+    /// Client's address when this end closed the connection: a late close is answered there.
     pub last_peer: Option<Box<SocketAddr>>,
-    /// The client's validated address: a connection from there needs no challenge.
+    /// Client's validated address: a connection from there needs no challenge.
     pub validated: Option<IpAddr>,
 }
 
 impl<C> Peer<C> {
-    /// Without a connection; the client is known to be at `validated`.
+    /// Creates a peer without a connection; `validated` is the client's known address.
     pub fn new(resumption: ResumptionState, now: Time, validated: Option<IpAddr>) -> Self {
         Self { resumption, last_epoch: 0, live: None, last_used: now, last_peer: None, validated }
     }
@@ -38,14 +38,14 @@ impl<C> Peer<C> {
 /// Why a peer was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdded {
-    /// Another one has its identity.
+    /// The identity is taken.
     Taken,
-    /// There are as many as there may be, and all of them have connections.
+    /// The table is full, and all peers have connections.
     Full,
 }
 
 impl NotAdded {
-    /// What its client is told.
+    /// Returns the fault to send to the client.
     pub fn fault(self) -> Fault {
         let message = match self {
             Self::Taken => "the identity is taken",
@@ -55,38 +55,38 @@ impl NotAdded {
     }
 }
 
-/// The peers of an endpoint by their identities.
+/// The peers of an endpoint by identity.
 #[derive(Debug)]
 pub struct PeerTable<C> {
-    /// Boxed, because up to half of the places of a table are empty.
+    /// Boxed, because up to half of a hash table's slots are empty.
     entries: HashMap<u32, Box<Peer<C>>>,
-    /// Those without a connection, by when they were used last: at the limit the first gives way to a new one.
+    /// Peers without a connection by last use: when the table is full, the first is evicted.
     idle: BTreeSet<(Time, u32)>,
     most: usize,
 }
 
 impl<C> PeerTable<C> {
-    /// For so many peers.
+    /// Creates a table for at most `most` peers.
     pub fn new(most: usize) -> Self {
         Self { entries: HashMap::new(), idle: BTreeSet::new(), most }
     }
 
-    /// How many there are.
+    /// Returns the number of peers.
     pub fn count(&self) -> usize {
         self.entries.len()
     }
 
-    /// That of this identity.
+    /// Returns the peer with this identity.
     pub fn get(&self, identity: u32) -> Option<&Peer<C>> {
         self.entries.get(&identity).map(|entry| &**entry)
     }
 
-    /// Its present connection.
+    /// Returns the peer's current connection.
     pub fn live(&self, identity: u32) -> Option<Arc<C>> {
         self.get(identity)?.live.clone()
     }
 
-    /// Adds one. If there are too many, the one without a connection that has been silent longest is forgotten for it.
+    /// Adds a peer. If the table is full, evicts the peer without a connection that was idle longest.
     ///
     /// # Errors
     /// Why it was not added.
@@ -105,14 +105,15 @@ impl<C> PeerTable<C> {
         Ok(())
     }
 
-    /// Forgets it.
+    /// Removes a peer.
     pub fn remove(&mut self, identity: u32) {
         if let Some(entry) = self.entries.remove(&identity) {
             self.idle.remove(&(entry.last_used, identity));
         }
     }
 
-    /// Forgets the client that has agreed with this endpoint on `secret`. False: the server was another endpoint.
+    /// Removes the client that shares `secret` with this endpoint. Returns false if the server was another
+    /// endpoint.
     pub fn remove_own_client(&mut self, identity: u32, secret: &ResumptionSecret) -> bool {
         let is_it = |it: &Peer<C>| it.resumption.role == Role::Server && it.resumption.secret == *secret;
         let is_own = self.get(identity).is_some_and(is_it);
@@ -122,13 +123,13 @@ impl<C> PeerTable<C> {
         is_own
     }
 
-    /// Forgets all, and gives the connections.
+    /// Removes all peers and returns their connections.
     pub fn clear(&mut self) -> Vec<Arc<C>> {
         self.idle.clear();
         self.entries.drain().filter_map(|(_, entry)| entry.live).collect()
     }
 
-    /// A connection begins; gives the one before, if that has not ended.
+    /// Sets the peer's new connection; returns the previous one if it has not ended.
     pub fn begin(&mut self, now: Time, id: ConnectionId, connection: Arc<C>) -> Option<Arc<C>> {
         let ConnectionId { identity, epoch, .. } = id;
         let entry = self.entries.get_mut(&identity)?;
@@ -138,8 +139,8 @@ impl<C> PeerTable<C> {
         entry.live.replace(connection)
     }
 
-    /// Adds a peer with its first connection. If it is here already, the connection begins; gives the one before,
-    /// if that has not ended.
+    /// Adds a peer with its first connection. If the peer exists already, sets its new connection, and
+    /// returns the previous one if it has not ended.
     ///
     /// # Errors
     /// Why it was not added.
@@ -157,7 +158,8 @@ impl<C> PeerTable<C> {
         }
     }
 
-    /// This connection is over; its client was at `address`. Whether it was still the present one.
+    /// Records the end of a connection whose client was at `address`. Returns whether it was still the
+    /// current one.
     pub fn end(
         &mut self,
         now: Time,
@@ -176,7 +178,7 @@ impl<C> PeerTable<C> {
         ended
     }
 
-    /// Whether there is room for one more, if need be after forgetting one.
+    /// Whether another peer can be added, after evicting an idle one if necessary.
     fn has_room(&mut self) -> bool {
         if self.entries.len() < self.most {
             return true;
@@ -198,7 +200,7 @@ mod tests {
 
     const MOST: usize = 5;
 
-    /// Peers of one compiled stack; a connection is its epoch.
+    /// Creates peers of one compiled stack; a connection is its epoch.
     struct Maker(Arc<CompiledStack>);
 
     impl Maker {
@@ -234,7 +236,7 @@ mod tests {
         ]
     }
 
-    /// The same by a list in which whatever was used stands last.
+    /// Reference model: a list with the most recently used peer last.
     #[derive(Default)]
     struct Plain(Vec<(u32, Option<Arc<u64>>)>);
 

@@ -1,5 +1,6 @@
-//! The UDP side of a server's session until its connection begins: it answers the client's challenges, and finds where
-//! the client is. Control frames may overtake the end of the TLS handshake, as the first usually does.
+//! UDP side of a server's session before its connection begins: answers the client's challenges and
+//! determines the client's address. Control frames may arrive before the TLS handshake ends, as the first one
+//! usually does.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -10,15 +11,15 @@ use super::path_probe::{Challenge, Challenges};
 use super::peer_address::PeerAddress;
 use super::protection::FrameKeys;
 
-/// Control frames kept for sessions that may be about to exist.
+/// Maximum number of control frames kept for sessions that may be about to exist.
 const MAX_EARLY: usize = 64;
 
-/// Control frames that have come before their sessions, the latest.
+/// The latest control frames that arrived before their sessions existed.
 #[derive(Debug, Default)]
 pub struct EarlyFrames(VecDeque<(ControlFrame, SocketAddr)>);
 
 impl EarlyFrames {
-    /// Keeps a frame, in the place of the oldest if there are many.
+    /// Keeps a frame; drops the oldest if there are too many.
     pub fn keep(&mut self, frame: &ControlFrame, source: SocketAddr) {
         if self.0.len() == MAX_EARLY {
             self.0.pop_front();
@@ -26,7 +27,7 @@ impl EarlyFrames {
         self.0.push_back((*frame, source));
     }
 
-    /// Takes those of a session.
+    /// Removes and returns the frames of a session.
     pub fn take(&mut self, session: u32) -> impl Iterator<Item = (ControlFrame, SocketAddr)> + use<> {
         let (mine, others) =
             self.0.drain(..).partition::<VecDeque<_>, _>(|(frame, _)| frame.id.identity == session);
@@ -35,46 +36,47 @@ impl EarlyFrames {
     }
 }
 
-/// What became of a control frame.
+/// Result of handling a control frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It counts: challenges have a response, [`PendingSession::poll_response`].
+    /// Accepted: [`PendingSession::poll_response`] returns the responses to challenges.
     Taken,
-    /// Nobody who knows the keys has sent it.
+    /// Not sent by anybody who knows the keys.
     Unauthentic,
-    /// Anybody may have copied it: this challenge goes to its source.
+    /// Possibly a copy: send this challenge to its source.
     Challenged(Vec<u8>),
 }
 
-/// One session's.
+/// A session that has no connection yet.
 #[derive(Debug)]
 pub struct PendingSession {
     keys: FrameKeys,
-    /// Key of this end's challenges; it never leaves this process.
+    /// Key of this end's challenges; never leaves this process.
     challenge_key: [u8; 32],
-    /// Where the client is. The address of its TCP connection is not validated for UDP: the port may differ.
+    /// Address of the client. That of its TCP connection is not validated for UDP: the port may differ.
     peer: PeerAddress,
     challenges: Challenges,
 }
 
 impl PendingSession {
-    /// The session with these keys, of whoever is connected from `control_peer` over TCP. `challenge_key` is random.
+    /// Creates the session with these keys, for the client connected from `control_peer` over TCP.
+    /// `challenge_key` must be random.
     pub fn new(keys: FrameKeys, control_peer: SocketAddr, challenge_key: [u8; 32]) -> Self {
         let peer = PeerAddress { at: control_peer, moves: None };
         Self { keys, challenge_key, peer, challenges: Challenges::default() }
     }
 
-    /// Where the client is, once that is known.
+    /// Returns the client's address, once validated.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.peer.validated()
     }
 
-    /// The size of the largest challenge that has come; 0 before.
+    /// Returns the size of the largest challenge received; 0 before the first.
     pub fn largest(&self) -> u16 {
         self.challenges.largest
     }
 
-    /// Takes what claims to be a control frame of this session.
+    /// Handles what claims to be a control frame of this session.
     pub fn on_frame(&mut self, frame: &ControlFrame, from: SocketAddr) -> Verdict {
         use ControlFrameKind as Kind;
         if !self.keys.verifies(frame) {
@@ -94,8 +96,9 @@ impl PendingSession {
         Verdict::Taken
     }
 
-    /// Whether the sender of a frame is known to be at `from`: it has been heard there before, at first shares the
-    /// address of the TCP connection, or has got what was sent there (RFC 9000, sections 8 and 9).
+    /// Whether the sender of a frame is known to be at `from`: it was validated there, it has the address of
+    /// the TCP connection (before the first validation), or it returns what was sent there (RFC 9000,
+    /// sections 8 and 9).
     fn is_known(&self, from: SocketAddr, frame: &ControlFrame) -> bool {
         let was_there = match self.peer.validated() {
             Some(peer) => peer == from,
@@ -105,7 +108,7 @@ impl PendingSession {
         was_there || frame.kind == ControlFrameKind::Response && frame.number == expected()
     }
 
-    /// The response to the next challenge that waits, for the client's address.
+    /// Returns the next response, to be sent to the client's address.
     pub fn poll_response(&mut self) -> Option<Vec<u8>> {
         let Challenge { number, size } = self.challenges.poll_transmit()?;
         Some(self.keys.frame(ControlFrameKind::Response, number, size))
@@ -179,7 +182,7 @@ mod tests {
         }
         assert_eq!(session.on_frame(&challenge(5), client), Verdict::Taken);
         assert_eq!(session.largest(), 1200);
-        // What the client answers from its own address moves nothing either.
+        // The client's answer from its own address moves nothing, either.
         let Verdict::Challenged(challenge) = session.on_frame(&copy, elsewhere) else {
             panic!("it may be the client, behind another NAT");
         };
@@ -210,11 +213,11 @@ mod tests {
         let response =
             keys(5, Role::Client).frame(ControlFrameKind::Response, challenge.number, challenge.size);
         let response = ControlFrame::parse(&response).unwrap();
-        // What was for this address is of no use at another one.
+        // A response for this address is useless at another one.
         let other = "198.51.100.10:7".parse().unwrap();
         assert_eq!(session.on_frame(&response, other), Verdict::Unauthentic);
         assert_eq!(session.on_frame(&response, elsewhere), Verdict::Taken);
-        // The client asks again at once, and is not challenged again.
+        // The client repeats its challenge at once, and is not challenged again.
         let again = next(5, &mut probe).unwrap();
         assert_eq!(session.on_frame(&again, elsewhere), Verdict::Taken);
     }

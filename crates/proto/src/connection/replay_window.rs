@@ -1,34 +1,34 @@
-//! The anti-replay window (RFC 4303, section 3.4.3): each packet number passes once.
+//! Anti-replay window (RFC 4303, section 3.4.3): each packet number is accepted once.
 
-/// Length of the window in words of 64 packet numbers: a packet that others have overtaken by more is refused.
+/// Length of the window in words of 64 packet numbers: a packet overtaken by more is refused.
 const WINDOW_WORDS: usize = 16;
 
-/// Which of the latest packet numbers have come. Unlike a window over sequence numbers it ends at the highest: a lost
-/// packet number never comes, so nothing waits for it, and an idle connection keeps 64 bits.
+/// Set of the latest packet numbers received. Unlike a window over sequence numbers it ends at the highest: a
+/// lost packet number never arrives, so nothing waits for it, and an idle connection needs only 64 bits.
 #[derive(Debug, Default)]
 pub struct ReplayWindow {
-    /// One more than the highest that has come.
+    /// Highest packet number received, plus one.
     end: u64,
-    /// While the connection is idle: bit `pn % 64` for each of the last 64; older ones count as seen.
+    /// While idle: bit `pn % 64` for each of the last 64; older ones count as received.
     latest: u64,
-    /// While packets come: bit `pn % 1024` for each of the last 1,024.
+    /// While active: bit `pn % 1024` for each of the last 1,024.
     seen: Option<Box<[u64; WINDOW_WORDS]>>,
 }
 
 impl ReplayWindow {
-    /// Packet numbers that it covers while packets come.
+    /// Number of packet numbers covered while active.
     pub const LEN: u64 = 64 * WINDOW_WORDS as u64;
 
     fn place(pn: u64) -> (usize, u64) {
         ((pn / 64) as usize % WINDOW_WORDS, 1 << (pn % 64))
     }
 
-    /// One more than the highest packet number that has come.
+    /// Returns the highest packet number received, plus one.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Whether a packet number may pass: it has not come, and is not too old to know.
+    /// Whether a packet number is acceptable: not received yet, and not too old to know.
     pub fn is_new(&self, pn: u64) -> bool {
         let (word, bit) = Self::place(pn);
         let within = |len: u64| pn + len >= self.end;
@@ -39,7 +39,7 @@ impl ReplayWindow {
             }
     }
 
-    /// A packet with this number has come and is authentic.
+    /// Records an authentic packet with this number.
     pub fn mark(&mut self, pn: u64) {
         let end = self.end;
         let mut seen = self.seen.take().unwrap_or_else(|| Box::new(self.expand()));
@@ -59,7 +59,7 @@ impl ReplayWindow {
         self.seen = Some(seen);
     }
 
-    /// The whole window from the latest 64 bits; older packet numbers count as seen.
+    /// Expands the latest 64 bits to the whole window; older packet numbers count as received.
     fn expand(&self) -> [u64; WINDOW_WORDS] {
         let mut seen = [u64::MAX; WINDOW_WORDS];
         for pn in self.end.saturating_sub(64)..self.end {
@@ -71,7 +71,7 @@ impl ReplayWindow {
         seen
     }
 
-    /// Keeps the latest 64 packet numbers only.
+    /// Keeps only the latest 64 packet numbers.
     pub fn release_idle(&mut self) {
         let Some(seen) = self.seen.take() else { return };
         self.latest = (self.end.saturating_sub(64)..self.end)
@@ -89,8 +89,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The window never lets a number pass twice, and never refuses a new one that is not too old: for one that
-        /// was idle, 64 back from where it stood then.
+        /// The window accepts no number twice, and refuses no new one that is not too old: after idleness,
+        /// not one within 64 of the end at that time.
         #[test]
         fn the_window_agrees_with_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
             let (mut window, mut seen, mut end, mut floor) = (ReplayWindow::default(), HashSet::new(), 0u64, 0);

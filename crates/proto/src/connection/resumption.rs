@@ -1,4 +1,4 @@
-//! What lets a client come back without a handshake: what both ends keep, and what the client saves.
+//! State with which a client reconnects without a handshake: what both ends keep, and what the client saves.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -16,23 +16,23 @@ use super::protection::{ENCRYPTED, ResumptionSecret};
 use super::role::Role;
 
 const FIRST_LINE: &str = "haulage resumption 1: keep it secret";
-/// Names and values of all fields but the recipe take less.
+/// Upper bound of the text length of all fields except the recipe.
 const MOST_BESIDE_RECIPE: usize = 512;
 
-/// What both ends keep, to begin connections without another handshake.
+/// State kept by both ends, to open connections without another handshake.
 #[derive(Clone, Debug)]
 pub struct ResumptionState {
-    /// Which end of its connections this is.
+    /// This end's role in its connections.
     pub role: Role,
-    /// Names the client at its server.
+    /// Identifies the client at its server.
     pub identity: u32,
-    /// What all keys follow from.
+    /// Secret from which all keys are derived.
     pub secret: ResumptionSecret,
-    /// How packets are protected.
+    /// Cipher of the packets.
     pub cipher: Cipher,
-    /// What connections run.
+    /// Stack of the connections.
     pub compiled: Arc<CompiledStack>,
-    /// First estimate of the round trip.
+    /// Initial estimate of the round-trip time.
     pub round_trip: Span,
 }
 
@@ -44,13 +44,13 @@ pub enum ResumptionError {
     File {
         /// The file of the resumption state.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
     /// No file was named.
     #[error("no file with resumption state was named")]
     NoFile,
-    /// It holds no resumption state, or was damaged.
+    /// The file does not contain resumption state, or is damaged.
     #[error("this is no resumption state, or a damaged one: {0}")]
     Damaged(&'static str),
     /// Its recipe does not build here.
@@ -58,28 +58,28 @@ pub enum ResumptionError {
     Recipe(String),
 }
 
-/// What lets a client come back to a server that knows it. It holds a secret.
+/// Saved state with which a client reconnects to a server that knows it. Contains a secret.
 #[derive(derive_more::Debug, Clone, PartialEq, Eq)]
 #[debug("SavedResumption({server}, {identity})")]
 pub struct SavedResumption {
     /// The server's address.
     pub server: SocketAddr,
-    /// Names the client there.
+    /// Identifies the client at the server.
     pub identity: u32,
-    /// What all keys follow from.
+    /// Secret from which all keys are derived.
     pub secret: ResumptionSecret,
-    /// How packets are protected.
+    /// Cipher of the packets.
     pub cipher: Cipher,
-    /// First estimate of the round trip.
+    /// Initial estimate of the round-trip time.
     pub round_trip: Span,
     /// Epoch of the latest connection.
     pub last_epoch: u64,
-    /// The recipe, TOML.
+    /// The recipe as TOML.
     pub recipe: String,
 }
 
 impl SavedResumption {
-    /// The recipe that was agreed on.
+    /// Returns the negotiated recipe.
     ///
     /// # Errors
     /// If it is damaged.
@@ -87,14 +87,14 @@ impl SavedResumption {
         Recipe::parse(&self.recipe).map_err(|error| ResumptionError::Recipe(error.to_string()))
     }
 
-    /// The epoch of a new connection: higher than every one before it, whatever the clock says. `now` is in
-    /// microseconds since 1970.
+    /// Returns the epoch of a new connection: higher than every earlier one, whatever the clock shows. `now`
+    /// is in microseconds since 1970.
     pub fn next_epoch(&mut self, now: u64) -> u64 {
         self.last_epoch = now.max(self.last_epoch.saturating_add(1));
         self.last_epoch
     }
 
-    /// The text of a file.
+    /// Returns the text to be saved.
     pub fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.0.as_bytes()));
         let cipher = self.cipher.as_str();
@@ -110,7 +110,7 @@ impl SavedResumption {
         text
     }
 
-    /// Reads such a text.
+    /// Parses a saved text.
     ///
     /// # Errors
     /// [`ResumptionError::Damaged`].
@@ -121,7 +121,7 @@ impl SavedResumption {
         if lines.next() != Some(FIRST_LINE) {
             return Err(ResumptionError::Damaged("its first line is another"));
         }
-        // One after the other, each with its name in front.
+        // The fields in order, each prefixed with its name.
         let mut field = |name: &'static str| {
             let field = lines.next().and_then(|line| line.strip_prefix(name)?.strip_prefix(' '));
             field.ok_or(ResumptionError::Damaged(name))

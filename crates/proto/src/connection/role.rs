@@ -1,16 +1,16 @@
-//! Who is who in a session.
+//! Roles of the two ends of a session.
 
-/// Which end of a session this is. Both can send and receive files.
+/// Role of an end of a session. Both can send and receive files.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Role {
-    /// Opened the connection.
+    /// The end that opens the connection.
     Client,
-    /// Listened for it.
+    /// The end that accepts the connection.
     Server,
 }
 
 impl Role {
-    /// The other end.
+    /// Returns the peer's role.
     #[must_use]
     pub const fn peer(self) -> Self {
         match self {

@@ -1,4 +1,4 @@
-//! One end of a connection: its stack, how it opens and ends, and where the other end is.
+//! State of one end of a connection: its stack, its lifecycle, and the peer's address.
 
 use std::collections::VecDeque;
 use std::mem::take;
@@ -19,40 +19,42 @@ use super::role::Role;
 use crate::LossModel;
 use crate::micro::FEC_KIND;
 
-/// Events that wait to be taken; above, the oldest is dropped.
+/// Maximum number of queued events; the oldest is dropped when it is exceeded.
 const MOST_EVENTS: usize = 64;
-/// Messages that may always wait to be taken, whatever their size.
+/// Number of received messages that may always be queued, whatever their size.
 const FEW_MESSAGES: usize = 16;
-/// Messages that may wait at most: small ones cost more than their bytes.
+/// Maximum number of queued received messages: small ones cost more than their bytes.
 const MOST_MESSAGES: usize = 16_384;
-/// A connection that was silent for so long releases what can be made again.
+/// Idle time after which a connection releases memory that can be recreated.
 const IDLE: Span = Span::from_secs(2);
-/// How long an acknowledgement waits for the application's answer to a message, to leave with it.
+/// How long an acknowledgement is delayed to be sent with the application's reply to a message.
 pub const COALESCING_DELAY: Span = Span::from_micros(500);
-/// It may wait until a timer that expires within a quarter of the round trip instead: see [`deferred_until`].
+/// It may also be delayed until a timer that expires within this fraction of the round trip: see
+/// [`deferred_until`].
 const COALESCING_SHARE: u64 = 4;
 
-/// The initial round trip of RFC 9002, section 6.2.2, as an upper bound of the first estimate. That is measured over
-/// TCP, and takes seconds where TCP had to retransmit.
+/// Initial round-trip time of RFC 9002, section 6.2.2, as an upper bound of the first estimate, which is
+/// measured over TCP and can be seconds if TCP had to retransmit.
 const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 
-/// How one end of a connection is to run.
+/// Options of one end of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// Bytes of messages that may wait to be sent; above, sending waits.
+    /// Bytes of messages that may be queued for sending; above that, sending blocks.
     pub queue: Bytes,
-    /// Bytes of messages that may wait to be taken; above, arriving data is dropped as if the path had lost it.
+    /// Bytes of received messages that may be queued; above that, arriving data is dropped as if the path had
+    /// lost it.
     pub inbox: Bytes,
-    /// Largest datagram, UDP payload bytes. What the path does not carry is lost: 1,200 pass everywhere, and less
-    /// counts as that.
+    /// Largest datagram, UDP payload bytes. Datagrams that the path does not carry are lost: 1,200 pass
+    /// everywhere, and smaller values count as that.
     pub datagram: u16,
-    /// Sends a keep-alive when nothing has come for so long, 50 ms at least; after three without an answer the
-    /// connection ends.
+    /// Sends a keep-alive after this time without a packet from the peer, at least 50 ms; the connection ends
+    /// after three unanswered ones.
     pub keep_alive: Option<Duration>,
-    /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero: not at
-    /// all. It saves a wake-up and costs a processor.
+    /// How long a waiting thread polls the socket before it sleeps, as with `SO_BUSY_POLL` (socket(7)); zero:
+    /// not at all. Saves a wake-up at the cost of processor time.
     pub busy_poll: Duration,
-    /// The model by which the pattern of losses is judged, if the recipe has `rate_control`; `None`: the shipped one.
+    /// Model for the diagnosis of losses, if the recipe has `rate_control`; `None`: the built-in one.
     pub loss_model: Option<Arc<LossModel>>,
 }
 
@@ -69,98 +71,99 @@ impl Default for ConnectionOptions {
     }
 }
 
-/// How a connection fails by itself. Its driver has failures of its own.
+/// Failures of a connection. Its driver adds its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The other end has broken off.
+    /// The peer has aborted.
     Aborted,
-    /// The client has begun a newer connection: what was on its way is lost.
+    /// The client has begun a newer connection: data in flight is lost.
     Superseded,
-    /// For so long nothing of the other end has come.
+    /// Nothing arrived from the peer for this time.
     Silent(Span),
-    /// The server at this port has never answered.
+    /// The server at this port never answered.
     Unanswered(u16),
     /// A micro-protocol has failed.
     MicroProtocol {
         /// Name of the micro-protocol in the recipe.
         protocol: String,
-        /// What it says of its failure.
+        /// The micro-protocol's error message.
         message: String,
     },
 }
 
-/// A datagram and where it goes. It is repeated if it is lost, or need not arrive.
+/// A datagram and its destination. If it is lost, it is repeated or not needed.
 pub type Outgoing = (Vec<u8>, SocketAddr);
 
-/// What is left of a batch.
+/// Unsent remainder of a batch.
 #[derive(Debug)]
 pub struct Unsent {
-    /// Sealed packets without gaps between them.
+    /// Sealed packets without gaps.
     pub data: Vec<u8>,
-    /// Bytes of each but the last.
+    /// Bytes of each packet but the last.
     pub segment_size: usize,
-    /// How they are marked.
+    /// ECN mark of the packets.
     pub ecn: Ecn,
-    /// When to try again; without a time, when the socket has room.
+    /// When to try again; `None`: when the socket is writable.
     pub retry: Option<Time>,
 }
 
-/// Whether packets came behind an initial header: their sender has had no answer yet.
+/// Whether packets came with an initial header: their sender has not received an answer yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// They did.
+    /// With an initial header.
     Present,
-    /// They did not.
+    /// Without one.
     Absent,
 }
 
-/// What became of packets that came.
+/// Result of handling received packets.
 #[derive(Debug)]
 pub enum PacketVerdict {
     /// The connection has ended.
     Ended,
-    /// The application does not read: its messages fill the inbox.
+    /// The application does not read: the inbox is full.
     InboxFull,
-    /// They were not sealed with the connection's keys.
+    /// The packets were not sealed with the connection's keys.
     Unauthentic,
-    /// They count. Their sender's address may have to be validated.
+    /// Accepted. May contain a challenge to validate the sender's address.
     Taken(Option<Outgoing>),
 }
 
-/// One end of a connection, but for its keys: these do not change, and a driver reads them without the lock that this
-/// is behind. It may end by an error `E` of its driver.
+/// State of one end of a connection, without its keys: these do not change, and drivers read them without the
+/// lock that guards this state. The driver adds errors `E`.
 #[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
 #[derive(Debug)]
 pub struct ConnectionState<E> {
     /// The stack that runs the connection's recipe.
     pub stack: Stack,
-    /// Where the other end is.
+    /// Address of the peer.
     pub peer: PeerAddress,
-    /// How it opens and ends.
+    /// Opening, keep-alive and end.
     pub lifecycle: Lifecycle<E>,
-    /// Packets wait until then for the application's answer.
+    /// Packets are delayed until then to be sent with the application's reply.
     pub transmit_at: Option<Time>,
-    /// The application has taken a message since it last sent one.
+    /// The application has received a message since it last sent one.
     pub owes_reply: bool,
-    /// The application answers within [`COALESCING_DELAY`]: packets wait for its answers.
+    /// The application replies within [`COALESCING_DELAY`]: packets are delayed to be sent with its replies.
     pub replies: bool,
-    /// A batch that the socket had no room for; nothing leaves before it.
+    /// A batch that the socket did not accept; nothing is sent before it.
     pub unsent: Option<Box<Unsent>>,
-    /// Whether there is memory to release, and when that is looked into: as two fields 8 bytes less than as an
+    /// Whether there is memory to release, and when to check. As two fields 8 bytes smaller than as an
     /// `Option`.
     holds_memory: bool,
     look_at: Time,
-    /// Bytes of messages that may wait to be taken.
+    /// Bytes of received messages that may be queued.
     inbox: u32,
-    /// Allocated for the first one.
+    /// Allocated for the first event.
     events: Option<Box<VecDeque<StackEvent>>>,
 }
 
 impl<E: From<Failure>> ConnectionState<E> {
-    /// A connection that begins. A client's gives up when nothing of the server has come for `opening`.
+    /// Creates the state of a new connection. A client's gives up if nothing arrives from the server within
+    /// `opening`.
     ///
     /// # Errors
-    /// If a micro-protocol does not begin.
+    /// If a micro-protocol cannot start.
     pub fn begin(
         now: Time,
         resumption: &ResumptionState,
@@ -180,7 +183,7 @@ impl<E: From<Failure>> ConnectionState<E> {
             Some(every) => lifecycle.keep_alive(now, every.into()),
             None => lifecycle,
         };
-        // The first packets carry the initial header too.
+        // The first packets also carry the initial header.
         let header = if role == Role::Client { INITIAL_HEADER_LEN as u16 } else { 0 };
         let datagram = largest - header;
         let setup = Setup {
@@ -202,7 +205,8 @@ impl<E: From<Failure>> ConnectionState<E> {
         Ok(Self::new(now, Stack::new(resumption.compiled.clone(), setup)?, peer, lifecycle, options))
     }
 
-    /// The connection of a session: its challenges have been answered, and the stack protects its packets.
+    /// Creates the state of a session's connection: its challenges are answered, and the stack protects its
+    /// packets.
     pub fn of_session(now: Time, peer: SocketAddr, stack: Stack, silence: Span) -> Self {
         let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
         let peer = PeerAddress { at: peer, moves: Some(0) };
@@ -231,7 +235,8 @@ impl<E: From<Failure>> ConnectionState<E> {
         }
     }
 
-    /// Packets of the stack have come, side by side. The key is that of this end's challenges.
+    /// Handles packets for the stack, stored side by side. `challenge_key` is the key of this end's
+    /// challenges.
     pub fn on_packets(
         &mut self,
         now: Time,
@@ -258,18 +263,18 @@ impl<E: From<Failure>> ConnectionState<E> {
             self.on_answered(now, now.since(began));
         }
         self.on_authentic(now);
-        // The initial header has been answered by a challenge already.
+        // The initial header was already answered by a challenge.
         let is_challenged = self.peer.validated().is_none() && header == Header::Present;
         let asks = keys.opened_end() > end && self.peer.at != from && !is_challenged;
         PacketVerdict::Taken(asks.then(|| self.challenge(keys, challenge_key, from)))
     }
 
-    /// What asks `address` for the proof that the other end is there.
+    /// Returns a challenge that validates the peer at `address`.
     pub fn challenge(&self, keys: &Keys, challenge_key: &[u8; 32], address: SocketAddr) -> Outgoing {
         (self.peer.challenge(challenge_key, &keys.frames(), address), address)
     }
 
-    /// Packets have come to the connection's own socket.
+    /// Handles packets that arrived on the connection's own socket.
     pub fn on_own_packets(&mut self, now: Time, received: &mut Received<'_>) {
         let before = self.authentic();
         self.stack.on_receive(now, received);
@@ -278,7 +283,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         }
     }
 
-    /// An authentic control frame of this connection has come. Gives the answer.
+    /// Handles an authentic control frame of this connection and returns the answer.
     pub fn on_frame(
         &mut self,
         now: Time,
@@ -290,7 +295,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         let peer = self.peer.at;
         let answer = |kind, number, size, to| Some((keys.frames().frame(kind, number, size), to));
         match frame.kind {
-            // It has no number of its own, so only the first counts: later ones may be copies.
+            // It has no number, so only the first counts: later ones may be copies.
             ControlFrameKind::Opened if self.lifecycle.is_unconfirmed() => {
                 // The stack's own measurement is better.
                 if let Some(waited) = self.lifecycle.header_age(now).filter(|_| self.authentic() == 0) {
@@ -299,7 +304,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 self.on_authentic(now);
             }
             ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption => {
-                // The last message of a control channel says why.
+                // The last message of a control channel contains the reason.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
                 return answer(ControlFrameKind::Closed, 0, BARE, peer);
@@ -321,7 +326,8 @@ impl<E: From<Failure>> ConnectionState<E> {
         None
     }
 
-    /// A response has come: if it is right, the connection moves to its address. Whether it does.
+    /// Handles a response: if it is correct, the connection moves to its source address. Returns whether it
+    /// does.
     fn moves_by(&mut self, keys: &Keys, challenge_key: &[u8; 32], number: u32, from: SocketAddr) -> bool {
         let expected = || self.peer.expected_response(challenge_key, &keys.id(), from);
         let moves = self.peer.validated() != Some(from) && number == expected();
@@ -331,7 +337,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         moves
     }
 
-    /// The control frames and bare initial headers that are due. The connection may end with them.
+    /// Returns the control frames and bare initial headers that are due. The connection may end in this call.
     pub fn due_frames(&mut self, now: Time, keys: &Keys) -> Vec<Outgoing> {
         let (peer, rtt) = (self.peer, self.stack.path().rtt);
         let mut frames = Vec::new();
@@ -352,12 +358,12 @@ impl<E: From<Failure>> ConnectionState<E> {
         frames
     }
 
-    /// Ends the connection; the first reason counts.
+    /// Ends the connection; only the first reason counts.
     pub fn fail(&mut self, failure: Failure) {
         self.lifecycle.end(Some(failure.into()));
     }
 
-    /// Begins to close, by a frame of this kind.
+    /// Starts closing with a frame of this kind.
     pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         match self.peer.validated() {
             Some(_) => self.lifecycle.start_close(now, kind, reason),
@@ -365,14 +371,15 @@ impl<E: From<Failure>> ConnectionState<E> {
         }
     }
 
-    /// A newer connection of the same client has begun. What the client still had to send, only the client knows.
+    /// Handles a newer connection of the same client. Only the client knows what it still had to send.
     pub fn supersede(&mut self, role: Role) {
         let is_whole = role == Role::Client && self.stack.outstanding() == 0;
         let is_over = is_whole || self.lifecycle.is_closing();
         self.lifecycle.end((!is_over).then(|| Failure::Superseded.into()));
     }
 
-    /// Takes the stack's events. Gives whether there were any and, if the stack has failed, the frame that says so.
+    /// Processes the stack's events. Returns whether there were any and, if the stack has failed, a close
+    /// frame.
     pub fn take_events(&mut self, keys: &Keys) -> (bool, Option<Outgoing>) {
         let (mut changed, mut close) = (false, None);
         while let Some(event) = self.stack.poll_event() {
@@ -397,24 +404,24 @@ impl<E: From<Failure>> ConnectionState<E> {
         (changed, close)
     }
 
-    /// The oldest event that nobody has taken.
+    /// Returns the oldest queued event.
     pub fn next_event(&mut self) -> Option<StackEvent> {
         self.events.as_mut()?.pop_front()
     }
 
-    /// Packets wait for the application's answer, where a timer is set to `set`.
+    /// Delays packets to be sent with the application's reply; `set` is the time of an armed timer.
     pub fn defer(&mut self, now: Time, set: Option<Time>) {
         let until = deferred_until(now, set, self.stack.path().rtt);
         self.transmit_at.get_or_insert(until);
     }
 
-    /// The application has answered, or sent something else.
+    /// Records that the application has sent a message, possibly a reply.
     pub fn on_message_sent(&mut self, now: Time) {
         let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
         self.replies |= take(&mut self.owes_reply) && is_prompt;
     }
 
-    /// Runs what is due of the stack. Whether it is time to send.
+    /// Runs the stack's deadline if due. Returns whether it is time to send.
     pub fn on_deadline(&mut self, now: Time) -> bool {
         let can_retry = self.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_some_and(|at| at <= now));
         let is_overdue = can_retry || self.transmit_at.is_none_or(|at| at <= now);
@@ -425,47 +432,49 @@ impl<E: From<Failure>> ConnectionState<E> {
         is_overdue
     }
 
-    /// Authentic packets so far.
+    /// Returns the number of authentic packets received.
     pub fn authentic(&self) -> u64 {
         let stats = self.stack.stats();
         stats.data_received + stats.control_received
     }
 
-    /// When the connection began, if nothing authentic and no answer to a keep-alive has come since.
+    /// Returns when the connection began, unless something authentic or an answer to a keep-alive has arrived
+    /// since.
     fn unheard_since(&self) -> Option<Time> {
         (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
     }
 
-    /// The other end has answered the latest opening packet after `took`: the server with a control frame, the client
-    /// with a packet without initial header. The answer may have waited for a thread or the application, so it only
-    /// lowers the estimate of the round trip: too low costs retransmissions, too high a wait. (The answer to an earlier
-    /// packet comes before the next one leaves, unless the round trip is more than twice the estimate.)
+    /// Handles the peer's answer to the latest opening packet after `took`: the server's control frame, or
+    /// the client's packet without initial header. The answer may have been delayed by a thread or the
+    /// application, so it only lowers the estimate of the round-trip time: a low estimate costs
+    /// retransmissions, a high one a delay. (The answer to an earlier packet arrives before the next one is
+    /// sent, unless the round trip is more than twice the estimate.)
     fn on_answered(&mut self, now: Time, took: Span) {
         if took < self.stack.path().rtt {
             self.stack.path_answered(now, took);
         }
     }
 
-    /// Something authentic has come.
+    /// Records that something authentic arrived.
     pub fn on_authentic(&mut self, now: Time) {
         if let Some(datagram) = self.lifecycle.on_authentic(now) {
             self.stack.set_datagram(datagram);
         }
     }
 
-    /// From now on there is memory to release.
+    /// Records that there is memory to release.
     pub fn note_memory(&mut self, now: Time) {
         if !self.holds_memory {
             (self.holds_memory, self.look_at) = (true, now + IDLE);
         }
     }
 
-    /// When memory is released if nothing has come for [`IDLE`].
+    /// Returns when memory is released if nothing arrives for [`IDLE`].
     fn release_at(&self) -> Option<Time> {
         self.holds_memory.then_some(self.look_at)
     }
 
-    /// Releases what can be made again, if it is time to and nothing has come.
+    /// Releases memory that can be recreated, if the connection has been idle long enough.
     pub fn release_if_idle(&mut self, now: Time) {
         if self.release_at().is_none_or(|at| at > now) {
             return;
@@ -484,12 +493,12 @@ impl<E: From<Failure>> ConnectionState<E> {
             || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox as usize)
     }
 
-    /// When something is due next.
+    /// Returns when the next action is due.
     pub fn deadline(&self) -> Option<Time> {
         if self.lifecycle.is_ended() {
             return self.release_at();
         }
-        // Nothing is sent to an address that is not validated, or ahead of the unsent batch.
+        // Nothing is sent to an address that is not validated, or before the unsent batch.
         let stack = match (&self.unsent, self.transmit_at) {
             (Some(unsent), _) => unsent.retry,
             (None, Some(at)) => Some(at),
@@ -501,17 +510,17 @@ impl<E: From<Failure>> ConnectionState<E> {
     }
 }
 
-/// Until when packets wait for the application's answer, where a timer is set to `set`. A timer that expires soon is as
-/// good as one of its own: to set one to half a millisecond makes the kernel program its clock anew, 2 us or more twice
-/// a turn. It is usually the time-out of the message that has just been answered, and the other end's passes as long
-/// after a message as ours.
+/// Returns until when packets wait for the application's reply, given a timer armed for `set`. A timer that
+/// expires soon serves as well as a new one: setting one to 0.5 ms makes the kernel reprogram its clock, 2 us
+/// or more twice per turn. It is usually the retransmission timeout of the message that was just answered,
+/// and the peer's expires as long after a message as ours.
 fn deferred_until(now: Time, set: Option<Time>, rtt: Span) -> Time {
     let earliest = now + COALESCING_DELAY;
     let latest = now + (rtt / COALESCING_SHARE).max(COALESCING_DELAY * 2);
     set.filter(|at| (earliest..=latest).contains(at)).unwrap_or(earliest)
 }
 
-/// Whether any of the packets may carry messages, which may be dropped; the other side waits for all others.
+/// Whether any of the packets may carry messages, which may be dropped; the peer waits for all others.
 fn brings_data(packets: &[u8], stride: usize) -> bool {
     packets.chunks(stride.max(1)).any(|packet| {
         let kind = Kind(packet[0] & !GENERATION_BIT);

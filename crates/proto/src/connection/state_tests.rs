@@ -9,7 +9,7 @@ use crate::micro::registry;
 
 const KEY: [u8; 32] = [6; 32];
 
-/// The client's end at 192.0.2.7, and the server's.
+/// The client's end, at 192.0.2.7, and the server's.
 fn ends() -> [(ConnectionState<Failure>, Keys); 2] {
     let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
     let cipher = Cipher::Aes128Gcm;
@@ -49,7 +49,8 @@ fn the_other_end_has_moved_once_its_new_address_has_answered() {
     assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
 }
 
-/// Anybody can send a delayed copy from an address of theirs, with a forged packet behind it that claims to be the newest.
+/// Anybody can send a delayed copy from their own address, followed by a forged packet that claims to be the
+/// newest.
 #[test]
 fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
     let [(mut client, _), (mut server, keys)] = ends();
@@ -61,7 +62,7 @@ fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
         slot[..sent.len].to_vec()
     };
     let [delayed, newest, next] = std::array::from_fn(|_| packet());
-    // Which address is asked for a proof.
+    // Returns the address that is challenged.
     let mut take = |run: &[&[u8]], from| {
         let (data, stride) = (&mut run.concat()[..], run[0].len());
         let (path, ecn) = (PathId::default(), Ecn::NotEct);

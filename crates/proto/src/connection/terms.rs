@@ -1,4 +1,4 @@
-//! What a server asks of the recipe that a client brings.
+//! A server's requirements on the recipes of its clients.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,32 +10,32 @@ use super::negotiation::refusal;
 use super::protection::tag_len;
 use crate::micro::attributes::IDENTITY;
 
-/// Every recipe must have these: packets have to say whose they are, and prove it.
+/// Required micro-protocols of a connection: packets must identify their connection and be authenticated.
 const NEEDED: [&str; 2] = ["transport_driver", "seal"];
-/// What needs them, in error messages.
+/// Name of what requires them, for error messages.
 const MESSAGES: &str = "a connection, which carries messages,";
-/// What is wrong with the recipe of an object.
+/// Error for the recipe of an object.
 const OBJECT: &str = "it carries an object, which takes a session; a connection carries messages: `fixed_size` instead \
                       of `object`, with `transport_driver` (first) and `seal`";
 
-/// What a server asks of the recipe that a client brings.
+/// A server's requirements on the recipes of its clients.
 #[derive(derive_more::Debug)]
 #[debug("Terms")]
 pub struct Terms {
-    /// Holds the policy, which therefore goes with every stack and its later changes.
+    /// Registry that includes the policy, so that it applies to every stack and its later changes.
     registry: Arc<Registry>,
-    /// Stacks of equal recipes share what is equal.
+    /// Compiled stacks, shared by equal recipes.
     known: Mutex<Vec<Weak<CompiledStack>>>,
 }
 
 impl Terms {
-    /// Takes every recipe that this registry can build.
+    /// Permits every recipe that this registry can build.
     pub fn new(registry: Arc<Registry>) -> Self {
         Self { registry, known: Mutex::default() }
     }
 
-    /// Takes only recipes that `permit` does not object to, when a client comes and whenever the recipe of a
-    /// connection is to change; the client is told why.
+    /// Permits only recipes that `permit` accepts, checked for a new client and whenever the recipe of a
+    /// connection is to change; the client receives the reason for a refusal.
     #[must_use]
     pub fn permitting(
         mut self,
@@ -45,10 +45,10 @@ impl Terms {
         self
     }
 
-    /// Whether the recipe of a client's session is permitted.
+    /// Checks that the recipe of a client's session is permitted.
     ///
     /// # Errors
-    /// Why not.
+    /// If it is not.
     pub fn check(&self, recipe: &Recipe) -> Result<(), Fault> {
         self.registry.permits(recipe).map_err(|error| refusal(&error))
     }
@@ -56,7 +56,7 @@ impl Terms {
     /// Checks the recipe of a client that wants connections, and the versions of its micro-protocols.
     ///
     /// # Errors
-    /// What is wrong with it, or not permitted.
+    /// If it is invalid or not permitted.
     pub fn agree(
         &self,
         recipe: &str,
@@ -83,10 +83,10 @@ impl Terms {
     }
 }
 
-/// Checks the recipe of a connection as any other, and that its packets can be told apart.
+/// Compiles the recipe of a connection, and checks that its packets identify their connection.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If it is invalid.
 pub fn compile(
     registry: &Arc<Registry>,
     recipe: &Recipe,

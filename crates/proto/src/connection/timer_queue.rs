@@ -1,22 +1,22 @@
-//! When the connections of a shared socket have something to do.
+//! Timers of the connections of a shared socket.
 
 use std::collections::BTreeSet;
 
 use haul_base::Time;
 
-/// The timers of many connections, on one timer of the driver's.
+/// The timers of many connections, multiplexed on one timer of the driver.
 #[derive(Debug, Default)]
 pub struct TimerQueue {
-    /// At most one entry for each connection.
+    /// At most one entry per connection.
     entries: BTreeSet<(Time, u32)>,
-    /// What the driver's timer is set to.
+    /// Time to which the driver's timer is set.
     armed: Option<Time>,
 }
 
 impl TimerQueue {
-    /// Moves the timer of a connection from `old` to `new`; whether the driver's is to be set to [`TimerQueue::armed`].
-    /// That is only ever set to an earlier time, unless `exactly`: one that expires too early costs a wake-up, and
-    /// setting it costs a system call.
+    /// Moves the timer of a connection from `old` to `new`; returns whether to set the driver's timer to
+    /// [`TimerQueue::armed`]. It is only set to an earlier time, unless `exactly`: a timer that expires early
+    /// costs a wake-up, setting it a system call.
     pub fn set(&mut self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) -> bool {
         if let Some(old) = old {
             self.entries.remove(&(old, identity));
@@ -27,17 +27,18 @@ impl TimerQueue {
         self.arm(exactly)
     }
 
-    /// When the driver's timer expires.
+    /// Returns when the driver's timer expires.
     pub fn armed(&self) -> Option<Time> {
         self.armed
     }
 
-    /// The driver's timer has expired.
+    /// Records that the driver's timer has expired.
     pub fn on_expired(&mut self) {
         self.armed = None;
     }
 
-    /// Sets the driver's timer to the earliest deadline, if that is earlier, or `exactly`; whether it is to be set.
+    /// Arms the driver's timer for the first deadline if that is earlier, or if `exactly`; returns whether to
+    /// set it.
     pub fn arm(&mut self, exactly: bool) -> bool {
         let first = self.entries.first().map(|(at, _)| *at);
         let is_earlier = first.is_some_and(|first| self.armed.is_none_or(|armed| first < armed));
@@ -48,7 +49,7 @@ impl TimerQueue {
         changes
     }
 
-    /// The next connection whose timer has expired, and what it was set to.
+    /// Removes and returns the next connection whose timer has expired, with the time it was set to.
     pub fn pop_due(&mut self, now: Time) -> Option<(Time, u32)> {
         self.entries.first().is_some_and(|(at, _)| *at <= now).then(|| self.entries.pop_first()).flatten()
     }
@@ -61,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection sets its timer to so many microseconds from now, or clears it; or time passes.
+    /// A connection sets its timer to this many microseconds from now, or clears it; or time passes.
     #[derive(Clone, Debug)]
     enum Step {
         Set(u32, Option<u64>, bool),
@@ -76,7 +77,7 @@ mod tests {
         ]
     }
 
-    /// A queue, what its connections want, and the wake-ups of the kernel's timer.
+    /// A queue, the connections' timers, and the wake-ups of the kernel's timer.
     #[derive(Default)]
     struct World {
         queue: TimerQueue,
@@ -92,7 +93,8 @@ mod tests {
             self.set_for += usize::from(self.queue.set(identity, old, new, exactly));
         }
 
-        /// Until `end`, as the endpoint's thread does: whenever the timer expires, it runs what is due.
+        /// Runs until `end` as the endpoint's thread does: whenever the timer expires, it handles what is
+        /// due.
         fn pass(&mut self, end: Time) {
             while let Some(expired) = self.queue.armed.filter(|at| *at <= end) {
                 self.now = self.now.max(expired);

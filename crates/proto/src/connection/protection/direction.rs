@@ -1,6 +1,6 @@
-//! The keys of one direction, to seal or to open: a ratchet over generations. A session drops used keys, so that an
-//! attacker who takes over this end later cannot read earlier packets. The keys of a connection can be derived again;
-//! it drops them while it is idle.
+//! Keys of one direction, for sealing or opening: a ratchet over generations. A session drops used keys, so
+//! that an attacker who takes over this end later cannot read earlier packets. A connection's keys can be
+//! derived again; they are dropped while it is idle.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::generation::{PacketKey, generation_of, next_secret, tag_len};
 use super::keys::ConnectionKeys;
 use crate::connection::{ReplayWindow, Role};
 
-/// The key of a generation, and the secret of the next.
+/// Key of a generation, and secret of the next.
 #[derive(Debug)]
 struct Live {
     key: PacketKey,
@@ -27,10 +27,10 @@ impl Live {
     }
 }
 
-/// What the keys of a direction are made of again; `None`: they are a session's.
+/// Source from which the keys of a direction can be derived again; `None`: they are a session's.
 type Origin = Option<Arc<ConnectionKeys>>;
 
-/// The secret of a generation of what `sender` sends.
+/// Derives the secret of a generation of the direction sent by `sender`.
 fn again(origin: &Origin, sender: fn(Role) -> Role, generation: u32) -> Option<Secret> {
     origin.as_ref().map(|keys| keys.secret_of(sender(keys.role), generation))
 }
@@ -42,12 +42,12 @@ pub struct Sealer {
     cipher: Cipher,
     generation: u32,
     live: Option<Box<Live>>,
-    /// No packet number below this one is used again.
+    /// Lowest packet number that may still be used.
     lowest_unused: u64,
 }
 
 impl Sealer {
-    /// From the first of the direction's secrets. Used keys are dropped.
+    /// Creates a sealer from the direction's first secret. Used keys are dropped.
     pub fn new(first: impl Into<Secret>, cipher: Cipher) -> Self {
         let live = Some(Box::new(Live::new(&first.into(), cipher)));
         Self { origin: None, cipher, generation: 0, live, lowest_unused: 0 }
@@ -73,7 +73,7 @@ impl Seal for Sealer {
     }
 
     /// # Panics
-    /// When a packet number would be used twice: that would give away the plaintext.
+    /// If a packet number were used twice: that would reveal plaintext.
     fn seal_batch(&mut self, batch: &mut [u8], stride: usize, header_len: usize, first_pn: u64) {
         assert!(first_pn >= self.lowest_unused, "packet number {first_pn} has been used before");
         let mut pn = first_pn;
@@ -90,8 +90,8 @@ impl Seal for Sealer {
     }
 }
 
-/// Opens the packets of one direction, of the previous, the present and the next generation. Packets of others are
-/// refused without a decryption, and only a packet that authenticates advances the generation.
+/// Opens the packets of one direction, of the previous, current and next generation. Packets of others are
+/// refused without decryption, and only an authentic packet advances the generation.
 #[derive(Debug)]
 pub struct Opener {
     origin: Origin,
@@ -99,9 +99,10 @@ pub struct Opener {
     generation: u32,
     previous: Option<Box<PacketKey>>,
     live: Option<Box<Live>>,
-    /// Made for the first packet that claims to be of the next generation, and kept: forged packets make no more keys.
+    /// Derived for the first packet that claims to be of the next generation, and kept: forged packets cause
+    /// no further derivations.
     next: Option<Box<Live>>,
-    /// Lets every packet number pass once; used by connections, whose stacks may not check that.
+    /// Accepts each packet number once; used by connections, whose stacks may not check that.
     window: ReplayWindow,
 }
 
@@ -166,7 +167,7 @@ impl Open for Opener {
         Ok(len)
     }
 
-    /// Keeps the latest 64 packet numbers of the window.
+    /// Keeps only the latest 64 packet numbers of the window.
     fn release_idle(&mut self) {
         if self.origin.is_some() {
             (self.live, self.previous, self.next) = (None, None, None);
@@ -176,8 +177,8 @@ impl Open for Opener {
 }
 
 impl ConnectionKeys {
-    /// What a stack takes as its keys, which can be made again. The cipher's code is loaded, so that the first message
-    /// does not wait for it.
+    /// Returns a pair of ciphers for a stack, whose keys can be derived again. Touches the cipher's code so
+    /// that the first message is not delayed.
     pub fn pair(self: &Arc<Self>, cipher: Cipher) -> (Box<dyn Seal>, Box<dyn Open>) {
         rehearse(cipher);
         let (sealer, opener) = self.session_pair(cipher);
@@ -185,14 +186,14 @@ impl ConnectionKeys {
         (Box::new(Sealer { origin: origin(), ..sealer }), Box::new(Opener { origin: origin(), ..opener }))
     }
 
-    /// The same of a session, which drops its keys as it uses them.
+    /// Returns the pair of ciphers of a session, which drops keys as they are used.
     pub fn session_pair(&self, cipher: Cipher) -> (Sealer, Opener) {
         let [ours, theirs] = [self.role, self.role.peer()].map(|sender| self.secret_of(sender, 0));
         (Sealer::new(ours, cipher), Opener::new(theirs, cipher))
     }
 }
 
-/// Seals and opens a packet with an unused key: the first use of the code takes page faults.
+/// Seals and opens a packet with an unused key: the first use of the code causes page faults.
 fn rehearse(cipher: Cipher) {
     let key = PacketKey::of(&Secret::from([0; 32]), cipher);
     let mut packet = [0; 64];

@@ -6,7 +6,7 @@ const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaC
 const HEADER: usize = 7;
 const GENERATION: u64 = 1 << 22;
 
-/// The first secret of each direction.
+/// First secret of each direction.
 struct Keys {
     cipher: Cipher,
     from_client: [u8; 32],
@@ -32,7 +32,7 @@ fn keys(cipher: Cipher) -> Keys {
     Keys { cipher, from_client: [1; 32], from_server: [2; 32] }
 }
 
-/// A packet as the machines lay it out, not yet sealed.
+/// A packet as laid out by the machines, not yet sealed.
 fn plain(pn: u64, body: &[u8], tag_len: usize) -> Vec<u8> {
     let mut packet = vec![1];
     packet.extend_from_slice(&pn.to_be_bytes()[2..]);
@@ -159,7 +159,7 @@ fn forged_packets_of_the_next_generation_cost_one_derivation_in_all() {
     };
     let made = forge(&mut opener);
     assert!((0..5).all(|_| forge(&mut opener) == made));
-    // The genuine one is taken with it.
+    // The genuine packet is accepted with it.
     let mut packet = [3; 40];
     keys.sealer(Role::Client).seal_batch(&mut packet, 40, 11, GENERATION);
     assert!(opener.open(&mut packet, 11, GENERATION).is_ok());

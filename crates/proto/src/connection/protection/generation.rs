@@ -1,5 +1,5 @@
 //! Key generations: generation g serves the packet numbers `g << 22 ..`, and each secret is derived from the
-//! one before, which is then dropped.
+//! previous one, which is then dropped.
 
 use aws_lc_rs::aead;
 use haul_stack::Unauthentic;
@@ -8,28 +8,28 @@ use haul_wire::secret::Secret;
 use siphasher::sip::SipHasher24;
 use zeroize::Zeroizing;
 
-/// Packet numbers per generation, as a power of two. 2^22 packets stay below the 2^23 that RFC 9001,
-/// section 6.6, allows under one AES-GCM key.
+/// Packet numbers per generation, as a power of two. 2^22 packets stay below the 2^23 that RFC 9001, section
+/// 6.6, allows under one AES-GCM key.
 const GENERATION_BITS: u32 = 22;
 /// Bytes of an AEAD tag (RFC 5116, section 5; RFC 8439).
 const AEAD_TAG_LEN: usize = 16;
-/// Bytes of the tag of a session without encryption.
+/// Bytes of the tag in a session without encryption.
 const TOKEN_TAG_LEN: usize = 8;
-/// The longest header that a packet has: kind, packet number, session.
+/// Longest header of a packet: kind, packet number, session.
 const MAX_HEADER_LEN: usize = 16;
 
 const NEXT_CONTEXT: &str = "haulage 1 data key ratchet: next generation";
 const KEY_CONTEXT: &str = "haulage 1 data key ratchet: packet key and nonce";
 
-/// What is offered and permitted unless a person says otherwise, most wanted first.
+/// Ciphers offered and permitted by default, in order of preference.
 pub const ENCRYPTED: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
-/// The generation that a packet number, of 48 bits, belongs to.
+/// Returns the generation of a 48-bit packet number.
 pub(super) const fn generation_of(pn: u64) -> u32 {
     (pn >> GENERATION_BITS) as u32
 }
 
-/// Bytes of the tag behind each packet.
+/// Returns the bytes of a packet's tag.
 pub const fn tag_len(cipher: Cipher) -> usize {
     match cipher {
         Cipher::None => TOKEN_TAG_LEN,
@@ -37,7 +37,7 @@ pub const fn tag_len(cipher: Cipher) -> usize {
     }
 }
 
-/// The secret of the next generation. It does not tell the present one.
+/// Derives the secret of the next generation. The current one cannot be derived from it.
 pub(super) fn next_secret(present: &Secret) -> Secret {
     blake3::derive_key(NEXT_CONTEXT, present.as_bytes()).into()
 }
@@ -45,16 +45,16 @@ pub(super) fn next_secret(present: &Secret) -> Secret {
 /// The expanded key of one generation.
 #[derive(derive_more::Debug)]
 pub(super) enum PacketKey {
-    /// AWS-LC overwrites its key itself.
+    /// AWS-LC zeroises its own key.
     #[debug("(secret)")]
     Aead { key: aead::LessSafeKey, iv: Zeroizing<[u8; 12]> },
-    /// Of SipHash-2-4 (Aumasson and Bernstein, 2012), which is cheap on inputs of a few bytes.
+    /// Key of SipHash-2-4 (Aumasson and Bernstein, 2012), which is cheap on inputs of a few bytes.
     #[debug("(secret)")]
     Token(Zeroizing<[u8; 16]>),
 }
 
 impl PacketKey {
-    /// That of the generation with this secret.
+    /// Derives the key of the generation with this secret.
     pub(super) fn of(secret: &Secret, cipher: Cipher) -> Self {
         let mut material = Zeroizing::new([0; 44]);
         let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
@@ -80,7 +80,7 @@ impl PacketKey {
         Self::Aead { key: aead::LessSafeKey::new(key), iv }
     }
 
-    /// Encrypts the body and writes the tag. `packet` is header, body and room for the tag.
+    /// Encrypts the body and writes the tag. `packet` consists of header, body and space for the tag.
     pub(super) fn seal(&self, packet: &mut [u8], header_len: usize, pn: u64) {
         let (header, rest) = packet.split_at_mut(header_len);
         match self {
@@ -99,7 +99,7 @@ impl PacketKey {
         }
     }
 
-    /// Authenticates and decrypts in place; gives the length of the body.
+    /// Authenticates and decrypts in place; returns the length of the body.
     pub(super) fn open(&self, packet: &mut [u8], header_len: usize, pn: u64) -> Result<usize, Unauthentic> {
         let (header, rest) = packet.split_at_mut_checked(header_len).ok_or(Unauthentic)?;
         match self {
@@ -117,7 +117,7 @@ impl PacketKey {
     }
 }
 
-/// The packet number, as the last bytes of a 96-bit string, XOR the IV (RFC 8446, section 5.3).
+/// Nonce: the packet number, as the last bytes of a 96-bit string, XOR the IV (RFC 8446, section 5.3).
 fn nonce(iv: &[u8; 12], pn: u64) -> aead::Nonce {
     let mut bytes = *iv;
     for (byte, pn_byte) in bytes[4..].iter_mut().zip(pn.to_be_bytes()) {
@@ -126,7 +126,7 @@ fn nonce(iv: &[u8; 12], pn: u64) -> aead::Nonce {
     aead::Nonce::assume_unique_for_key(bytes)
 }
 
-/// The tag without encryption: binds header, packet number and length to the session, and not the body.
+/// Tag without encryption: binds header, packet number and length to the session, but not the body.
 fn token(key: &[u8; 16], header: &[u8], rest_len: usize, pn: u64) -> u64 {
     let mut input = [0; MAX_HEADER_LEN + 16];
     let header = &header[..header.len().min(MAX_HEADER_LEN)];

@@ -1,6 +1,6 @@
-//! Keys, derived from the secret that two ends share: those of a session, which drops the secret, and those of the
-//! connections that follow. Both ends keep the secret of a connection, from which the keys of every generation follow:
-//! dropping used keys, as sessions do, would protect nothing.
+//! Key derivation from the secret that two ends share: keys of a session, which drops the secret, and of the
+//! connections that follow. Both ends keep the secret of a connection, from which the keys of every
+//! generation can be derived: dropping used keys, as sessions do, would protect nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use crate::connection::Role;
 const DATA_CONTEXT: &str = "haulage 5 connection: secret of one direction";
 const CONTROL_CONTEXT: &str = "haulage 5 connection: key of initial headers and control frames";
 
-/// What all keys of a session and of its later connections are derived from: exported from the TLS connection over
-/// which the two ends met.
+/// Secret from which all keys of a session and of its later connections are derived. Exported from the TLS
+/// connection of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumptionSecret(pub Secret);
 
@@ -33,32 +33,32 @@ impl ResumptionSecret {
     }
 }
 
-/// What a challenge asks the peer to send back. It is derived from a key of this end and from what it is for, so that
-/// no state is kept for an address that is not validated.
+/// Returns the number of a challenge. It is derived from a key of this end and the challenge's purpose, so
+/// that no state is kept for an address that is not validated.
 pub(crate) fn challenge_number(key: &[u8; 32], what: &str) -> u32 {
     let hash = blake3::keyed_hash(key, what.as_bytes());
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
     u32::from_be_bytes(*first)
 }
 
-/// What authenticates the initial headers and control frames of a connection at one end. The keys of its packets cannot
-/// be derived from it.
+/// Keys that authenticate the initial headers and control frames of a connection at one end. Packet keys
+/// cannot be derived from them.
 #[derive(Clone, Debug)]
 pub struct FrameKeys {
     ours: Secret,
     theirs: Secret,
-    /// The connection whose frames these keys authenticate.
+    /// Connection whose frames these keys authenticate.
     pub id: ConnectionId,
 }
 
 impl FrameKeys {
-    /// Those of this connection at the end of `role`.
+    /// Derives the keys of this connection for the end `role`.
     pub fn new(secret: &ResumptionSecret, id: ConnectionId, role: Role) -> Self {
         let [ours, theirs] = [role, role.peer()].map(|sender| secret.derive(CONTROL_CONTEXT, sender, &[]));
         Self { ours, theirs, id }
     }
 
-    /// A control frame of this end, as a datagram of `size` bytes.
+    /// Returns a control frame of this end, as a datagram of `size` bytes.
     pub fn frame(&self, kind: ControlFrameKind, number: u32, size: u16) -> Vec<u8> {
         let mut frame = ControlFrame { id: self.id, kind, number, size, mac: [0; FRAME_MAC_LEN] };
         frame.mac = mac(&self.ours, &frame.authenticated());
@@ -67,23 +67,23 @@ impl FrameKeys {
         datagram
     }
 
-    /// The initial header of this end.
+    /// Returns the initial header of this end.
     pub fn initial_header(&self) -> [u8; INITIAL_HEADER_LEN] {
         let mac = mac(&self.ours, &InitialHeader::authenticated(&self.id));
         InitialHeader { id: self.id, mac }.to_bytes()
     }
 
-    /// Whether the other end of this connection has sent the frame.
+    /// Whether the frame was sent by the peer of this connection.
     pub fn verifies(&self, frame: &ControlFrame) -> bool {
         frame.id == self.id && self.is_theirs(&frame.authenticated(), &frame.mac)
     }
 
-    /// The same of an initial header.
+    /// Whether the initial header was sent by the peer of this connection.
     pub fn verifies_initial(&self, header: &InitialHeader) -> bool {
         header.id == self.id && self.is_theirs(&InitialHeader::authenticated(&header.id), &header.mac)
     }
 
-    /// Whether the code is right; takes the same time wherever it differs.
+    /// Whether the code is correct; compares in constant time.
     fn is_theirs(&self, bytes: &[u8], code: &[u8; FRAME_MAC_LEN]) -> bool {
         aws_lc_rs::constant_time::verify_slices_are_equal(&mac(&self.theirs, bytes), code).is_ok()
     }
@@ -95,25 +95,25 @@ fn mac(key: &Secret, bytes: &[u8]) -> [u8; FRAME_MAC_LEN] {
     mac
 }
 
-/// What the keys of both directions at one end of a connection are derived from. A server may have many thousand
-/// connections, so keys exist only while packets come.
+/// Source of the keys of both directions at one end of a connection. A server may have many thousand
+/// connections, so keys exist only while packets arrive.
 #[derive(Debug)]
 pub struct ConnectionKeys {
     secret: ResumptionSecret,
     id: ConnectionId,
     pub(super) role: Role,
-    /// One more than the highest packet number that has come and opened.
+    /// Highest packet number received and opened, plus one.
     pub(super) opened_end: AtomicU64,
 }
 
 impl ConnectionKeys {
-    /// Those of this connection at the end of `role`.
+    /// Creates the source of this connection's keys for the end `role`.
     pub fn new(secret: &ResumptionSecret, id: &ConnectionId, role: Role) -> Arc<Self> {
         Arc::new(Self { secret: secret.clone(), id: *id, role, opened_end: AtomicU64::new(0) })
     }
 
-    /// The secret of a generation of what `sender` sends. Costs one hash for each generation before it, each of which
-    /// took millions of packets.
+    /// Derives the secret of a generation of the direction sent by `sender`. Costs one hash per earlier
+    /// generation, each of which took millions of packets.
     pub(super) fn secret_of(&self, sender: Role, generation: u32) -> Secret {
         let connection = [self.id.epoch.to_be_bytes(), self.id.salt.to_be_bytes()].concat();
         let first = self.secret.derive(DATA_CONTEXT, sender, &connection);
@@ -121,17 +121,17 @@ impl ConnectionKeys {
     }
 }
 
-/// What names a connection and authenticates what is about it.
+/// Connection ID and authentication keys of a connection.
 #[derive(Debug)]
 pub enum Keys {
-    /// Of a connection that may be opened again.
+    /// Keys of a connection that may be opened again.
     Resumable(Arc<ConnectionKeys>),
-    /// Of a session: its first secrets are gone.
+    /// Keys of a session: its first secrets are dropped.
     Session(Role, Box<FrameKeys>),
 }
 
 impl Keys {
-    /// The connection that these keys protect.
+    /// Returns the connection that these keys protect.
     pub fn id(&self) -> ConnectionId {
         match self {
             Self::Resumable(keys) => keys.id,
@@ -139,7 +139,7 @@ impl Keys {
         }
     }
 
-    /// Which end this is.
+    /// Returns the role of this end.
     pub fn role(&self) -> Role {
         match self {
             Self::Resumable(keys) => keys.role,
@@ -147,7 +147,7 @@ impl Keys {
         }
     }
 
-    /// What authenticates initial headers and control frames: derived each time, where memory counts.
+    /// Returns the keys of initial headers and control frames: derived each time where memory matters.
     pub fn frames(&self) -> FrameKeys {
         match self {
             Self::Resumable(keys) => FrameKeys::new(&keys.secret, keys.id, keys.role),
@@ -155,7 +155,8 @@ impl Keys {
         }
     }
 
-    /// One more than the highest packet number that has come and opened. The socket of a session has one peer: 0.
+    /// Returns the highest packet number received and opened, plus one. For a session, whose socket has one
+    /// peer: 0.
     pub fn opened_end(&self) -> u64 {
         match self {
             Self::Resumable(keys) => keys.opened_end.load(Ordering::Relaxed),
@@ -197,7 +198,7 @@ mod tests {
             assert!(other_server.pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 5).is_err());
             assert!(client.pair(Cipher::Aes128Gcm).1.open(&mut sealed(&other_client, 6), 11, 6).is_err());
         }
-        // Its own direction has another key.
+        // The other direction has another key.
         assert!(client.pair(Cipher::Aes128Gcm).1.open(&mut packet.clone(), 11, 5).is_err());
     }
 
@@ -291,7 +292,7 @@ mod tests {
         assert!(session(Role::Server).1.open(&mut packet, 11, 0).is_ok());
     }
 
-    /// The stacks of both ends, without repair of what is lost.
+    /// The stacks of both ends, without retransmission.
     fn stacks(recipe: &Recipe) -> [Stack; 2] {
         let compiled = Arc::new(crate::micro::registry()).compile(recipe, 16).unwrap();
         ends(&CONNECTION).map(|keys| {
@@ -314,7 +315,7 @@ mod tests {
         to.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
     }
 
-    /// Both ends so far that the first packet of the new recipe comes next.
+    /// Both ends just before the first packet of the new recipe.
     fn about_to_change() -> [Stack; 2] {
         let recipe = Recipe::new("x").with("fixed_size").with("transport_driver").with("seal");
         let mut ends = stacks(&recipe);
@@ -350,7 +351,7 @@ mod tests {
         let stride = run.len();
         run.extend(sent(&mut client, later));
         assert_eq!(run.len(), 2 * stride);
-        // A stranger's in front of them changes nothing.
+        // A stranger's packet before them changes nothing.
         let mut strange = run.clone();
         strange[stride - 1] ^= 1;
         carry(&mut strange[..stride], stride, &mut server, later);

@@ -1,5 +1,5 @@
-//! Packet protection: the ciphers behind [`Seal`](haul_stack::Seal) and [`Open`](haul_stack::Open), and the ratchet of
-//! their keys. The first secret is the driver's: it takes random numbers, or the exporter of TLS.
+//! Packet protection: the ciphers behind [`Seal`](haul_stack::Seal) and [`Open`](haul_stack::Open), and the
+//! ratchet of their keys. The driver supplies the first secret, from random numbers or the TLS exporter.
 
 mod direction;
 mod generation;
