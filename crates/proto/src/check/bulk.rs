@@ -1,4 +1,4 @@
-//! Packets to the two ends of an object.
+//! Checks of the two ends of an object against arbitrary packets.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::{
     build_controller,
 };
 
-/// Bytes that a receiver permits, and bytes that a sender has.
+/// Bytes that the receiver permits, and that the sender has.
 const OBJECT: u64 = 1 << 20;
 const INTERVAL: Span = Span::from_millis(2);
 const SILENCE: Span = Span::from_secs(15);
@@ -24,7 +24,7 @@ fn link() -> Link {
     Link::new(Box::new(Plain), Box::new(Plain), 0)
 }
 
-/// The number in the bytes of `body` from `at` on, big-endian; missing ones are zeros.
+/// Reads the big-endian number in `len` bytes of `body` from `at` on; missing bytes are zeros.
 fn number(body: &[u8], at: usize, len: usize) -> u64 {
     (at..at + len).fold(0, |number, i| number << 8 | u64::from(body.get(i).copied().unwrap_or_default()))
 }
@@ -63,7 +63,7 @@ impl ObjectSink for Sink {
     }
 }
 
-/// A data packet: whether it is the last (1), sequence number (2), offset (3), length (2).
+/// A data packet: whether it is the last (1 byte), sequence number (2), offset (3), length (2).
 fn data(body: &[u8]) -> Vec<u8> {
     let kind = if number(body, 0, 1) % 2 == 1 { Kind::DATA_FIN } else { Kind::DATA };
     let mut packet = vec![0; 1 + DATA_BODY_LEN + number(body, 6, 2) as usize % 9_000];
@@ -73,13 +73,13 @@ fn data(body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Checks the receiving end of an object: whatever comes, it delivers no byte behind the limit, the end or the
-/// completion, an object is complete once and has no gaps then, the counters agree, no micro-protocol fails but for
-/// segments that do not meet, and nothing goes on without end. Arbitrary bytes are [`Steps`]: packets and time. True if
-/// a byte was delivered.
+/// Checks the receiver of an object: whatever arrives, it delivers no byte beyond the limit, beyond the end
+/// or after completion, an object completes once and without gaps, the counters agree, no micro-protocol
+/// fails except for inconsistent segments, and nothing continues for ever. Arbitrary bytes are [`Steps`]:
+/// packets and time. Returns true if a byte was delivered.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn bulk_receiver(bytes: &[u8]) -> bool {
     let sunk = Arc::new(Mutex::new(Sunk::default()));
     let config = ReceiverConfig { feedback_interval: INTERVAL, feedback_datagram: 1_200, silence: SILENCE };
@@ -111,7 +111,7 @@ pub fn bulk_receiver(bytes: &[u8]) -> bool {
     !sunk.ranges.is_empty()
 }
 
-/// Its bytes are zeros.
+/// A source of zeros.
 struct Source {
     released: u64,
 }
@@ -133,8 +133,8 @@ impl ObjectSource for Source {
     }
 }
 
-/// A report: complete below (2), one more than the highest (2), largest packet number (2), packets (2), limit (3),
-/// first word (1), its bits (8 each).
+/// A report: complete below (2 bytes), one more than the highest (2), largest packet number (2), packets (2),
+/// limit (3), first word (1), its bits (8 each).
 fn feedback(body: &[u8]) -> Vec<u8> {
     let complete_below = number(body, 0, 2);
     let header = FeedbackHeader {
@@ -155,7 +155,7 @@ fn feedback(body: &[u8]) -> Vec<u8> {
     let words: Vec<u64> = body.get(12..).unwrap_or_default().chunks(8).map(|c| number(c, 0, 8)).collect();
     let mut len = 1 + FEEDBACK_HEADER_LEN;
     if let Ok(mut writer) = FeedbackWriter::new(&mut packet[1..], &header) {
-        // What does not fit is left out.
+        // What does not fit is omitted.
         let _ = (!words.is_empty() && words.len() < 16)
             .then(|| writer.push(0, number(body, 11, 1) as usize % 16, &words));
         len = 1 + writer.finish();
@@ -164,7 +164,7 @@ fn feedback(body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// A sender that has its reports over the control channel, and pauses when it is told to.
+/// A sender that receives reports over the control channel, and pauses on request.
 fn sender_over_control() -> Sender {
     let mut recipe = crate::presets::preset("fobs").and_then(Result::ok).expect("it is shipped");
     for (key, value) in [
@@ -188,13 +188,14 @@ fn sender() -> Sender {
     Sender::new(Time::ZERO, &config, link(), Box::new(Source { released: 0 }), controller, OBJECT / 2)
 }
 
-/// Checks the sending end of an object: whatever is reported, it reads only what there is and has not been released, no
-/// more is acknowledged than was sent, only a whole object is delivered, no micro-protocol fails, and nothing goes on
-/// without end. Arbitrary bytes are [`Steps`]: packets and time; if the first has its highest bit set, reports are
-/// messages of the control channel and no packets. True if a report was taken.
+/// Checks the sender of an object: whatever is reported, it reads only bytes that exist and are not released,
+/// no more is acknowledged than was sent, only a complete object counts as delivered, no micro-protocol
+/// fails, and nothing continues for ever. Arbitrary bytes are [`Steps`]: packets and time; if the first has
+/// its highest bit set, reports are messages of the control channel instead of packets. Returns true if a
+/// report was accepted.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn bulk_sender(bytes: &[u8]) -> bool {
     let over_control = bytes.first().is_some_and(|first| first & 0x80 != 0);
     let mut driven = Driven::new(if over_control { sender_over_control() } else { sender() });
@@ -229,10 +230,10 @@ pub fn bulk_sender(bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// A segment: whether it is the last, its number, its place and its length.
+    /// A segment: whether it is the last, its number, its offset and its length.
     type Segment = (bool, u64, u64, usize);
 
-    /// What a receiver says, to which these come in turn.
+    /// Events of a receiver that gets these segments in order.
     fn told(segments: &[Segment]) -> Vec<ReceiverEvent> {
         let sunk = Arc::new(Mutex::new(Sunk::default()));
         let config =
@@ -252,13 +253,13 @@ mod tests {
         let honest = [(false, 0, 0, 1_000), (false, 1, 1_000, 1_000), (true, 2, 2_000, 500)];
         assert_eq!(told(&honest), [ReceiverEvent::Complete(2_500)]);
         let lies: [&[Segment]; 6] = [
-            // The same bytes twice, so that as many come as the object has.
+            // The same bytes twice, so that the total equals the object's length.
             &[(false, 0, 0, 1_000), (false, 1, 0, 1_000), (true, 2, 2_000, 500)],
             &[(true, 2, 2_000, 500), (false, 1, 0, 1_000), (false, 0, 0, 1_000)],
             // Not from the start; nothing at all.
             &[(false, 0, 500, 500), (true, 1, 1_000, 500)],
             &[(true, 0, 9_000, 0)],
-            // The end behind a gap; the last segment once more, longer.
+            // The end after a gap; the last segment once more, longer.
             &[(false, 0, 0, 1_000), (true, 1, 5_000, 0)],
             &[(false, 0, 0, 1_000), (true, 0, 0, 5_000)],
         ];

@@ -12,7 +12,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Bytes come; they are a message's frame if `frame`. False if they end the channel.
+    /// Feeds received bytes; they are a message's frame if `frame`. Returns false if they end the channel.
     fn receive(&mut self, body: &[u8], frame: bool) -> bool {
         let said = frame.then(|| message(body)).flatten();
         let Some(said) = said else { return self.feed(body) };
@@ -42,7 +42,7 @@ impl Checked {
         }
     }
 
-    /// A user sends a message; after the last one nothing more leaves.
+    /// Sends a message of a user; after the last one nothing more is sent.
     fn send(&mut self, body: &[u8]) {
         let Some(message) = message(body) else { return };
         let (closed, waiting) = (self.channel.is_closing(), self.channel.outgoing_frames());
@@ -51,7 +51,7 @@ impl Checked {
         assert_eq!(self.channel.outgoing_frames(), waiting + usize::from(sent));
     }
 
-    /// A user takes a message; those of the channel's own are not given out.
+    /// Takes a message for a user; the channel's own messages are not among them.
     fn take(&mut self) -> bool {
         let Some(message) = self.channel.take() else { return false };
         let own = matches!(
@@ -68,13 +68,14 @@ impl Checked {
     }
 }
 
-/// Checks a control channel, from the frames that come to what its users are given: a peer's message has one answer at
-/// most, and answers do not pile up; nothing is sent behind the last message; the channel's own messages are not given
-/// out; and only what the peer did ends it. Arbitrary bytes are [`Steps`]: messages and other bytes that come, messages
-/// that a user sends, frames that leave, messages that a user takes. True if a message was understood.
+/// Checks a control channel, from received frames to the messages for its users: a peer's message has at most
+/// one answer, and answers do not pile up; nothing is sent after the last message; the channel's own messages
+/// are not passed to users; and only the peer's actions end it. Arbitrary bytes are [`Steps`]: messages and
+/// other bytes received, messages sent by a user, frames transmitted, messages taken by a user. Returns true
+/// if a message was understood.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn control_sequence(bytes: &[u8]) -> bool {
     let channel = ControlChannel::new(Time::ZERO, Timing::default());
     let mut checked = Checked { channel, decoder: FrameDecoder::new(), understood: false };

@@ -1,14 +1,14 @@
-//! How the checks drive a machine.
+//! Driver of a machine for the checks.
 
 use std::fmt::Debug;
 
 use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{Open, PACKET_HEADER_LEN, Seal, Unauthentic};
 
-/// Packets that a machine may send at one moment, or events that it may have.
+/// Maximum number of packets that a machine may send at one time, and of events that it may have.
 const MOST: usize = 20_000;
 
-/// Keys that let every packet pass: whoever speaks here has the real ones.
+/// Keys that accept every packet: the peer in these checks has the real ones.
 #[derive(Debug)]
 pub(super) struct Plain;
 
@@ -38,7 +38,7 @@ impl<M: Machine<Event: Debug>> Driven<M> {
         Self { machine, now: Time::ZERO, next_pn: 0 }
     }
 
-    /// A packet arrives, with the next number. Its kind is the first byte of `packet`.
+    /// Delivers a packet, with the next number. Its kind is the first byte of `packet`.
     pub(super) fn receive(&mut self, packet: &[u8]) {
         let Some((&kind, body)) = packet.split_first() else { return };
         let mut data = vec![kind];
@@ -51,11 +51,11 @@ impl<M: Machine<Event: Debug>> Driven<M> {
         self.machine.on_receive(self.now, &mut received);
     }
 
-    /// So many milliseconds pass, big-endian, with the deadlines in them.
+    /// Lets this many milliseconds (big-endian) pass, with the deadlines in them.
     pub(super) fn pass(&mut self, millis: &[u8]) {
         let millis = millis.iter().take(2).fold(0, |millis, &byte| millis << 8 | u64::from(byte));
         let end = self.now + Span::from_millis(millis);
-        // Some of the deadlines: a machine that asks for ever more of them still ends here.
+        // A limited number of deadlines: a machine that always has another one ends here.
         for _ in 0..16 {
             let Some(deadline) = self.machine.deadline().filter(|deadline| deadline.at <= end) else { break };
             self.now = self.now.max(deadline.at);
@@ -65,7 +65,7 @@ impl<M: Machine<Event: Debug>> Driven<M> {
         self.machine.on_deadline(end);
     }
 
-    /// Takes all that the machine has to send now.
+    /// Takes all packets that the machine has to send now.
     pub(super) fn transmit(&mut self) {
         let mut slot = vec![0; 65_536];
         let mut sent = 0;

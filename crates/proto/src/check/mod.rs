@@ -1,5 +1,5 @@
-//! The rules of recipes and machines as functions, for fuzz targets and tests, as in [`haul_wire::check`]: each takes
-//! arbitrary bytes, panics if a rule is broken, and says whether the bytes were of any use.
+//! Invariants of recipes and machines as functions, for fuzz targets and tests, as in [`haul_wire::check`]:
+//! each takes arbitrary bytes, panics if a rule is violated, and returns whether the bytes had any effect.
 
 mod bulk;
 mod control_channel;
@@ -15,11 +15,11 @@ pub use bulk::{bulk_receiver, bulk_sender};
 pub use control_channel::control_sequence;
 pub use reconfigure::reconfigure;
 
-/// Checks the texts of recipes: what is read is written back to an equal recipe, also what the registry refuses, and a
-/// recipe that compiles still does when it has been written back. True if it compiles.
+/// Checks the texts of recipes: what is parsed is serialised to an equal recipe, even if the registry refuses
+/// it, and a recipe that compiles still does so afterwards. Returns true if it compiles.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn recipe(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(recipe) = Recipe::parse(text) else { return false };

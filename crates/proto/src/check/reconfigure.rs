@@ -1,4 +1,4 @@
-//! Conversations over a new recipe, with a stack that carries messages.
+//! Checks of the negotiation of a new recipe, with a stack that carries messages.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use haul_wire::check::Steps;
 use super::machine::{Driven, Plain};
 use crate::{micro, presets};
 
-/// The negotiation's packet: its kind, word, number of the change, number of the last one heard of, text.
+/// A packet of the negotiation: its kind, control word, number of the change, number of the last one
+/// received, text.
 fn negotiation(body: &[u8]) -> Vec<u8> {
     let field = |at: usize| body.get(at).copied().unwrap_or_default();
     let mut packet = vec![Kind::RECONFIGURE.0, field(0)];
@@ -23,7 +24,7 @@ fn negotiation(body: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// One of the recipes that a conversation is likely to be about; half of the bytes name none.
+/// One of the recipes that a negotiation is likely to use; half of the bytes select none.
 fn recipe_at(which: u8) -> Option<Recipe> {
     let name = ["msg", "viz", "sensor", "bulk"].get(usize::from(which / 8))?;
     let mut recipe = presets::preset(name)?.ok()?.without("transport_driver");
@@ -59,7 +60,7 @@ fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {
         3 => driven.transmit(),
         4 => {
             if let Some(recipe) = body.first().and_then(|&which| recipe_at(which)) {
-                // Refused while another change is under way.
+                // Refused while another change is in progress.
                 let _ = driven.machine.reconfigure(now, &recipe);
             }
         }
@@ -70,13 +71,13 @@ fn step(driven: &mut Driven<Stack>, what: u8, body: &[u8]) {
     }
 }
 
-/// Checks the negotiation of a new recipe: whatever comes, the recipe in force is one that compiles, no micro-protocol
-/// fails, and nothing goes on without end. Of arbitrary bytes the first says which end this is, the others are
-/// [`Steps`]: what the other end says, packets, time, and this end's own changes and messages. True if a packet of the
-/// negotiation was understood.
+/// Checks the negotiation of a new recipe: whatever arrives, the current recipe is one that compiles, no
+/// micro-protocol fails, and nothing continues for ever. The first of the arbitrary bytes selects the end,
+/// the others are [`Steps`]: the peer's messages, packets, time, and this end's own changes and messages.
+/// Returns true if a packet of the negotiation was understood.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn reconfigure(bytes: &[u8]) -> bool {
     let Some((&which, steps)) = bytes.split_first() else { return false };
     let mut driven = Driven::new(stack(which % 2 == 1));

@@ -3,9 +3,10 @@
 //! fixed interval, SYN = 10 ms, so that the round-trip time has no influence.
 //!
 //! ```text
-//! each SYN without loss:    rate += inc / SYN,  inc = max(10^ceil(log10((B - C) MSS 8)) 1.5e-6 / MSS, 1 / MSS) packets
-//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of loss, at most 5
-//!                           times
+//! each SYN without loss:    rate += inc / SYN,
+//!                           inc = max(10^ceil(log10((B - C) MSS 8)) 1.5e-6 / MSS, 1 / MSS) packets
+//! first loss of an epoch:   rate /= 1.125, and again after DecRandom, 2 DecRandom ... further reports of
+//!                           loss, at most 5 times
 //! window:                   arrival speed (RTT + SYN) + 16 packets
 //! ```
 //!
@@ -411,7 +412,8 @@ mod tests {
             let mut run = Harness::new(law, PathModel { rtt, ..PathModel::lossy(n) });
             run.run_for(Span::from_secs(10));
             let steady = run.measure(Span::from_secs(60));
-            // A saw-tooth from 8/9 to 1 of the highest rate `x`, packets per SYN: n = (x / 9 / inc) (17 / 18 x).
+            // A saw-tooth from 8/9 to 1 of the highest rate `x`, packets per SYN: n = (x / 9 / inc) (17 / 18
+            // x).
             let highest = (n as f64 * 9.0 * increase(5e9, 1_472.0) * 18.0 / 17.0).sqrt();
             let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
             assert_near(found, highest * 17.0 / 18.0, 0.05);

@@ -376,8 +376,8 @@ mod tests {
 
     const RTT: Span = Span::from_millis(40);
 
-    /// Packets of the window after a window of 50 was sent, reported at once after so long, and more was sent after so
-    /// long again.
+    /// Window in packets after a window of 50 was sent, reported at once after `unreported`, and more was
+    /// sent after `pause`.
     fn left_after(unreported: Span, pause: Span) -> f64 {
         let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
         let start = Time::ZERO + Span::from_secs(1);

@@ -1,4 +1,4 @@
-//! What the receiver's kernel dropped, and which losses that explains.
+//! Drops counted by the receiver's kernel, and the losses that they explain.
 
 use std::collections::VecDeque;
 
@@ -7,17 +7,17 @@ use haul_base::{Span, Time};
 use crate::control::{FeedbackSample, LossRun};
 use crate::micro::events::DroppedGap;
 
-/// Drops that no loss was found for in this time, or in this many round trips if that is longer, were of other packets:
-/// copies, packets without data. Our choice: losses are found within two round trips.
+/// Drops for which no loss was found within this time, or this many round trips if longer, were of other
+/// packets: duplicates, or packets without data. Our choice: losses are found within two round trips.
 const FORGET: Span = Span::from_millis(500);
 const FORGET_ROUNDS: u64 = 4;
 
-/// Packets of which a host says that it dropped them, and that are still to be found lost: no more than are
+/// Packets that a host reports as dropped and that are not found lost yet: at most as many as are
 /// outstanding.
 #[derive(Debug, Default)]
 struct Dropped {
     packets: f64,
-    /// When it was heard last of drops.
+    /// When drops were last reported.
     told_at: Option<Time>,
 }
 
@@ -33,13 +33,13 @@ impl Dropped {
         }
     }
 
-    /// Whether losses that are found now can be of these packets.
+    /// Whether losses found now can be of these packets.
     fn is_recent(&self, sample: &FeedbackSample<'_>) -> bool {
         let rounds = sample.rtt.smoothed() * FORGET_ROUNDS;
         self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= FORGET.max(rounds))
     }
 
-    /// So many of them have been named: before or after they are told of.
+    /// Subtracts drops that were reported by packet number, before or after they were counted.
     fn name(&mut self, now: Time, packets: f64) {
         self.packets -= packets;
         self.told_at = Some(now);
@@ -52,16 +52,16 @@ impl Dropped {
     }
 }
 
-/// Gaps that are remembered until their losses are found. Our choice.
+/// Maximum number of gaps remembered until their losses are found. Our choice.
 const GAPS: usize = 256;
 
-/// Where the receiver says that its kernel has dropped packets, by packet number.
+/// Gaps reported by the receiver in which its kernel dropped packets, by packet number.
 #[derive(Debug, Default)]
 struct Named {
     gaps: VecDeque<OpenGap>,
 }
 
-/// A gap, with its packets that are still to be found lost, and those of them that the kernel has dropped.
+/// A gap, with its packets not found lost yet, and those of them that the kernel has dropped.
 #[derive(Clone, Copy, Debug)]
 struct OpenGap {
     gap: DroppedGap,
@@ -70,8 +70,8 @@ struct OpenGap {
 }
 
 impl OpenGap {
-    /// So many of them are found lost. Nobody knows which the kernel has dropped, and some may be found late: each part
-    /// has its share.
+    /// Attributes losses in the gap. It is unknown which of its packets the kernel dropped, and some may be
+    /// found late: each part gets a proportional share.
     fn claim(&mut self, packets: u64) -> u64 {
         let of = self.missing.max(packets);
         let share = packets.saturating_mul(self.unclaimed).saturating_add(of / 2) / of.max(1);
@@ -83,8 +83,9 @@ impl OpenGap {
 }
 
 impl Named {
-    /// In a gap with fewer drops than packets the others were lost on the way, if a buffer holds one packet. If it
-    /// holds several, of which only the mean is known, a gap is taken to be the kernel's from half of the mean on.
+    /// Adds a gap. If a socket buffer holds one packet and there are fewer drops than missing packets, the
+    /// others were lost on the path. If it holds several, of which only the mean is known, a gap counts as
+    /// the kernel's if the expected packets are at least half of it.
     fn add(&mut self, gap: DroppedGap, per_buffer: f64) {
         let expected = f64::from(gap.drops) * per_buffer;
         let most = if per_buffer > 1.0 && expected * 2.0 >= gap.missing as f64 {
@@ -98,7 +99,7 @@ impl Named {
         self.gaps.push_back(OpenGap { gap, missing: gap.missing, unclaimed: gap.missing.min(most) });
     }
 
-    /// How many of `packets` that were lost among these numbers are of such gaps.
+    /// Returns how many of `packets` lost in this range belong to such gaps.
     fn claim(&mut self, first: u64, end: u64, packets: u64) -> u64 {
         let from = self.gaps.partition_point(|open| open.gap.end() <= first);
         let (mut left, mut claimed) = (packets, 0);
@@ -111,12 +112,12 @@ impl Named {
     }
 }
 
-/// Packets of a feedback's losses that the receiver's socket has dropped, and others that an outage has lost.
+/// Losses of a feedback that the receiver's socket has dropped, and those of an outage.
 #[derive(Debug, Default)]
 pub(super) struct Claim {
     named: Vec<u64>,
     unnamed: u64,
-    /// Of each listed run, those that an outage has lost. Empty where there was none.
+    /// Losses due to an outage, per listed run. Empty if there are none.
     in_outage: Vec<u64>,
 }
 
@@ -125,12 +126,12 @@ impl Claim {
         self.named.iter().sum::<u64>() + self.unnamed
     }
 
-    /// Of each listed run, those that the receiver has named.
+    /// Returns the losses named by the receiver, per listed run.
     pub(super) fn named(&self) -> impl Iterator<Item = u64> + '_ {
         self.named.iter().copied().chain(std::iter::repeat(0))
     }
 
-    /// An outage has lost the packets of this run, but for those that the receiver has named.
+    /// Attributes the packets of this run to an outage, except those named by the receiver.
     pub(super) fn mark_outage(&mut self, at: usize, run: &LossRun) {
         if self.in_outage.len() <= at {
             self.in_outage.resize(at + 1, 0);
@@ -138,22 +139,22 @@ impl Claim {
         self.in_outage[at] = run.packets - self.named.get(at).copied().unwrap_or(0);
     }
 
-    /// Of each listed run, those that an outage has lost.
+    /// Returns the losses due to an outage, per listed run.
     pub(super) fn in_outage(&self) -> impl Iterator<Item = u64> + '_ {
         self.in_outage.iter().copied().chain(std::iter::repeat(0))
     }
 
-    /// All that an outage has lost.
+    /// Returns the total of losses due to outages.
     pub(super) fn in_outages(&self) -> u64 {
         self.in_outage.iter().sum()
     }
 
-    /// Of each listed run, those whose cause is known.
+    /// Returns the losses with a known cause, per listed run.
     pub(super) fn explained(&self) -> impl Iterator<Item = u64> + '_ {
         self.named().zip(self.in_outage()).map(|(named, in_outage)| named + in_outage)
     }
 
-    /// Those of which it is not known which they are.
+    /// Returns the number of dropped packets that were not identified.
     pub(super) fn unnamed(&self) -> u64 {
         self.unnamed
     }
@@ -165,18 +166,18 @@ impl Claim {
     }
 }
 
-/// What the receiving host counts. Its kernel counts socket buffers, each of one or more packets; one that was dropped
-/// has as many as those that were read have on average, and at least one. Drops at its network interface and in its
-/// backlog are counted in packets, and are weaker evidence: they need not be this session's.
+/// Counters of the receiving host. Its kernel counts socket buffers of one or more packets each; a dropped
+/// one is assumed to hold the average number of those read, at least one. Drops at its network interface and
+/// in its backlog are counted in packets, and are weaker evidence: they may be of other traffic.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     socket: Dropped,
     named: Named,
     early: Dropped,
     per_buffer: f64,
-    /// It has told how much was dropped before a socket saw it, if only that nothing was.
+    /// Whether it has reported drops before the socket, even if only that there were none.
     counts_early: bool,
-    /// In this transmission window the hypervisor took the receiver's processor.
+    /// Whether the hypervisor took the receiver's processor in this transmission window.
     was_stolen_from: bool,
 }
 
@@ -192,8 +193,8 @@ impl Kernel {
         self.early.hear(sample, f64::from(host.early_drops.unwrap_or(0)));
     }
 
-    /// A transmission window has ended. Whether what its host dropped in it was counted: before the socket and at it. A
-    /// hypervisor that lets a host wait drops what nobody counts.
+    /// Ends a transmission window. Returns whether all drops of the host were counted: before the socket and
+    /// at it. A host descheduled by its hypervisor drops packets that nobody counts.
     pub(super) fn end_window(&mut self) -> bool {
         let was_stolen_from = std::mem::take(&mut self.was_stolen_from);
         self.counts_early && self.per_buffer > 0.0 && !was_stolen_from
@@ -204,7 +205,7 @@ impl Kernel {
         self.per_buffer > 1.0
     }
 
-    /// Whether losses that are found now can be of packets that a socket has dropped.
+    /// Whether losses found now can be of packets dropped by a socket.
     pub(super) fn has_dropped_lately(&self, sample: &FeedbackSample<'_>) -> bool {
         self.socket.is_recent(sample)
     }
@@ -215,7 +216,7 @@ impl Kernel {
         self.socket.name(now, f64::from(gap.drops) * per_buffer);
     }
 
-    /// Which of a feedback's losses were packets that a socket has dropped; `into` is empty.
+    /// Determines which of a feedback's losses were dropped by a socket; `into` is empty.
     pub(super) fn claim(&mut self, sample: &FeedbackSample<'_>, into: &mut Claim) {
         let mut left = sample.lost_packets;
         into.named.extend(sample.loss.list().iter().map(|run| {
@@ -226,7 +227,7 @@ impl Kernel {
         into.unnamed = self.socket.claim(left);
     }
 
-    /// How many of so many losses that nothing else explains may have been dropped before any socket saw them.
+    /// Returns how many otherwise unexplained losses may have been dropped before any socket.
     pub(super) fn claim_early(&mut self, unexplained: u64) -> u64 {
         self.early.claim(unexplained)
     }
@@ -240,7 +241,7 @@ mod tests {
     fn each_part_of_a_gap_has_its_share_of_the_drops_also_one_that_is_found_late() {
         let mut named = Named::default();
         named.add(DroppedGap { first_pn: 100, packets: 577, missing: 577, drops: 573 }, 1.0);
-        // The repetition of two packets between the others is found lost behind them.
+        // The retransmission of two packets between the others is found lost after them.
         let claimed = [(100, 448), (550, 127), (548, 2)].map(|(pn, lost)| named.claim(pn, pn + lost, lost));
         assert_eq!(claimed, [445, 126, 2]);
         assert_eq!(named.claim(100, 677, 577), 0, "there are no more");

@@ -1,4 +1,4 @@
-//! The losses of the present transmission window: how many each cause has, and what each packet is put down to.
+//! Losses of the current transmission window: their counts by cause, and the attribution of each packet.
 
 use std::cmp::Reverse;
 
@@ -7,21 +7,21 @@ use haul_base::{Cause, CauseCounts, Verdict};
 use super::kernel::Claim;
 use crate::control::{LossRun, LossRuns};
 
-/// Consecutive lost packets and their diagnosed cause.
+/// A run of lost packets and its diagnosed cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attribution {
-    /// The consecutive lost packets.
+    /// The run of lost packets.
     pub run: LossRun,
-    /// The probability of each cause, the same for each of them.
+    /// Probability of each cause, the same for each packet.
     pub causes: Verdict,
 }
 
-/// The causes of a feedback's losses that no socket has dropped.
+/// Causes of a feedback's losses that no socket has dropped.
 #[derive(Debug, Default)]
 pub(super) struct OtherLosses {
-    /// Of packets that left in an outage.
+    /// Packets sent during an outage.
     pub(super) in_outage: CauseCounts,
-    /// Of packets that left when the queue was too short to drop them.
+    /// Packets sent when the queue was too short to drop them.
     pub(super) before_onset: CauseCounts,
     /// All others.
     pub(super) others: CauseCounts,
@@ -39,7 +39,7 @@ impl OtherLosses {
         whole
     }
 
-    /// Attributes so many random losses to the host, which dropped them before they reached a socket.
+    /// Attributes random losses to the host, which dropped them before they reached a socket.
     pub(super) fn attribute_early(&mut self, packets: u64) {
         let (from, to) = (Cause::Random, Cause::ReceiverHost);
         let moved = self.others.attribute_some(from, to, packets);
@@ -47,19 +47,19 @@ impl OtherLosses {
     }
 }
 
-/// A stretch of packets, and the share of its losses that another cause than theirs has.
+/// A range of packets, and the share of its losses with another cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) first_pn: u64,
-    /// The number behind the last.
+    /// Packet number after the last.
     pub(super) end_pn: u64,
-    /// Losses of the other cause.
+    /// Losses with the other cause.
     pub(super) packets: u64,
     /// Their share, 0 to 1.
     pub(super) part: f64,
 }
 
-/// A run of a feedback, with its packets that the receiver has named and those that an outage has lost.
+/// A run of a feedback, with its packets named by the receiver and those lost in an outage.
 #[derive(Clone, Copy, Debug)]
 struct Added {
     run: LossRun,
@@ -73,17 +73,18 @@ impl Added {
     }
 }
 
-/// Runs that are kept of a window, at most: as many as one feedback can have, and as a signature can have lost packets.
+/// Maximum number of runs kept of a window: as many as one feedback can have, and as a signature can have
+/// lost packets.
 const MOST: usize = LossRuns::MOST;
 
-/// Losses that are not looked at again: how many of them each cause had, and their runs.
+/// Losses that are not re-examined: their counts by cause, and the number of their runs.
 #[derive(Debug, Default)]
 struct Settled {
     counts: CauseCounts,
     runs: usize,
 }
 
-/// See the module's text.
+/// Losses: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
     counts: CauseCounts,
@@ -95,7 +96,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// Keeps the runs from now on, or no longer.
+    /// Sets whether runs are kept from now on.
     pub(super) fn list_runs(&mut self, is_listed: bool) {
         self.is_listed = is_listed;
     }
@@ -104,19 +105,20 @@ impl Losses {
         &self.counts
     }
 
-    /// Gives all, and forgets it.
+    /// Removes and returns everything.
     pub(super) fn take(&mut self) -> (CauseCounts, Vec<Attribution>) {
         self.settled = Settled::default();
         (std::mem::take(&mut self.counts), std::mem::take(&mut self.list))
     }
 
-    /// Gives back memory that is kept for the next feedback.
+    /// Releases memory kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
         self.added = Vec::new();
     }
 
-    /// Adds the losses of a feedback: these runs, of which the receiver's socket has dropped what is claimed and others
-    /// the rest. Where it was not told which, the longest runs are the socket's: a full buffer drops neighbours.
+    /// Adds the losses of a feedback: the claimed ones were dropped by the receiver's socket, the rest is in
+    /// `others`. Where the socket's packets were not identified, its longest runs are assumed: a full buffer
+    /// drops neighbours.
     pub(super) fn add(
         &mut self,
         runs: &LossRuns,
@@ -154,17 +156,17 @@ impl Losses {
         }));
     }
 
-    /// Losses of a cause that came since [`settle`](Self::settle).
+    /// Returns the losses of a cause since [`settle`](Self::settle).
     pub(super) fn unsettled(&self, cause: Cause) -> u64 {
         self.counts.of(cause).saturating_sub(self.settled.counts.of(cause))
     }
 
-    /// What is there now is settled.
+    /// Marks everything so far as settled.
     pub(super) fn settle(&mut self) {
         self.settled = Settled { counts: self.counts, runs: self.list.len() };
     }
 
-    /// What one cause was said to have lost was lost to another.
+    /// Moves all losses of one cause to another.
     pub(super) fn attribute(&mut self, from: Cause, to: Cause) {
         self.attribute_some(from, to, u64::MAX);
     }
@@ -178,7 +180,7 @@ impl Losses {
         self.list.iter_mut().filter(is_one).for_each(|one| one.causes.attribute(from, to, 1.0));
     }
 
-    /// The same for shares of the packets of stretches, which are in order.
+    /// As [`attribute`](Self::attribute), for shares of the packets of ranges, which are in order.
     pub(super) fn attribute_shares(&mut self, from: Cause, to: Cause, shares: &[Share]) {
         self.counts.attribute_some(from, to, shares.iter().map(|share| share.packets).sum());
         for one in &mut self.list {
@@ -190,17 +192,18 @@ impl Losses {
         }
     }
 
-    /// The same of so many of these packets; nobody knows which.
+    /// As [`attribute`](Self::attribute), for this many unidentified packets.
     pub(super) fn attribute_some(&mut self, from: Cause, to: Cause, packets: u64) {
         self.attribute_of((self.counts.of(from), 0), from, to, packets);
     }
 
-    /// The same of those that are not settled.
+    /// As [`attribute_some`](Self::attribute_some), of those that are not settled.
     pub(super) fn attribute_unsettled(&mut self, from: Cause, to: Cause, packets: u64) {
         self.attribute_of((self.unsettled(from), self.settled.runs), from, to, packets);
     }
 
-    /// The same of `all` packets, whose runs are listed from a place on.
+    /// As [`attribute_some`](Self::attribute_some), of `all` packets, whose runs are listed from index
+    /// `place` on.
     fn attribute_of(&mut self, (all, place): (u64, usize), from: Cause, to: Cause, packets: u64) {
         let moved = self.counts.attribute_some(from, to, packets.min(all));
         if moved > 0 {

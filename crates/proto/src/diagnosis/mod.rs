@@ -1,6 +1,6 @@
-//! The diagnosis of a transfer that runs: why its packets were lost, told from the signature of each transmission
-//! window (dickens-classifier), from what the receiver's kernel says that it dropped (weaker: what no socket saw), and
-//! from the queue of the path. It is formed before the control law hears of the losses.
+//! Loss diagnosis of a running transfer, from the loss signature of each transmission window
+//! (dickens-classifier), from the drops reported by the receiver's kernel (weaker: drops before the socket),
+//! and from the path's queue. It runs before the control law gets the losses.
 
 mod kernel;
 mod losses;
@@ -27,22 +27,22 @@ use queue::Queue;
 use rates::SentRates;
 
 choice! {
-    /// What the diagnosis may use.
+    /// Evidence that the diagnosis may use.
     pub enum Evidence {
-        /// All of it.
+        /// All evidence.
         All = "on",
-        /// Nothing: no loss has a cause.
+        /// None: losses have no cause.
         None = "off",
-        /// The pattern of the losses alone, as in the paper.
+        /// The pattern of the losses only, as in the paper.
         Signature = "signature",
-        /// What the receiver's kernel says, and what the path shows.
+        /// The receiver's kernel and the path.
         Kernel = "kernel",
-        /// What the path shows alone: its delay, its marks, and when the lost packets left.
+        /// The path only: its delay, its marks, and when the lost packets were sent.
         Delay = "delay",
     }
 }
 
-/// The words of [`Evidence`], and what each lets the diagnosis use, for people.
+/// Names of [`Evidence`], with descriptions for users.
 pub const EVIDENCE: [(&str, &str); 5] = [
     ("on", "All evidence there is"),
     ("off", "None"),
@@ -65,28 +65,29 @@ impl Evidence {
     }
 }
 
-/// One transmission window as the diagnosis saw it.
+/// Diagnosis of one transmission window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiagnosedWindow {
-    /// Its number, from 0.
+    /// Index of the window, from 0.
     pub number: u64,
-    /// The packet number of its first packet: with a position in the signature added, that of any other.
+    /// Packet number of its first packet: add a position in the signature to get that of another.
     pub first_pn: u64,
-    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle of the
-    /// window, or more than 65,535 packets were lost.
+    /// Which of its packets were lost. Empty if that was not recorded: the evidence was changed in the middle
+    /// of the window, or more than 65,535 packets were lost.
     pub signature: Signature,
-    /// What is measured of that.
+    /// Measures of the signature.
     pub sample: Sample,
-    /// What the signature alone says.
+    /// Diagnosis by the signature alone.
     pub by_signature: Diagnosis,
-    /// Lost packets by cause, of all evidence.
+    /// Lost packets by cause, by all evidence.
     pub counts: CauseCounts,
-    /// What each of the lost packets is put down to; at the edges of a window some are of the window before or after.
-    /// Runs beyond [`LossRuns::MOST`](crate::control::LossRuns::MOST) in one window are counted, but not listed.
+    /// Attribution of each lost packet; at the edges of a window some belong to the previous or next one.
+    /// Runs beyond [`LossRuns::MOST`](crate::control::LossRuns::MOST) in one window are counted, but not
+    /// listed.
     pub attributions: Vec<Attribution>,
 }
 
-/// What was found of a window.
+/// Findings about a window.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) sample: Sample,
@@ -95,16 +96,16 @@ pub(crate) struct Told {
     pub(crate) attributions: Vec<Attribution>,
 }
 
-/// Transmission windows that lost something, by what the signature said of them.
+/// Transmission windows with losses, by the diagnosis of the signature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowCounts {
-    /// The receiving host has lost it.
+    /// Windows attributed to the receiving host.
     pub host: u64,
-    /// The network has lost it.
+    /// Windows attributed to the network.
     pub network: u64,
-    /// Neither was certain.
+    /// Windows without a certain cause.
     pub inconclusive: u64,
-    /// Their loss rate cannot be told by.
+    /// Windows whose loss rate is outside the model's range.
     pub out_of_range: u64,
 }
 
@@ -120,57 +121,57 @@ impl WindowCounts {
     }
 }
 
-/// A signature is not believed that puts a window on the host of which the path's queue and outages explain more than
-/// this share: an outage, and bursts that a short queue drops whole, look like a receiver that did not read. Our
-/// choice.
+/// A signature that attributes a window to the host is ignored if the path's queue and outages explain more
+/// than this share of its losses: an outage, and bursts dropped whole by a short queue, look like a receiver
+/// that did not read. Our choice.
 const CONTESTED: f64 = 0.2;
 
-/// Whether the path explains so much of a window's losses.
+/// Whether the path explains that much of a window's losses.
 fn is_contested(counts: &CauseCounts) -> bool {
     let by_path = counts.of(Cause::Congestion) + counts.of(Cause::Outage);
     by_path as f64 > CONTESTED * counts.whole() as f64
 }
 
-/// Where the kernel has dropped more than this share of a window, it counts what its host loses, and the signature adds
-/// nothing. Our choice.
+/// If the kernel has dropped more than this share of a window's losses, it counts its host's losses, and the
+/// signature adds nothing. Our choice.
 const COUNTED: f64 = 0.2;
-/// Where it counts buffers of several packets, it is known only on average of how many. Of a window that the signature
-/// puts on the host, losses that nothing else explains are the host's too, up to this share of those that the count
-/// explains. Our choice: dropped buffers hold a fiftieth more than those that are read.
+/// If it counts buffers of several packets, only their mean size is known. In a window that the signature
+/// attributes to the host, otherwise unexplained losses are the host's, too, up to this share of those
+/// explained by the count. Our choice: dropped buffers hold 2 % more packets than those read.
 const UNCOUNTED: f64 = 0.05;
 
-/// See the module's text.
+/// The diagnosis: see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Diagnostician {
     evidence: Evidence,
-    /// `None`: the shipped one.
+    /// `None`: the built-in model.
     model: Option<Arc<Model>>,
     words: Words,
     kernel: Kernel,
-    /// What it and an outage have lost of the last feedback.
+    /// Losses of the last feedback due to the kernel and to outages.
     claim: Claim,
     outages: Outages,
     queue: Queue,
     rates: SentRates,
-    /// Windows with too few losses to tell.
+    /// Windows with too few losses for a diagnosis of their own.
     joined: Joined,
-    /// The cause by the last telling signature.
+    /// Cause by the last conclusive signature.
     by_signature: Cause,
-    /// Packets that have left since, of windows that have ended.
+    /// Packets of completed windows since then.
     since_told: u64,
     /// Losses whose window has not ended.
     present: Losses,
-    /// Of these, those that the receiver's kernel has dropped.
+    /// Of these, those dropped by the receiver's kernel.
     by_kernel: u64,
-    /// Losses of windows that have.
+    /// Losses of completed windows.
     past: CauseCounts,
-    /// The verdict on what was lost last.
+    /// Verdict on the latest losses.
     verdict: Option<Verdict>,
     windows: WindowCounts,
 }
 
 impl Diagnostician {
-    /// One that has seen nothing.
+    /// Creates a diagnosis without observations.
     pub(crate) fn new(evidence: Evidence) -> Self {
         Self {
             evidence,
@@ -192,13 +193,13 @@ impl Diagnostician {
         }
     }
 
-    /// The same with signatures that are judged by this model, if there is one, in place of the shipped one.
+    /// Replaces the built-in model, if `model` is given.
     pub(crate) fn with_model(self, model: Option<Arc<Model>>) -> Self {
         let Some(model) = model else { return self };
         Self { words: model.words(), model: Some(model), ..self }
     }
 
-    /// Other evidence from now on. What was told by the evidence before is no verdict any longer.
+    /// Changes the evidence to use. Verdicts by the previous evidence are dropped.
     pub(crate) fn set_evidence(&mut self, evidence: Evidence) {
         if self.evidence != evidence {
             (self.verdict, self.by_signature) = (None, Cause::Inconclusive);
@@ -206,34 +207,34 @@ impl Diagnostician {
         }
     }
 
-    /// Whether it needs signatures.
+    /// Whether signatures are needed.
     pub(crate) fn wants_signatures(&self) -> bool {
         self.evidence != Evidence::None
     }
 
-    /// The windows so far.
+    /// Returns the counts of windows so far.
     pub(crate) fn windows(&self) -> WindowCounts {
         self.windows
     }
 
-    /// All lost packets so far by cause.
+    /// Returns all lost packets so far by cause.
     pub(crate) fn counts(&self) -> CauseCounts {
         let mut counts = self.past;
         counts.merge(self.present.counts());
         counts
     }
 
-    /// The receiver tells where its kernel has dropped packets.
+    /// Adds a gap in which the receiver's kernel has dropped packets.
     pub(crate) fn on_gap(&mut self, now: Time, gap: DroppedGap) {
         self.kernel.on_gap(now, gap);
     }
 
-    /// Whether it keeps what each run of losses is put down to.
+    /// Sets whether the attribution of each run is kept.
     pub(crate) fn list_runs(&mut self, is_listed: bool) {
         self.present.list_runs(is_listed);
     }
 
-    /// Gives back memory that is kept for the next feedback.
+    /// Releases memory kept for the next feedback.
     pub(crate) fn release_idle(&mut self) {
         self.claim = Claim::default();
         self.present.release_idle();
@@ -241,7 +242,7 @@ impl Diagnostician {
         self.rates.release_idle();
     }
 
-    /// The verdict on the losses that a feedback brings, or on the last ones if it brings none.
+    /// Returns the verdict on the losses in a feedback, or on the latest ones if it has none.
     pub(crate) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) -> Option<Verdict> {
         self.queue.on_feedback(sample);
         self.rates.on_feedback(sample);
@@ -272,7 +273,7 @@ impl Diagnostician {
             lost.add(Cause::ReceiverHost, by_host);
             self.verdict = lost.verdict();
         }
-        // A host is looked at now and then: what it dropped may have been missed before.
+        // The host is sampled only from time to time: its drops may have been detected as losses earlier.
         let early = self.claim_early(self.present.counts().of(Cause::Random));
         self.present.attribute_some(Cause::Random, Cause::ReceiverHost, early);
         self.rates.review(sample, &mut self.present, &mut self.past);
@@ -282,8 +283,8 @@ impl Diagnostician {
         self.verdict
     }
 
-    /// Of so many losses that nothing else explains, those that the host says that it dropped before a socket saw them.
-    /// Never those of a queue.
+    /// Returns how many otherwise unexplained losses the host reports as dropped before a socket. Never
+    /// losses of a queue.
     fn claim_early(&mut self, unexplained: u64) -> u64 {
         if !self.evidence.has_kernel() {
             return 0;
@@ -293,14 +294,14 @@ impl Diagnostician {
         early
     }
 
-    /// Nothing comes to the socket while a path is down: if the kernel dropped lately, it dropped more than its count
-    /// of buffers let expect.
+    /// Nothing arrives at the socket while a path is down: if the kernel dropped recently, it dropped more
+    /// than its buffer count suggests.
     fn cause_of_outages(&self, sample: &FeedbackSample<'_>) -> Cause {
         let has_dropped = self.evidence.has_kernel() && self.kernel.has_dropped_lately(sample);
         if has_dropped { Cause::ReceiverHost } else { Cause::Outage }
     }
 
-    /// The losses of a feedback that neither a socket nor an outage explains, by cause.
+    /// Attributes the losses of a feedback that neither a socket nor an outage explains.
     fn put_down(&mut self, sample: &FeedbackSample<'_>, others: u64) -> OtherLosses {
         let mut lost = OtherLosses::default();
         match self.other_cause(sample) {
@@ -323,8 +324,8 @@ impl Diagnostician {
         lost
     }
 
-    /// Keeps a feedback's losses at a queue for a second look at the end of the window, if the host's among them are
-    /// known.
+    /// Keeps a feedback's losses at a queue for re-examination at the end of the window, if the host's among
+    /// them are identified.
     fn defer(&mut self, sample: &FeedbackSample<'_>) {
         if sample.ecn_ce == 0 && self.claim.unnamed() == 0 {
             let runs = sample.loss.list().iter().zip(self.claim.explained());
@@ -333,9 +334,9 @@ impl Diagnostician {
         }
     }
 
-    /// How many packets of a feedback's losses left when the queue was too short to drop them; those that a socket or
-    /// an outage explains do not count. 0 where the queue also marks packets, or where it is not known which ones the
-    /// socket has dropped.
+    /// Returns how many of a feedback's losses were sent when the queue was too short to drop them, without
+    /// those explained by a socket or an outage. 0 if the queue also marks packets, or if the socket's drops
+    /// are not identified.
     fn before_onset(&self, sample: &FeedbackSample<'_>) -> u64 {
         if sample.ecn_ce > 0 || self.claim.unnamed() > 0 {
             return 0;
@@ -345,13 +346,13 @@ impl Diagnostician {
         before.map(|(run, explained)| run.packets - explained).sum()
     }
 
-    /// What losses that the receiver's kernel does not know of were lost to.
+    /// Returns the cause of losses that the receiver's kernel does not explain.
     fn other_cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let by_queue = self.queue.cause(sample);
         match (self.evidence, self.by_signature) {
             (Evidence::Signature, cause) => cause,
-            // A host that loses where its kernel does not count, or whose peer does not say; a full queue explains
-            // losses better.
+            // The host may lose packets that its kernel does not count, or its peer does not report; a full
+            // queue is the better explanation.
             (Evidence::All, Cause::ReceiverHost) if by_queue == Cause::Random && !self.rates.has_onset() => {
                 Cause::ReceiverHost
             }
@@ -359,7 +360,8 @@ impl Diagnostician {
         }
     }
 
-    /// A transmission window has ended; without a signature that is empty. Its verdict goes into the boundary.
+    /// Handles the end of a transmission window; without a recorded signature, `signature` is empty. Sets the
+    /// verdict of the boundary.
     pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
         let sample = Sample::of(signature, &mut self.words);
         let by_signature = if self.evidence.has_signature() && sample.packets > 0 {
@@ -375,7 +377,7 @@ impl Diagnostician {
         self.settle(end.now);
         self.rates.end_window();
         let (counts, attributions) = self.close(&by_signature);
-        // Feedback tells of losses when it finds them, and of a window when all of it is known: at the edges they
+        // Feedback reports losses when they are detected, a window when all of it is known: at the edges they
         // differ.
         let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
         end.verdict = counts.verdict().or(by_last);
@@ -383,19 +385,19 @@ impl Diagnostician {
         Told { sample, by_signature, counts, attributions }
     }
 
-    /// Looks again at the losses since it was done last.
+    /// Re-examines the losses since the last call.
     fn settle(&mut self, now: Time) {
         if self.evidence.has_path() {
             self.queue.settle(now, self.rates.has_onset(), &mut self.present);
         }
     }
 
-    /// Whether some losses are of no window that has ended.
+    /// Whether there are losses of a window that has not ended.
     pub(crate) fn has_untold_losses(&self) -> bool {
         self.present.counts().whole() > 0
     }
 
-    /// Remembers what a signature has told for the losses that follow, for as long as losses are remembered.
+    /// Remembers the verdict of a signature for the following losses, for as long as losses are remembered.
     fn remember(&mut self, told: &Diagnosis, packets: u64) {
         if told.metric.is_some() {
             (self.by_signature, self.since_told) = (told.cause(), 0);
@@ -407,7 +409,7 @@ impl Diagnostician {
         }
     }
 
-    /// The losses of a window that has ended, now that its signature is known.
+    /// Attributes the losses of a window that has ended, given its signature's diagnosis.
     fn close(&mut self, by_signature: &Diagnosis) -> (CauseCounts, Vec<Attribution>) {
         let present = &mut self.present;
         let counts = *present.counts();
@@ -428,7 +430,7 @@ impl Diagnostician {
                         present.attribute(Cause::Random, cause);
                     }
                 }
-                // Random losses are those for which nothing else was found.
+                // Random losses are those without another explanation.
                 Evidence::All if cause == Cause::ReceiverHost => present.attribute(Cause::Random, cause),
                 _ => {}
             }

@@ -1,5 +1,5 @@
-//! Outages: times in which nothing came through. They are told by when the lost packets left, not by how many they are:
-//! a law with a window sends no more than that, and then what its probe timer repeats.
+//! Outages: periods in which nothing arrived. They are recognised by when the lost packets were sent, not by
+//! their number: a window-based law only sends its window, and then probes.
 
 use std::collections::VecDeque;
 
@@ -8,29 +8,30 @@ use haul_base::Span;
 use super::kernel::Claim;
 use crate::control::{FeedbackSample, LossRun};
 
-/// An outage lasts at least this long, and a round trip. Our choice.
+/// Minimum length of an outage, beside a round trip. Our choice.
 const LEAST: Span = Span::from_millis(100);
-/// The lost packets left over at least this share of that time: the last ones before a pause, which leave together,
-/// prove no outage. Our choice: a window leaves within a round trip.
+/// The lost packets must span at least this share of that length: the last packets before a pause, sent
+/// together, do not prove an outage. Our choice: a window is sent within a round trip.
 const LEAST_SHARE: f64 = 0.2;
-/// Fewer lost packets prove none either. Our choice.
+/// Minimum number of lost packets. Our choice.
 const LEAST_PACKETS: u64 = 4;
-/// Where a feedback brings no more than one arrival for so many losses, what left between them did not arrive either:
-/// it is found lost later. Our choice.
+/// If a feedback has at most one arrival per this many losses, the packets sent between the losses did not
+/// arrive either, and are found lost later. Our choice.
 const LOST_PER_ARRIVED: u64 = 8;
 
-/// The newest packets of so many feedbacks are remembered. Our choice: those of the seconds before the losses.
+/// Number of feedbacks whose newest packets are remembered. Our choice: those of the seconds before the
+/// losses.
 const MOST_ARRIVED: usize = 256;
 
-/// Lost packets behind each other, of which none between them is known to have arrived.
+/// Consecutive lost packets: none sent between them is known to have arrived.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
-    /// Its first run, and how long after that run's first packet the last one of all left.
+    /// Its first run, and the time from the sending of that run's first packet to that of the last packet.
     first: LossRun,
     lasted: Span,
     packets: u64,
     end_pn: u64,
-    /// Numbers before its end that packets without data had.
+    /// Numbers of packets without data before its end.
     without_data: u64,
 }
 
@@ -40,32 +41,32 @@ impl Chain {
         Self { first: run, lasted, packets, end_pn: run.end_pn(), without_data }
     }
 
-    /// Whether a run is part of its stretch, or no packet with data left between it and the run.
+    /// Whether a run is within the chain, or no data packet was sent between them.
     fn goes_on_with(&self, run: &LossRun) -> bool {
         let is_within = self.first.first_pn <= run.first_pn && run.first_pn < self.end_pn;
         is_within || self.is_followed_by(run)
     }
 
-    /// Whether no packet with data left between it and a later run.
+    /// Whether no data packet was sent between the chain and a later run.
     fn is_followed_by(&self, run: &LossRun) -> bool {
         let others = run.without_data.saturating_sub(self.without_data);
         run.first_pn >= self.end_pn && run.first_pn - self.end_pn <= others
     }
 
-    /// Adds a later run.
+    /// Appends a later run.
     fn add(&mut self, run: &LossRun) {
         let lasted = self.first.until(run.sent_at) + run.lasted;
         (self.lasted, self.without_data) = (self.lasted.max(lasted), run.without_data);
         (self.packets, self.end_pn) = (self.packets + run.packets, run.end_pn());
     }
 
-    /// Whether it is an outage, if it was `later` than its first packet that the next one left that arrived.
+    /// Whether it is an outage, if the next packet that arrived was sent `later` after its first packet.
     fn is_outage(&self, least: Span, later: Span) -> bool {
         self.packets >= LEAST_PACKETS && self.lasted >= least.mul_f64(LEAST_SHARE) && later >= least
     }
 }
 
-/// Packets that are known to have arrived: the newest one of each feedback, in order.
+/// Packets known to have arrived: the newest one of each feedback, in order.
 #[derive(Debug, Default)]
 struct Arrived(VecDeque<u64>);
 
@@ -80,25 +81,25 @@ impl Arrived {
         }
     }
 
-    /// Whether one of them left between a chain and a later run.
+    /// Whether one of them was sent between a chain and a later run.
     fn is_between(&self, chain: &Chain, run: &LossRun) -> bool {
         let behind = self.0.partition_point(|pn| *pn < chain.end_pn);
         self.0.get(behind).is_some_and(|pn| *pn < run.first_pn)
     }
 }
 
-/// See the module's text.
+/// Outages: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
     arrived: Arrived,
-    /// The last one: what was late to be found lost follows there.
+    /// The last outage: its losses that are detected late follow there.
     last: Option<Chain>,
-    /// The places of a feedback's runs in the order in which they left. Kept for its memory.
+    /// Indices of a feedback's runs in sending order. Kept for its memory.
     order: Vec<u32>,
 }
 
 impl Outages {
-    /// Marks those of a feedback's losses in the claim that an outage has lost.
+    /// Marks, in the claim, the losses of a feedback that are due to an outage.
     pub(super) fn find(&mut self, sample: &FeedbackSample<'_>, claim: &mut Claim) {
         self.arrived.add(sample);
         let runs = sample.loss.list();
@@ -109,7 +110,7 @@ impl Outages {
         self.order.extend(0..runs.len() as u32);
         self.order.sort_unstable_by_key(|at| runs[*at as usize].first_pn);
         let least = LEAST.max(sample.rtt.min());
-        // The newest packet that has arrived left a round trip ago.
+        // The newest packet that has arrived was sent a round trip ago.
         let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
         let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;
         let mut from = 0;
@@ -130,7 +131,7 @@ impl Outages {
         }
     }
 
-    /// The chain that begins at a place of the order, and the place behind its end.
+    /// Returns the chain that begins at this index of the order, and the index after its end.
     fn chain(
         &self,
         runs: &[LossRun],
@@ -147,7 +148,7 @@ impl Outages {
         (chain, to)
     }
 
-    /// Gives back memory that is kept for the next feedback.
+    /// Releases memory kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
         self.order = Vec::new();
         self.arrived.0.shrink_to_fit();
@@ -163,8 +164,8 @@ mod tests {
     use crate::control::{LossRuns, LostPacket};
     use crate::rtt::RttEstimator;
 
-    /// How many packets are an outage's of those that a feedback finds lost. A packet leaves each millisecond, is
-    /// acknowledged 20 ms later, and has the number of that millisecond.
+    /// How many of the losses of a feedback are attributed to an outage. One packet is sent per millisecond,
+    /// acknowledged 20 ms later, and numbered by that millisecond.
     fn found(of: &mut Outages, millis: u64, acked: u64, lost: &[u64]) -> u64 {
         let (mut rtt, mut loss) = (RttEstimator::new(Span::from_millis(100)), LossRuns::default());
         rtt.on_sample(Time::ZERO, Span::from_millis(20));

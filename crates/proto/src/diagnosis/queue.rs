@@ -1,4 +1,5 @@
-//! What the queue of the path says: losses at a full queue are congestion, losses without a queue are the medium's.
+//! The path's queue as evidence: losses at a full queue are congestion, losses without a queue are the
+//! medium's.
 
 use haul_base::{Cause, Span, Time};
 use haul_diagnosis::Dependence;
@@ -9,34 +10,37 @@ use super::stretches::{CHANCE, Stretches};
 use crate::control::{FeedbackSample, LossRun};
 use crate::longer_path::LongerPath;
 
-/// A queue that never held packets for longer than this is none: bursts of the sender's own make as much.
+/// A queueing delay that never exceeded this is none: the sender's own bursts cause as much.
 const LEAST_QUEUE: Span = Span::from_millis(1);
-/// A queue that drops holds at least this share of the deepest that was seen lately. Early drops (RED, `CoDel`) come at
-/// much less than the deepest: with a half, a tenth of those of `CoDel` were taken for the medium's. Our choice.
+/// A queue that drops has at least this share of the longest recent delay. Early drops (RED, `CoDel`) occur
+/// at much less: with 0.5, a tenth of those of `CoDel` were attributed to the medium. Our choice.
 const FULL_SHARE: f64 = 0.25;
-/// The deepest queue counts for one to two times this long.
+/// The longest delay is remembered for one to two times this long.
 const MEMORY: Span = Span::from_secs(10);
-/// Losses of the medium that may wait to be claimed. Our choice.
+/// Maximum number of the medium's losses that may be left to claim. Our choice.
 const MOST_UNCLAIMED: f64 = 8.0;
-/// Runs of losses that may wait until it is known whether a medium loses too. Our choice.
+/// Maximum number of runs kept until it is known whether a medium loses, too. Our choice.
 const MOST_DEFERRED: usize = 1_024;
 
-/// See the module's text.
+/// Evidence of the queue: see the module documentation.
 #[derive(Debug)]
 pub(super) struct Queue {
     stretches: Stretches,
-    /// So many losses of the packets that had a queue are the medium's, by the rate at which it loses without one, and
-    /// were not claimed yet; at most [`MOST_UNCLAIMED`].
+    /// Expected losses of the medium among packets that had a queue, by its loss rate without one, that were
+    /// not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
-    /// Losses since they were settled that count as congestion because it was not known yet that a medium loses too.
+    /// Losses since the last settlement that count as congestion because it was not known yet that a medium
+    /// loses, too.
     deferred: Vec<LossRun>,
-    /// Packets of which was heard since the losses were settled, and those that came marked "congestion experienced".
+    /// Packets whose outcome became known since the last settlement, and those of them marked "congestion
+    /// experienced".
     heard: u64,
     marked: u64,
-    /// The deepest since `turned_at`, and that of the stretch before.
+    /// Longest delay since `turned_at`, and in the period before.
     deepest: [Span; 2],
     turned_at: Time,
-    /// The deepest of the last half to whole round trip: losses are found so much later than they happened.
+    /// Longest delay of the last half to whole round trip: losses are detected that much later than they
+    /// happen.
     recent: [Span; 2],
     recent_turned_at: Time,
     path: LongerPath,
@@ -63,7 +67,7 @@ impl Queue {
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         self.marked += sample.ecn_ce;
         let Some(delay) = sample.queue_delay else { return };
-        // By one clock, and remembered for longer: the other end's clock may drift, or be set.
+        // By a single clock, and remembered for longer: the peer's clock may drift or be set.
         let longer = self.path.longer_round_trip(sample);
         let longer = if sample.rtt.is_measured() { longer } else { delay };
         let known = self.path.added();
@@ -84,24 +88,25 @@ impl Queue {
         self.deepest[0] = self.deepest[0].max(delay);
     }
 
-    /// What lost packets that neither a host nor an outage has lost.
+    /// Returns the cause of losses that are due to neither a host nor an outage.
     pub(super) fn cause(&self, sample: &FeedbackSample<'_>) -> Cause {
         let finding = self.stretches.finding();
         let is_queues = finding.dependence == Dependence::Dependent && finding.medium_rate <= 0.0;
         if sample.ecn_ce > 0 || self.is_full() || is_queues { Cause::Congestion } else { Cause::Random }
     }
 
-    /// Whether a queue may have dropped packets of which is heard now.
+    /// Whether a queue may have dropped the packets that are found lost now.
     fn is_full(&self) -> bool {
         let deepest = self.deepest[0].max(self.deepest[1]);
         let now = self.recent[0].max(self.recent[1]);
         deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)
     }
 
-    /// Counts packets that neither a host nor an outage has lost. A medium goes on losing while there is a queue.
+    /// Counts losses that are due to neither a host nor an outage. A medium loses packets while there is a
+    /// queue, too.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         self.heard += sample.acked_packets + lost;
-        // If the host's losses are not all named, no loss can be assigned to its stretch.
+        // If not all of the host's losses are identified, no loss can be assigned to its stretch.
         self.stretches.on_feedback(sample, if claim.unnamed() == 0 { lost } else { 0 }, claim);
         if lost > 0 && self.stretches.is_test_due(sample.now) {
             self.test(sample.now);
@@ -117,19 +122,19 @@ impl Queue {
         self.stretches.test(now, empty);
     }
 
-    /// Takes back losses that turned out to be neither the medium's nor a queue's.
+    /// Removes losses that turned out to be neither the medium's nor a queue's.
     pub(super) fn forgive(&mut self, lost: u64) {
         self.stretches.forgive(lost);
     }
 
-    /// Whether losses have to be settled before the delays beside them are forgotten.
+    /// Whether losses must be settled before the delays at their time are dropped.
     pub(super) fn is_settling_due(&self) -> bool {
         self.stretches.is_settling_due()
     }
 
-    /// Corrects the causes of the losses since it was done last, at the end of a window or when it is due: what the
-    /// delays of later packets say was not known when each loss was attributed. `is_policed`: the path drops what
-    /// exceeds a rate, without a queue.
+    /// Corrects the causes of the losses since the last call, at the end of a window or when due, by the
+    /// delays of later packets, which were not known when each loss was attributed. `is_policed`: the path
+    /// drops what exceeds a rate, without a queue.
     pub(super) fn settle(&mut self, now: Time, is_policed: bool, losses: &mut Losses) {
         let (packets, marked) = (std::mem::take(&mut self.heard), std::mem::take(&mut self.marked));
         self.stretches.settle();
@@ -141,8 +146,8 @@ impl Queue {
         losses.settle();
     }
 
-    /// Corrects what is not settled, by how losses go with the delay. `is_otherwise_known`: a path that marks packets,
-    /// or drops what exceeds a rate, congests without a delay.
+    /// Corrects unsettled losses by how losses depend on the delay. `is_otherwise_known`: a path that marks
+    /// packets, or drops what exceeds a rate, is congested without a delay.
     fn correct(&mut self, packets: u64, is_otherwise_known: bool, losses: &mut Losses) {
         let finding = self.stretches.finding();
         match finding.dependence {
@@ -165,19 +170,19 @@ impl Queue {
         }
     }
 
-    /// Of losses that count as congestion for now, the medium has those at delays too short for the queue to drop, as
-    /// far as is known, if their stretches have lost no more than it would.
+    /// Losses that count as congestion for now are attributed to the medium if they occurred at delays too
+    /// short for the queue to drop, as far as known, and their stretches have lost no more than it would.
     fn attribute_early(&mut self, losses: &mut Losses) {
         self.deferred.retain(|run| self.stretches.is_mediums(run.first_pn));
         losses.attribute_runs(Cause::Congestion, Cause::Random, &mut self.deferred);
     }
 
-    /// Whether the packet left when the queue was too short to drop it, as far as is known.
+    /// Whether the packet was sent when the queue was too short to drop it, as far as known.
     pub(super) fn is_before_onset(&self, pn: u64) -> bool {
         self.stretches.is_before_onset(pn)
     }
 
-    /// Keeps losses that count as congestion for now: [`settle`](Self::settle) looks at them again.
+    /// Keeps losses that count as congestion for now, to be re-examined by [`settle`](Self::settle).
     pub(super) fn defer(&mut self, runs: impl Iterator<Item = LossRun>) {
         if self.stretches.finding().medium_rate <= 0.0 {
             let room = MOST_DEFERRED - self.deferred.len();
@@ -185,7 +190,7 @@ impl Queue {
         }
     }
 
-    /// How many of so many losses at a full queue were the medium's.
+    /// Returns how many of the losses at a full queue were the medium's.
     pub(super) fn claim_random(&mut self, lost: u64) -> u64 {
         let claimed = lost.min(self.random.round() as u64);
         self.random -= claimed as f64;

@@ -1,4 +1,4 @@
-//! The rates of sending of the last seconds, and what was lost at each without a queue: a policer drops what exceeds
+//! Sending rates of the last seconds with the losses at each without a queue: a policer drops what exceeds
 //! its rate.
 
 use std::collections::VecDeque;
@@ -10,27 +10,27 @@ use super::kernel::Claim;
 use super::losses::{Losses, Share};
 use crate::control::FeedbackSample;
 
-/// Stretches that are remembered: 20 s with the shortest ones. Our choice.
+/// Number of stretches remembered: 20 s of the shortest ones. Our choice.
 const REMEMBERED: usize = 1_024;
-/// A stretch lasts half of a round trip, but no less and no more than this. Our choice: bursts of the pacer are 3 ms
-/// apart at most.
+/// A stretch lasts half a round trip, within these limits. Our choice: bursts of the pacer are at most 3 ms
+/// apart.
 const SHORTEST: Span = Span::from_millis(20);
 const LONGEST: Span = Span::from_millis(100);
-/// One that lasted this many times as long has no rate: nothing was heard, or nothing left. Our choice.
+/// A stretch longer than this multiple has no rate: there was no feedback, or nothing was sent. Our choice.
 const SILENCE: u64 = 4;
-/// What became of packets is known after so many round trips. Our choice.
+/// Round trips after which the outcome of packets is known. Our choice.
 const KNOWN_AFTER: u64 = 2;
-/// Losses are tested anew after this time at the soonest: a test sorts all stretches.
+/// Minimum time between tests of the losses, as a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
 
-/// Losses that nothing explains so far, of a stretch: those of the present window, and of past ones.
+/// Unexplained losses of a stretch: in the current window, and in past ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Random {
     present: u64,
     past: u64,
 }
 
-/// A stretch, and its packets.
+/// A stretch and its packet numbers.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     stretch: SentStretch,
@@ -38,11 +38,11 @@ struct Sent {
     end_pn: u64,
     ended: Time,
     random: Random,
-    /// Losses that were left to the medium.
+    /// Losses left to the medium.
     left: u64,
 }
 
-/// The stretch that has not ended.
+/// The current stretch.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     began: Time,
@@ -58,14 +58,14 @@ impl Open {
     }
 }
 
-/// See the module's text.
+/// Sending rates: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct SentRates {
     list: VecDeque<Sent>,
     open: Option<Open>,
-    /// The part of a packet that is still to be left to the medium.
+    /// Fraction of a packet still to be left to the medium.
     rest: f64,
-    /// The newest packet whose loss has not been looked at with all that its stretch lost.
+    /// Newest loss that was not examined together with all losses of its stretch.
     newest: Option<u64>,
     tested_at: Option<Time>,
     finding: RateFinding,
@@ -80,8 +80,8 @@ impl SentRates {
         self.finding.onset.is_some()
     }
 
-    /// Takes what has left since the feedback before. A sender that had less to send than it might has left no more
-    /// than the bursts that a policer drops, so its mean rate says nothing.
+    /// Adds what was sent since the previous feedback. An app-limited sender may have sent only the bursts
+    /// that a policer drops, so its mean rate is meaningless.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
         let Some(open) = self.open else {
             self.open = Some(Open::begin(sample));
@@ -112,12 +112,12 @@ impl SentRates {
         });
     }
 
-    /// Takes losses without a queue, but for those that the claim explains.
+    /// Adds losses without a queue, except those explained by the claim.
     pub(super) fn lose(&mut self, sample: &FeedbackSample<'_>, claim: &Claim) {
         if claim.unnamed() > 0 {
             return;
         }
-        // From the first loss on there is room for all.
+        // Allocate everything with the first loss.
         self.list.reserve(REMEMBERED - self.list.len());
         for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
             let packets = run.packets.saturating_sub(explained);
@@ -128,7 +128,7 @@ impl SentRates {
         }
     }
 
-    /// Adds a run of losses to the stretch in which it left.
+    /// Adds a run of losses to the stretch in which it was sent.
     fn add(&mut self, pn: u64, packets: u64) {
         if let Some(open) = self.open.as_mut().filter(|open| open.first_pn <= pn) {
             (open.lost, open.runs) = (open.lost + packets, open.runs + 1);
@@ -145,7 +145,8 @@ impl SentRates {
         self.list.get_mut(at).filter(|sent| sent.first_pn <= pn)
     }
 
-    /// Looks at losses that count as random again, now and then: those of the present window, and of `past` ones.
+    /// Re-examines losses that count as random, at intervals: those of the current window, and of `past`
+    /// ones.
     pub(super) fn review(
         &mut self,
         sample: &FeedbackSample<'_>,
@@ -164,7 +165,7 @@ impl SentRates {
         }
     }
 
-    /// A window has ended.
+    /// Handles the end of a window.
     pub(super) fn end_window(&mut self) {
         let open = self.open.iter_mut().map(|open| &mut open.random);
         for random in self.list.iter_mut().map(|sent| &mut sent.random).chain(open) {
@@ -172,7 +173,7 @@ impl SentRates {
         }
     }
 
-    /// Gives back memory that is kept for the next feedback.
+    /// Releases memory kept for the next feedback.
     pub(super) fn release_idle(&mut self) {
         (self.tested, self.order) = (Vec::new(), Vec::new());
     }
@@ -187,8 +188,8 @@ impl SentRates {
         self.finding = RateFinding::of(&self.tested, &mut self.order);
     }
 
-    /// Puts the losses of stretches above the policer's rate down to congestion, but for as many as the medium loses of
-    /// them: nobody knows which.
+    /// Attributes the losses of stretches above the policer's rate to congestion, except as many as the
+    /// medium is expected to lose; which ones is unknown.
     fn attribute(&mut self, known: Time, present: &mut Losses, past: &mut CauseCounts) {
         let RateFinding { medium_rate, onset: Some(onset) } = self.finding else { return };
         let mut exceeding = Vec::new();

@@ -1,4 +1,4 @@
-//! The delays and losses of the last seconds, as stretches of packets between feedbacks.
+//! Delays and losses of the last seconds, as stretches of packets between feedbacks.
 
 use std::collections::VecDeque;
 
@@ -8,20 +8,20 @@ use haul_diagnosis::{DelayFinding, DelayScratch, Stretch};
 use super::kernel::Claim;
 use crate::control::FeedbackSample;
 
-/// Stretches that are remembered: 10 s with the longest ones. Our choice.
+/// Number of stretches remembered: 10 s of the longest ones. Our choice.
 const REMEMBERED: usize = 1_024;
-/// After a restart fewer stretches are not tested. Our choice: 1 to 2.5 s.
+/// Minimum number of stretches for a test after a restart. Our choice: 1 to 2.5 s.
 const LEAST_TESTED: usize = 256;
-/// Feedbacks are taken together until a stretch lasts half of a round trip, in which a queue changes little, but no
-/// less and no more than this. Our choice.
+/// Feedbacks are combined until a stretch lasts half a round trip, in which a queue changes little, within
+/// these limits. Our choice.
 const SHORTEST: Span = Span::from_millis(1);
 const LONGEST: Span = Span::from_millis(10);
-/// Losses are tested anew after this time at the soonest: a test sorts all stretches.
+/// Minimum time between tests of the losses, as a test sorts all stretches.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
-/// A medium loses more than its mean by so many standard deviations by chance. Our choice.
+/// Standard deviations by which a medium may exceed its mean loss by chance. Our choice.
 pub(super) const CHANCE: f64 = 3.0;
 
-/// A stretch, and where it ends.
+/// A stretch, with its start and its last packet number.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     stretch: Stretch,
@@ -29,15 +29,15 @@ struct Ended {
     last_pn: u64,
 }
 
-/// See the module's text.
+/// Stretches: see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     list: VecDeque<Ended>,
-    /// The delay of the feedback before.
+    /// Delay of the previous feedback.
     before: Option<Span>,
     tested_at: Option<Time>,
     has_restarted: bool,
-    /// Stretches that have begun since the losses were settled.
+    /// Stretches begun since the losses were settled.
     unsettled: usize,
     finding: DelayFinding,
     /// Kept for their memory.
@@ -46,25 +46,26 @@ pub(super) struct Stretches {
 }
 
 impl Stretches {
-    /// Forgets the delays, because the path has become longer. What its medium loses is taken to be the same until
-    /// [`LEAST_TESTED`] new stretches tell.
+    /// Drops the delays, because the path has become longer. The medium's loss rate is assumed unchanged
+    /// until there are [`LEAST_TESTED`] new stretches.
     pub(super) fn restart(&mut self) {
         self.list.clear();
         (self.before, self.has_restarted, self.finding.onset) = (None, true, None);
     }
 
-    /// What they said when they were tested last.
+    /// Returns the finding of the last test.
     pub(super) fn finding(&self) -> DelayFinding {
         self.finding
     }
 
-    /// Whether the packet left when the queue was too short to drop it, as far as is known. Not in a stretch of
-    /// excessive losses: the queue may have filled in it.
+    /// Whether the packet was sent when the queue was too short to drop it, as far as known. False in a
+    /// stretch of excessive losses: the queue may have filled in it.
     pub(super) fn is_before_onset(&self, pn: u64) -> bool {
         self.finding.onset.is_some() && self.is_mediums(pn)
     }
 
-    /// The same, and where no delay is known from which a queue drops: of stretches that have all been tested.
+    /// As [`is_before_onset`](Self::is_before_onset), but also true if no delay is known from which on a
+    /// queue drops: for stretches that have all been tested.
     pub(super) fn is_mediums(&self, pn: u64) -> bool {
         let DelayFinding { medium_rate, onset, .. } = self.finding;
         self.of(pn).filter(|_| medium_rate > 0.0).is_some_and(|stretch| {
@@ -87,8 +88,9 @@ impl Stretches {
         stretch.lost as f64 > 1.0 + expected + CHANCE * expected.sqrt()
     }
 
-    /// Takes the packets of a feedback. The round trip is the delay: the same clock tells when a packet leaves and when
-    /// it is acknowledged. `lost` of them were lost to no host and no outage: all but those that the claim explains.
+    /// Adds the packets of a feedback. The round-trip time is used as the delay: the same clock measures
+    /// sending and acknowledgement. `lost` of them were lost to no host and no outage: all but those that the
+    /// claim explains.
     pub(super) fn on_feedback(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         if !sample.rtt.is_measured() {
             return;
@@ -122,7 +124,7 @@ impl Stretches {
         self.list.push_back(Ended { stretch: new, began: sample.now, last_pn: sample.largest_acked_pn });
     }
 
-    /// Puts losses into the stretches in which they left; those that are not listed into the last.
+    /// Adds losses to the stretches in which they were sent; unlisted ones to the last.
     fn lose(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         let mut left = lost;
         for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
@@ -138,7 +140,7 @@ impl Stretches {
         }
     }
 
-    /// So many of the losses last heard of were the host's.
+    /// Removes this many of the latest losses, which were the host's.
     pub(super) fn forgive(&mut self, mut lost: u64) {
         for ended in self.list.iter_mut().rev() {
             let forgiven = lost.min(ended.stretch.lost);
@@ -147,30 +149,30 @@ impl Stretches {
         }
     }
 
-    /// Whether all that is remembered has come since [`settle`](Self::settle): the next stretch replaces the first of
-    /// them.
+    /// Whether everything remembered has come since [`settle`](Self::settle): the next stretch replaces the
+    /// first of them.
     pub(super) fn is_settling_due(&self) -> bool {
         self.unsettled >= REMEMBERED
     }
 
-    /// What is remembered was used for the last time to look at losses again.
+    /// Records that everything remembered was used to re-examine losses.
     pub(super) fn settle(&mut self) {
         self.unsettled = 0;
     }
 
-    /// Whether the last test was some time ago.
+    /// Whether another test is due.
     pub(super) fn is_test_due(&self, now: Time) -> bool {
         self.tested_at.is_none_or(|tested_at| now.since(tested_at) >= BETWEEN_TESTS)
     }
 
-    /// Tests them. `empty` is the delay of the path without a queue, as far as it is known.
+    /// Tests the stretches. `empty` is the path's delay without a queue, as far as known.
     pub(super) fn test(&mut self, now: Time, empty: Span) {
         self.tested_at = Some(now);
         if self.has_restarted && self.list.len() < LEAST_TESTED {
             return;
         }
         self.tested.clear();
-        // As much as the list has: what grows with it grows when it does.
+        // Reserve as much as the list has, so that the buffers grow together with it.
         self.tested.reserve(self.list.len().next_power_of_two());
         self.tested.extend(self.list.iter().map(|ended| ended.stretch));
         self.finding = DelayFinding::of(&self.tested, empty, &mut self.scratch);

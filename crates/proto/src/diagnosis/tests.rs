@@ -29,7 +29,7 @@ fn every_evidence_is_explained_to_people() {
     assert_eq!(words, EVIDENCE.map(|(word, _)| word));
 }
 
-/// A feedback on 100 packets that says this of the receiver's kernel and of the path.
+/// A feedback on 100 packets with these reports of the receiver's kernel and of the path.
 fn hear(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u64) -> Option<Verdict> {
     let rtt = measured(20 + queue_ms);
     of.on_feedback(&FeedbackSample {
@@ -52,11 +52,11 @@ fn window(of: &mut Diagnostician, signature: &Signature) -> Told {
 fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
     let mut of = Diagnostician::new(Evidence::All);
     assert_eq!(hear(&mut of, 1, 0, 3, 0), None);
-    // 30 packets were in the buffers that it dropped; 12 more are somebody else's.
+    // 30 packets were in the buffers that it dropped; 12 more have another cause.
     assert_eq!(hear(&mut of, 2, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)));
     hear(&mut of, 3, 22, 0, 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (30, 12));
-    // Nobody missed what was dropped here, and half a second later nothing is put down to it.
+    // No loss corresponds to these drops, and 500 ms later nothing is attributed to them.
     hear(&mut of, 4, 0, 5, 0);
     hear(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 30);
@@ -66,8 +66,8 @@ fn gap(first_pn: u64, packets: u64, missing: u64, drops: u32) -> DroppedGap {
     DroppedGap { first_pn, packets, missing, drops }
 }
 
-/// The losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, of buffers of so
-/// many packets, of which it counts these drops.
+/// Losses of a feedback by cause, and the likeliest cause of each run: `named` by the receiver, with this
+/// mean number of packets per buffer and these counted drops.
 fn put_down(
     named: &[DroppedGap],
     per_buffer: f64,
@@ -108,13 +108,13 @@ fn packets_that_the_receiver_names_are_its_hosts_and_the_others_are_not() {
     let (counts, each) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 3, &lost);
     assert_eq!(of(&counts), [3, 39]);
     assert_eq!(each, [(10, random), (40, host), (60, host), (90, random)]);
-    // Two drops more than it has named: a message is lost, and the longest run may be theirs.
+    // Two drops more than it has named: a report was lost, and the longest run may be theirs.
     let (counts, _) = put_down(&[gap(40, 2, 2, 2), gap(60, 1, 1, 1)], 1.0, 5, &lost);
     assert_eq!(of(&counts), [5, 37]);
     // Of a gap of 30 packets the kernel has dropped 4, and the path the others.
     let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 1.0, 4, &lost);
     assert_eq!((of(&counts), each[3]), ([4, 38], (90, random)));
-    // Nobody knows how many packets 4 buffers of about 5 had.
+    // It is unknown how many packets 4 buffers of about 5 had.
     let (counts, each) = put_down(&[gap(90, 30, 30, 4)], 5.0, 4, &lost);
     assert_eq!((of(&counts), each[3]), ([30, 12], (90, host)));
 }
@@ -125,15 +125,14 @@ fn each_of_many_runs_of_a_feedback_is_put_down_to_what_has_lost_it() {
     let (counts, each) = put_down(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
     assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (200, 200));
     assert!(each.len() == 200 && each.iter().all(|(_, cause)| *cause == Cause::ReceiverHost), "{each:?}");
-    // Half of them were dropped by somebody else.
+    // Half of them have another cause.
     let (counts, each) = put_down(&[gap(0, 496, 100, 100)], 1.0, 100, &lost);
     assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (100, 200));
     assert!(each.iter().all(|(pn, cause)| (*cause == Cause::ReceiverHost) == (*pn < 496)), "{each:?}");
 }
 
 proptest! {
-    /// Whatever is named and counted, no more is put down to anybody than was lost, and each packet is put down to
-    /// causes that add up.
+    /// Whatever is named and counted, no more is attributed than was lost, and each packet's causes add up.
     #[test]
     fn gaps_of_a_lying_receiver_claim_no_more_than_was_lost(
         named in vec((0u64..2_000, 1u64..100, 1u64..100, any::<u32>()), 0..20),
@@ -153,7 +152,7 @@ proptest! {
     }
 }
 
-/// A feedback on 100 packets, with what the host says that it dropped before a socket saw it.
+/// A feedback on 100 packets, with the host's report of drops before a socket.
 fn hear_early(
     of: &mut Diagnostician,
     millis: u64,
@@ -177,12 +176,12 @@ fn what_no_socket_saw_explains_losses_that_nothing_else_does_and_no_more_than_we
     assert_eq!(hear_early(&mut of, 2, 10, Some(0), 0), Some(Verdict::of(Cause::ReceiverHost)));
     hear_early(&mut of, 3, 10, None, 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (12, 8));
-    // The host is looked at after its losses were missed: those of this window that nothing explains.
+    // The host is sampled after its losses were detected: the unexplained ones of this window.
     hear_early(&mut of, 40, 0, Some(5), 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (17, 3));
     let told = window(&mut of, &Signature::of_lost(PACKETS, (0..20).map(|n| n * 3_000)));
     assert!((told.counts.verdict().unwrap().share(Cause::ReceiverHost) - 0.85).abs() < 1e-9);
-    // Drops that nobody missed are soon forgotten, as they were not of this session.
+    // Drops without corresponding losses are soon forgotten, as they were not of this session.
     hear_early(&mut of, 50, 0, Some(u32::MAX / 2), 0);
     hear_early(&mut of, 700, 10, Some(0), 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 17);
@@ -207,7 +206,7 @@ fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
         (40..60).for_each(|n| _ = hear_early(&mut of, n * 10, 1, Some(0), 15));
         of.counts()
     };
-    // The medium loses one of 100 packets, and goes on.
+    // The medium loses one of 100 packets throughout.
     assert_eq!((told(None).of(Cause::Random), told(None).of(Cause::Congestion)), (60, 0));
     assert_eq!((told(Some(1)).of(Cause::ReceiverHost), told(Some(1)).of(Cause::Congestion)), (40, 20));
 }
@@ -224,8 +223,8 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
-/// Two clocks that drift apart by 200 ppm differ by 2 ms more after the 10 s of which the least difference is
-/// remembered, and a clock may be set. The round trip is by one clock.
+/// Two clocks with a drift of 200 ppm differ by 2 ms more after the 10 s for which the minimum is remembered,
+/// and a clock may be set. The round trip is measured by one clock.
 #[test]
 fn clocks_that_drift_apart_or_jump_make_no_queue() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
@@ -240,7 +239,7 @@ fn clocks_that_drift_apart_or_jump_make_no_queue() {
     assert_eq!(of.counts().of(Cause::Random), 80, "{:?}", of.counts());
 }
 
-/// A queue drops 200 packets in a moment, and a medium one of 700 packets for 25 s after, all in one window.
+/// A queue drops 200 packets at once, and a medium one of 700 packets for 25 s afterwards, all in one window.
 #[test]
 fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
     let mut of = Diagnostician::new(Evidence::All);
@@ -251,7 +250,7 @@ fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
     assert!((200..230).contains(&queue) && medium > 300, "{counts:?}");
 }
 
-/// As `CoDel`, which drops a packet now and then while its queue is short.
+/// As `CoDel`, which drops a packet from time to time while its queue is short.
 #[test]
 fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
     let told = |queue_ms| {
@@ -265,13 +264,13 @@ fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
     assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
 }
 
-/// A lost packet that left so late.
+/// A lost packet sent at this time.
 fn left_at(pn: u64, millis: u32) -> LostPacket {
     LostPacket { sent_at: 1_000 * millis, ..lost_packet(pn) }
 }
 
-/// What is told of these losses, each a packet number and when it left in milliseconds, a second after the first left.
-/// There is a full queue.
+/// Diagnosis of these losses, each a packet number and its send time in milliseconds, one second after the
+/// first was sent, with a full queue.
 fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
     let mut of = Diagnostician::new(Evidence::All);
     hear(&mut of, 1, 0, 0, 0);
@@ -285,7 +284,7 @@ fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCount
 #[test]
 fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
     let counts = |counts: CauseCounts| [Cause::Outage, Cause::Congestion].map(|cause| counts.of(cause));
-    // A window of 40 packets within 10 ms, and what the probe timer has repeated, which is found first.
+    // A window of 40 packets within 10 ms, and the probes, which are found lost first.
     let window = (100..140).map(|pn| (pn, (pn as u32 - 100) / 4));
     let probes = [(140, 100), (141, 100), (142, 240), (143, 240)];
     let outage: Vec<_> = probes.into_iter().chain(window.clone()).collect();
@@ -295,7 +294,7 @@ fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
     assert_eq!(counts(told_beside_a_queue(before.chain(outage))), [44, 48]);
     // A whole window is lost at once: no outage, however late the next packet is.
     assert_eq!(counts(told_beside_a_queue(window)), [0, 40]);
-    // Every third packet comes through.
+    // Every third packet arrives.
     assert_eq!(counts(told_beside_a_queue((0..300).filter(|n| n % 3 > 0).map(|n| (n, n as u32)))), [0, 200]);
     // Three packets in 200 ms.
     assert_eq!(counts(told_beside_a_queue((0..3).map(|n| (n, 100 * n as u32)))), [0, 3]);
@@ -316,8 +315,8 @@ fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
 }
 
-/// What is late may have been reordered, so the last packets of an outage are found lost a little later than the
-/// others.
+/// Late packets may have been reordered, so the last packets of an outage are found lost slightly later than
+/// the others.
 #[test]
 fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
@@ -352,7 +351,7 @@ fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
     let mut of = Diagnostician::new(Evidence::All);
     assert_eq!(told(&mut of, 1_000, 0), Some(Verdict::of(Cause::Outage)));
     assert_eq!(told(&mut of, 1_100, 3), Some(Verdict::of(Cause::ReceiverHost)));
-    // More of the same gap, of which it is heard a little later.
+    // More of the same gap, reported slightly later.
     assert_eq!(told(&mut of, 1_200, 0), Some(Verdict::of(Cause::ReceiverHost)));
     assert_eq!(told(&mut of, 2_000, 0), Some(Verdict::of(Cause::Outage)));
 }
@@ -360,7 +359,7 @@ fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
 #[test]
 fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     let mut of = Diagnostician::new(Evidence::All);
-    // One packet of each 500 is lost; every other second there is a queue, of which nothing is lost at first.
+    // One packet of each 500 is lost; every other second there is a queue, without losses at first.
     let lost = |n: u64| u64::from(n.is_multiple_of(5));
     for n in 0..1_000 {
         hear(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15.min(n % 100 * 5) } else { 0 });
@@ -368,14 +367,14 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     let counts = of.counts();
     assert_eq!(counts.whole(), 200);
     assert!(counts.of(Cause::Random) >= 190, "{counts:?}");
-    // What is lost beyond that is the queue's.
+    // Losses beyond that are the queue's.
     hear(&mut of, 10_000, 0, 0, 15);
     hear(&mut of, 10_010, 100, 0, 15);
     assert!(of.counts().of(Cause::Congestion) >= counts.of(Cause::Congestion) + 91, "{:?}", of.counts());
 }
 
-/// A queue grows in the first 400 of each 1,000 ms, and is full in the last 40 of them; a medium loses one packet in
-/// 500 all the time.
+/// A queue grows in the first 400 of every 1,000 ms, and is full in the last 40 of them; a medium loses one
+/// packet in 500 throughout.
 #[test]
 fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_before_that_was_known() {
     let mut of = Diagnostician::new(Evidence::All);
@@ -403,7 +402,7 @@ fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_b
     let mut end = Boundary { packets: 400 * 120, ..boundary(Unit::Window, 0, 0) };
     let told = of.on_window(&mut end, &Signature::of_lost(PACKETS, [])).counts;
     let random = told.of(Cause::Random);
-    // At the full queue the medium has its share too, one in 500.
+    // At the full queue the medium has its share, too, one in 500.
     let at_queue = 4 * 4 * 120 / 500 + 2;
     assert!((by_medium - 2..=by_medium + at_queue).contains(&random), "{told:?}, {by_medium} and {by_queue}");
     assert!(before < by_medium && told.whole() == by_medium + by_queue, "{before}, {told:?}");

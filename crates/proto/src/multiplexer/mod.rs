@@ -1,6 +1,6 @@
-//! The streams and the messages of one end of a connection (`streams` in its recipe): what the other end's frames mean,
-//! which frames wait to be sent, and what has changed for those who wait. Below are messages that come exactly once and
-//! in any order.
+//! Streams and messages of one end of a connection (`streams` in its recipe): handles the peer's frames,
+//! queues frames to be sent, and collects changes for waiting tasks. The layer below delivers messages
+//! exactly once, in any order.
 
 mod reassembly;
 mod send_buffer;
@@ -14,43 +14,44 @@ pub use self::reassembly::Reassembly;
 pub use self::send_buffer::SendBuffer;
 use crate::micro::StreamLimits;
 
-/// What a message counts for besides its bytes.
+/// Flow-control cost of a message in addition to its bytes.
 const MESSAGE_COST: u64 = 64;
-/// Streams that one end can open: no number is used again.
+/// Number of streams that one end can open: numbers are not reused.
 const NUMBERS: u32 = 1 << 31;
-/// Gaps in all streams together. Each has a packet on its way, of which `retransmit` with copies has no more.
+/// Maximum number of gaps in all streams together. Each gap has a packet in flight, and `retransmit` with
+/// copies has no more in flight.
 const MOST_GAPS: usize = 32_768;
 
-/// How the other end has broken the rules.
+/// Protocol violation by the peer.
 pub type Violation = &'static str;
 
-/// A frame that is to leave as soon as there is room for it.
+/// A frame to be sent as soon as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PendingFrame {
-    /// That more messages may come.
+    /// Flow-control limit of messages.
     MessageLimit,
-    /// That more streams may be opened.
+    /// Number of streams that the peer may open.
     Streams,
-    /// That more bytes of a stream may come.
+    /// Flow-control limit of a stream.
     StreamLimit(StreamId),
-    /// That the application stopped reading a stream.
+    /// The application stopped reading a stream.
     Stop(StreamId),
-    /// That a stream has been given up.
+    /// A stream was reset.
     Reset(StreamId),
-    /// The end of a stream, behind so many bytes.
+    /// End of a stream, at this offset.
     Last(StreamId, u64),
 }
 
-/// The other end has given a stream up.
+/// The peer has reset or stopped the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GivenUp;
 
 #[derive(Debug)]
 enum Incoming {
     Open(Reassembly),
-    /// The other end has given it up, and the reader does not know yet.
+    /// Reset by the peer, which the reader does not know yet.
     Reset,
-    /// The reader has gone; what still comes is dropped.
+    /// The application stopped reading; further data is dropped.
     Stopped,
     Finished,
 }
@@ -58,72 +59,72 @@ enum Incoming {
 #[derive(Debug)]
 struct Stream {
     incoming: Incoming,
-    /// Bytes that were sent, and that may be.
+    /// Bytes sent, and flow-control limit.
     sent: u64,
     limit: u64,
-    /// Neither finished nor given up.
+    /// Neither finished nor reset.
     sends: bool,
 }
 
-/// Messages of the application. Each counts for its bytes and [`MESSAGE_COST`].
+/// Messages of the application. Each costs its bytes plus [`MESSAGE_COST`].
 #[derive(Debug, Default)]
 struct Messages {
-    /// Each with its number in the connection below.
+    /// Received messages with their numbers in the layer below.
     received: VecDeque<(u64, Vec<u8>)>,
-    /// Costs of what has come, of what was taken, and the limit that the other end knows.
+    /// Costs of messages received and taken, and the limit announced to the peer.
     received_cost: u64,
     taken: u64,
     advertised: u64,
-    /// Costs of what was sent, and what they may be.
+    /// Costs of messages sent, and the peer's limit.
     sent: u64,
     limit: u64,
 }
 
-/// What a task may wait for.
+/// Conditions that a task can wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// For a message to read.
+    /// A message to read.
     Message,
-    /// Room for one.
+    /// Permission to send a message.
     MessageRoom,
-    /// A stream of the other end.
+    /// A stream opened by the peer.
     Stream,
-    /// The permission to open one.
+    /// Permission to open a stream.
     Permit,
-    /// Until no frame is pending.
+    /// No frame is pending.
     Flushed,
-    /// Bytes of a stream, or its end.
+    /// Data or the end of a stream.
     Bytes(StreamId),
-    /// Room for bytes of a stream.
+    /// Permission to send data of a stream.
     Room(StreamId),
 }
 
-/// See the module's text. Where a function gives `None`, there is something to wait for.
+/// Multiplexer: see the module documentation. A method that returns `None` would have to wait.
 #[derive(Debug)]
 pub struct Multiplexer {
     /// Whether this end has opened the connection.
     initiator: bool,
     limits: StreamLimits,
     streams: HashMap<StreamId, Stream>,
-    /// Streams that this end has opened, and may open.
+    /// Streams opened by this end, and their limit.
     opened: u32,
     may_open: u32,
-    /// Streams that the other end has opened, and may open.
+    /// Streams opened by the peer, and their limit.
     seen: u32,
     permitted: u32,
     to_accept: VecDeque<StreamId>,
     messages: Messages,
-    /// The sum of [`Reassembly::gaps`].
+    /// Sum of [`Reassembly::gaps`].
     gaps: usize,
     pending: BTreeSet<PendingFrame>,
-    /// Frames that were taken from `pending` and are not sent yet.
+    /// Frames taken from `pending` that are not sent yet.
     unsent: usize,
-    /// What has changed since it was last asked for.
+    /// Changes since the last [`take_changed`](Self::take_changed).
     changed: Vec<Wait>,
 }
 
 impl Multiplexer {
-    /// With what the recipe permits each end.
+    /// Creates a multiplexer with the recipe's limits.
     pub fn new(initiator: bool, limits: StreamLimits) -> Self {
         let messages = Messages { advertised: limits.window, limit: limits.window, ..Messages::default() };
         Self {
@@ -143,7 +144,7 @@ impl Multiplexer {
         }
     }
 
-    /// Streams that this end has opened and that it has not finished with.
+    /// Returns the number of streams opened and not yet finished by this end.
     fn own(&self) -> usize {
         let finished = self.permitted - self.limits.most;
         self.streams.len() - (self.seen - finished) as usize
@@ -156,12 +157,12 @@ impl Multiplexer {
         self.streams.insert(number, stream);
     }
 
-    /// What has changed: whoever waits for it may try again.
+    /// Returns the changes: tasks that wait for them may try again.
     pub fn take_changed(&mut self) -> impl Iterator<Item = Wait> {
         self.changed.drain(..)
     }
 
-    /// Opens a stream, as soon as both ends have finished with enough of those before it.
+    /// Opens a stream, once both ends have finished enough earlier ones.
     pub fn open(&mut self) -> Option<StreamId> {
         let has_room = self.own() < self.limits.most as usize && self.opened < self.may_open;
         has_room.then(|| {
@@ -172,12 +173,12 @@ impl Multiplexer {
         })
     }
 
-    /// The next stream that the other end has opened.
+    /// Returns the next stream opened by the peer.
     pub fn accept(&mut self) -> Option<StreamId> {
         self.to_accept.pop_front()
     }
 
-    /// The next message, with its number in the connection below.
+    /// Returns the next message, with its number in the layer below.
     pub fn message(&mut self) -> Option<(u64, Vec<u8>)> {
         let (window, messages) = (self.limits.window, &mut self.messages);
         let (id, data) = messages.received.pop_front()?;
@@ -188,24 +189,25 @@ impl Multiplexer {
         Some((id, data))
     }
 
-    /// Room for a message, which is sent next or given back.
+    /// Reserves flow-control credit for a message, which is then sent, or returned with
+    /// [`unreserve`](Self::unreserve).
     pub fn reserve(&mut self, data: &[u8]) -> Option<()> {
         let sent = self.messages.sent + cost(data);
         (sent <= self.messages.limit).then(|| self.messages.sent = sent)
     }
 
-    /// A message for which there was room was not sent.
+    /// Returns the credit of a message that was not sent.
     pub fn unreserve(&mut self, data: &[u8]) {
         self.messages.sent -= cost(data);
         self.changed.push(Wait::MessageRoom);
     }
 
-    /// Whether no frame is pending.
+    /// Returns `Some` if no frame is pending.
     pub fn flushed(&self) -> Option<()> {
         (self.pending.is_empty() && self.unsent == 0).then_some(())
     }
 
-    /// Bytes of a stream; 0 at its end.
+    /// Reads bytes of a stream; 0 at its end.
     pub fn read(&mut self, number: StreamId, into: &mut [u8]) -> Option<Result<usize, GivenUp>> {
         let Some(stream) = self.streams.get_mut(&number) else { return Some(Ok(0)) };
         match &mut stream.incoming {
@@ -230,7 +232,7 @@ impl Multiplexer {
         }
     }
 
-    /// Where the next bytes of a stream lie, and how many may be sent.
+    /// Returns the offset of the next bytes of a stream, and how many may be sent.
     pub fn room(&mut self, number: StreamId) -> Option<Result<(u64, u64), GivenUp>> {
         match self.streams.get(&number).filter(|stream| stream.sends) {
             None => Some(Err(GivenUp)),
@@ -241,19 +243,19 @@ impl Multiplexer {
         }
     }
 
-    /// Bytes of a stream have been sent.
+    /// Records that bytes of a stream were sent.
     pub fn on_sent(&mut self, number: StreamId, len: usize) {
         if let Some(stream) = self.streams.get_mut(&number) {
             stream.sent += len as u64;
         }
     }
 
-    /// Nothing more is written. False if the other end has given the stream up before.
+    /// Ends the outgoing direction of a stream. Returns false if the stream was reset or stopped before.
     pub fn finish(&mut self, number: StreamId) -> bool {
         self.end_outgoing(number, |stream| PendingFrame::Last(number, stream.sent))
     }
 
-    /// Gives up what was written.
+    /// Resets the outgoing direction of a stream.
     pub fn reset(&mut self, number: StreamId) {
         self.end_outgoing(number, |_| PendingFrame::Reset(number));
     }
@@ -267,7 +269,7 @@ impl Multiplexer {
         true
     }
 
-    /// The application stops reading the stream.
+    /// Stops reading a stream.
     pub fn stop(&mut self, number: StreamId) {
         let Some(stream) = self.streams.get_mut(&number) else { return };
         self.changed.push(Wait::Bytes(number));
@@ -291,8 +293,8 @@ impl Multiplexer {
         self.remove_finished(number);
     }
 
-    /// Forgets a stream that both ends have finished with, once its end has left: until then it costs memory. The other
-    /// end may open another one for it.
+    /// Removes a stream that both ends have finished, once the frame of its end was sent: until then it uses
+    /// memory. The peer may open another one for it.
     fn remove_finished(&mut self, number: StreamId) {
         let is_finished = |stream: &Stream| {
             let ends = [
@@ -319,8 +321,8 @@ impl Multiplexer {
         !self.pending.is_empty()
     }
 
-    /// The next frame to send. The caller puts it back with [`Multiplexer::requeue`] or confirms it with
-    /// [`Multiplexer::on_frame_sent`].
+    /// Returns the next frame to send. The caller puts it back with [`Multiplexer::requeue`] or confirms it
+    /// with [`Multiplexer::on_frame_sent`].
     pub fn next_pending(&mut self) -> Option<(PendingFrame, Frame<'static>)> {
         while let Some(pending) = self.pending.pop_first() {
             let frame = match pending {
@@ -348,13 +350,13 @@ impl Multiplexer {
         None
     }
 
-    /// There was no room for the frame.
+    /// Puts back a frame that could not be sent.
     pub fn requeue(&mut self, pending: PendingFrame) {
         self.pending.insert(pending);
         self.unsent -= 1;
     }
 
-    /// The frame has left.
+    /// Confirms that the frame was sent.
     pub fn on_frame_sent(&mut self, pending: PendingFrame) {
         self.unsent -= 1;
         if let PendingFrame::Stop(number) | PendingFrame::Reset(number) | PendingFrame::Last(number, _) =
@@ -365,17 +367,17 @@ impl Multiplexer {
         self.note_if_flushed();
     }
 
-    /// Tasks must not wake themselves: one that waits for a message looks here for what is pending.
+    /// Tasks must not wake themselves: a task that waits for a message checks for pending frames here.
     fn note_if_flushed(&mut self) {
         if self.pending.is_empty() && self.unsent == 0 {
             self.changed.push(Wait::Flushed);
         }
     }
 
-    /// A frame has come, in the message with this number.
+    /// Handles a frame, received in the message with this number.
     ///
     /// # Errors
-    /// Which rule the other end has broken with it.
+    /// The peer's protocol violation.
     pub fn on_frame(&mut self, id: u64, frame: Frame<'_>) -> Result<(), Violation> {
         match frame {
             Frame::Message(data) => return self.on_message(id, data),
@@ -403,7 +405,8 @@ impl Multiplexer {
         Ok(())
     }
 
-    /// The stream of a frame, unless it has ended here. The first frame of a stream opens those before it too.
+    /// Returns the stream of a frame, unless it has ended here. The first frame of a stream also opens all
+    /// earlier ones.
     fn find(&mut self, number: StreamId) -> Result<Option<&mut Stream>, Violation> {
         let index = number >> 1;
         let is_own = number == stream_id(index, self.initiator);

@@ -1,38 +1,39 @@
-//! Bytes of a stream that come in any order and are read in one.
+//! Reassembly of a stream's bytes, which arrive in any order.
 
 use haul_base::RangeSet;
 
-/// A window over a stream: from what has been read to what its sender may send.
+/// Receive window of a stream: from the bytes already read to the flow-control limit.
 #[derive(Debug)]
 pub struct Reassembly {
-    /// Byte `offset` of the stream lies at `offset % room`. Allocated for the first one.
+    /// Byte `offset` of the stream is at `offset % room`. Allocated for the first byte.
     ring: Vec<u8>,
     room: u64,
     arrived: RangeSet,
-    /// Everything before has been read.
+    /// Offset up to which everything was read.
     read: u64,
-    /// The limit that the sender was last told of.
+    /// Limit last announced to the sender.
     advertised: u64,
     end: Option<u64>,
 }
 
 impl Reassembly {
-    /// For a sender that begins with `room` bytes.
+    /// Creates a window of `room` bytes.
     pub fn new(room: u64) -> Self {
         Self { ring: Vec::new(), room, arrived: RangeSet::new(), read: 0, advertised: room, end: None }
     }
 
-    /// Bytes that can be read now.
+    /// Returns the number of bytes that can be read now.
     pub fn ready(&self) -> u64 {
         self.arrived.containing(self.read).map_or(0, |range| range.end - self.read)
     }
 
-    /// Gaps before and between what has arrived, one more at most.
+    /// Returns the number of received ranges, which is at most one more than the number of gaps before and
+    /// between them.
     pub fn gaps(&self) -> usize {
         self.arrived.len()
     }
 
-    /// Whether the stream has ended and all of it has been read.
+    /// Whether the stream has ended and was read completely.
     pub fn is_at_end(&self) -> bool {
         self.end == Some(self.read)
     }
@@ -42,12 +43,12 @@ impl Reassembly {
         self.end.is_some()
     }
 
-    /// The end of what the sender may send.
+    /// Returns the sender's current limit.
     pub fn limit(&self) -> u64 {
         self.read + self.room
     }
 
-    /// The limit, if a quarter of the room has become free since the sender was told.
+    /// Returns the limit if it has grown by a quarter of the window since it was announced.
     pub fn new_limit(&mut self) -> Option<u64> {
         let is_worth_telling = self.limit() - self.advertised >= self.room / 4;
         is_worth_telling.then(|| {
@@ -56,8 +57,8 @@ impl Reassembly {
         })
     }
 
-    /// Takes bytes. False if the sender may not send them: they were read already, lie beyond its limit or behind the
-    /// end of the stream.
+    /// Stores received bytes. Returns false if the sender may not send them: they were read already, exceed
+    /// its limit, or lie beyond the end of the stream.
     #[must_use]
     pub fn put(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let Some(end) = offset.checked_add(bytes.len() as u64) else { return false };
@@ -78,7 +79,7 @@ impl Reassembly {
         true
     }
 
-    /// The stream ends here. False if that contradicts what has come.
+    /// Sets the end of the stream. Returns false if that contradicts what was received.
     #[must_use]
     pub fn set_end(&mut self, end: u64) -> bool {
         let highest = self.arrived.iter().next_back().map_or(self.read, |range| range.end);
@@ -87,7 +88,7 @@ impl Reassembly {
         is_possible
     }
 
-    /// Reads the bytes that come next, as many as there are and fit; how many.
+    /// Reads the next bytes, as many as are available and fit; returns their number.
     pub fn pull(&mut self, into: &mut [u8]) -> usize {
         let bytes = self.ready().min(into.len() as u64) as usize;
         if bytes > 0 {

@@ -2,45 +2,45 @@ use std::collections::VecDeque;
 
 use haul_stack::Available;
 
-/// Bytes of a stream that were written and have not arrived for certain.
+/// Bytes of a stream that were written and are not acknowledged yet.
 #[derive(Debug)]
 pub struct SendBuffer {
     bytes: VecDeque<u8>,
-    /// Where the first of them lies in the stream.
+    /// Offset of the first byte in the stream.
     base: u64,
     room: usize,
     is_finished: bool,
 }
 
 impl SendBuffer {
-    /// For at most so many bytes.
+    /// Creates a buffer of at most `room` bytes.
     pub fn new(room: usize) -> Self {
         Self { bytes: VecDeque::new(), base: 0, room, is_finished: false }
     }
 
-    /// Takes as many bytes as there is room for. `None`: there is none.
+    /// Buffers as many bytes as fit. `None`: the buffer is full.
     pub fn push(&mut self, bytes: &[u8]) -> Option<usize> {
         let taken = bytes.len().min(self.room - self.bytes.len());
         self.bytes.extend(&bytes[..taken]);
         (taken > 0 || bytes.is_empty()).then_some(taken)
     }
 
-    /// Nothing follows.
+    /// Marks the end of the stream.
     pub fn finish(&mut self) {
         self.is_finished = true;
     }
 
-    /// Bytes that have not arrived for certain.
+    /// Returns the number of unacknowledged bytes.
     pub fn outstanding(&self) -> usize {
         self.bytes.len()
     }
 
-    /// How far the stream can be read.
+    /// Returns how far the stream can be read.
     pub fn available(&self) -> Available {
         Available { upto: self.base + self.bytes.len() as u64, end: self.is_finished }
     }
 
-    /// Fills `into` with the bytes from `offset` on.
+    /// Copies the bytes from `offset` on to `into`.
     ///
     /// # Panics
     /// If they are not available, or released.
@@ -55,7 +55,7 @@ impl SendBuffer {
         rest.copy_from_slice(&second[at..at + rest.len()]);
     }
 
-    /// Drops the bytes below `offset`: they have arrived.
+    /// Drops the bytes below `offset`, which have arrived.
     pub fn release(&mut self, offset: u64) {
         let gone = (offset.saturating_sub(self.base) as usize).min(self.bytes.len());
         self.bytes.drain(..gone);

@@ -8,7 +8,7 @@ fn pair() -> [Multiplexer; 2] {
     [true, false].map(|initiator| Multiplexer::new(initiator, LIMITS))
 }
 
-/// Byte `at` of the direction of a stream that `writer` sends.
+/// Byte `at` of the direction of a stream written by `writer`.
 fn byte(writer: usize, number: StreamId, at: u64) -> u8 {
     (at * 31 + u64::from(number) * 7 + writer as u64) as u8
 }
@@ -25,7 +25,7 @@ struct Direction {
     ended: bool,
 }
 
-/// Two ends, the frames on their way between them, and what their applications know.
+/// Two ends, the frames in flight between them, and the state of their applications.
 struct World {
     ends: [Multiplexer; 2],
     /// Frames to each end, in any order.
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// One of the frames to this end arrives.
+    /// Delivers one of the frames to this end.
     fn deliver(&mut self, end: usize, which: usize) -> bool {
         let frames = &mut self.on_the_way[end];
         if frames.is_empty() {
@@ -85,7 +85,7 @@ impl World {
         direction.written += bytes.len() as u64;
     }
 
-    /// Reads, and compares with what was written. Whether there was anything.
+    /// Reads, and compares with what was written. Returns whether there was anything.
     fn read(&mut self, end: usize, number: StreamId, len: usize) -> bool {
         let mut into = vec![0; len + 1];
         let direction = self.directions.get_mut(&(1 - end, number)).unwrap();
@@ -170,7 +170,7 @@ impl World {
         }
     }
 
-    /// Everything arrives and is read, and every stream ends.
+    /// Delivers and reads everything, and ends every stream.
     fn settle(&mut self) {
         loop {
             let mut changed = false;
@@ -218,7 +218,7 @@ proptest! {
             prop_assert!(direction.reset || direction.stopped || direction.read == direction.written);
         }
         for end in &world.ends {
-            // Nothing is left, and as many streams can be opened as in the beginning.
+            // Nothing is left, and as many streams can be opened as at the start.
             prop_assert!(end.streams.is_empty() && end.gaps == 0 && end.unsent == 0, "{:?}", end);
             prop_assert_eq!(end.may_open - end.opened, LIMITS.most);
         }
@@ -258,7 +258,7 @@ proptest! {
     }
 }
 
-/// What the other end may not do, and what it is told.
+/// What the peer may not do, and the error.
 #[test]
 fn who_breaks_the_rules_is_found_out() {
     let data = |stream, offset, last, bytes| Frame::Data { stream, offset, last, bytes };
@@ -284,7 +284,7 @@ fn who_breaks_the_rules_is_found_out() {
         assert!(before.iter().all(Result::is_ok), "{frames:?}");
         assert!(last.unwrap_err().contains(wanted), "{frames:?}: {last:?}");
     }
-    // Every second byte: the ranges would cost more memory than the bytes.
+    // Every second byte: the ranges would use more memory than the bytes.
     let limits = StreamLimits { window: 1 << 20, ..LIMITS };
     let mut end = Multiplexer::new(false, limits);
     let mut holes = (1..).step_by(2).map(|offset| end.on_frame(0, data(0, offset, false, b"x")));
@@ -313,7 +313,7 @@ fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
     }
 }
 
-/// What is pending for streams that are over has nowhere to go while the other end acknowledges nothing.
+/// Pending frames of finished streams cannot be sent while the peer acknowledges nothing.
 #[test]
 fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
     let mut end = Multiplexer::new(false, LIMITS);
@@ -326,7 +326,7 @@ fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
         opened += 1;
         let Some(number) = end.accept() else { panic!("stream {index}") };
         assert!(matches!(end.read(number, &mut [0]), Some(Ok(0))) && end.finish(number));
-        // There is no room for it.
+        // It cannot be sent.
         let (pending, _) = end.next_pending().unwrap();
         end.requeue(pending);
     }

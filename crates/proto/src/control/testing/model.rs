@@ -53,7 +53,8 @@ pub(crate) struct PathModel {
 }
 
 impl Default for PathModel {
-    /// 1 Gbit/s, 20 ms, a queue of one bandwidth-delay product, no loss, reports every 2 ms, windows and chunks of 100
+    /// 1 Gbit/s, 20 ms, a queue of one bandwidth-delay product, no loss, reports every 2 ms, windows and
+    /// chunks of 100 MB.
     /// MB.
     fn default() -> Self {
         Self {

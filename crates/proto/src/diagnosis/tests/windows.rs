@@ -1,10 +1,10 @@
-//! What is told when a transmission window ends: signatures beside the other evidence.
+//! Tests of the end of a transmission window: signatures beside the other evidence.
 
 use super::*;
 
 #[test]
 fn short_windows_are_told_together() {
-    // As of jumbo frames: 11,000 packets are 100 MB.
+    // With jumbo frames, 11,000 packets are 100 MB.
     let gap = Signature::of_lost(11_000, 5_000..5_100);
     let mut of = Diagnostician::new(Evidence::Signature);
     let told: Vec<Cause> = (0..8).map(|_| window(&mut of, &gap).by_signature.cause()).collect();
@@ -14,7 +14,7 @@ fn short_windows_are_told_together() {
     assert_eq!(of.windows(), WindowCounts { host: 2, out_of_range: 6, ..WindowCounts::default() });
 }
 
-/// Half of the paper's window has a loss rate that can be told with half of the losses that it takes.
+/// Half of the paper's window has a usable loss rate with half of the required losses.
 #[test]
 fn a_window_that_has_lost_three_packets_is_told_with_the_next() {
     let mut of = Diagnostician::new(Evidence::Signature);
@@ -27,7 +27,7 @@ fn a_window_that_has_lost_three_packets_is_told_with_the_next() {
 #[test]
 fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
-    // A tenth is lost, more than can be told by; or nothing for a long time, in windows of any size.
+    // A tenth is lost, more than the model covers; or nothing for a long time, in windows of any size.
     let much = Signature::of_lost(PACKETS, (0..7_100).map(|n| n * 10));
     let [none, short] = [PACKETS, 1_000].map(|packets| Signature::of_lost(packets, []));
     for (later, windows) in [(&much, 11), (&none, 11), (&short, 711)] {
@@ -60,7 +60,7 @@ fn evidence_that_is_switched_off_is_not_used() {
     hear(&mut of, 1, 10, 1, 0);
     of.set_evidence(Evidence::None);
     assert_eq!(hear(&mut of, 2, 10, 1, 0), None);
-    // One gap of 300: the host's, where signatures are read.
+    // One gap of 300: the host's, if signatures are used.
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     for (evidence, wanted) in [
         (Evidence::Signature, Cause::ReceiverHost),
@@ -95,7 +95,7 @@ fn a_signature_is_not_believed_against_the_queue() {
 
 #[test]
 fn a_signature_adds_nothing_where_the_kernel_counts() {
-    // 200 packets of one gap that the kernel knows of, and 60 that it does not.
+    // 200 packets of one gap that the kernel counted, and 60 that it did not.
     let mixed = Signature::of_lost(PACKETS, (5_000..5_200).chain((0..60).map(|n| 6_000 + 1_000 * n)));
     let mut of = Diagnostician::new(Evidence::All);
     let mut millis = 0;
@@ -156,7 +156,7 @@ fn windows_that_lose_one_packet_each_tell_something_together() {
         let told = window(&mut of, &lone);
         let wanted = if n < 6 { Cause::Inconclusive } else { Cause::Congestion };
         assert_eq!(told.by_signature.cause(), wanted, "{n}");
-        // A window without losses takes nothing away.
+        // A window without losses changes nothing.
         let none = window(&mut of, &Signature::of_lost(1_000, []));
         assert_eq!((none.by_signature, none.counts.whole()), (Diagnosis::NOTHING, 0));
     }
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// What the signatures of windows say that a stretch of packets is cut into.
+/// Diagnoses by the signatures of windows into which a range of packets is divided.
 fn told_of_pieces(lost: impl Fn(u64) -> bool, sizes: &[u64]) -> Vec<Cause> {
     let mut of = Diagnostician::new(Evidence::Signature);
     let mut first = 0;
@@ -207,7 +207,7 @@ proptest! {
 
     #[test]
     fn windows_may_be_cut_anywhere(sizes in vec(prop_oneof![1u64..3_000, 30_000u64..80_000], 1..30), gap in 50u64..600, at in 0u64..PACKETS) {
-        // A gap in each 71,000 packets; and as many losses scattered as by dice.
+        // A gap per 71,000 packets; and as many losses at random.
         let gaps = |n: u64| (n + at) % PACKETS < gap;
         let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32 < (gap << 32) / PACKETS;
         let of_host = told_of_pieces(gaps, &sizes);
