@@ -1,5 +1,5 @@
-//! What the diagnosis of one transmission window of the paper's size costs: 71,000 packets, of which more or fewer were
-//! lost singly, which is the dearest pattern.
+//! Cost of diagnosing one transmission window of the paper's size: 71,000 packets, with different numbers of
+//! single losses, which is the most expensive pattern.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark ends where something unexpected happens")]
 

@@ -6,45 +6,46 @@ use statrs::function::erf::erfc;
 use crate::model::Spread;
 use crate::{Model, Sample};
 
-/// The measure that a diagnosis was made by.
+/// Measure by which a diagnosis was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Metric {
-    /// First-order complexity: from a loss rate of 0.0005 on.
+    /// First-order complexity: for loss rates from 0.0005 on.
     Complexity,
-    /// The share of losses that follow on another: below, down to 0.00008.
+    /// Success proportion, the share of losses that follow another: for lower loss rates, down to 0.00008.
     SuccessProportion,
 }
 
-/// From this many bursts on, each lost as a whole and none of one packet, a window is the host's. Ours, as
-/// [`TELLING_LENGTH`]: of 2,541 real windows of networks that lost less than 0.001 nine were like one or the other, of
-/// 2,838 of hosts all but three.
+/// Number of bursts, each lost completely and longer than one packet, from which on a window is attributed to
+/// the host. Our choice, as [`TELLING_LENGTH`]: of 2,541 real windows of networks with a loss rate below
+/// 0.001 nine met one of the two criteria, of 2,838 of hosts all but three.
 const TELLING_BURSTS: usize = 4;
-/// Fewer bursts are the host's if the shortest has so many packets: a full queue seldom drops as many in a row.
+/// Length in packets of the shortest burst from which on fewer bursts suffice: a full queue rarely drops as
+/// many in a row.
 const TELLING_LENGTH: u64 = 4;
-/// How probable that is where the network loses: Laplace's rule of succession for these windows.
+/// Probability of that if the network loses packets: Laplace's rule of succession for these windows.
 const NETWORK_LOSES_THEM: f64 = 10.0 / 2_543.0;
 
-/// What one transmission window says of the cause of its losses.
+/// Diagnosis of the losses of one transmission window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Diagnosis {
-    /// What it was told by. `None` outside of the model's loss rates: there both causes have one half.
+    /// Measure used. `None` outside the model's range of loss rates, where both causes have probability 0.5.
     pub metric: Option<Metric>,
-    /// The probability that the receiving host lost the packets, 0 to 1.
+    /// Probability that the receiving host lost the packets, 0 to 1.
     pub p_host: f64,
 }
 
 impl Diagnosis {
-    /// From this probability on, a cause is told (dickens-classifier, section 2.2).
+    /// Probability from which on a cause is certain (dickens-classifier, section 2.2).
     pub const CERTAIN: f64 = 0.95;
-    /// Too little to tell.
+    /// Insufficient data for a diagnosis.
     pub const NOTHING: Self = Self { metric: None, p_host: 0.5 };
 
-    /// The probability that the network lost them, 0 to 1.
+    /// Returns the probability that the network lost the packets, 0 to 1.
     pub fn p_network(&self) -> f64 {
         1.0 - self.p_host
     }
 
-    /// The cause, if it is certain enough.
+    /// Returns the cause if it is certain enough.
     pub fn cause(&self) -> Cause {
         if self.p_host >= Self::CERTAIN {
             Cause::ReceiverHost
@@ -55,20 +56,20 @@ impl Diagnosis {
         }
     }
 
-    /// The same for a law: all of the loss has the cause that is certain.
+    /// Returns the verdict for a control law: the whole loss has the cause that is certain.
     pub fn verdict(&self) -> Verdict {
         Verdict::of(self.cause())
     }
 }
 
-/// The likelihood of a measure (equation 5 and figure 7): the share of a normal distribution that is as far from its
-/// mean.
+/// Likelihood of a measured value (equation 5 and figure 7): the probability that a normal distribution is at
+/// least as far from its mean.
 fn likelihood(measured: f64, spread: Spread) -> f64 {
     erfc(((measured - spread.mean) / spread.deviation).abs() / std::f64::consts::SQRT_2)
 }
 
 impl Model {
-    /// What a measured window says.
+    /// Diagnoses a measured window.
     pub fn classify(&self, sample: &Sample) -> Diagnosis {
         let loss_rate = sample.loss_rate();
         let by_success = self.by_success(sample);
@@ -84,7 +85,8 @@ impl Model {
         diagnosis.map_or(Diagnosis::NOTHING, with_bursts)
     }
 
-    /// Lets the burst density decide where the other measures do not, and contradict them where they do.
+    /// Uses the burst density where the other measures are inconclusive, and to contradict them where they
+    /// are not.
     fn with_bursts(&self, told: Diagnosis, density: Option<f64>) -> Diagnosis {
         let spreads = self.host.burst_density.zip(self.network.burst_density);
         let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {
@@ -97,8 +99,9 @@ impl Model {
         }
     }
 
-    /// What the success proportion says. A host loses whole bursts, and of short ones few packets are followed by a
-    /// lost one. With both measures such windows are not called congestion, and many or long ones are a host's.
+    /// Diagnoses by the success proportion. A host loses whole bursts, and with short bursts few lost packets
+    /// are followed by another one. With both measures such windows are not attributed to congestion, and
+    /// many or long bursts are attributed to the host.
     fn by_success(&self, sample: &Sample) -> Option<Diagnosis> {
         let told = self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
         Some(match sample.whole_bursts.filter(|_| self.both_measures) {
@@ -110,7 +113,7 @@ impl Model {
         })
     }
 
-    /// What one measure tells, if the other does not tell the opposite.
+    /// Returns the diagnosis by one measure, unless the other one contradicts it.
     fn unless_contradicted(&self, told: Diagnosis, other: Option<Diagnosis>) -> Diagnosis {
         let causes = [Some(told), other].map(|told| told.map(|told| told.cause()));
         let is_contradicted = matches!(
@@ -121,21 +124,22 @@ impl Model {
         if self.both_measures && is_contradicted { Diagnosis { p_host: 0.5, ..told } } else { told }
     }
 
-    /// What windows say together that each lost too little to tell: their success proportion, at whatever loss rate.
+    /// Diagnoses several windows together that each lost too few packets: by their success proportion, at any
+    /// loss rate.
     pub fn by_success_proportion(&self, windows: &Sample) -> Diagnosis {
         let told = self.by_success(windows);
         told.map_or(Diagnosis::NOTHING, |told| self.with_bursts(told, windows.burst_density))
     }
 
-    /// Equation 3, each cause as probable as the other beforehand.
+    /// Equation 3, with equal prior probabilities.
     fn posterior(&self, metric: Metric, measured: f64, loss_rate: f64) -> Diagnosis {
         let spreads = [&self.host, &self.network].map(|cause| cause.spread(metric, loss_rate));
         Diagnosis { metric: Some(metric), p_host: self.p_host(measured, spreads) }
     }
 
-    /// The host's probability, by what the measure is like for host and network. Beyond a cause's mean, away from the
-    /// other's, the paper's two tails call a window atypical of both (the single losses of `CoDel`); with both measures
-    /// it counts as typical.
+    /// Returns the probability of the host, given the distributions of the measure for host and network.
+    /// Beyond a cause's mean, away from the other's, the paper's two-tailed likelihood makes a window
+    /// atypical of both (the single losses of `CoDel`); with both measures it counts as typical.
     fn p_host(&self, measured: f64, [host, network]: [Spread; 2]) -> f64 {
         let likelihood = |of: Spread, other: Spread| {
             let beyond = (measured - of.mean) * (other.mean - of.mean) < 0.0;
@@ -147,7 +151,7 @@ impl Model {
 }
 
 impl crate::model::CauseModel {
-    /// What a measure is like at a loss rate.
+    /// Returns the distribution of a measure at a loss rate.
     fn spread(&self, metric: Metric, loss_rate: f64) -> Spread {
         match metric {
             Metric::Complexity => {
@@ -203,10 +207,10 @@ mod tests {
             (5_000, Some(Metric::Complexity), 0.0),
             (5_001, None, 0.5),
         ] {
-            // The success proportion says that it was the host, the complexity that it was not.
+            // By the success proportion it was the host, by the complexity it was not.
             let diagnosis = model().classify(&sample(lost, 0.7, 0.9));
             assert_eq!(diagnosis.metric, metric, "{lost}");
-            // Four deviations off leave 6 in 100,000.
+            // Four deviations leave 6 in 100,000.
             assert!((diagnosis.p_host - p_host).abs() < 1e-4, "{lost}: {diagnosis:?}");
         }
     }
@@ -218,7 +222,7 @@ mod tests {
         let wanted = 0.317_310_508 / (0.317_310_508 + 0.002_699_796);
         assert!((diagnosis.p_host - wanted).abs() < 1e-6, "{diagnosis:?}");
         assert_eq!(diagnosis.cause(), Cause::ReceiverHost);
-        // Half way between both.
+        // Half-way between both.
         let diagnosis = model().classify(&sample(1_000, 0.5, 0.0));
         assert!((diagnosis.p_host - 0.5).abs() < 1e-9);
         assert_eq!(diagnosis.cause(), Cause::Inconclusive);
@@ -232,7 +236,7 @@ mod tests {
             (0.3, 0.0, Cause::ReceiverHost, Cause::Inconclusive),
             (0.7, 0.1, Cause::Congestion, Cause::Congestion),
             (0.7, 0.9, Cause::Congestion, Cause::Inconclusive),
-            // Half way says nothing against either.
+            // Half-way contradicts neither.
             (0.3, 0.5, Cause::ReceiverHost, Cause::ReceiverHost),
         ] {
             let sample = sample(1_000, complexity, success);
@@ -258,7 +262,7 @@ mod tests {
             (0.7, 1.0, Cause::Congestion, Cause::Inconclusive),
             (0.5, 1.0, Cause::Inconclusive, Cause::ReceiverHost),
             (0.5, 0.05, Cause::Inconclusive, Cause::Congestion),
-            // Neither is like that.
+            // Typical of neither.
             (0.5, 0.3, Cause::Inconclusive, Cause::Inconclusive),
             (0.3, 0.3, Cause::ReceiverHost, Cause::ReceiverHost),
         ] {
@@ -302,7 +306,7 @@ mod tests {
                 [Cause::Inconclusive, told]
             );
         }
-        // Few words, as a host's, though no loss follows on another.
+        // Few words, as a host's, though no loss follows another.
         assert_eq!(both.classify(&sample(1_000, 0.25, -0.5)).cause(), Cause::Inconclusive);
     }
 

@@ -1,21 +1,21 @@
-//! First-order complexity (d'Alessandro and Politi; dickens-classifier, section 3.1.1): how many different words a
-//! signature has.
+//! First-order complexity (d'Alessandro and Politi; dickens-classifier, section 3.1.1): the number of
+//! distinct words in a signature.
 
 use std::ops::RangeInclusive;
 
 use crate::Signature;
 
-/// Word lengths that can be counted: the longest needs 2 MiB.
+/// Supported word lengths: the longest needs 2 MiB.
 pub const WORD_LENGTHS: RangeInclusive<u32> = 1..=24;
 
-/// Counts the different words of one length. It is kept between windows for its memory: one bit for each possible word.
+/// Counts the distinct words of one length. Reused between windows for its memory: one bit per possible word.
 #[derive(Clone, Debug)]
 pub struct Words {
     length: u32,
     seen: Box<[u64]>,
 }
 
-/// The words of one signature while its packets pass.
+/// Scan over the words of one signature.
 struct Scan<'a> {
     words: &'a mut Words,
     word: usize,
@@ -24,19 +24,19 @@ struct Scan<'a> {
 }
 
 impl Words {
-    /// For words of so many packets; `None` if the length is not among [`WORD_LENGTHS`].
+    /// Creates a counter for words of `length` packets; `None` if the length is not in [`WORD_LENGTHS`].
     pub fn of_length(length: u32) -> Option<Self> {
         let words = 1usize << length.min(*WORD_LENGTHS.end());
         WORD_LENGTHS.contains(&length).then(|| Self { length, seen: vec![0; words.div_ceil(64)].into() })
     }
 
-    /// How many packets a word has.
+    /// Returns the number of packets in a word.
     pub fn length(&self) -> u32 {
         self.length
     }
 
-    /// `Na(n)`: the number of different words of consecutive packets. Needs time in proportion to the runs of lost
-    /// packets, not to the packets.
+    /// Returns `Na(n)`, the number of distinct words of consecutive packets. Takes time proportional to the
+    /// number of runs of lost packets, not of packets.
     pub fn count(&mut self, signature: &Signature) -> u64 {
         if signature.runs().is_empty() {
             return u64::from(signature.packets() >= u64::from(self.length));
@@ -53,8 +53,8 @@ impl Words {
         scan.found
     }
 
-    /// `C1 = log2(Na(n)) / n`, 0 to 1. The paper prints a 2 for the `n`; with `n`, a random sequence tends to 1, as its
-    /// text says. `None` for a signature that is shorter than a word.
+    /// Returns `C1 = log2(Na(n)) / n`, 0 to 1. The paper prints a 2 for the `n`; with `n`, a random sequence
+    /// tends to 1, as its text says. `None` for a signature shorter than a word.
     pub fn complexity(&mut self, signature: &Signature) -> Option<f64> {
         let words = self.count(signature);
         (words > 0).then(|| (words as f64).log2() / f64::from(self.length))
@@ -62,7 +62,7 @@ impl Words {
 }
 
 impl Scan<'_> {
-    /// Adds `packets` of the same outcome. After a whole word of them, no more words are new.
+    /// Adds `packets` with the same outcome. After a whole word of them, there are no more new words.
     fn push(&mut self, symbol: usize, packets: u64) {
         let length = u64::from(self.words.length);
         let mask = (1 << length) - 1;
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// The binary tree of dickens-classifier, section 3.1.3 and figure 2: each word is a path of branches; one that
-    /// adds a branch is new.
+    /// The binary tree of dickens-classifier, section 3.1.3 and figure 2: each word is a path of branches;
+    /// one that adds a branch is new.
     #[derive(Default)]
     struct Tree([Option<Box<Tree>>; 2]);
 
@@ -146,7 +146,7 @@ mod tests {
         .collect();
         let found = complexity(&random, 10).unwrap();
         assert!(found > 0.9999, "{found}");
-        // Two words repeated: two, in whatever length.
+        // Two repeated words count as two, at any length.
         let found = complexity(&[true, false].repeat(1_000), 17).unwrap();
         assert!((found - 1.0 / 17.0).abs() < 1e-12, "{found}");
     }
@@ -166,7 +166,7 @@ mod tests {
             let symbols: Vec<bool> = runs.chain(noise).collect();
             let mut words = Words::of_length(length).unwrap();
             prop_assert_eq!(words.count(&signature(&symbols)), by_tree(&symbols, length));
-            // What was counted before leaves no trace.
+            // An earlier count has no effect.
             prop_assert_eq!(words.count(&signature(&symbols)), by_tree(&symbols, length));
         }
     }

@@ -1,17 +1,17 @@
-//! Whether losses depend on the delay of the path. A queue drops while it is long; a medium damages packets whether
-//! they had to wait or not. Only ranks of delays count: neither the delay of the empty path nor the drift of a clock
-//! matters.
+//! Tests whether losses depend on the path's delay. A queue drops packets while it is long; a medium damages
+//! packets independently of their waiting time. Only ranks of delays are used: neither the delay of the empty
+//! path nor the drift of a clock matters.
 
 use haul_base::Span;
 
-/// Consecutive packets and their mean delay.
+/// A stretch of consecutive packets and their mean delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stretch {
-    /// Their mean delay. Its origin does not matter.
+    /// Mean delay, with any origin.
     pub delay: Span,
-    /// Packets, lost ones included.
+    /// Number of packets, lost ones included.
     pub packets: u64,
-    /// Of these, lost ones.
+    /// Number of lost packets.
     pub lost: u64,
 }
 
@@ -20,15 +20,15 @@ impl Stretch {
         self.lost as f64 / self.packets.max(1) as f64
     }
 
-    /// How much more it lost than expected where each packet is lost with this probability, in standard deviations of a
-    /// Poisson process: 0 on average, however many packets it has.
+    /// Returns the excess of losses over those expected at the loss rate `rate`, in standard deviations of a
+    /// Poisson process: 0 on average, whatever the number of packets.
     fn excess(&self, rate: f64) -> f64 {
         let expected = rate * self.packets as f64;
         let deviations = (self.lost as f64 - expected) / expected.sqrt();
         if expected > 0.0 { deviations.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) } else { 0.0 }
     }
 
-    /// All packets of these, and their losses.
+    /// Returns the sums of packets and losses.
     fn whole<'a>(of: impl Iterator<Item = &'a Self>) -> Self {
         of.fold(Self::default(), |sum, one| Self {
             packets: sum.packets + one.packets,
@@ -38,67 +38,69 @@ impl Stretch {
     }
 }
 
-/// How losses go with the delay.
+/// Dependence of losses on the delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dependence {
-    /// Too few losses, or delays too much alike.
+    /// Too few losses, or too similar delays.
     #[default]
     Unknown,
-    /// More are lost at longer delays: a queue drops.
+    /// More losses at longer delays: a queue drops.
     Dependent,
-    /// As many are lost at short delays as at long ones.
+    /// Equal loss rates at short and long delays.
     Independent,
 }
 
-/// What stretches of a transmission say of its losses.
+/// Result of a test of the losses in stretches of a transmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DelayFinding {
-    /// How its losses go with the delay.
+    /// Dependence of the losses on the delay.
     pub dependence: Dependence,
-    /// The share of packets that are lost at short delays: what the medium loses. 0 if hardly any is.
+    /// Loss rate at short delays: that of the medium. 0 if there is hardly any loss.
     pub medium_rate: f64,
-    /// The delay from which losses exceed `medium_rate`: a queue drops from there on. `None` if they hardly exceed it
-    /// at any delay, or if no medium is known.
+    /// Delay from which on losses exceed `medium_rate`: the queue drops packets from there on. `None` if they
+    /// hardly exceed it at any delay, or if no medium is known to lose packets.
     pub onset: Option<Span>,
 }
 
-/// The correlation, in standard deviations, above which losses depend on the delay: 1 in 30,000 by chance. Our
+/// Correlation in standard deviations above which losses depend on the delay: 1 in 30,000 by chance. Our
 /// choice.
 const SIGNIFICANT: f64 = 4.0;
-/// A stretch counts for no more than this, in standard deviations of its losses. Our choice.
+/// Limit of a stretch's weight, in standard deviations of its losses. Our choice.
 pub(crate) const MOST_DEVIATIONS: f64 = 3.0;
-/// The least range of delays for a dependence: the sender's own bursts cause as much. Our choice.
+/// Minimum range of delays for a dependence: the sender's own bursts cause as much. Our choice.
 const LEAST_RANGE: Span = Span::from_micros(500);
-/// A delay is short in this lowest part of the range between the 5th and the 95th percentile of all delays. Our choice.
+/// Delays in this lowest part of the range between the 5th and the 95th percentile are short. Our choice.
 const SHORT: f64 = 0.25;
-/// The least number of stretches with losses at short delays from which the medium's loss rate is estimated. Our
+/// Minimum number of stretches with losses at short delays for an estimate of the medium's loss rate. Our
 /// choice.
 const LEAST_LOSING: f64 = 8.0;
-/// Losses are called independent only if independence predicts at least so many stretches with losses at short delays.
-/// Our choice.
+/// Minimum number of stretches with losses at short delays, as predicted by independence, for losses to be
+/// called independent. Our choice.
 const LEAST_EXPECTED: f64 = 5.0;
-/// Losses are called independent if at least this share of the predicted stretches has losses. Our choice.
+/// Minimum share of these predicted stretches that must have losses. Our choice.
 const INDEPENDENT_SHARE: f64 = 0.6;
-/// And if the loss rate at short delays is at least this share of the whole loss rate. Our choice.
+/// Minimum ratio of the loss rate at short delays to the overall one for losses to be called independent. Our
+/// choice.
 const INDEPENDENT_RATE: f64 = 0.5;
-/// Below this share of the predicted stretches, the losses at short delays may be a queue's whose delay was averaged
-/// with that of its neighbours: the medium's rate is 0. Our choice.
+/// Below this share of the predicted stretches, the losses at short delays may be those of a queue whose
+/// delay was averaged with its neighbours': the medium's rate is 0. Our choice.
 const MEDIUM_SHARE: f64 = 0.25;
-/// The least range of delays, as a share of the median queueing delay. With less, a queue that stays full looks like
-/// one that never drops. Our choice.
+/// Minimum range of delays, as a share of the median queueing delay. With less, a queue that stays full looks
+/// like one that never drops. Our choice.
 const LEAST_CONTRAST: f64 = 0.25;
-/// Losses are a medium's only if some packets waited for no longer than this. While `CoDel` drops, each packet waits
-/// for 5 ms or more (RFC 8289, section 4.4), and how much more says nothing of losses. Our choice: less than that.
+/// Losses are attributed to a medium only if some packets waited no longer than this. While `CoDel` drops,
+/// each packet waits for 5 ms or more (RFC 8289, section 4.4), and the excess is unrelated to losses. Our
+/// choice: less than that.
 const NO_QUEUE: Span = Span::from_millis(4);
-/// A queue that drops loses at least this many times as many packets as the medium alone. Our choice.
+/// Minimum ratio of the loss rate of a queue that drops to the medium's. Our choice.
 const ONSET_FACTOR: f64 = 3.0;
-/// The least evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
+/// Minimum evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
 const LEAST_EVIDENCE: f64 = 7.0;
-/// The most that one stretch adds to it: a stretch in which the queue fills loses much at a mean delay far below that
-/// of a full queue. Our choice.
+/// Limit of a stretch's contribution to the evidence: a stretch in which the queue fills loses many packets
+/// at a mean delay far below that of a full queue. Our choice.
 pub(crate) const MOST_EVIDENCE: f64 = 1.0;
 
-/// Buffers that one test leaves to the next, so that tests do not allocate.
+/// Buffers reused between tests, so that tests do not allocate.
 #[derive(Debug, Default)]
 pub struct DelayScratch {
     delays: Vec<Span>,
@@ -106,7 +108,7 @@ pub struct DelayScratch {
 }
 
 impl DelayScratch {
-    /// Makes room for so many stretches in all buffers, so that those needed only later are not allocated then.
+    /// Reserves space for this many stretches in all buffers, also in those needed only later.
     fn reserve(&mut self, stretches: usize) {
         let Self { delays, order } = self;
         delays.clear();
@@ -117,11 +119,11 @@ impl DelayScratch {
 }
 
 impl DelayFinding {
-    /// Tests stretches. `empty` is the delay of the path without a queue, as far as it is known.
+    /// Tests stretches. `empty` is the path's delay without a queue, as far as known.
     ///
-    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation, whose
-    /// variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose as often as
-    /// others.
+    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation,
+    /// whose variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose
+    /// packets as often as others.
     pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
         scratch.reserve(stretches.len().next_power_of_two());
         scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
@@ -152,23 +154,23 @@ impl DelayFinding {
     }
 }
 
-/// The delay from which a queue drops, beside a medium that loses at `rate`.
+/// Returns the delay from which on a queue drops, beside a medium with the loss rate `rate`.
 fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
     sort_by_delay(stretches, order);
     let told = |at: usize| (at, evidence(stretches[at].packets, stretches[at].lost, rate));
     onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
 }
 
-/// What a stretch says for [`ONSET_FACTOR`] times the loss rate of a medium that loses at `rate`: the logarithm of the
-/// likelihood ratio of two Poisson processes.
+/// Returns the evidence of a stretch for [`ONSET_FACTOR`] times the medium's loss rate `rate`: the logarithm
+/// of the likelihood ratio of two Poisson processes.
 pub(crate) fn evidence(packets: u64, lost: u64, rate: f64) -> f64 {
     let expected = rate * packets as f64;
     (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
 }
 
-/// From where on stretches lose more than a medium: the likeliest change (Page's cumulative sum test, Biometrika 41,
-/// 1954, over what stretches are ordered by instead of times). Of each stretch which it is, and its evidence; the
-/// highest come first.
+/// Finds where stretches begin to lose more than the medium: the likeliest change point (Page's cumulative
+/// sum test, Biometrika 41, 1954, over the ordering criterion instead of time). `ordered` contains the index
+/// and evidence of each stretch, highest first.
 pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
     let (mut sum, mut most, mut from) = (0.0, 0.0, None);
     for (at, evidence) in ordered {
@@ -180,18 +182,18 @@ pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize
     from.filter(|_| most >= LEAST_EVIDENCE)
 }
 
-/// Stretches of short delay that lose something.
+/// Stretches of short delay with losses.
 struct Losing {
     stretches: f64,
-    /// Stretches of short delay.
+    /// Number of stretches of short delay.
     of: f64,
-    /// Their mean number of packets.
+    /// Mean number of packets in these.
     packets: f64,
-    /// So many there would be if losses did not depend on the delay.
+    /// Number of stretches with losses expected if losses were independent of the delay.
     expected: f64,
-    /// The share of the packets at short delays that are lost.
+    /// Loss rate at short delays.
     rate: f64,
-    /// The share of all packets.
+    /// Overall loss rate.
     whole_rate: f64,
 }
 
@@ -212,8 +214,9 @@ impl Losing {
         }
     }
 
-    /// The medium's loss rate: the rate at short delays, bounded by how many stretches lose nothing (`exp(-rate *
-    /// packets)` of them). A queue that is full for a moment loses many packets of few stretches.
+    /// Returns the medium's loss rate: the rate at short delays, bounded by the share of stretches without
+    /// losses (`exp(-rate * packets)` of them). A queue that is full for a moment loses many packets in few
+    /// stretches.
     fn medium_rate(&self) -> f64 {
         if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM_SHARE) {
             return 0.0;
@@ -226,22 +229,23 @@ impl Losing {
         self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT_SHARE
     }
 
-    /// Guards against a queue that was full for a moment, which raises the whole rate far above that at short delays.
+    /// Guards against a queue that was full for a moment, which raises the overall rate far above that at
+    /// short delays.
     fn is_rate_alike(&self) -> bool {
         self.rate >= self.whole_rate * INDEPENDENT_RATE
     }
 }
 
-/// The correlation between the ranks of delays and how much more stretches lost than all of them on average, in
-/// standard deviations. 0 if either never differs. Ranks of loss rates would not do: stretches of few packets mostly
-/// lose none, and in slow start these have short delays.
+/// Returns the correlation between the ranks of delays and the excess of losses over the mean, in standard
+/// deviations; 0 if either is constant. Ranks of loss rates would be unsuitable: stretches of few packets
+/// mostly lose none, and in slow start these have short delays.
 fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
     let rate = Stretch::whole(stretches.iter()).loss_rate();
     let count = stretches.len() as f64;
     sort_by_delay(stretches, order);
     let (mut before, mut product, mut ranks, mut sum, mut squares) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
-        // The mean of their ranks, less that of all.
+        // Mean of their ranks, minus the overall mean.
         let rank = before + alike.len() as f64 / 2.0 - count / 2.0;
         for excess in alike.iter().map(|(_, at)| stretches[*at].excess(rate)) {
             (product, ranks) = (product + rank * excess, ranks + rank * rank);
@@ -253,7 +257,7 @@ fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
     if spread > 0.0 { product / spread * (count - 1.0).sqrt() } else { 0.0 }
 }
 
-/// Puts the stretches of shortest delay first.
+/// Sorts the stretches by delay, shortest first.
 fn sort_by_delay(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) {
     order.clear();
     order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
@@ -272,13 +276,14 @@ mod tests {
         Rng::from_seed(n + seed * 1_000_003)
     }
 
-    /// How many of 400 packets are lost at random.
+    /// Random number of losses among 400 packets.
     fn medium(rate: f64, n: u64, seed: u64) -> u64 {
         let mut rng = rng(n, seed);
         (0..400).filter(|_| rng.chance(rate)).count() as u64
     }
 
-    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` gives the losses of each stretch.
+    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` returns the losses of each
+    /// stretch.
     fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
         let stretch = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
@@ -304,7 +309,7 @@ mod tests {
         let stretches: Vec<Stretch> = [(1, 10, 0), (5, 20, 0), (2, 20, 3), (9, 30, 1), (9, 20, 2)]
             .map(|(millis, packets, lost)| Stretch { delay: Span::from_millis(millis), packets, lost })
             .into();
-        // Worked by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 of these are expected.
+        // Computed by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 are expected.
         let excess = [-0.774_597, -1.095_445, 1.643_168, -0.596_285, 0.730_297];
         // Ranks 0, 2, 1 and 3.5 twice, less 2; their squares sum up to 9.5, and those of the excesses to 5.388 889.
         let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
@@ -316,7 +321,8 @@ mod tests {
         assert_eq!(of(&stretches).dependence, Dependence::Unknown);
     }
 
-    /// Few packets leave in slow start while there is no queue, and many when there is one; then it stays short.
+    /// In slow start few packets are sent while there is no queue, and many when there is one; then it stays
+    /// short.
     #[test]
     fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
         for seed in 0..40 {
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_never_empties_and_one_that_drops_early_are_queues() {
-        // 13 ms stand in it whatever happens; losses at the top.
+        // A standing delay of 13 ms; losses at the top.
         let stands = teeth(
             Span::from_millis(23),
             Span::from_millis(7),
@@ -347,7 +353,7 @@ mod tests {
                 if height > 0.9 { n % 7 } else { 0 }
             },
         );
-        // The less likely the shorter it is, as RED.
+        // The less likely the shorter the queue, as with RED.
         let early = teeth(EMPTY, Span::from_millis(3), |n, height| medium(0.01 * height * height, n, 1));
         for queue in [&stands, &early] {
             assert_eq!(of(queue).dependence, Dependence::Dependent, "{:?}", of(queue));
@@ -359,12 +365,12 @@ mod tests {
     fn a_queue_that_stays_full_tells_nothing() {
         let mut full = teeth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
         assert_eq!(of(&full), DelayFinding::default());
-        // Nor with a little jitter.
+        // Nor with slight jitter.
         delay_each(&mut full, |n| Span::from_micros(n * 7 % 900));
         assert_eq!(of(&full), DelayFinding::default());
     }
 
-    /// As `CoDel` that is overloaded: its queue is never shorter than its target, and drops whatever the delay is.
+    /// As an overloaded `CoDel`: its queue is never shorter than its target, and it drops at any delay.
     #[test]
     fn losses_that_were_never_seen_without_a_queue_are_no_mediums() {
         let floors = [4, 5].map(|floor| {
@@ -388,7 +394,7 @@ mod tests {
         let found = |lost: &dyn Fn(u64, f64) -> u64| of(&teeth(EMPTY, Span::from_millis(20), lost));
         let full = found(&|n, height| medium(0.002, n, 1) + if height > 0.95 { 20 } else { 0 });
         assert!(full.onset.is_some_and(|onset| (at(0.93)..=at(1.0)).contains(&onset)), "{full:?}");
-        // It fills once in a stretch of a shorter mean delay.
+        // It fills once, in a stretch of a shorter mean delay.
         let fills = found(&|n, height| {
             let is_full = height > 0.95 || n == 25;
             medium(0.002, n, 1) + if is_full { 200 } else { 0 }
@@ -398,14 +404,14 @@ mod tests {
         assert_eq!(found(&|_, height| if height > 0.95 { 20 } else { 0 }).onset, None);
     }
 
-    /// Losses of a medium at this rate, over saw-teeth and jitter of so many microseconds.
+    /// Losses of a medium at this rate, over saw-teeth with this jitter in microseconds.
     fn at_random(seed: u64, rate: f64, jitter_us: u64, stands_us: u64) -> DelayFinding {
         let mut stretches = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
         delay_each(&mut stretches, |n| Span::from_micros(jitter_us).mul_f64(rng(n, seed + 1).next_f64()));
         of(&stretches)
     }
 
-    /// [`SIGNIFICANT`] allows one in 30,000; of 200,000 draws as these there were three.
+    /// [`SIGNIFICANT`] allows one in 30,000; of 200,000 such draws there were three.
     #[test]
     fn random_losses_are_hardly_ever_called_dependent_whatever_the_delays() {
         let mut draws = Rng::from_seed(40);

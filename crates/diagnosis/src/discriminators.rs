@@ -1,23 +1,24 @@
-//! Published discriminators of congestion from losses of another kind, to compare with. Each looks at the times at
-//! which packets come to the receiver, and decides of the packets that are missing when the next one comes.
+//! Published discriminators between congestion and other losses, for comparison. Each uses the arrival times
+//! of packets at the receiver, and classifies missing packets when the next one arrives.
 //!
 //! Biaz and Vaidya, "Discriminating congestion losses from wireless losses using inter-arrival times at the receiver"
 //! (ASSET 1999); Tobe et al., "Achieving moderate fairness for UDP flows by path-status classification" (LCN 2000),
 //! with the parameters of, and all others from, Cen, Cosman and Voelker, "End-to-end differentiation of congestion and
 //! wireless losses" (IEEE/ACM Transactions on Networking 11(5), 2003).
 
-/// Biaz: the packet after `lost` missing ones comes as late as if those had come before it, so the bottleneck has
-/// sent them on. Times in any unit: `gap` since the packet before them, `least` the shortest gap between two
-/// packets so far. `upper` is 2 in the original and 1.25 as modified (mBiaz). Returns whether they were lost to
-/// congestion.
+/// Biaz: the packet after `lost` missing ones arrives as late as if they had arrived before it, so the
+/// bottleneck has forwarded them. Times in any unit: `gap` since the previous packet, `least` the shortest
+/// gap between two packets so far. `upper` is 2 in the original and 1.25 as modified (mBiaz). Returns whether
+/// they were lost to congestion.
 pub fn biaz(lost: u64, gap: f64, least: f64, upper: f64) -> bool {
     let lost = lost as f64;
     !((lost + 1.0) * least..(lost + upper) * least).contains(&gap)
 }
 
-/// `ZigZag`: lost to congestion if the one-way trip time `trip` of the packet after them is long beside its `mean` and
-/// mean `deviation`; the more packets are missing, the longer it has to be. (Whether the bound for more than three lies
-/// above the mean or below it is told both ways by those who cite it; we take the one that goes on as it begins.)
+/// `ZigZag`: packets were lost to congestion if the one-way trip time `trip` of the next packet is long
+/// compared with its `mean` and mean `deviation`; the more packets are missing, the longer it must be.
+/// (Citations differ on whether the bound for more than three is above or below the mean; we take the one
+/// that continues the sequence.)
 pub fn zigzag(lost: u64, trip: f64, mean: f64, deviation: f64) -> bool {
     let bound = match lost {
         0 | 1 => mean - deviation,
@@ -28,15 +29,15 @@ pub fn zigzag(lost: u64, trip: f64, mean: f64, deviation: f64) -> bool {
     trip >= bound
 }
 
-/// Spike: whether the path is in a spike of its one-way trip time, in which losses are congestion. A spike begins above
-/// one half of the range of trip times seen, and ends below a third of it.
+/// Spike: whether the one-way trip time is in a spike, during which losses are congestion. A spike begins
+/// above one half of the range of observed trip times, and ends below a third of it.
 pub fn spike(was_in_spike: bool, trip: f64, least: f64, most: f64) -> bool {
     let share = if was_in_spike { 1.0 / 3.0 } else { 0.5 };
     let bound = least + share * (most - least);
     if was_in_spike { trip >= bound } else { trip > bound }
 }
 
-/// An algorithm of the literature that tells congestion from random loss by delays.
+/// A published algorithm that distinguishes congestion from random loss by delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Discriminator {
     /// [`biaz`] with 2.
@@ -47,15 +48,15 @@ pub enum Discriminator {
     Spike,
     /// [`zigzag`].
     ZigZag,
-    /// The hybrid of the three last.
+    /// The hybrid of the last three.
     Zbs,
 }
 
 impl Discriminator {
-    /// Every discriminator once.
+    /// All discriminators.
     pub const ALL: [Self; 5] = [Self::Biaz, Self::ModifiedBiaz, Self::Spike, Self::ZigZag, Self::Zbs];
 
-    /// The name in tables.
+    /// Returns the name for tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Biaz => "biaz",
@@ -72,19 +73,19 @@ const TRIP_GAIN: f64 = 1.0 / 32.0;
 const DEVIATION_GAIN: f64 = 2.0 * TRIP_GAIN;
 const GAP_GAIN: f64 = 0.125;
 
-/// A run of consecutive lost packets, and which discriminators call it congestion.
+/// A run of consecutive lost packets, with the verdicts of the discriminators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// Packets of the run.
+    /// Packets in the run.
     pub lost: u64,
-    /// What each of [`Discriminator::ALL`] says.
+    /// Verdict of each of [`Discriminator::ALL`].
     pub is_congestion: [bool; 5],
 }
 
-/// All discriminators over the packets of one flow as they arrive.
+/// State of all discriminators for one flow.
 #[derive(Clone, Debug, Default)]
 pub struct Discriminators {
-    /// The packet before: its number, when it came, and its trip time.
+    /// Previous packet: its number and its arrival time.
     before: Option<(u64, f64)>,
     least_gap: Option<f64>,
     mean_gap: f64,
@@ -95,8 +96,9 @@ pub struct Discriminators {
 }
 
 impl Discriminators {
-    /// Packet `number`, in order of transmission, has come at `arrived` after a trip of `trip`, both in seconds by any
-    /// clock. If packets before it are missing, says what they were lost to. One that is late itself changes nothing.
+    /// Handles the arrival of packet `number`, in order of transmission, at `arrived` after a trip of `trip`,
+    /// both in seconds by any clock. If packets before it are missing, returns the verdicts on them. A packet
+    /// that is itself late is ignored.
     pub fn on_arrival(&mut self, number: u64, arrived: f64, trip: f64) -> Option<Judged> {
         let Some((last, came)) = self.before else {
             (self.before, self.trips, self.mean_trip) = (Some((number, arrived)), Some((trip, trip)), trip);
@@ -144,7 +146,7 @@ mod tests {
 
     #[test]
     fn biaz_knows_a_packet_that_comes_when_it_would_have_come_anyhow() {
-        // Two missing, a packet each millisecond: the next is due after three.
+        // Two missing, one packet per millisecond: the next is due after three.
         for (gap, original, modified) in [
             (2.9, true, true),
             (3.0, false, false),
@@ -173,7 +175,7 @@ mod tests {
         assert_eq!(seen, [false, false, true, true, false, true]);
     }
 
-    /// 1,000 packets, one each millisecond, on a path that takes 20 ms and a queue of up to 30 ms; those in `missing`
+    /// 1,000 packets, one per millisecond, on a path of 20 ms with a queue of up to 30 ms; those in `missing`
     /// are lost.
     fn judged(queue: impl Fn(u64) -> f64, missing: impl Fn(u64) -> bool) -> Vec<Judged> {
         let mut all = Discriminators::default();
@@ -190,7 +192,7 @@ mod tests {
     fn losses_on_an_empty_path_are_no_congestion_but_for_zigzag_and_losses_at_a_full_queue_are() {
         let random = judged(|_| 0.0, |number| number % 50 == 49);
         assert_eq!(random.iter().map(|judged| judged.lost).sum::<u64>(), 19);
-        // Without a queue every trip is its mean, which is where ZigZag begins to say congestion.
+        // Without a queue every trip equals the mean, at which ZigZag already reports congestion.
         for judged in &random {
             assert_eq!(judged.is_congestion, [false, false, false, true, false], "{judged:?}");
         }
@@ -213,7 +215,8 @@ mod tests {
             assert_eq!(all.on_arrival(number, 1.1, 0.5), None);
         }
         assert_eq!(format!("{all:?}"), before);
-        // Packets of one merged buffer come at one time: nobody fails, and Biaz never sees the gap that it wants.
+        // Packets of one merged buffer arrive at the same time: nothing fails, and Biaz never sees the gap
+        // that it requires.
         for number in (6..100).filter(|number| number % 7 != 0) {
             let judged = all.on_arrival(number, 1.0, 0.02);
             assert!(judged.is_none_or(|judged| judged.is_congestion[..2] == [true, true]), "{judged:?}");

@@ -1,23 +1,23 @@
-//! How often a diagnosis is right.
+//! Accuracy of diagnoses.
 
 use haul_base::Cause;
 use statrs::distribution::{Beta, ContinuousCDF};
 
 use crate::Diagnosis;
 
-/// A share of trials, and where the true one lies with 95 % confidence.
+/// A proportion, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Proportion {
-    /// The share found, 0 to 1; 0 without trials.
+    /// Observed share, 0 to 1; 0 without trials.
     pub found: f64,
-    /// The lower bound.
+    /// Lower bound.
     pub low: f64,
-    /// The upper bound.
+    /// Upper bound.
     pub high: f64,
 }
 
-/// The exact interval of a binomial share with 95 % confidence (Clopper and Pearson, 1934): quantiles of beta
-/// distributions. `hits` above `trials` count as all of them.
+/// Returns the exact 95 % confidence interval of a binomial proportion (Clopper and Pearson, 1934): quantiles
+/// of beta distributions. `hits` above `trials` count as `trials`.
 pub fn clopper_pearson(hits: u64, trials: u64) -> Proportion {
     let hits = hits.min(trials);
     let (k, n) = (hits as f64, trials as f64);
@@ -29,21 +29,21 @@ pub fn clopper_pearson(hits: u64, trials: u64) -> Proportion {
     }
 }
 
-/// What became of the windows of one cause.
+/// Counts of the diagnoses of windows with one true cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confusion {
-    /// Their cause was told.
+    /// The diagnosis was correct.
     pub correct: u64,
-    /// The other one was told.
+    /// The diagnosis was the other cause.
     pub wrong: u64,
-    /// None was certain enough.
+    /// Neither cause was certain enough.
     pub inconclusive: u64,
-    /// Their loss rate was outside of the model's.
+    /// The loss rate was outside the model's range.
     pub out_of_range: u64,
 }
 
 impl Confusion {
-    /// Counts one window whose losses had this cause.
+    /// Counts a window whose losses had the cause `truth`.
     pub fn add(&mut self, truth: Cause, diagnosis: &Diagnosis) {
         let count = match (diagnosis.metric, diagnosis.cause()) {
             (None, _) => &mut self.out_of_range,
@@ -54,7 +54,7 @@ impl Confusion {
         *count += 1;
     }
 
-    /// Adds the windows of another.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.correct += other.correct;
         self.wrong += other.wrong;
@@ -62,7 +62,7 @@ impl Confusion {
         self.out_of_range += other.out_of_range;
     }
 
-    /// Windows in the model's range.
+    /// Returns the number of windows in the model's range.
     pub fn in_range(&self) -> u64 {
         self.correct + self.wrong + self.inconclusive
     }

@@ -1,4 +1,4 @@
-//! Fitting a curve to measured points: nonlinear least squares after Levenberg and Marquardt.
+//! Curve fitting by nonlinear least squares (Levenberg and Marquardt).
 
 use levenberg_marquardt::{LeastSquaresProblem, LevenbergMarquardt};
 use nalgebra::storage::Owned;
@@ -6,16 +6,16 @@ use nalgebra::{DMatrix, DVector, Dyn};
 
 use crate::model::{Curve, Term};
 
-/// Starting scales, as loss rates: a fit begins at each choice of them and the best stays, since the sum of
-/// exponentials has several minima.
+/// Initial scales, as loss rates: a fit starts from each combination and the best result is kept, since the
+/// sum of exponentials has several minima.
 const SCALES: [f64; 5] = [0.0001, 0.0006, 0.003, 0.015, 0.08];
-/// Bounds of the scales: far outside of the loss rates that are measured.
+/// Bounds of the scales: far outside measured loss rates.
 const BOUNDS: (f64, f64) = (1e-7, 1e2);
 
-/// The residuals of a curve over points. Each term is fitted by the logarithm of its scale, so that it stays above 0.
+/// Residuals of a curve over points. Scales are fitted as logarithms, so that they stay positive.
 struct Problem<'a> {
     points: &'a [(f64, f64)],
-    /// Amount and log scale of each term.
+    /// Amount and logarithm of the scale of each term.
     parameters: DVector<f64>,
 }
 
@@ -62,8 +62,8 @@ impl LeastSquaresProblem<f64, Dyn, Dyn> for Problem<'_> {
     }
 }
 
-/// The curve of so many terms, 1 or 2, that is nearest to the points `(loss rate, measured)`, its terms by rising
-/// scale. `None` if there are fewer points than parameters or no start comes to an end.
+/// Fits a curve with `terms` terms (1 or 2) to points `(loss rate, measured)`; the terms are sorted by scale.
+/// `None` if there are fewer points than parameters or no fit converges.
 pub(crate) fn fit(points: &[(f64, f64)], terms: usize) -> Option<Curve> {
     if points.len() < 2 * terms || points.iter().any(|(p, y)| !p.is_finite() || !y.is_finite()) {
         return None;

@@ -1,27 +1,26 @@
-//! Windows that have or lose too little to tell, taken together with those that follow.
+//! Joins windows with too few packets or losses for a diagnosis with the following ones.
 
 use crate::{Diagnosis, Model, Sample, Signature, Words};
 
-/// Windows that lose too little to tell are taken together until this many packets are lost: as many as a window of the
-/// paper (100 MB, 71,000 packets) has at the lowest loss rate that can be told, 0.00008.
+/// Windows with too few losses are joined until this many packets are lost: as many as a window of the paper
+/// (100 MB, 71,000 packets) has at the lowest loss rate covered, 0.00008.
 const LEAST_LOST: u64 = 6;
-/// Windows of fewer packets are taken together as well: the shorter a window, the fewer words it has at a loss rate.
-/// Half of the paper's window is still told as a whole one is (2.7 % of the network's are inconclusive instead of
-/// 0.7 %), a quarter is not (10 %).
+/// Windows of fewer packets are joined as well: the shorter a window, the fewer words it has at a given loss
+/// rate. Half of the paper's window is still diagnosed like a whole one (2.7 % of the network's are
+/// inconclusive instead of 0.7 %), a quarter is not (10 %).
 const LEAST_PACKETS: u64 = 35_500;
 
-/// Consecutive windows of which nothing was told yet. The windows of a transfer are judged by it while it runs, and
-/// those of a file afterwards.
+/// Consecutive windows without a diagnosis yet. Used for a running transfer as well as for a file.
 #[derive(Clone, Debug, Default)]
 pub struct Joined(Signature);
 
 impl Joined {
-    /// So many packets without a telling loss are forgotten: what was lost that long ago says nothing of today. Ten of
-    /// the paper's windows.
+    /// Number of packets after which windows without a diagnosis are dropped, as old losses say nothing about
+    /// the present. Ten of the paper's windows.
     pub const MOST_PACKETS: u64 = 710_000;
 
-    /// What a window's signature says, of which `sample` are the measures; if it has or loses too few packets to tell,
-    /// what it says together with those before it.
+    /// Diagnoses a window by its signature, of which `sample` are the measures; if it has too few packets or
+    /// losses, diagnoses it together with the previous ones.
     pub fn judge(
         &mut self,
         model: &Model,

@@ -1,7 +1,7 @@
-//! Why packets were lost, told from the pattern of the losses (dickens-classifier): the signature of a transmission
-//! window, two measures of it, what each measure is like for each cause, and Bayes' rule; and whether losses depend on
-//! the delay. Pure mathematics: it reads no clock, opens nothing and starts nothing, so that it works on a running
-//! transfer and on a file alike.
+//! Loss diagnosis from the pattern of losses (dickens-classifier): the signature of a transmission window,
+//! measures of it, the distribution of each measure for each cause, and Bayes' rule; and whether losses
+//! depend on the delay. Pure mathematics without clocks or I/O, so that it works on a running transfer and on
+//! a file alike.
 
 mod classify;
 mod complexity;

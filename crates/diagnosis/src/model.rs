@@ -1,4 +1,4 @@
-//! What the measures are like for each cause of loss.
+//! Model of the measures for each cause of loss.
 
 use std::sync::LazyLock;
 
@@ -6,24 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{WORD_LENGTHS, Words};
 
-/// One part of a [`Curve`].
+/// A term of a [`Curve`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Term {
-    /// What it adds in the end.
+    /// Asymptotic contribution of the term.
     pub amount: f64,
-    /// The loss rate at which it has added 1 - 1/e of it.
+    /// Loss rate at which it has reached 1 - 1/e of that.
     pub scale: f64,
 }
 
-/// The mean of a measure over the loss rate `p`: the sum of `amount * (1 - exp(-p / scale))` (dickens-classifier,
-/// section 3.1.6: two terms for the network, one for the host; both begin at nothing and level off).
+/// Mean of a measure as a function of the loss rate `p`: the sum of `amount * (1 - exp(-p / scale))`
+/// (dickens-classifier, section 3.1.6: two terms for the network, one for the host; both start at zero and
+/// level off).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Curve(pub Vec<Term>);
 
 impl Curve {
-    /// The mean at a loss rate.
+    /// Returns the mean at a loss rate.
     pub fn at(&self, loss_rate: f64) -> f64 {
         self.0.iter().map(|term| -term.amount * (-loss_rate / term.scale).exp_m1()).sum()
     }
@@ -33,108 +34,108 @@ impl Curve {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// The mean, in the unit of what is distributed.
+    /// Mean, in the unit of the variable.
     pub mean: f64,
-    /// Its standard deviation, above 0.
+    /// Standard deviation, above 0.
     pub deviation: f64,
 }
 
-/// What the measures are like for one cause.
+/// Distributions of the measures for one cause.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CauseModel {
-    /// The mean complexity over the loss rate.
+    /// Mean complexity as a function of the loss rate.
     pub complexity: Curve,
-    /// The standard deviation of the complexity around it, at any loss rate.
+    /// Standard deviation of the complexity around it, at any loss rate.
     pub complexity_deviation: f64,
-    /// The success proportion at low loss rates.
+    /// Success proportion at low loss rates.
     pub success_proportion: Spread,
-    /// The natural logarithm of the burst density, which is not the paper's. `None`: it is not looked at.
+    /// Natural logarithm of the burst density, which the paper does not use. `None`: not used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst_density: Option<Spread>,
 }
 
-/// Loss rates, from one (included) to another.
+/// A range of loss rates, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The lowest loss rate, included; 0 to 1.
+    /// Lowest loss rate, 0 to 1.
     pub from: f64,
-    /// The highest loss rate, excluded; 0 to 1.
+    /// Highest loss rate, 0 to 1.
     pub to: f64,
 }
 
 impl Range {
-    /// Whether a loss rate lies in it.
+    /// Whether a loss rate is in the range.
     pub fn contains(&self, loss_rate: f64) -> bool {
         (self.from..=self.to).contains(&loss_rate)
     }
 }
 
-/// Where a model comes from, in words; nothing is computed from it.
+/// Origin of a model, as text; not used in computations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
-    /// The signatures that it was fitted to.
+    /// Signatures from which it was fitted.
     pub data: String,
-    /// Their BLAKE3, hexadecimal.
+    /// BLAKE3 hash of the signatures, hexadecimal.
     pub data_hash: String,
-    /// That of [`cross_validate`](crate::cross_validate), by which it was judged; the fit has nothing random. `None`:
-    /// the model is of before it was written down.
+    /// Seed of the [`cross_validate`](crate::cross_validate) run that evaluated the model; the fit itself is
+    /// deterministic. `None`: the model predates this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u32>,
-    /// Windows of losses by the host.
+    /// Number of windows with losses of the host.
     pub host_windows: u64,
-    /// Windows of losses by the network.
+    /// Number of windows with losses of the network.
     pub network_windows: u64,
-    /// The system on which it was made.
+    /// System on which it was made.
     pub system: String,
-    /// Day of the training, as text.
+    /// Date of the training, as text.
     pub date: String,
 }
 
-/// What a diagnosis knows of the causes.
+/// Model of the causes of loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// The version of this format.
+    /// Version of the format.
     pub format: u32,
-    /// Packets of a word.
+    /// Packets per word.
     pub word_length: u32,
-    /// Loss rates that the complexity tells apart.
+    /// Range of loss rates in which the complexity is used.
     pub complexity_range: Range,
-    /// Loss rates below these, that the success proportion tells apart.
+    /// Lower range of loss rates, in which the success proportion is used.
     pub success_range: Range,
-    /// A measure that is no more likely than this with either cause tells nothing.
+    /// If the likelihood of a measured value is no higher than this for either cause, the measure is ignored.
     pub negligible: f64,
-    /// Whether other measures are looked at than the one that the loss rate chooses. The success proportion may object
-    /// to what the complexity tells: then neither cause is told. The burst density may object too, and tells what they
-    /// do not. The paper looks at one measure alone, and takes losses at random, one in 500 to 1,000, for the host's:
-    /// they have as few words as one gap.
+    /// Whether other measures are used beside the one selected by the loss rate. The success proportion may
+    /// contradict the complexity: then the window is inconclusive. The burst density may contradict as well,
+    /// and decides where the others are inconclusive. The paper uses one measure only, and attributes random
+    /// losses of one in 500 to 1,000 to the host: they have as few words as one gap.
     pub both_measures: bool,
     /// Losses because the receiving host did not read in time.
     pub host: CauseModel,
-    /// Losses because flows contend for the network.
+    /// Losses because flows compete for the network.
     pub network: CauseModel,
-    /// Where it comes from.
+    /// Origin of the model.
     pub provenance: Provenance,
 }
 
-/// Why a text is no model.
+/// Why a text is not a valid model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// It is no TOML of this form.
+    /// The text is not TOML of this form.
     #[error("this is no model of loss: {}", in_one_line(.0))]
     Form(#[source] Box<toml::de::Error>),
-    /// Another release of Haulage wrote it.
+    /// The format is that of another release of Haulage.
     #[error("this model has format {0}, and this release reads format {FORMAT}: fit it anew")]
     Format(u32),
-    /// A number that no fit gives.
+    /// A number is impossible.
     #[error("this model of loss has an impossible {0}")]
     Impossible(&'static str),
 }
 
-/// Where it is wrong, and what; without the picture of the line between them.
+/// Returns the error's location and message, without the excerpt of the text between them.
 fn in_one_line(error: &toml::de::Error) -> String {
     let text = error.to_string();
     let place = text.lines().next().unwrap_or_default();
@@ -144,12 +145,12 @@ fn in_one_line(error: &toml::de::Error) -> String {
 
 /// The version of the format.
 pub(crate) const FORMAT: u32 = 1;
-/// Packets of a word (dickens-classifier, section 3.1.3): longer words tell little more.
+/// Packets per word (dickens-classifier, section 3.1.3): longer words add little information.
 pub const PAPERS_WORD: u32 = 17;
-/// Its operating ranges, section 3.3.
+/// The paper's operating ranges, section 3.3.
 pub(crate) const PAPERS_RANGES: [Range; 2] =
     [Range { from: 0.0005, to: 0.05 }, Range { from: 0.000_08, to: 0.0005 }];
-/// What counts as "nearly no likelihood" is left open by the paper: five standard deviations.
+/// The paper leaves "nearly no likelihood" open: five standard deviations.
 pub(crate) const NEGLIGIBLE: f64 = 1e-6;
 
 static SHIPPED: &str = include_str!("../model.toml");
@@ -160,25 +161,25 @@ struct Versioned {
 }
 
 impl Model {
-    /// The model that comes with Haulage: `haul-lab` makes its data, `haul train` fits it (docs/diagnosis.md).
+    /// Returns the built-in model: `haul-lab` makes its data, `haul train` fits it (docs/diagnosis.md).
     ///
     /// # Panics
-    /// Never: a test reads what is compiled in.
+    /// Never: a test parses the built-in text.
     pub fn shipped() -> &'static Self {
         static MODEL: LazyLock<Model> =
             LazyLock::new(|| Model::read(SHIPPED).expect("a test reads the model that is compiled in"));
         &MODEL
     }
 
-    /// The text of the shipped model.
+    /// Returns the text of the built-in model.
     pub fn shipped_text() -> &'static str {
         SHIPPED
     }
 
-    /// Reads a model.
+    /// Parses a model.
     ///
     /// # Errors
-    /// If the text is no model of this version, or its numbers make no sense.
+    /// If the text is not a model of this version, or its numbers are impossible.
     pub fn read(text: &str) -> Result<Self, ModelError> {
         let form = |error| ModelError::Form(Box::new(error));
         let versioned: Versioned = toml::from_str(text).map_err(form)?;
@@ -190,18 +191,18 @@ impl Model {
         Ok(model)
     }
 
-    /// The text that [`Model::read`] reads.
+    /// Returns the text that [`Model::read`] parses.
     ///
     /// # Panics
-    /// Never: a model is numbers and text.
+    /// Never: a model consists of numbers and text.
     pub fn write(&self) -> String {
         toml::to_string(self).expect("a model has nothing that TOML cannot say")
     }
 
-    /// What counts words of this model's length.
+    /// Creates a counter for words of this model's length.
     ///
     /// # Panics
-    /// If that is not among [`WORD_LENGTHS`], which [`Model::read`] refuses.
+    /// If the length is not in [`WORD_LENGTHS`], which [`Model::read`] refuses.
     pub fn words(&self) -> Words {
         Words::of_length(self.word_length).expect("a model was checked when it was read")
     }

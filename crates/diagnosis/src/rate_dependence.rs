@@ -1,47 +1,47 @@
-//! Whether losses depend on the rate of sending. A policer (a token bucket) and a queue of a few packets drop what
-//! exceeds their rate, without delay; a medium damages the same share of packets at every rate.
+//! Tests whether losses depend on the sending rate. A policer (a token bucket) and a queue of a few packets
+//! drop what exceeds their rate, without delay; a medium damages the same share of packets at every rate.
 
 use haul_base::Rate;
 
 use crate::dependence::{MOST_DEVIATIONS, MOST_EVIDENCE, evidence, onset};
 
-/// Consecutive packets and the rate at which they left.
+/// A stretch of consecutive packets and the rate at which they were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SentStretch {
-    /// Its unit does not matter, if it is always the same.
+    /// Sending rate, in any consistent unit.
     pub rate: Rate,
-    /// Packets, lost ones included.
+    /// Number of packets, lost ones included.
     pub packets: u64,
-    /// Of these, lost ones.
+    /// Number of lost packets.
     pub lost: u64,
     /// Runs of consecutive lost packets.
     pub runs: u64,
 }
 
-/// What stretches of a transmission say of losses that grow with the rate of sending.
+/// Result of a test whether losses grow with the sending rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateFinding {
-    /// The share of packets that are lost at low rates: what the medium loses.
+    /// Loss rate at low sending rates: that of the medium.
     pub medium_rate: f64,
-    /// The rate of sending from which losses exceed `medium_rate`: the path drops what exceeds it. `None` if they do
-    /// not for sure, or if the rates were too much alike.
+    /// Sending rate from which on losses exceed `medium_rate`: the path drops what exceeds it. `None` if they
+    /// do not significantly, or if the rates were too similar.
     pub onset: Option<Rate>,
 }
 
-/// Fewer lost packets tell nothing. Our choice.
+/// Minimum number of lost packets for a test. Our choice.
 const LEAST_LOST: u64 = 16;
-/// The slope of the loss rate over the rate of sending, in standard deviations, from which losses depend on it: 1 in
-/// 30,000 by chance, if runs of losses have nothing to do with each other. Our choice.
+/// Slope of the loss rate over the sending rate, in standard deviations, from which on losses depend on it: 1
+/// in 30,000 by chance, if runs of losses are independent. Our choice.
 const SIGNIFICANT: f64 = 4.0;
-/// The same, if only stretches have nothing to do with each other: 1 in 40 by chance. Our choice.
+/// The same, if only stretches are independent: 1 in 40 by chance. Our choice.
 const CONSISTENT: f64 = 2.0;
-/// The share of all packets that have left at low rates. Our choice.
+/// Share of all packets that counts as sent at low rates. Our choice.
 const LOW: f64 = 0.25;
-/// High rates are this much above the mean of low ones at least. Our choice: pacing varies by less.
+/// Minimum ratio of high rates to the mean of low ones. Our choice: pacing varies by less.
 const LEAST_CONTRAST: f64 = 1.02;
 
 impl RateFinding {
-    /// Tests stretches. `order` is kept for its memory.
+    /// Tests stretches. `order` is a reusable buffer.
     pub fn of(stretches: &[SentStretch], order: &mut Vec<(f64, usize)>) -> Self {
         let SentStretch { packets, lost, .. } = whole(stretches);
         if lost < LEAST_LOST || !is_steep(stretches) {
@@ -52,11 +52,11 @@ impl RateFinding {
         order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
         let low = Low::of(stretches, order, packets as f64 * LOW);
         let medium_rate = low.lost / low.packets.max(1.0);
-        // What was not seen may be one packet more.
+        // At low rates one more packet may have been lost by chance.
         let usual = medium_rate.max(1.0 / low.packets.max(1.0));
         let least = low.mean_rate() * LEAST_CONTRAST;
         let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
-        // A policer lets bursts pass: stretches that have lost nothing prove no more than those that have.
+        // A policer lets bursts pass: stretches without losses must not weigh more than those with losses.
         let bounded =
             |stretch: &SentStretch| evidence(stretch.packets, stretch.lost, usual).max(-MOST_EVIDENCE);
         let onset = onset(high.map(|(_, at)| (*at, bounded(&stretches[*at]))));
@@ -74,9 +74,10 @@ fn whole(stretches: &[SentStretch]) -> SentStretch {
     })
 }
 
-/// Whether the loss rate grows with the rate of sending: the score test of a Poisson regression on the logarithm of the
-/// rate, with packets as exposure and the variance of runs of geometric length. The same without outliers, and with a
-/// variance that is estimated from the residuals (White, Econometrica 48, 1980), tells whether many stretches say so.
+/// Whether the loss rate grows with the sending rate: the score test of a Poisson regression on the logarithm
+/// of the rate, with packets as exposure and the variance of runs of geometric length. A second test without
+/// outliers, with a variance estimated from the residuals (White, Econometrica 48, 1980), checks that many
+/// stretches agree.
 fn is_steep(stretches: &[SentStretch]) -> bool {
     let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
     let SentStretch { packets, lost, runs, .. } = whole(stretches);
@@ -98,16 +99,16 @@ fn is_steep(stretches: &[SentStretch]) -> bool {
     is_over(SIGNIFICANT, all) && is_over(CONSISTENT, bounded)
 }
 
-/// Packets that have left at low rates.
+/// Packets sent at low rates.
 struct Low {
     packets: f64,
     lost: f64,
-    /// The sum of their rates.
+    /// Sum of their rates.
     rates: f64,
 }
 
 impl Low {
-    /// The `packets` at the lowest rates.
+    /// Takes the `packets` sent at the lowest rates.
     fn of(stretches: &[SentStretch], order: &[(f64, usize)], packets: f64) -> Self {
         let mut low = Self { packets: 0.0, lost: 0.0, rates: 0.0 };
         for (rate, at) in order {
@@ -136,8 +137,8 @@ mod tests {
 
     const POLICED: f64 = 100.0;
 
-    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` gives the loss rate at a
-    /// rate.
+    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` returns the loss
+    /// rate at a rate.
     fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
         let mut rng = Rng::from_seed(seed);
         let mut stretch = |n: usize| {
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(of(&sent(1, 4, policer)), RateFinding::default());
     }
 
-    /// A burst at a high rate is one event, however many packets are in it.
+    /// A burst at a high rate is one event, however many packets it has.
     #[test]
     fn one_burst_at_a_high_rate_proves_nothing() {
         let mut stretches = sent(1, 200, |_| 0.0);

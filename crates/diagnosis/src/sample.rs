@@ -1,21 +1,21 @@
-//! What is measured of a signature.
+//! Measures of a signature.
 
 use crate::{Signature, WholeBursts, Words};
 
-/// The measures of one transmission window.
+/// Measures of one transmission window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample {
-    /// Packets that left.
+    /// Packets sent.
     pub packets: u64,
-    /// Of these, lost ones.
+    /// Packets lost.
     pub lost: u64,
     /// First-order complexity; `None` if the window is shorter than a word.
     pub complexity: Option<f64>,
     /// Success proportion; `None` without losses.
     pub success_proportion: Option<f64>,
-    /// Burst density; `None` without two losses in a burst.
+    /// Burst density; `None` if no burst has two losses.
     pub burst_density: Option<f64>,
-    /// The bursts, if each was lost as a whole; see [`Signature::whole_bursts`].
+    /// The bursts, if each was lost completely; see [`Signature::whole_bursts`].
     pub whole_bursts: Option<WholeBursts>,
 }
 
@@ -32,7 +32,7 @@ impl Sample {
         }
     }
 
-    /// The share of lost packets, 0 to 1.
+    /// Returns the share of lost packets, 0 to 1.
     pub fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }

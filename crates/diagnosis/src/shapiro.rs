@@ -1,4 +1,4 @@
-//! The test of Shapiro and Wilk: whether numbers may come from a normal distribution.
+//! The Shapiro-Wilk test of normality.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -7,11 +7,11 @@ use statrs::distribution::{ContinuousCDF, Normal};
 pub struct Normality {
     /// The statistic W, up to 1; the lower, the less normal.
     pub w: f64,
-    /// How probable a W as low is for normal numbers.
+    /// Probability of a W this low for normally distributed numbers.
     pub p: f64,
 }
 
-/// Numbers that the approximation holds for.
+/// Sample sizes for which the approximation is valid.
 const COUNTS: std::ops::RangeInclusive<usize> = 3..=5_000;
 
 /// `c[0] + c[1] x + c[2] x^2 ...`
@@ -19,8 +19,8 @@ fn polynomial(c: &[f64], x: f64) -> f64 {
     c.iter().rev().fold(0.0, |sum, factor| sum * x + factor)
 }
 
-/// The weights of the upper half of the ordered numbers, outermost first (Royston 1992: normal scores, the outer ones
-/// from polynomials in 1/sqrt(n)).
+/// Returns the weights of the upper half of the sorted numbers, outermost first (Royston 1992: normal scores,
+/// the outer ones from polynomials in 1/sqrt(n)).
 fn weights(n: usize, normal: &Normal) -> Vec<f64> {
     if n == 3 {
         return vec![0.5f64.sqrt()];
@@ -41,7 +41,7 @@ fn weights(n: usize, normal: &Normal) -> Vec<f64> {
     weights
 }
 
-/// How probable a W this low is (Royston 1995, algorithm AS R94).
+/// Returns the probability of a W this low (Royston 1995, algorithm AS R94).
 fn probability(w: f64, n: usize, normal: &Normal) -> f64 {
     if n == 3 {
         let p = 6.0 / std::f64::consts::PI * (w.sqrt().asin() - std::f64::consts::FRAC_PI_3);
@@ -63,7 +63,7 @@ fn probability(w: f64, n: usize, normal: &Normal) -> f64 {
     normal.sf((y - mean) / deviation)
 }
 
-/// Tests numbers, of which there are 3 to 5,000 and not all alike; `None` for others.
+/// Tests 3 to 5,000 numbers that are not all equal; returns `None` for others.
 pub fn shapiro_wilk(numbers: &[f64]) -> Option<Normality> {
     let n = numbers.len();
     let mut ordered = numbers.to_vec();
@@ -86,14 +86,15 @@ pub fn shapiro_wilk(numbers: &[f64]) -> Option<Normality> {
 mod tests {
     use super::*;
 
-    /// Numbers that other implementations can be given: the fractional parts of multiples of the golden ratio.
+    /// Numbers that are easily given to other implementations: the fractional parts of multiples of the
+    /// golden ratio.
     fn golden(n: usize) -> Vec<f64> {
         (1..=n).map(|i| (i as f64 * 0.618_033_988_749_894_9).fract()).collect()
     }
 
     #[test]
     fn it_agrees_with_other_implementations() {
-        // The weights of 11 men of the paper of 1965, and numbers of no normal kind; W and p from SciPy 1.17.
+        // The weights of 11 men from the paper of 1965, and non-normal numbers; W and p from SciPy 1.17.
         let men = vec![148.0, 154.0, 158.0, 160.0, 161.0, 162.0, 166.0, 170.0, 182.0, 195.0, 236.0];
         for (numbers, w, p) in [
             (men, 0.788_814_78, 0.006_703_81),

@@ -1,36 +1,36 @@
-//! The signature of a transmission window: which of its packets arrived, in the order in which they left.
+//! Signature of a transmission window: which of its packets arrived, in sending order.
 
-/// This many packets that arrive between two losses separate two bursts. Our choice: the smallest power of two that
-/// leaves hardly a window of the training data undecided.
+/// Number of received packets between two losses that separates two bursts. Our choice: the smallest power of
+/// two that leaves hardly any window of the training data undecided.
 const BURST_GAP: u64 = 256;
 
-/// Consecutive lost packets.
+/// A run of consecutive lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Position of the first in the window, from 0.
+    /// Position of the first packet in the window, from 0.
     pub first: u64,
     /// Length of the run, at least 1.
     pub packets: u64,
 }
 
-/// The bursts of a window, each of which was lost as a whole.
+/// The bursts of a window in which each burst was lost completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WholeBursts {
-    /// How many, at least one.
+    /// Number of bursts, at least one.
     pub number: usize,
-    /// Packets of the shortest, at least two.
+    /// Packets in the shortest burst, at least two.
     pub shortest: u64,
 }
 
 impl Run {
-    /// The position behind the last.
+    /// Returns the position after the last packet.
     fn end(&self) -> u64 {
         self.first + self.packets
     }
 }
 
-/// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), kept as runs of lost ones: losses
-/// are few, and every measure of them needs time and memory in proportion to the runs alone.
+/// A sequence of received (1) and lost (0) packets (dickens-classifier, section 3.1), stored as runs of lost
+/// ones: losses are few, and every measure needs time and memory proportional to the runs only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     packets: u64,
@@ -39,17 +39,17 @@ pub struct Signature {
 }
 
 impl Signature {
-    /// No packets yet.
+    /// Creates an empty signature.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds packets that arrived.
+    /// Appends received packets.
     pub fn received(&mut self, packets: u64) {
         self.packets = self.packets.saturating_add(packets);
     }
 
-    /// Adds packets that were lost. A signature has at most `u64::MAX` packets; more are not counted.
+    /// Appends lost packets. A signature has at most `u64::MAX` packets; more are ignored.
     pub fn lost(&mut self, packets: u64) {
         let packets = packets.min(u64::MAX - self.packets);
         if packets == 0 {
@@ -63,15 +63,15 @@ impl Signature {
         self.lost += packets;
     }
 
-    /// The signature of a window of `packets`, of which those at `positions` were lost, in any order and however often
-    /// named; positions outside of the window count nothing.
+    /// Creates the signature of a window of `packets` with losses at `positions`, in any order and possibly
+    /// repeated; positions outside the window are ignored.
     pub fn of_lost(packets: u64, positions: impl IntoIterator<Item = u64>) -> Self {
         let mut signature = Self::new();
         signature.set_lost(packets, &mut positions.into_iter().collect());
         signature
     }
 
-    /// Becomes that signature, in the memory that it has. The positions are sorted.
+    /// Sets the signature as by [`of_lost`](Self::of_lost), reusing its memory. Sorts the positions.
     pub fn set_lost(&mut self, packets: u64, positions: &mut Vec<u64>) {
         positions.sort_unstable();
         positions.dedup();
@@ -83,13 +83,13 @@ impl Signature {
         self.received(packets - self.packets);
     }
 
-    /// Forgets all packets, and keeps the memory.
+    /// Removes all packets, but keeps the memory.
     pub fn clear(&mut self) {
         self.runs.clear();
         (self.packets, self.lost) = (0, 0);
     }
 
-    /// Appends what left after it.
+    /// Appends the packets of the next window.
     pub fn append(&mut self, next: &Self) {
         let mut position = 0;
         for run in &next.runs {
@@ -100,43 +100,45 @@ impl Signature {
         self.received(next.packets - position);
     }
 
-    /// How many packets left.
+    /// Returns the number of packets.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// How many of them were lost.
+    /// Returns the number of lost packets.
     pub fn lost_packets(&self) -> u64 {
         self.lost
     }
 
-    /// The lost ones, in order; runs never touch.
+    /// Returns the runs of lost packets, in order; runs never touch.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The share of lost packets, 0 to 1; 0 for an empty window.
+    /// Returns the share of lost packets, 0 to 1; 0 for an empty window.
     pub fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }
 
-    /// Of the lost packets, the share that is followed by another lost one (dickens-classifier, section 3.1.5). In
-    /// `[0, 1)`; `None` without losses.
+    /// Returns the share of lost packets that are followed by another lost one (dickens-classifier, section
+    /// 3.1.5), in `[0, 1)`; `None` without losses.
     pub fn success_proportion(&self) -> Option<f64> {
         (self.lost > 0).then(|| (self.lost - self.runs.len() as u64) as f64 / self.lost as f64)
     }
 
-    /// How dense bursts of losses are, in `(0, 1)`; `None` if no burst has two losses. Losses with fewer than 256
-    /// packets between them form a burst; one of `length` packets, `lost` of which were lost, has the density
-    /// `(lost - 1) / length`. The result is the mean over all lost packets. Our measure: a host that does not read
-    /// loses everything until it reads again, a full queue only the excess, and a medium single packets.
+    /// Returns the density of bursts of losses, in `(0, 1)`; `None` if no burst has two losses. Losses with
+    /// fewer than 256 packets between them form a burst; one of `length` packets, `lost` of which were lost,
+    /// has the density `(lost - 1) / length`. The result is the mean over all lost packets. Our measure: a
+    /// host that does not read loses everything until it reads again, a full queue only the excess, and a
+    /// medium single packets.
     pub fn burst_density(&self) -> Option<f64> {
         let weighted = |(lost, length): (u64, u64)| lost as f64 * (lost - 1) as f64 / length as f64;
         let density = self.bursts().map(weighted).sum::<f64>() / self.lost as f64;
         (density > 0.0).then_some(density)
     }
 
-    /// The bursts (of [`Signature::burst_density`]), if each was lost as a whole and none is a single packet.
+    /// Returns the bursts (as in [`Signature::burst_density`]), if each was lost completely and none is a
+    /// single packet.
     pub fn whole_bursts(&self) -> Option<WholeBursts> {
         let (number, shortest) =
             self.bursts().try_fold((0, u64::MAX), |(number, shortest), (lost, length)| {
@@ -145,7 +147,7 @@ impl Signature {
         (number > 0).then_some(WholeBursts { number, shortest })
     }
 
-    /// Each burst: how many packets were lost, and how many there are from its first to its last loss.
+    /// Returns the lost packets of each burst, and the number of packets from its first to its last loss.
     fn bursts(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.runs.chunk_by(|run, next| next.first - run.end() < BURST_GAP).map(|burst| {
             let length = burst[burst.len() - 1].end() - burst[0].first;
@@ -153,12 +155,12 @@ impl Signature {
         })
     }
 
-    /// The positions of the lost packets, in order.
+    /// Returns the positions of the lost packets, in order.
     pub fn lost_positions(&self) -> impl Iterator<Item = u64> + '_ {
         self.runs.iter().flat_map(|run| run.first..run.end())
     }
 
-    /// Each packet: whether it arrived.
+    /// Returns for each packet whether it arrived.
     pub fn symbols(&self) -> impl Iterator<Item = bool> + '_ {
         let ends = self.runs.iter().map(|run| (run.first, run.end()));
         let last = std::iter::once((self.packets, self.packets));
@@ -233,14 +235,14 @@ mod tests {
             [of("100001"), of("1010")].map(|signature| signature.burst_density()),
             [Some(0.75), Some(1.0 / 3.0)]
         );
-        // Two bursts, of two and of three lost packets, half and all of which are lost.
+        // Two bursts, of two and of three lost packets, half and all of whose packets are lost.
         let mut apart = packets("0110", BURST_GAP);
         apart.append(&of("000"));
         assert_eq!(apart.burst_density(), Some((2.0 * 0.25 + 3.0 * (2.0 / 3.0)) / 5.0));
         let mut close = packets("00", BURST_GAP - 1);
         close.append(&of("00"));
         assert_eq!(close.burst_density(), Some(3.0 / (BURST_GAP as f64 + 3.0)));
-        // Packets that were lost far from each other are no bursts.
+        // Losses far from each other form no bursts.
         let single = Signature::of_lost(10_000, (0..10).map(|n| n * 1_000));
         assert_eq!((single.burst_density(), single.whole_bursts()), (None, None));
         let whole = Signature::of_lost(10_000, [1, 2, 500, 501]);

@@ -11,27 +11,27 @@ use std::fmt::Write;
 
 use crate::Signature;
 
-/// What is wrong with a text that is to be a signature, and where: lines and columns count from 1.
+/// Error in the text of signatures; lines and columns count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {problem}")]
 pub struct SignatureError {
     /// Line of the text, from 1.
     pub line: usize,
-    /// The character in it.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// In words.
+    /// Description of the error.
     pub problem: String,
 }
 
-/// Most packets that a line in short may claim.
+/// Maximum number of packets in a `runs` line.
 const MOST_PACKETS: u64 = 1 << 40;
 const SHORT: &str = "runs";
 const END: &str = "---";
 
-/// Reads every window of a text. None if there is no packet in it.
+/// Parses all windows of a text. The result is empty if the text has no packets.
 ///
 /// # Errors
-/// The first thing that is no signature.
+/// The first syntax error.
 pub fn read_signatures(text: &str) -> Result<Vec<Signature>, SignatureError> {
     let (mut windows, mut present) = (Vec::new(), Signature::new());
     for (number, line) in text.lines().enumerate() {
@@ -52,7 +52,7 @@ pub fn read_signatures(text: &str) -> Result<Vec<Signature>, SignatureError> {
     Ok(windows)
 }
 
-/// A place in a line, and what is wrong there.
+/// Column of an error, and its description.
 type Problem = (usize, String);
 
 fn read_symbols(content: &str, into: &mut Signature) -> Result<(), Problem> {
@@ -69,7 +69,7 @@ fn read_symbols(content: &str, into: &mut Signature) -> Result<(), Problem> {
 
 fn read_runs(content: &str) -> Result<Signature, Problem> {
     let words = content.split_whitespace().skip(1);
-    // The words are parts of `content`, so the distance of their beginnings is the column.
+    // The words are slices of `content`, so the distance of their start addresses is the column.
     let column = |word: &str| content[..word.as_ptr().addr() - content.as_ptr().addr()].chars().count() + 1;
     let number = |word: &str, whole: &str| {
         word.parse::<u64>()
@@ -101,11 +101,11 @@ fn read_runs(content: &str) -> Result<Signature, Problem> {
     Ok(signature)
 }
 
-/// The window in short, as one line.
+/// Returns the window as a `runs` line.
 pub fn write_signature(signature: &Signature) -> String {
     let mut line = format!("{SHORT} {}", signature.packets());
     for run in signature.runs() {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match run.packets {
             1 => write!(line, " {}", run.first),
             packets => write!(line, " {}+{packets}", run.first),

@@ -1,4 +1,4 @@
-//! Fitting a model to windows of which the cause is known (dickens-classifier, sections 3.1.6 and 3.2).
+//! Fitting a model to windows with known causes (dickens-classifier, sections 3.1.6 and 3.2).
 
 use haul_base::Cause;
 
@@ -6,13 +6,14 @@ use crate::fit::fit;
 use crate::model::{CauseModel, Curve, FORMAT, NEGLIGIBLE, PAPERS_RANGES, Range, Spread};
 use crate::{Confusion, Model, Normality, Provenance, Sample, shapiro_wilk};
 
-/// Fewer windows of one cause in one range tell nothing of their spread.
+/// Minimum number of windows of one cause in one range for an estimate of the spread.
 const LEAST_WINDOWS: usize = 10;
-/// Bins of the loss rate, by its logarithm.
+/// Number of bins of the logarithm of the loss rate.
 const BINS: usize = 20;
-/// Beyond so many times the distance of the quartiles from them, a number is an outlier (Tukey's fences).
+/// Distance from the quartiles, in interquartile ranges, beyond which a number is an outlier (Tukey's
+/// fences).
 const FENCE: f64 = 1.5;
-/// A measure that never varies would make any other impossible: the least deviation.
+/// Minimum deviation: a measure that never varies would make every other value impossible.
 const LEAST_DEVIATION: f64 = 1e-3;
 
 /// Why no model can be fitted.
@@ -23,61 +24,61 @@ pub enum TrainError {
         "{cause} has {windows} windows with a loss rate of {range}, and at least {LEAST_WINDOWS} are needed"
     )]
     TooFew {
-        /// The cause that has too few windows.
+        /// The cause with too few windows.
         cause: &'static str,
-        /// How many there are.
+        /// Number of windows.
         windows: usize,
-        /// The range of loss rates that has too few windows.
+        /// The range of loss rates with too few windows.
         range: String,
     },
-    /// The fit comes to no end.
+    /// The fit does not converge.
     #[error("no curve fits the complexity of {0}")]
     NoFit(&'static str),
 }
 
-/// Windows of one cause with nearly the same loss rate.
+/// Windows of one cause with similar loss rates.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bin {
-    /// Their loss rates.
+    /// Range of their loss rates.
     pub range: Range,
-    /// How many windows.
+    /// Number of windows.
     pub windows: usize,
-    /// Their mean complexity.
+    /// Mean complexity.
     pub mean: f64,
-    /// Its standard deviation.
+    /// Standard deviation of the complexity.
     pub deviation: f64,
-    /// What the fitted curve has in the middle of the bin.
+    /// Value of the fitted curve in the middle of the bin.
     pub fitted: f64,
-    /// Whether the deviations from the curve may be normal. `None`: too few to tell, or all alike.
+    /// Test whether the deviations from the curve are normal. `None`: too few, or all equal.
     pub normality: Option<Normality>,
     /// The same without outliers.
     pub normality_without_outliers: Option<Normality>,
 }
 
-/// A fitted model, and how well it fits.
+/// A fitted model, with measures of its fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// The model that fits the windows.
+    /// The fitted model.
     pub model: Model,
-    /// Share of the variance of the complexity that the host's curve explains; below 0 if the mean alone explained
+    /// Share of the complexity's variance that the host's curve explains; negative if the mean alone explains
     /// more.
     pub host_r2: f64,
-    /// The same of the network's.
+    /// The same for the network's curve.
     pub network_r2: f64,
     /// The host's windows by loss rate.
     pub host_bins: Vec<Bin>,
-    /// The network's.
+    /// The network's windows by loss rate.
     pub network_bins: Vec<Bin>,
 }
 
-/// The windows of one cause.
+/// Windows of one cause.
 struct Windows<'a> {
     cause: &'static str,
     samples: &'a [Sample],
 }
 
 impl Windows<'_> {
-    /// Loss rate and measure of those in a range.
+    /// Returns the loss rate and measure of the windows in a range.
     fn points(
         &self,
         range: Range,
@@ -93,7 +94,7 @@ impl Windows<'_> {
         Err(TrainError::TooFew { cause: self.cause, windows: points.len(), range })
     }
 
-    /// What the measures are like.
+    /// Fits the distributions of the measures.
     fn fit(&self, terms: usize) -> Result<(CauseModel, Vec<(f64, f64)>), TrainError> {
         let [complexity_range, success_range] = PAPERS_RANGES;
         let points = self.points(complexity_range, |sample| sample.complexity)?;
@@ -110,7 +111,7 @@ impl Windows<'_> {
         Ok((model, points))
     }
 
-    /// The spread of the burst density's natural logarithm, at all loss rates in range.
+    /// Returns the distribution of the burst density's natural logarithm, at all loss rates in range.
     fn log_burst_density(&self) -> Result<Spread, TrainError> {
         let [complexity_range, success_range] = PAPERS_RANGES;
         let range = Range { from: success_range.from, to: complexity_range.to };
@@ -125,7 +126,7 @@ fn mean(numbers: &[f64]) -> f64 {
     numbers.iter().sum::<f64>() / numbers.len().max(1) as f64
 }
 
-/// The standard deviation around `mean`.
+/// Returns the standard deviation around `mean`.
 fn deviation(numbers: &[f64], mean: f64) -> f64 {
     let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
     (squares / numbers.len().saturating_sub(1).max(1) as f64).sqrt().max(LEAST_DEVIATION)
@@ -151,7 +152,8 @@ fn without_outliers(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers
 }
 
-/// Windows, as their loss rate and their complexity, in bins of the loss rate beside a curve.
+/// Groups windows, given as loss rate and complexity, into bins of the loss rate, and compares them with a
+/// curve.
 pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
     let Range { from, to } = PAPERS_RANGES[0];
     let edge = |bin: usize| from * (to / from).powf(bin as f64 / BINS as f64);
@@ -175,7 +177,7 @@ pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
     (0..BINS).map(bin).filter(|bin| bin.windows > 0).collect()
 }
 
-/// Fits a model to windows whose losses are all of one cause, measured with words of `word_length` packets
+/// Fits a model to windows whose losses all have one cause, measured with words of `word_length` packets
 /// ([`WORD_LENGTHS`](crate::WORD_LENGTHS)).
 ///
 /// # Errors
@@ -209,9 +211,10 @@ pub fn train(
     })
 }
 
-/// Fits as many models as `folds` says, each to all windows but one stretch of them, and diagnoses that stretch with
-/// it: what became of the host's windows, and of the network's. Stretches follow the order of the windows, so that
-/// those of one run stay together mostly; the first one begins at window `seed`, counted round.
+/// Fits `folds` models, each to all windows but one contiguous part, and diagnoses that part with it. Returns
+/// the results for the host's windows and for the network's. The parts follow the order of the windows, so
+/// that those of one run mostly stay together; the first part begins at window `seed`, modulo the number of
+/// windows.
 ///
 /// # Errors
 /// As [`train`], for any of the folds.
@@ -257,7 +260,7 @@ mod tests {
 
     const PACKETS: u64 = 20_000;
 
-    /// Windows whose losses come singly, at random.
+    /// Windows with single random losses.
     fn scattered(rng: &mut Rng, loss: f64) -> Signature {
         Signature::of_lost(PACKETS, (0..PACKETS).filter(|_| rng.next_f64() < loss).collect::<Vec<_>>())
     }
@@ -299,7 +302,8 @@ mod tests {
                 confusions[confusion].add(truth, &trained.model.classify(sample));
             }
         }
-        // At about one lost packet in 500, scattered losses have as many words as one gap: there neither is told.
+        // At about one lost packet in 500, scattered losses have as many words as one gap: both are
+        // inconclusive.
         let [host, network] = confusions;
         assert!(host.wrong == 0 && host.correct > 150, "{confusions:?}");
         assert!(network.wrong == 0 && network.correct > 280, "{confusions:?}");
@@ -324,7 +328,8 @@ mod tests {
                 confusion.correct
             })
         });
-        // A word of one packet is lost or not: of the paper's measures the success proportion is all that tells.
+        // A word of one packet is lost or not: of the paper's measures only the success proportion is
+        // informative.
         let (papers, all): (Vec<u64>, Vec<u64>) = right.map(|[papers, all]| (papers, all)).unzip();
         assert!(papers[0] < 60 && papers[2..].iter().all(|&windows| windows > 170), "{papers:?}");
         assert!(all.iter().all(|&windows| windows > 170), "{all:?}");

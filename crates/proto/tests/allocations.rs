@@ -1,5 +1,5 @@
-//! After the start, neither machine allocates: not per packet, not per segment. Both run in one thread without
-//! a harness, so that every allocation counted is theirs.
+//! After the start, neither machine allocates, neither per packet nor per segment. Both run in one thread
+//! without a harness, so that every allocation counted is theirs.
 
 use std::alloc::System;
 
@@ -96,7 +96,7 @@ impl Pair {
         }
     }
 
-    /// Both machines for `packets` data packets; every 50th batch is lost.
+    /// Runs both machines for `packets` data packets; every 50th batch is lost.
     fn run(&mut self, packets: u64) {
         let until = self.sender.stats().packets + packets;
         while self.sender.stats().packets < until {
@@ -126,7 +126,7 @@ fn received(data: &mut [u8], stride: usize) -> Received<'_> {
 
 fn main() {
     let mut pair = Pair::new();
-    // The start: pools fill and the path MTU search runs.
+    // The start: pools fill, and the path MTU search runs.
     pair.run(100_000);
     let region = Region::new(ALLOCATOR);
     pair.run(500_000);

@@ -1,4 +1,4 @@
-//! The shipped recipes of objects as stacks, over a seeded lossy path in virtual time.
+//! The built-in recipes of objects as stacks, over a seeded lossy path in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -24,19 +24,19 @@ use haul_wire::packet::{COMMON_HEADER_LEN, DATA_BODY_LEN, FEEDBACK_HEADER_LEN};
 
 const DELAY: Span = Span::from_millis(5);
 
-/// Arrival, a number that keeps the order, whether it goes to the receiver, the packet.
+/// Arrival time, a number that keeps the order, whether it goes to the receiver, the packet.
 type InTransit = Reverse<(Time, u64, bool, Vec<u8>)>;
 
-/// What a path does to packets, by chance.
+/// Random faults of a path.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     loss: f64,
     duplication: f64,
-    /// Share of the packets that come up to 20 ms later.
+    /// Share of packets that arrive up to 20 ms late.
     reordering: f64,
 }
 
-/// The control channel in one direction: a message that is lost comes 200 ms later, and all behind it.
+/// One direction of the control channel: a lost message arrives 200 ms later, and all after it as well.
 #[derive(Default)]
 struct Way {
     messages: VecDeque<(Time, Vec<u8>)>,
@@ -52,12 +52,12 @@ struct Path {
     faults: Faults,
     /// To the sender, to the receiver.
     channel: [Way; 2],
-    /// Messages that were sent on it.
+    /// Number of messages sent on it.
     messages: usize,
     repeat_messages: bool,
     sent: u64,
     events: [Vec<StackEvent>; 2],
-    /// Every packet that was sent: whether to the receiver, its kind, its size.
+    /// Every packet sent: whether to the receiver, its kind, its size.
     kinds: Vec<(bool, u8, usize)>,
 }
 
@@ -66,7 +66,7 @@ impl Path {
         Self::up_to(u64::MAX, recipe, len, loss, seed)
     }
 
-    /// To a sink that takes so many bytes at first.
+    /// With a sink that initially accepts `limit` bytes.
     fn up_to(limit: u64, recipe: &Recipe, len: u64, loss: f64, seed: u64) -> Self {
         println!("seed {seed}");
         let compiled = Arc::new(registry()).compile(recipe, Checksum.tag_len()).unwrap();
@@ -120,7 +120,7 @@ impl Path {
         }
     }
 
-    /// How much later a packet comes.
+    /// Random extra delay of a packet.
     fn later(&mut self) -> Span {
         let is_late = self.faults.reordering > 0.0 && self.rng.chance(self.faults.reordering);
         if is_late { Span::from_micros(self.rng.below(20_000)) } else { Span::ZERO }
@@ -198,7 +198,7 @@ fn shipped(name: &str) -> Recipe {
     preset(name).unwrap().unwrap()
 }
 
-/// Passes on what one end has to say.
+/// Delivers the messages of one end to the other.
 fn pass(now: Time, from: &mut impl Machine, to: &mut impl Machine) {
     let mut slot = vec![0; 65_536];
     while let Some(t) = from.poll_transmit(now, &mut slot) {
@@ -208,8 +208,8 @@ fn pass(now: Time, from: &mut impl Machine, to: &mut impl Machine) {
     }
 }
 
-/// A ceiling, a window, a memory: what was agreed on within what the server permits stays, whatever the other end asks
-/// for while the session runs.
+/// A ceiling, a window, a memory limit: what was agreed on within the server's limits stays, whatever the
+/// peer requests during the session.
 #[test]
 fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
     let mut wish = shipped("bulk");
@@ -229,7 +229,7 @@ fn no_end_changes_the_recipe_of_a_session_that_moves_an_object() {
     }
 }
 
-/// Asserts that one end of a session refuses the change to `wish` that the other one asks for.
+/// Asserts that one end of a session refuses the other's request to change to `wish`.
 #[track_caller]
 fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
     let mut setup = Setup::new(Time::ZERO);
@@ -313,13 +313,14 @@ fn a_guess_that_pauses_an_idle_receiver_takes_longer_by_its_pauses() {
     // 10 ms after each 100 ms.
     let longer = takes("rbudp+", 0.0) / takes("rbudp", 0.0);
     assert!((1.06..1.12).contains(&longer), "{longer}");
-    // The priority of a receiver that does not tell it is no reason to.
+    // The priority of a receiver that does not report it has no effect.
     assert!((takes("rapid", 0.0) / takes("rbudp", 0.0) - 1.0).abs() < 1e-6);
 }
 
 #[test]
 fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged_too() {
-    // Five chunks of 1 MB with 10 % of loss: 40, 38, 36 ... Mbit/s; the last few are judged when all has left.
+    // Five chunks of 1 MB with 10 % loss: 40, 38, 36 ... Mbit/s; the last few are judged when everything was
+    // sent.
     let chunked = |name: &str| {
         let mut recipe = shipped(name);
         recipe.set("object.chunk", "1MB").unwrap();
@@ -331,14 +332,14 @@ fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged
     };
     let slower = chunked("fobs-gentle") / chunked("fobs");
     assert!((1.03..1.25).contains(&slower), "{slower}");
-    // The first round loses and falls to what is read, 0.7 of the rate; what is left after it is three tenths. Each end
-    // of a round may be lost, which costs a while: so several transfers.
+    // The first round has losses, and the rate falls to the drain rate, 0.7 of it; three tenths are left. The
+    // end of a round may be lost, which takes a while: so several transfers.
     let all = |name| (41..47).map(|seed| takes_with(seed, name, 0.3)).sum::<f64>();
     let slower = all("rapid+") / all("rbudp");
     assert!((1.03..1.3).contains(&slower), "{slower}");
 }
 
-/// Places of the packets of one kind and direction among all that were sent.
+/// Indices of the packets of one kind and direction among all that were sent.
 fn places(path: &Path, forward: bool, kind: u8) -> Vec<usize> {
     let packets = path.kinds.iter().enumerate();
     packets.filter(|(_, sent)| (sent.0, sent.1) == (forward, kind)).map(|(at, _)| at).collect()
@@ -355,14 +356,14 @@ fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missi
     let first_round = places(&path, true, 16)[0];
     let sent_before = path.kinds[..first_round].iter().filter(|sent| sent.0 && sent.1 <= 2).count() as u64;
     assert_eq!(sent_before, segments, "the whole object once, then the end of the round");
-    // Reports in front of it only count: they have no bitmaps.
+    // Reports before it only count: they have no bitmaps.
     let reports = places(&path, false, 3);
     let early: Vec<_> = reports.iter().filter(|&&at| at < first_round).collect();
     assert!(
         !early.is_empty() && early.iter().all(|&&at| path.kinds[at].2 == 7 + FEEDBACK_HEADER_LEN + 8),
         "{early:?}"
     );
-    // Each round repeats about a twentieth of what the one before did.
+    // Each round retransmits about 1/20 of the previous one.
     let ideal = segments as f64 / 0.95;
     let share = stats.data_sent as f64 / ideal;
     assert!(share < 1.01, "sent {share} of the ideal: {stats:?}");
@@ -375,7 +376,7 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
         recipe.set("object.first_limit", "1MB").unwrap();
         let len = 10_000_000;
         let mut path = Path::up_to(1_000_000, &recipe, len, 0.0, 11);
-        // Nothing above the limit leaves for as long as it stands.
+        // Nothing above the limit is sent while the limit stands.
         path.run(Span::from_millis(400));
         assert!(path.ends[0].stats().bytes_sent < 1_100_000, "{name}: {:?}", path.ends[0].stats());
         path.sunk.lock().unwrap().limit = u64::MAX;
@@ -385,7 +386,7 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
     }
 }
 
-/// As the receiving end of files does it: memory is free again when its bytes are written, and what is missing takes
+/// As the receiver of files does: memory is free again when its bytes are written, and missing bytes take
 /// none.
 #[test]
 fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
@@ -453,7 +454,7 @@ fn a_session_takes_recipes_that_carry_an_object_and_no_others() {
     let mut copies = shipped("fobs");
     copies.set("retransmit.keep", "copies").unwrap();
     assert!(said(&copies).contains("`retransmit.keep = copies`"), "{}", said(&copies));
-    // What it is by default.
+    // The default.
     let bare = shipped("fobs").without("retransmit").with("retransmit");
     assert!(said(&bare).contains("keep = \"object\""), "{}", said(&bare));
 }
@@ -484,7 +485,7 @@ fn a_window_of_any_width_goes_on_when_what_left_has_arrived() {
     }
 }
 
-/// Only a report empties the window of a control law, and there is none before a round has ended.
+/// Only a report empties the window of a control law, and there is none before the end of a round.
 #[test]
 fn a_round_ends_when_the_window_of_the_control_law_is_full() {
     let mut recipe = shipped("rbudp");

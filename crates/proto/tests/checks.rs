@@ -1,4 +1,4 @@
-//! The checks of the fuzz targets on their corpora and on seeded inputs, so that they run everywhere.
+//! Runs the checks of the fuzz targets on their corpora and on seeded inputs, so that they run everywhere.
 
 use haul_base::Rng;
 use haul_proto::{check, presets};
@@ -7,7 +7,7 @@ use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{ControlMessage, Fault, FaultCode};
 
-/// Up to `most` steps, each made by `step`.
+/// Up to `most` steps, each created by `step`.
 fn steps(rng: &mut Rng, most: u64, mut step: impl FnMut(&mut Rng) -> (u8, Vec<u8>), out: &mut Vec<u8>) {
     for _ in 0..=rng.below(most) {
         let (what, body) = step(rng);
@@ -34,7 +34,7 @@ fn recipe() {
 fn reconfigure() {
     let step = |rng: &mut Rng| match rng.below(9) {
         0..=3 => {
-            // Word, numbers, recipe.
+            // Control word, numbers, recipe.
             let body = vec![1 + byte(rng, 6), byte(rng, 4), byte(rng, 4), byte(rng, 40)];
             (0, [body, b"[fixed_size]\n[seal]\n".to_vec()].concat())
         }

@@ -25,13 +25,13 @@ fn world(seed: u64, len: u64, controller: &str, rate: Option<Rate>, rtt: Span, l
     World::new(seed, len, controller, rate, forward, back)
 }
 
-/// Goodput in Mbit/s up to the moment at which the sender knows that all arrived.
+/// Goodput in Mbit/s up to the time at which the sender knows that everything has arrived.
 fn goodput(world: &World, len: u64) -> f64 {
     let time = world.out.delivered_at.expect("delivered").since(Time::ZERO);
     Rate::from_transfer(len, time).as_bps() as f64 / 1e6
 }
 
-/// What a peer may have set is an error where it is too much, and no panic.
+/// Settings that a peer may have chosen cause an error if out of range, not a panic.
 #[test]
 fn settings_of_others_that_are_out_of_bounds_are_an_error() {
     let control = ControllerConfig { ceiling: None, initial_rtt: ms(1), feedback_interval: ms(1) };
@@ -71,7 +71,7 @@ fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_m
     let share = stats.packets as f64 / ideal;
     assert!(share <= 1.005, "sent {share} of the ideal; {stats:?}");
     let g = goodput(&w, len);
-    // Three round trips at the end are allowed for.
+    // Three round trips at the end are allowed.
     assert!(g >= 0.95 * 950.0 * 0.99, "{g} Mbit/s; {stats:?}");
 }
 
@@ -155,7 +155,7 @@ fn the_receivers_limit_is_never_overrun() {
     w.run(Span::from_secs(30));
     w.assert_whole(len);
     assert!(w.out.elapsed >= ms(1_480), "{}", w.out.elapsed);
-    // The receiver refuses what lies above the limit that it gave.
+    // The receiver refuses data above the limit that it announced.
     assert_eq!(w.receiver.stats().rejected, 0);
     assert_eq!(w.sender.stats().resent, 0, "{:?}", w.sender.stats());
     assert!(w.sender.stats().waiting.receiver > ms(1_000), "{:?}", w.sender.stats());
@@ -274,7 +274,7 @@ proptest! {
     }
 }
 
-/// Mbit/s at which bytes of the object come to the sink until `until`.
+/// Rate in Mbit/s at which bytes of the object arrive at the sink until `until`.
 fn throughput(w: &mut World, until: u64) -> f64 {
     let delivered = |w: &World| w.sunk.lock().expect("nobody panicked").delivered;
     let (before, from) = (delivered(w), w.now);
@@ -292,7 +292,7 @@ fn an_assigned_quota_is_not_taken_for_the_path() {
     assert!(w.sender.rate_state().rate <= quota);
     let waiting = w.sender.stats().waiting;
     assert!(waiting.quota > ms(4_500), "{waiting:?}");
-    // Others have left: a second later the path is full.
+    // The other senders have left: a second later the path is full.
     w.sender.set_quota(w.now, Rate::MAX);
     throughput(&mut w, 6_000);
     let fast = throughput(&mut w, 7_000);

@@ -1,4 +1,4 @@
-//! Every way of feedback under every law.
+//! Every kind of feedback with every law.
 
 use haul_proto::law_names;
 use haul_stack::Recipe;
@@ -11,7 +11,7 @@ const WHENS: [&str; 5] = ["interval", "law", "segment", "chunk", "round"];
 const OVERS: [&str; 2] = ["udp", "control"];
 const MODES: [&str; 3] = ["law", "window", "rate"];
 
-/// `law` with this feedback, at no more than 80 Mbit/s.
+/// `law` with this feedback, at most 80 Mbit/s.
 fn recipe(law: &str, when: &str, over: &str) -> Recipe {
     let mut recipe = shipped("bulk");
     let is_asked = !matches!(when, "interval" | "law");
@@ -29,7 +29,7 @@ fn recipe(law: &str, when: &str, over: &str) -> Recipe {
     recipe
 }
 
-/// How long it takes to move `len` bytes: an hour at most, as some laws fall to very low rates.
+/// How long a transfer of `len` bytes takes: at most an hour, as some laws fall to very low rates.
 fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
     let mut path = Path::new(recipe, len, faults.loss, seed);
     path.faults = faults;
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// Reports that left.
+/// Number of reports sent.
 fn reports_over(path: &Path, over: &str) -> usize {
     match over {
         "udp" => places(path, false, 3).len(),
@@ -81,13 +81,13 @@ fn over_the_control_channel_no_report_is_a_packet_and_over_udp_none_is_a_message
         let mut path = Path::new(&recipe, 5_000_000, 0.02, 5);
         path.run(Span::from_secs(20));
         path.assert_whole(5_000_000);
-        // Half a second at an interval of 10 ms.
+        // 0.5 s at an interval of 10 ms.
         assert!(reports_over(&path, over) > 30, "{over}: {}", reports_over(&path, over));
         assert_eq!(reports_over(&path, other), 0);
     }
 }
 
-/// How many data packets had left whenever a report was asked for.
+/// Number of data packets sent at each request for a report.
 fn asked_at(when: &str, len: u64) -> Vec<u64> {
     let mut recipe = recipe("fixed", when, "udp");
     recipe.set("object.chunk", "5MB").unwrap();
@@ -100,7 +100,7 @@ fn asked_at(when: &str, len: u64) -> Vec<u64> {
 
 #[test]
 fn a_report_is_asked_for_after_each_segment_each_chunk_or_the_round() {
-    // 1,169 bytes a packet: 24,000 packets.
+    // 1,169 bytes per packet: 24,000 packets.
     let len = 24_000 * 1_169;
     let segments = asked_at("segment", len);
     assert_eq!(segments.len(), 3, "{segments:?}");
@@ -126,7 +126,7 @@ fn the_law_sets_the_interval_and_no_report_that_states_comes_between() {
         let mut path = Path::new(&recipe, 20_000_000, 0.01, 9);
         path.run(Span::from_secs(60));
         path.assert_whole(20_000_000);
-        // Reports that only count have no statement: what has arrived is in others.
+        // Reports that only count contain no bitmap: arrivals are in other reports.
         let seconds = path.now.since(Time::ZERO).as_secs_f64();
         let least = 7 + FEEDBACK_HEADER_LEN + 8;
         let stating =
@@ -189,7 +189,7 @@ fn old_and_repeated_reports_change_nothing() {
     assert_eq!(path.ends[0].stats().violations, 0);
 }
 
-/// A receiver whose bytes leave memory at once, with little of it.
+/// A receiver with little memory, whose bytes leave it at once.
 fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
     let mut recipe = shipped("rbudp");
     for (key, value) in
@@ -212,12 +212,12 @@ fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
 
 #[test]
 fn a_round_reaches_over_the_whole_set_however_much_of_it_is_missing() {
-    // A tenth is lost, sixteen times what the receiver has memory for. Then a hundredth, a thousandth ...
+    // A tenth is lost, sixteen times the receiver's memory. Then a hundredth, a thousandth ...
     let (held, _) = rounds("held", 0.1, 250_000);
     let (free, sent) = rounds("free", 0.1, 250_000);
     println!("TABLE rounds: held {held}, free {free}");
     assert!(held > 2 * free, "the limit cuts rounds: {held}, {free}");
-    // What ends a round is said again when it or the report on it is lost.
+    // The end of a round is repeated if it or the report on it is lost.
     assert!((4..=12).contains(&free), "{free}");
     let least = 40_000_000 / 1_169;
     assert!((sent as f64) < least as f64 / 0.9 * 1.02, "{sent} packets for {least}");
@@ -237,7 +237,7 @@ fn memory_stays_bounded_when_gaps_are_filled_faster_than_it_empties() {
     while path.now < Time::ZERO + Span::from_secs(60) && path.sunk.lock().unwrap().complete.is_none() {
         path.step();
         let mut sunk = path.sunk.lock().unwrap();
-        // A disk of 40 Mbit/s, a tenth of what comes.
+        // A disk at 40 Mbit/s, a tenth of the incoming rate.
         let written = path.now.since(Time::ZERO).as_micros() * 5;
         most = most.max(sunk.delivered.saturating_sub(written.min(sunk.delivered)));
         sunk.limit = written.min(sunk.delivered) + memory;

@@ -1,5 +1,4 @@
-//! A seeded lossy channel in virtual time between a sender and a receiver machine. It serves until the
-//! simulator comes.
+//! A seeded lossy channel in virtual time between a sender and a receiver machine.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -59,7 +58,7 @@ pub(crate) fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
-/// A sink whose findings the test reads.
+/// A sink whose contents the test can read.
 pub(crate) struct Shared(pub Arc<Mutex<Sunk>>);
 
 #[derive(Debug, Default)]
@@ -125,19 +124,19 @@ impl ObjectSink for Shared {
     }
 }
 
-/// What a channel does to packets in one direction.
+/// Behaviour of a channel in one direction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channel {
     pub(crate) delay: Span,
     pub(crate) rate: Rate,
-    /// Packets that may queue before the bottleneck.
+    /// Maximum queueing delay at the bottleneck.
     pub(crate) queue: Span,
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
     pub(crate) reorder: f64,
     pub(crate) corrupt: f64,
     pub(crate) truncate: f64,
-    /// Larger datagrams vanish.
+    /// Larger datagrams are lost.
     pub(crate) mtu: usize,
 }
 
@@ -182,11 +181,11 @@ pub(crate) struct World {
     pub(crate) sunk: Arc<Mutex<Sunk>>,
     pub(crate) forward: Channel,
     pub(crate) back: Channel,
-    /// From then on larger datagrams vanish, both ways.
+    /// From that time on larger datagrams are lost in both directions.
     pub(crate) shrink: Option<(Time, usize)>,
-    /// While this holds every packet is dropped, both ways.
+    /// During this time every packet is dropped in both directions.
     pub(crate) outage: Option<(Time, Time)>,
-    /// The sink's limit grows by this much every 10 ms from the start, up to all; `None`: no limit.
+    /// The sink's limit grows by this much every 10 ms from the start; `None`: no limit.
     pub(crate) drain: Option<u64>,
     rng: Rng,
     in_transit: BinaryHeap<Reverse<InTransit>>,
@@ -207,7 +206,7 @@ impl World {
         Self::with_drain(seed, len, controller, ceiling, (forward, back), None)
     }
 
-    /// As `new`; with `drain` the sink takes that much every 10 ms, else everything at once.
+    /// As `new`; with `drain` the sink accepts that much every 10 ms, else everything at once.
     pub(crate) fn with_drain(
         seed: u64,
         len: u64,
@@ -299,7 +298,7 @@ impl World {
         let next_arrival = self.in_transit.peek().map(|f| f.0.at);
         let drain_tick = self.drain.map(|_| self.now + Span::from_millis(10));
         let next = deadlines.into_iter().flatten().map(|d| d.at).chain(next_arrival).chain(drain_tick).min();
-        // A machine may ask for the present; time still has to move.
+        // A machine may have a deadline in the present; time must still advance.
         self.now = next.unwrap_or(self.now).max(self.now + Span::from_nanos(100));
         self.sender.on_deadline(self.now);
         self.receiver.on_deadline(self.now);
@@ -371,7 +370,7 @@ impl World {
         }
     }
 
-    /// Panics unless the object arrived whole, once and right.
+    /// Panics unless the object arrived complete, once and correct.
     pub(crate) fn assert_whole(&self, len: u64) {
         let sunk = self.sunk.lock().unwrap();
         assert_eq!(sunk.complete, Some(len), "events {:?}, sender {:?}", self.out.events, self.sender);

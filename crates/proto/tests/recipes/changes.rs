@@ -1,5 +1,5 @@
-//! Changes of a running recipe from both ends, at random times, over paths that lose, double, delay and reorder: each
-//! ends, both recipes are equal in the end, and every message arrives once.
+//! Changes of a running recipe from both ends, at random times, over paths that lose, duplicate, delay and
+//! reorder packets: every change ends, both recipes are equal at the end, and every message arrives once.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::channel::{Change, Order, Run, TAG, Whims};
 use crate::generator;
 use crate::promises::{cases, delivers_all};
 
-/// Everything has to be over by then.
+/// Everything must be finished by then.
 const CAP: Time = Time::from_nanos(3_000_000_000_000);
-/// Until then changes begin, while messages are under way.
+/// Changes start until then, while messages are in flight.
 const LAST_CHANGE_MS: u64 = 10_000;
 
-/// Whole recipes that go over into one another; all of them deliver every message once.
+/// Recipes that can be changed into one another; all of them deliver every message once.
 fn any_recipe(rng: &mut Rng, sealed: bool) -> Recipe {
     let ack = ["positive_ack", "cumulative_ack", "negative_ack"][rng.below(3) as usize];
     let rate = Rate::from_mbps([5, 11, 22][rng.below(3) as usize]);
@@ -55,7 +55,7 @@ fn other_parameters(mut recipe: Recipe, rng: &mut Rng) -> Recipe {
     recipe
 }
 
-/// What is changed when, by which end; some by both at the same moment.
+/// Times, ends and recipes of changes; some are made by both ends at the same time.
 fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
     let mut changes = Vec::new();
     for _ in 0..=rng.below(6) {
@@ -77,7 +77,7 @@ fn changes(rng: &mut Rng, ends: &[usize], sealed: bool) -> Vec<Change> {
     changes
 }
 
-/// Messages that begin to leave while recipes change.
+/// Messages that are sent while recipes change.
 fn orders(rng: &mut Rng) -> Vec<Order> {
     let mut order = || {
         let mut body = vec![0; 12 + rng.below(3_000) as usize];
@@ -100,7 +100,7 @@ fn run(seed: u64, whims: Whims, ends: &[usize], outage: Span) -> Run {
     run
 }
 
-/// How many changes of this end were begun, how many were refused, and how often its recipe changed.
+/// How many changes this end started, how many were refused, and how often its recipe changed.
 fn tally(run: &Run, end: usize) -> (usize, usize, usize) {
     let count = |which: fn(&StackEvent) -> bool| run.events[end].iter().filter(|&e| which(e)).count();
     let refused = count(|event| matches!(event, StackEvent::Refused(_)));
@@ -116,10 +116,10 @@ fn check_ends(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
         let (begun, refused, changed) = tally(run, end);
         let others = tally(run, 1 - end);
         prop_assert!(refused <= begun, "{refused} of {begun} refused");
-        // What the other end had to take back was a change twice.
+        // A change that the other end had to undo changed its recipe twice.
         let (done, theirs) = (begun - refused, if outage { 2 * others.0 } else { others.0 - others.1 });
         prop_assert!((done..=done + theirs).contains(&changed), "{changed} of {done} and {theirs}");
-        // Nothing is under way any more: the next change may begin.
+        // Nothing is in progress any more: the next change may start.
         let busy = run.ends[end].reconfigure(CAP, &a) == Err(RecipeError::Busy);
         prop_assert!(!busy, "a change is still under way at {end}: {:?}", run.events[end]);
     }
@@ -138,7 +138,7 @@ fn check(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// `recipe` with those of the parts that are fixed in a session that `base` has.
+/// `recipe` with those of `base`'s parts that are fixed in a session.
 fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
     let mut fixed = if base.has("transport_driver") {
         Recipe::new("fixed").with("transport_driver")
@@ -149,8 +149,8 @@ fn fixed_as(base: &Recipe, recipe: Recipe) -> Recipe {
     if base.has("seal") { fixed.with("seal") } else { fixed }
 }
 
-/// From any recipe to others that `next` makes of it and a seed, by both ends; and whether all of these deliver every
-/// message.
+/// Runs changes by both ends from any recipe to others that `next` makes of it and a seed; returns whether
+/// all of these deliver every message.
 fn run_any(seed: u64, whims: Whims, next: fn(&Recipe, u64) -> Option<Recipe>) -> Option<(Run, bool)> {
     let (base, compiled) = generator::any_recipe(seed)?;
     let mut rng = Rng::from_seed(seed);

@@ -1,4 +1,4 @@
-//! Two stacks and a path between them in virtual time, every whim of which follows from a seed.
+//! Two stacks and a path between them in virtual time, with all faults determined by a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use haul_stack::{
 };
 
 pub(crate) const TAG: usize = 8;
-/// After so long timestamps in packets begin anew.
+/// Time after which timestamps in packets wrap.
 pub(crate) const WRAP: Span = Span::from_micros(1 << 32);
 
 /// A tag that is a checksum over the packet and its number.
@@ -49,15 +49,15 @@ impl Open for Checksum {
 pub(crate) struct Whims {
     pub(crate) loss: f64,
     pub(crate) duplicate: f64,
-    /// Packets take 10 ms and up to so much more, each by itself.
+    /// Packets take 10 ms plus an individual random delay of up to this.
     pub(crate) spread: Span,
-    /// A bit is flipped; only for recipes that notice.
+    /// Probability of a flipped bit; only for recipes that detect it.
     pub(crate) damage: f64,
-    /// Larger datagrams vanish, if it is not 0.
+    /// Datagrams larger than this are lost, if it is not 0.
     pub(crate) mtu: usize,
 }
 
-/// A message that is to be sent: when, by which end, what.
+/// A message to be sent: time, sending end, content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Order {
     pub(crate) at: Time,
@@ -65,7 +65,7 @@ pub(crate) struct Order {
     pub(crate) body: Vec<u8>,
 }
 
-/// Another recipe: when, by which end, made from the one in force.
+/// A change of the recipe: time, end, and how to make the new recipe from the current one.
 pub(crate) struct Change {
     pub(crate) at: Time,
     pub(crate) end: usize,
@@ -73,26 +73,26 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// To `recipe`, whatever the one in force is.
+    /// A change to `recipe`, whatever the current one is.
     pub(crate) fn to(at: Time, end: usize, recipe: Recipe) -> Self {
         Self { at, end, to: Box::new(move |_| recipe.clone()) }
     }
 }
 
-/// When nothing crosses the path, an end does not run, or its socket takes nothing.
+/// Times when nothing crosses the path, an end does not run, or its socket accepts nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cuts {
-    /// Nothing that leaves meanwhile arrives.
+    /// Nothing sent during this time arrives.
     pub(crate) outage: Range<Time>,
-    /// When each end is stopped. What comes meanwhile waits for it.
+    /// Times when each end is stopped. Packets that arrive meanwhile are queued.
     pub(crate) stopped: [Range<Time>; 2],
-    /// When no packet of each end can leave.
+    /// Times when no packet of each end can be sent.
     pub(crate) choked: [Range<Time>; 2],
 }
 
 impl Cuts {
-    /// Cuts that begin within the first two seconds, half of them at once, and are not longer than `longest`, most of
-    /// them much shorter.
+    /// Cuts that begin within the first two seconds, half of them at once, and last at most `longest`, most
+    /// of them much shorter.
     pub(crate) fn any(seed: u64, longest: Span) -> Self {
         let mut rng = Rng::from_seed(seed ^ 0xC075);
         let mut cut = || {
@@ -104,13 +104,13 @@ impl Cuts {
         Self { outage: cut(), stopped: [cut(), cut()], choked: [cut(), cut()] }
     }
 
-    /// When an end does what was due at `at`.
+    /// Returns when an end acts on an event due at `at`.
     fn awake(&self, end: usize, at: Time) -> Time {
         let stopped = &self.stopped[end];
         if stopped.contains(&at) { stopped.end } else { at }
     }
 
-    /// Ends of cuts after which an end may have something to send.
+    /// Returns the ends of cuts after which an end may have something to send.
     fn ends_after(&self, now: Time) -> impl Iterator<Item = Time> {
         let cuts = self.stopped.iter().chain(&self.choked);
         cuts.map(|cut| cut.end).filter(move |&end| end > now)
@@ -127,20 +127,20 @@ struct InTransit {
 
 pub(crate) struct Run {
     pub(crate) ends: [Stack; 2],
-    /// What each end has got: number and bytes, in order.
+    /// Messages received by each end: number and bytes, in order.
     pub(crate) got: [Vec<(u64, Vec<u8>)>; 2],
-    /// What each end has sent, by number.
+    /// Messages sent by each end, by number.
     pub(crate) sent: [Vec<(u64, Vec<u8>)>; 2],
-    /// Changes with every packet that ever crossed, and when.
+    /// Hash over every packet that crossed, and its time.
     pub(crate) trace: u64,
-    /// What each end has told its user.
+    /// Events emitted by each end.
     pub(crate) events: [Vec<StackEvent>; 2],
-    /// Changes of the recipe that are still to begin.
+    /// Changes of the recipe still to be started.
     pub(crate) changes: Vec<Change>,
-    /// How many changes each end has begun.
+    /// Number of changes started by each end.
     pub(crate) begun: [usize; 2],
     pub(crate) cuts: Cuts,
-    /// What each end's own clock is ahead of the path's.
+    /// Offset of each end's clock from the path's.
     clocks: [Span; 2],
     in_transit: BinaryHeap<Reverse<InTransit>>,
     whims: Whims,
@@ -148,8 +148,8 @@ pub(crate) struct Run {
     number: u64,
 }
 
-/// What the clock of each end shows at the start: shortly before or after timestamps of 32 bits, in microseconds, wrap
-/// or are half through.
+/// Initial clocks of the ends: shortly before or after 32-bit timestamps, in microseconds, wrap or are half
+/// through.
 fn clocks(seed: u64) -> [Span; 2] {
     let mut rng = Rng::from_seed(seed ^ 0xC10C);
     let mut clock = || WRAP / 2 * rng.below(8) + Span::from_millis(rng.below(1_000));
@@ -192,7 +192,7 @@ impl Run {
         }
     }
 
-    /// Runs until nothing will ever happen again, or until `cap`.
+    /// Runs until nothing can happen any more, or until `cap`.
     pub(crate) fn run(&mut self, orders: Vec<Order>, cap: Time) {
         self.run_until(orders, cap, |_| false);
     }
@@ -246,7 +246,8 @@ impl Run {
         }
     }
 
-    /// When an end's deadline is served, which it may have been already at `now` while nothing could leave.
+    /// Returns when an end's deadline is handled, which may have been at `now` already while nothing could be
+    /// sent.
     fn due(&self, end: usize, now: Time) -> Option<Time> {
         let at = self.cuts.awake(end, (self.ends[end].deadline()?.at - self.clocks[end]).max(now));
         let choked = &self.cuts.choked[end];

@@ -25,7 +25,7 @@ fn hand(to: &mut Stack, now: Time, slot: &mut [u8], sent: Transmit) {
 
 const NOW: Time = Time::from_nanos(1_000_000);
 
-/// Two ends; the second has received a message and not acknowledged it.
+/// Two ends; the second has received a message and not acknowledged it yet.
 fn asked() -> (Stack, Stack) {
     let (mut a, mut b) = (end(true), end(false));
     let mut slot = vec![0; 65_536];

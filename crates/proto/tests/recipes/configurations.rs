@@ -1,11 +1,11 @@
-//! Typed parameters of every micro-protocol and of every law: what they write is read back, and the tables, help texts
-//! and checks come from the same declaration.
+//! Typed parameters of every micro-protocol and of every law: values written are read back, and tables, help
+//! texts and checks come from the same declaration.
 
 use haul_proto::config::*;
 use haul_proto::{laws, micro};
 use haul_stack::{Configuration, ParameterKind, ParameterSpec, Parameters, Part, Recipe};
 
-/// Another value than the default.
+/// A value other than the default.
 fn other(spec: &ParameterSpec) -> String {
     let first_other = |texts: &[String]| texts.iter().find(|text| *text != spec.default).cloned().unwrap();
     match spec.kind {
@@ -23,7 +23,7 @@ fn other(spec: &ParameterSpec) -> String {
     }
 }
 
-/// From text to the type and back by way of TOML, twice checked.
+/// Converts text to the type and back by way of TOML, checked twice.
 fn read<C: Configuration>(given: &[(&str, &str)]) -> C {
     let read_from = |recipe: &Recipe| recipe.configuration::<C>().unwrap().unwrap();
     let typed = read_from(&Recipe::new("x").with(Part::new(C::NAME, given)));

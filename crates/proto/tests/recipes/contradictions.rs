@@ -47,7 +47,7 @@ fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
         said.starts_with("line 6: `sequenced_segment.window = 1024`: more than `retransmit.window = 1024`"),
         "{said}"
     );
-    // Where nothing is repeated, and where bitmaps tell duplicates, it is no contradiction.
+    // Without retransmission, and with bitmaps that detect duplicates, there is no contradiction.
     assert!(is_accepted(&Recipe::parse("[fixed_size]\n[sequenced_segment]\nwindow = 64\n").unwrap()));
     assert!(is_accepted(&changed("rbudp", &[("sequenced_segment.window", "64")])));
 }
@@ -88,7 +88,7 @@ fn readings_that_are_further_apart_than_silence() {
     assert!(is_accepted(&changed("sensor", &[("selective_transfer.max_silence", "4999ms")])));
     let slower = [("selective_transfer.max_silence", "5s"), ("negative_ack.silence", "5001ms")];
     assert!(is_accepted(&changed("sensor", &slower)));
-    // 0: no reading is sent for the silence's sake.
+    // 0: no reading is sent because of silence.
     assert!(is_accepted(&changed("sensor", &[("selective_transfer.max_silence", "0s")])));
     assert!(is_accepted(
         &changed("sensor", &[("selective_transfer.max_silence", "1h")])

@@ -1,4 +1,5 @@
-//! The lists of `docs/recipes.md` and `docs/controllers.md`. Run with `UPDATE_DOCS=1` to write them anew.
+//! The generated lists of `docs/recipes.md` and `docs/controllers.md`. Run with `UPDATE_DOCS=1` to update
+//! them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,7 +11,7 @@ use haul_stack::{ParameterKind, ParameterSpec};
 const TEXT: &str = include_str!("../../../../docs/recipes.md");
 const LAWS: &str = include_str!("../../../../docs/controllers.md");
 
-/// The micro-protocols of each shipped recipe; recipes of the same ones share a line.
+/// The micro-protocols of each built-in recipe; recipes with the same ones share a line.
 fn presets() -> String {
     let mut lines: Vec<(Vec<String>, Vec<&str>)> = Vec::new();
     for (name, _) in PRESETS {
@@ -30,7 +31,8 @@ fn presets() -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Every micro-protocol with its parameters; what it needs and excludes, the error of a recipe says.
+/// Every micro-protocol with its parameters; requirements and conflicts are reported by the errors of a
+/// recipe.
 fn protocols() -> String {
     let mut text = String::new();
     for known in micro::registry().iter() {
@@ -42,7 +44,7 @@ fn protocols() -> String {
     text.trim_end().lines().map(item).collect::<Vec<_>>().join("\n")
 }
 
-/// A parameter as it is set, and what else it may be if that is a word.
+/// A parameter with its default, and the other values if it is a choice.
 fn assignment(parameter: &ParameterSpec) -> String {
     let others = match parameter.kind {
         ParameterKind::Choice(words) => {
@@ -54,12 +56,12 @@ fn assignment(parameter: &ParameterSpec) -> String {
     format!("`{}={}`{others}", parameter.name, parameter.default)
 }
 
-/// A line of a list, broken where it would be longer than 120 characters.
+/// An item of a list, wrapped at 120 characters.
 fn item(line: &str) -> String {
     wrapped(line, 2)
 }
 
-/// A line broken where it would be longer than 120 characters; what follows is indented by so many more.
+/// A line wrapped at 120 characters; continuation lines are indented by `hanging`.
 fn wrapped(line: &str, hanging: usize) -> String {
     let first = line.len() - line.trim_start().len();
     let indent = first + hanging;
@@ -80,8 +82,8 @@ fn code(names: &[&str], between: &str) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(between)
 }
 
-/// The page with the first paragraph of each law's section written anew: summary, source and parameters as they are
-/// set; `haul presets` tells what they mean.
+/// The page with the first paragraph of each law's section regenerated: summary, source and parameters with
+/// their defaults; `haul presets` explains them.
 fn with_laws(page: &str) -> String {
     haul_proto::laws().iter().fold(page.to_owned(), |page, law| {
         let heading = format!("### `{}`\n\n", law.name);
@@ -106,16 +108,16 @@ fn law_line(law: &LawRegistration) -> String {
     wrapped(&text, 0)
 }
 
-/// The text with what stands between the marks of `name` replaced.
+/// The text with the part between the marks of `name` replaced.
 fn replaced(text: &str, name: &str, new: &str) -> String {
     let (begin, end) = (format!("<!-- begin {name} -->\n"), format!("\n<!-- end {name} -->"));
     let from = text.find(&begin).expect("the page has this mark") + begin.len();
-    // The line break before the end mark is the last of the begin mark's line where nothing stands between.
+    // If nothing is between the marks, the line break before the end mark belongs to the begin mark's line.
     let to = from - 1 + text[from - 1..].find(&end).expect("the page has this mark");
     format!("{}{new}{}", &text[..from], &text[to..])
 }
 
-/// Compares a page with what it should be, or writes it.
+/// Compares a page with its expected contents, or updates it.
 fn check(name: &str, text: &str, wanted: &str) {
     if std::env::var_os("UPDATE_DOCS").is_some() {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);

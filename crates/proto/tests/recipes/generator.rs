@@ -1,4 +1,4 @@
-//! Recipes at random.
+//! Random recipes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use haul_stack::{CompiledStack, Part, Recipe, Registration, Registry};
 
 use crate::channel::TAG;
 
-/// Values that some parameters are given, so that their limits are met in a short run.
+/// Values of parameters whose limits would otherwise not be reached in a short run.
 const VALUES: &[(&str, &str, &[&str])] = &[
     ("fixed_size", "max_message", &["8KiB", "64KiB"]),
     ("fixed_size", "reassembly", &["1KiB", "4MiB"]),
@@ -32,10 +32,10 @@ const VALUES: &[(&str, &str, &[&str])] = &[
     ("selective_transfer", "max_silence", &["0s", "299ms", "4s"]),
 ];
 
-/// Draws of parameters that may contradict each other before a recipe is given up.
+/// Attempts to draw consistent parameters before a recipe is given up.
 const DRAWS: u32 = 8;
 
-/// A recipe of messages, and what it compiles to; `None` if the dice fell badly.
+/// A recipe of messages and its compiled stack; `None` if no consistent one was drawn.
 pub(crate) fn any_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
@@ -61,7 +61,7 @@ pub(crate) fn other_parameters(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     Some(new)
 }
 
-/// Some of the same micro-protocols with the same parameters, others beside them, and all in another order.
+/// Some of the same micro-protocols with the same parameters, others in addition, and all in another order.
 pub(crate) fn other_company(recipe: &Recipe, seed: u64) -> Option<Recipe> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
@@ -93,7 +93,7 @@ fn draw(registry: &Arc<Registry>, names: &[&str], rng: &mut Rng) -> Option<(Reci
     Some((recipe, compiled))
 }
 
-/// Values for recipes that carry an object, beside those above.
+/// Values for recipes that carry an object, in addition to those above.
 const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
     ("object", "chunk", &["1kB", "100kB", "100MB"]),
     ("object", "first_limit", &["1B", "64KiB", "64MiB"]),
@@ -111,7 +111,7 @@ const OBJECT_VALUES: &[(&str, &str, &[&str])] = &[
     ("fec", "repair", &["1", "4"]),
 ];
 
-/// A recipe that carries an object, and what it compiles to.
+/// A recipe that carries an object, and its compiled stack.
 pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>)> {
     let mut rng = Rng::from_seed(seed);
     let registry: Arc<Registry> = Arc::new(micro::registry());
@@ -129,12 +129,12 @@ pub(crate) fn any_object_recipe(seed: u64) -> Option<(Recipe, Arc<CompiledStack>
     (0..DRAWS).find_map(|_| draw(&registry, &names, &mut rng))
 }
 
-/// Whether it is of no use to messages.
+/// Whether it is useless for messages.
 fn is_about_objects(known: &Registration) -> bool {
     known.name == "object" || known.needs.iter().any(|needs| *needs == ["object"])
 }
 
-/// Adds what is needed, and takes out what does not go with something before it.
+/// Adds what is needed, and removes what conflicts with something before it.
 fn complete<'r>(registry: &'r Registry, names: &mut Vec<&'r str>, rng: &mut Rng) {
     let mut at = 0;
     while at < names.len() {

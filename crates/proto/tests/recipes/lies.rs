@@ -1,6 +1,6 @@
-//! A receiver that acknowledges what was never sent, in each way in which a recipe acknowledges, over UDP: each lie is
-//! refused, counted and changes nothing, and too many of them end the session by the name of the micro-protocol that
-//! they were for.
+//! A receiver that acknowledges what was never sent, in each way in which a recipe acknowledges, over UDP:
+//! each lie is refused, counted and has no effect, and too many of them end the session with an error that
+//! names the micro-protocol.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,17 +16,17 @@ use crate::common::{PatternSource, Shared, Sunk};
 
 const SEQUENCE: &str = "sequence";
 const U48: usize = 6;
-/// Lies that a session survives (`MAX_VIOLATIONS` of `haul-stack`).
+/// Number of lies that a session survives (`MAX_VIOLATIONS` of `haul-stack`).
 const SURVIVED: usize = 64;
 
-/// What a lie claims.
+/// Claim of a lie.
 #[derive(Clone, Copy, Debug)]
 enum Claim {
-    /// A packet number that has not left.
+    /// A packet number that was not sent.
     Packet,
-    /// A sequence number that has not left, and all below it.
+    /// A sequence number that was not sent, and all below it.
     Below,
-    /// One that has not left, behind a gap.
+    /// A sequence number that was not sent, after a gap.
     Stretch,
 }
 
@@ -35,7 +35,7 @@ enum Claim {
 struct Way {
     name: &'static str,
     recipe: &'static str,
-    /// Set on it.
+    /// Parameters to set on it.
     set: &'static [(&'static str, &'static str)],
     kind: u8,
     claims: &'static [Claim],
@@ -138,7 +138,7 @@ impl Way {
     }
 }
 
-/// Two ends, and 5 ms each way.
+/// Two ends, with 5 ms in each direction.
 struct Joined {
     now: Time,
     ends: [Stack; 2],
@@ -146,11 +146,11 @@ struct Joined {
     clear: usize,
     rng: Rng,
     loss: f64,
-    /// What is on its way: when it arrives, at which end.
+    /// Packets in flight: arrival time and receiving end.
     flying: Vec<(Time, usize, Vec<u8>)>,
-    /// The number after the largest that has left the sender, of packets and of segments.
+    /// Next packet number and next segment number of the sender.
     next: [u64; 2],
-    /// The last acknowledgement of the kind that is asked for.
+    /// The last acknowledgement of the required kind.
     honest: Option<Vec<u8>>,
     kind: u8,
     lies: u64,
@@ -191,7 +191,7 @@ impl Joined {
         let mut ends = [stack(true), stack(false)];
         if !moves_object {
             for n in 0..MESSAGES {
-                // Each tells something new.
+                // Each reports something new.
                 let body = [&[n as u8, (n / 256) as u8][..], &[n as u8; 300]].concat();
                 ends[0].send(Time::ZERO, &body, SendOptions::default()).unwrap();
             }
@@ -262,7 +262,7 @@ impl Joined {
         self.ends[to].on_receive(self.now, &mut received);
     }
 
-    /// Until there is an acknowledgement to be changed; whether there is.
+    /// Runs until there is an acknowledgement to be changed; returns whether there is.
     fn until_acknowledged(&mut self) -> bool {
         (0..4_000).any(|_| {
             self.step();
@@ -270,12 +270,12 @@ impl Joined {
         })
     }
 
-    /// The receiver claims a number that is so far beyond what has left.
+    /// Sends a claim of the receiver for a number that far beyond what was sent.
     fn lie(&mut self, way: &Way, claim: Claim, beyond: u64) {
         let honest = self.honest.clone().unwrap();
         let mut body = honest[self.clear..honest.len() - TAG].to_vec();
         let next = self.next[usize::from(!matches!(claim, Claim::Packet))];
-        // As a limit, a number behind all that have left is the truth.
+        // As a limit, the number after the last one sent is the truth.
         let number = next + beyond + u64::from(!matches!(claim, Claim::Packet));
         (way.lie)(claim, &mut body, number);
         self.lies += 1;
@@ -297,7 +297,7 @@ impl Joined {
     }
 }
 
-/// Which way and claim, and how far beyond the truth.
+/// Way, claim, and distance from the truth.
 fn lies() -> impl Strategy<Value = (&'static Way, Claim, u64)> {
     let beyond = prop_oneof![2 => 0u64..3, 1 => 0u64..1 << 40];
     (prop::sample::select(WAYS), beyond).prop_flat_map(|(way, beyond)| {
@@ -336,7 +336,8 @@ proptest! {
         prop_assert!(joined.events.iter().any(names), "{:?}: {:?}", way, joined.events);
     }
 
-    /// Lies between the truth that the session survives do it no harm: all arrives, and nothing before it has.
+    /// Lies that the session survives, between true reports, do no harm: everything arrives, and nothing
+    /// completes early.
     #[test]
     fn lies_that_are_too_few_to_end_it_do_a_session_no_harm(
         (way, claim, beyond) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,

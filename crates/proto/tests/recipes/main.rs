@@ -1,5 +1,5 @@
-//! What every recipe promises, for recipes made at random from the registry; and the tables about recipes in the
-//! documentation, which are made from the recipes and the registry.
+//! Guarantees of every recipe, tested with recipes generated from the registry; and the tables in the
+//! documentation that are generated from the recipes and the registry.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

@@ -1,4 +1,4 @@
-//! What recipes that carry an object promise: it arrives whole and identical, whatever the path does.
+//! Guarantees of recipes that carry an object: it arrives complete and identical, whatever the path does.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,8 @@ use crate::common::{PatternSource, Shared, Sunk};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
 
-/// Longer than any of the objects takes: TFRC sends a quarter of a packet a round trip where three of ten are lost.
+/// Longer than any of the objects takes: TFRC sends a quarter of a packet per round trip at a loss rate of
+/// 0.3.
 const CAP: Time = Time::from_nanos(2_000_000_000_000);
 /// Three of them together are shorter than any silence that ends a session.
 const LONGEST_CUT: Span = Span::from_secs(1);
@@ -39,7 +40,7 @@ fn carry(
     cuts: Cuts,
 ) -> Outcome {
     let mut rng = Rng::from_seed(seed ^ 0x0B1E_C700);
-    // A window of a packet takes a round trip for each.
+    // A window of one packet takes a round trip per packet.
     let narrow = |recipe: &&Recipe| recipe.get("retransmit", "window").is_some_and(|window| window.len() < 3);
     let len = if recipes.iter().any(narrow) { rng.below(50_000) } else { len(&mut rng) };
     let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX, ..Sunk::default() }));
@@ -114,7 +115,7 @@ proptest! {
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
         let Some(mut new) = other_parameters(&recipe, !seed) else { return Err(TestCaseError::reject("no other")) };
-        // These are so for the life of a session.
+        // These are fixed for the life of a session.
         new.set("bitmap_ack.when", recipe.get("bitmap_ack", "when").unwrap_or("interval")).unwrap();
         new.set("object.gaps", recipe.get("object", "gaps").unwrap_or("held")).unwrap();
         let mut rng = Rng::from_seed(seed ^ 0x7E57);

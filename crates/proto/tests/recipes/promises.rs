@@ -1,4 +1,4 @@
-//! What is promised by which micro-protocol, held against recipes at random on paths at random.
+//! Guarantees of the micro-protocols, tested with random recipes on random paths.
 
 use haul_base::{Rng, Span, Time};
 use haul_stack::Recipe;
@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use crate::channel::{Change, Cuts, Order, Run, WRAP, Whims};
 use crate::generator::{any_recipe, other_parameters};
 
-/// Long enough for every repetition: where only the oldest segment is repeated, and that after a minute when much is
-/// lost, hours pass. Pauses of the application take as long.
+/// Long enough for every retransmission: where only the oldest segment is retransmitted, and that after a
+/// minute at high loss, hours pass. Pauses of the application take as long.
 const CAP: Time = Time::from_nanos(1_000_000_000_000_000);
-/// Longer than anything is kept by a sender that is not told what has come; its receiver never stops asking.
+/// Longer than a sender without acknowledgements keeps anything; its receiver never stops requesting.
 const CAP_WITHOUT_ACKS: Time = Time::from_nanos(1_000_000_000_000);
-/// Shorter than the time for which a sender that is not told what has come keeps segments.
+/// Shorter than the time for which a sender without acknowledgements keeps segments.
 const LONGEST_CUT: Span = Span::from_secs(3);
 
 fn cap(recipe: &Recipe) -> Time {
@@ -28,7 +28,7 @@ fn orders(seed: u64) -> Vec<Order> {
     (0..count)
         .map(|_| {
             if rng.chance(0.02) {
-                // The application sends nothing until timestamps begin anew, or are half through.
+                // The application pauses until timestamps wrap, or are half through.
                 pause += (WRAP / 2 * (1 + rng.below(3))).as_nanos() - rng.below(100_000_000);
             }
             let longest = if rng.chance(0.3) { 8_000 } else { 200 };
@@ -43,8 +43,8 @@ fn has_any(recipe: &Recipe, names: &[&str]) -> bool {
     names.iter().any(|name| recipe.has(name))
 }
 
-/// Whether every message arrives, whatever the path does: nobody drops any on purpose, and nobody forgets any before
-/// it can have been missed often enough.
+/// Whether every message arrives, whatever the path does: nothing is dropped on purpose, or before it could
+/// be requested often enough.
 pub(crate) fn delivers_all(recipe: &Recipe) -> bool {
     let time = |name, default| {
         recipe.get("negative_ack", name).unwrap_or(default).parse::<Span>().map_or(Span::ZERO, |span| span)
@@ -82,7 +82,7 @@ fn check(recipe: &Recipe, run: &Run, clean: bool) -> Result<(), TestCaseError> {
 
 fn run(seed: u64, whims: Whims, cuts: Cuts) -> Option<(Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
-    // Only who seals packets notices damage; elsewhere the kernel's checksum does.
+    // Only recipes that seal packets detect damage; elsewhere the kernel's checksum does.
     let damage = if recipe.has("seal") { whims.damage } else { 0.0 };
     let mut run = Run::new(&compiled, Whims { damage, ..whims }, seed);
     run.cuts = cuts;
@@ -90,7 +90,7 @@ fn run(seed: u64, whims: Whims, cuts: Cuts) -> Option<(Recipe, Run)> {
     Some((recipe, run))
 }
 
-/// As [`run`]; at some moment one end changes parameters. Both recipes must hold what is promised.
+/// As [`run`], but one end changes parameters at some time. Both recipes must hold their guarantees.
 fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
     let (recipe, compiled) = any_recipe(seed)?;
     let new = other_parameters(&recipe, !seed)?;
@@ -103,7 +103,7 @@ fn run_with_change(seed: u64, whims: Whims) -> Option<(Recipe, Recipe, Run)> {
     Some((recipe, new, run))
 }
 
-/// So many cases, or as many as `PROPTEST_CASES` says.
+/// This number of cases, or `PROPTEST_CASES`.
 pub(crate) fn cases(number: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     let number = asked.unwrap_or(number);
