@@ -311,7 +311,8 @@ mod tests {
             .into();
         // Computed by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 are expected.
         let excess = [-0.774_597, -1.095_445, 1.643_168, -0.596_285, 0.730_297];
-        // Ranks 0, 2, 1 and 3.5 twice, less 2; their squares sum up to 9.5, and those of the excesses to 5.388 889.
+        // Ranks 0, 2, 1 and 3.5 twice, minus 2; their squares add up to 9.5, and those of the excesses to
+        // 5.388 889.
         let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
         let sum: f64 = excess.iter().sum();
         let wanted = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;

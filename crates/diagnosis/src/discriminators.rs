@@ -1,10 +1,11 @@
 //! Published discriminators between congestion and other losses, for comparison. Each uses the arrival times
 //! of packets at the receiver, and classifies missing packets when the next one arrives.
 //!
-//! Biaz and Vaidya, "Discriminating congestion losses from wireless losses using inter-arrival times at the receiver"
-//! (ASSET 1999); Tobe et al., "Achieving moderate fairness for UDP flows by path-status classification" (LCN 2000),
-//! with the parameters of, and all others from, Cen, Cosman and Voelker, "End-to-end differentiation of congestion and
-//! wireless losses" (IEEE/ACM Transactions on Networking 11(5), 2003).
+//! Biaz and Vaidya, "Discriminating congestion losses from wireless losses using inter-arrival times at the
+//! receiver" (ASSET 1999); Tobe et al., "Achieving moderate fairness for UDP flows by path-status
+//! classification" (LCN 2000), with the parameters of, and all others from, Cen, Cosman and Voelker,
+//! "End-to-end differentiation of congestion and wireless losses" (IEEE/ACM Transactions on Networking 11(5),
+//! 2003).
 
 /// Biaz: the packet after `lost` missing ones arrives as late as if they had arrived before it, so the
 /// bottleneck has forwarded them. Times in any unit: `gap` since the previous packet, `least` the shortest
@@ -68,7 +69,7 @@ impl Discriminator {
     }
 }
 
-/// Weights of the newest value in the means: of the trip time, of its deviation, and of the gaps (Cen et al.).
+/// Weights of the newest value in the means of the trip time, its deviation and the gaps (Cen et al.).
 const TRIP_GAIN: f64 = 1.0 / 32.0;
 const DEVIATION_GAIN: f64 = 2.0 * TRIP_GAIN;
 const GAP_GAIN: f64 = 0.125;

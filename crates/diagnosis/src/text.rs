@@ -1,10 +1,10 @@
 //! Signatures as text: `.sig` files.
 //!
 //! ```text
-//! # A comment. 1 is a packet that arrived, 0 one that was lost, in the order in which they left.
+//! # A comment. 1 is a packet that arrived, 0 a lost one, in sending order.
 //! 1111 0111 1100 1
-//! ---                            ends one window; the next begins
-//! runs 71000 12+3 900 1500+2     one window in short: packets, then the losses as position or position+packets
+//! ---                            ends a window and starts the next
+//! runs 71000 12+3 900 1500+2     a window in short form: packets, losses as position or position+packets
 //! ```
 
 use std::fmt::Write;

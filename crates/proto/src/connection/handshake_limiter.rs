@@ -36,7 +36,7 @@ pub struct HandshakeLimiter<C> {
     next: u64,
     /// In the order of arrival.
     inside: Vec<Inside<C>>,
-    /// Threads that serve connections, including evicted ones.
+    /// Threads that serve connections, including those of evicted connections.
     threads: usize,
 }
 

@@ -402,7 +402,7 @@ mod tests {
         assert_near(left_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
     }
 
-    /// The window after 50 packets and two probes were followed by silence, and then this packet arrived.
+    /// Window in packets if, after 50 packets, two probes and silence, this packet is acknowledged.
     fn after_silence(arrived: u64, lost: u64) -> f64 {
         let (mut law, mut rtt) = (built("reno", &[], Rate::from_mbps(10_000)), RttEstimator::new(RTT));
         let start = Time::ZERO + Span::from_secs(1);
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn silence_after_which_all_arrives_was_a_longer_path() {
         assert!(after_silence(0, 0) >= 50.0);
-        // What was sent since tells nothing of what was sent before.
+        // What was sent since says nothing about what was sent before.
         assert!(after_silence(51, 0) < 5.0);
         assert!(after_silence(1, 1) < 5.0);
     }

@@ -144,7 +144,7 @@ impl Multiplexer {
         }
     }
 
-    /// Returns the number of streams opened and not yet finished by this end.
+    /// Returns the number of streams that this end has opened and that are not finished yet.
     fn own(&self) -> usize {
         let finished = self.permitted - self.limits.most;
         self.streams.len() - (self.seen - finished) as usize

@@ -52,7 +52,7 @@ fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queu
     let seen = phases(&mut run, ms(1_000));
     let order: Vec<_> = seen.iter().map(|(_, phase, _)| *phase).take(3).collect();
     assert_eq!(order, ["startup", "drain", "down"]);
-    // From 10 packets a round trip to 340: five or six doublings, and three rounds without growth.
+    // From 10 packets per round trip to 340: five or six doublings, and three rounds without growth.
     let lasted = seen[1].0.since(seen[0].0);
     assert!((ms(240)..ms(520)).contains(&lasted), "{lasted}");
     let measured = run.measure(ms(500));
