@@ -47,7 +47,7 @@ impl LawRegistration {
         self.build_checked(&self.parameters(given)?, config)
     }
 
-    /// [`LawRegistration::build`] with checked parameters.
+    /// As `build`, with checked parameters.
     pub(crate) fn build_checked(
         &self,
         parameters: &Parameters,

@@ -14,8 +14,8 @@
 //! time has no influence, and flows with equal loss rates keep their shares.
 //!
 //! Steady state: with one loss per `N` packets and `n` packets per SYN, a SYN with the loss lengthens `P` by
-//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without shortens it by 1 % (the first of them by `0.9
-//! / n` less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`.
+//! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without shortens it by 1 % (the first of them by
+//! `0.9 / n` less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`.
 //! Above that a single loss is below the limit: from `N = 5,000` on the rate rises without bound.
 //!
 //! Choices:

@@ -252,8 +252,8 @@ pub enum Unit {
     Segment,
     /// From the first packet of one chunk of the object to that of the next, to within a batch.
     Chunk,
-    /// A blast round: all packets sent before the sender waits for the list of missing ones (`bitmap_ack.when
-    /// = "round"`).
+    /// A blast round: all packets sent before the sender waits for the list of missing ones
+    /// (`bitmap_ack.when = "round"`).
     Round,
 }
 

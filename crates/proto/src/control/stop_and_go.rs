@@ -10,8 +10,8 @@
 //!   scheduler model ([`super::suspension`]), fed with the mean of the last suspensions (run delay per
 //!   involuntary switch).
 //!
-//! In the papers a process beside the receiver guesses and tells the sender to pause: `guess_at =
-//! "receiver"`. Otherwise the sender guesses from the host samples in feedback.
+//! In the papers a process beside the receiver guesses and tells the sender to pause:
+//! `guess_at = "receiver"`. Otherwise the sender guesses from the host samples in feedback.
 //!
 //! Choices where the papers are silent: the factor of RAPID's pause; RBUDP+'s estimate, which the papers only
 //! call another one: the case of the model, its share and `D`, the time in wait queues, due to which it also
