@@ -11,12 +11,12 @@
 //! - `t` excludes time in which the window was not used, and recovery (4.2, 5.8).
 //!
 //! With one loss per `1/p` packets and a constant `W_max`, the mean window is
-//! `(C (3 + b) / (4 (1 - b)))^(1/4) (RTT / p)^(3/4)`, or `sqrt(1.5 / p)` if that is more (section 5.1). `W_max` converges slowly:
-//! the plateau is flat, so a window too large by the share `e` falls by about `0.56 e^3` per epoch (the first
-//! term of the epoch's integral), and an excess of 9 % is still 6 % after 140 epochs. Fast convergence
-//! mistakes each of those losses for a newer flow, so the mean approaches the formula from below: 7 % less
-//! after 100 epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation ignores that recovery takes a round
-//! trip: 1 % for epochs of 50 round trips, 6 % for epochs of 10.
+//! `(C (3 + b) / (4 (1 - b)))^(1/4) (RTT / p)^(3/4)`, or `sqrt(1.5 / p)` if that is more (section 5.1).
+//! `W_max` converges slowly: the plateau is flat, so a window too large by the share `e` falls by about
+//! `0.56 e^3` per epoch (the first term of the epoch's integral), and an excess of 9 % is still 6 % after 140
+//! epochs. Fast convergence mistakes each of those losses for a newer flow, so the mean approaches the
+//! formula from below: 7 % less after 100 epochs at p = 1e-4 and 100 ms, 4 % after 300. The derivation
+//! ignores that recovery takes a round trip: 1 % for epochs of 50 round trips, 6 % for epochs of 10.
 //!
 //! Not implemented: the response to spurious losses (4.9), as late packets are not declared lost, and
 //! reducing the bytes in flight instead of the window (4.6), as an unused window does not grow.

@@ -15,8 +15,8 @@
 //!
 //! Steady state: with one loss per `N` packets and `n` packets per SYN, a SYN with the loss lengthens `P` by
 //! `0.5 us / P + 0.09 / n`, and each of the `N / n - 1` without shortens it by 1 % (the first of them by
-//! `0.9 / n` less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while `n < 900`.
-//! Above that a single loss is below the limit: from `N = 5,000` on the rate rises without bound.
+//! `0.9 / n` less). With `P` of `10 ms / n` both are equal at `n = sqrt(200 N - 9,800) - 100`, while
+//! `n < 900`. Above that a single loss is below the limit: from `N = 5,000` on the rate rises without bound.
 //!
 //! Choices:
 //! - SABUL's shortest period, 10 us, corresponds to the ceiling here; SABUL starts there, this law at the
