@@ -19,8 +19,8 @@ pub enum Metric {
 /// the host. Our choice, as [`TELLING_LENGTH`]: of 2,541 real windows of networks with a loss rate below
 /// 0.001 nine met one of the two criteria, of 2,838 of hosts all but three.
 const TELLING_BURSTS: usize = 4;
-/// Length in packets of the shortest burst from which on fewer bursts suffice: a full queue rarely drops as
-/// many in a row.
+/// Minimum packets of the shortest burst if there are fewer bursts: a full queue rarely drops as many in a
+/// row.
 const TELLING_LENGTH: u64 = 4;
 /// Probability of that if the network loses packets: Laplace's rule of succession for these windows.
 const NETWORK_LOSES_THEM: f64 = 10.0 / 2_543.0;
@@ -85,8 +85,7 @@ impl Model {
         diagnosis.map_or(Diagnosis::NOTHING, with_bursts)
     }
 
-    /// Uses the burst density where the other measures are inconclusive, and to contradict them where they
-    /// are not.
+    /// Uses the burst density to decide where the other measures are inconclusive, and to contradict them.
     fn with_bursts(&self, told: Diagnosis, density: Option<f64>) -> Diagnosis {
         let spreads = self.host.burst_density.zip(self.network.burst_density);
         let Some(((host, network), density)) = spreads.zip(density).filter(|_| self.both_measures) else {
@@ -124,8 +123,7 @@ impl Model {
         if self.both_measures && is_contradicted { Diagnosis { p_host: 0.5, ..told } } else { told }
     }
 
-    /// Diagnoses several windows together that each lost too few packets: by their success proportion, at any
-    /// loss rate.
+    /// Diagnoses windows together that each lost too few packets: by success proportion, at any loss rate.
     pub fn by_success_proportion(&self, windows: &Sample) -> Diagnosis {
         let told = self.by_success(windows);
         told.map_or(Diagnosis::NOTHING, |told| self.with_bursts(told, windows.burst_density))

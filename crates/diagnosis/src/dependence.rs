@@ -229,8 +229,7 @@ impl Losing {
         self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT_SHARE
     }
 
-    /// Guards against a queue that was full for a moment, which raises the overall rate far above that at
-    /// short delays.
+    /// Guards against a queue that was full for a moment, which raises the overall rate only.
     fn is_rate_alike(&self) -> bool {
         self.rate >= self.whole_rate * INDEPENDENT_RATE
     }
@@ -282,8 +281,7 @@ mod tests {
         (0..400).filter(|_| rng.chance(rate)).count() as u64
     }
 
-    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` returns the losses of each
-    /// stretch.
+    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` returns each one's losses.
     fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
         let stretch = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
@@ -311,8 +309,7 @@ mod tests {
             .into();
         // Computed by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 are expected.
         let excess = [-0.774_597, -1.095_445, 1.643_168, -0.596_285, 0.730_297];
-        // Ranks 0, 2, 1 and 3.5 twice, minus 2; their squares add up to 9.5, and those of the excesses to
-        // 5.388 889.
+        // Ranks 0, 2, 1 and 3.5 twice, minus 2; their squares sum to 9.5, those of the excesses to 5.388 889.
         let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
         let sum: f64 = excess.iter().sum();
         let wanted = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;
@@ -322,8 +319,7 @@ mod tests {
         assert_eq!(of(&stretches).dependence, Dependence::Unknown);
     }
 
-    /// In slow start few packets are sent while there is no queue, and many when there is one; then it stays
-    /// short.
+    /// In slow start few packets are sent without a queue, and many with one; then it stays short.
     #[test]
     fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
         for seed in 0..40 {

@@ -137,8 +137,7 @@ mod tests {
 
     const POLICED: f64 = 100.0;
 
-    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` returns the loss
-    /// rate at a rate.
+    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` maps rate to loss.
     fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
         let mut rng = Rng::from_seed(seed);
         let mut stretch = |n: usize| {

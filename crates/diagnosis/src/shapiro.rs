@@ -86,8 +86,7 @@ pub fn shapiro_wilk(numbers: &[f64]) -> Option<Normality> {
 mod tests {
     use super::*;
 
-    /// Numbers that are easily given to other implementations: the fractional parts of multiples of the
-    /// golden ratio.
+    /// Numbers easily given to other implementations: the fractional parts of multiples of the golden ratio.
     fn golden(n: usize) -> Vec<f64> {
         (1..=n).map(|i| (i as f64 * 0.618_033_988_749_894_9).fract()).collect()
     }

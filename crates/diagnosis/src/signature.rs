@@ -137,8 +137,8 @@ impl Signature {
         (density > 0.0).then_some(density)
     }
 
-    /// Returns the bursts (as in [`Signature::burst_density`]), if each was lost completely and none is a
-    /// single packet.
+    /// Returns the bursts of [`Signature::burst_density`], if each was lost completely and none is a single
+    /// packet.
     pub fn whole_bursts(&self) -> Option<WholeBursts> {
         let (number, shortest) =
             self.bursts().try_fold((0, u64::MAX), |(number, shortest), (lost, length)| {

@@ -10,8 +10,7 @@ use crate::{Confusion, Model, Normality, Provenance, Sample, shapiro_wilk};
 const LEAST_WINDOWS: usize = 10;
 /// Number of bins of the logarithm of the loss rate.
 const BINS: usize = 20;
-/// Distance from the quartiles, in interquartile ranges, beyond which a number is an outlier (Tukey's
-/// fences).
+/// Distance of outliers from the quartiles, in interquartile ranges (Tukey's fences).
 const FENCE: f64 = 1.5;
 /// Minimum deviation: a measure that never varies would make every other value impossible.
 const LEAST_DEVIATION: f64 = 1e-3;
@@ -152,8 +151,7 @@ fn without_outliers(mut numbers: Vec<f64>) -> Vec<f64> {
     numbers
 }
 
-/// Groups windows, given as loss rate and complexity, into bins of the loss rate, and compares them with a
-/// curve.
+/// Groups windows (loss rate, complexity) into bins of the loss rate, and compares them with a curve.
 pub fn bins(points: &[(f64, f64)], curve: &Curve) -> Vec<Bin> {
     let Range { from, to } = PAPERS_RANGES[0];
     let edge = |bin: usize| from * (to / from).powf(bin as f64 / BINS as f64);
@@ -302,8 +300,7 @@ mod tests {
                 confusions[confusion].add(truth, &trained.model.classify(sample));
             }
         }
-        // At about one lost packet in 500, scattered losses have as many words as one gap: both are
-        // inconclusive.
+        // At a loss of about 1 in 500, scattered losses have as many words as one gap: both are inconclusive.
         let [host, network] = confusions;
         assert!(host.wrong == 0 && host.correct > 150, "{confusions:?}");
         assert!(network.wrong == 0 && network.correct > 280, "{confusions:?}");
@@ -328,8 +325,7 @@ mod tests {
                 confusion.correct
             })
         });
-        // A word of one packet is lost or not: of the paper's measures only the success proportion is
-        // informative.
+        // A word of one packet is lost or not: of the paper's measures only the success proportion helps.
         let (papers, all): (Vec<u64>, Vec<u64>) = right.map(|[papers, all]| (papers, all)).unzip();
         assert!(papers[0] < 60 && papers[2..].iter().all(|&windows| windows > 170), "{papers:?}");
         assert!(all.iter().all(|&windows| windows > 170), "{all:?}");

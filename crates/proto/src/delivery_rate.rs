@@ -17,8 +17,7 @@ struct Arrived {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeliveryMeter {
     history: VecDeque<Arrived>,
-    /// Whether the history starts after a gap caused by the sender and is still shorter than the measurement
-    /// span.
+    /// Whether the history starts after a gap caused by the sender and is shorter than the measurement span.
     is_resumed: bool,
 }
 
@@ -76,8 +75,7 @@ impl DeliveryMeter {
             self.history.pop_front();
         }
         self.history.push_back(Arrived { at, bytes });
-        // Start at the newest entry that is at least `span` old, so that the measured time is as short as
-        // allowed.
+        // Start at the newest entry that is at least `span` old, to keep the measured time short.
         while self.history.len() > 2 && at - self.history[1].at >= span {
             self.history.pop_front();
         }

@@ -25,8 +25,7 @@ pub struct Want {
 /// Quotas never exceed the demands, nor their sum the capacity; rounding costs less than 1 bit/s each.
 pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
     let mut order: Vec<usize> = (0..wants.len()).collect();
-    // Serve the smallest demands per weight first: each gets its whole demand, or an equal share of the
-    // remainder.
+    // Serve the smallest demands per weight first: each gets its demand, or an equal share of the remainder.
     order.sort_by(|&a, &b| {
         let by_weight =
             |a: usize, b: usize| u128::from(wants[a].demand.as_bps()) * u128::from(wants[b].weight.get());
@@ -168,8 +167,7 @@ impl<M: Member> Group<M> {
         id
     }
 
-    /// Removes the senders for which `stays` returns false. If there are any, starts a new round and returns
-    /// true.
+    /// Removes the senders for which `stays` returns false. If any, starts a new round and returns true.
     pub fn retain(&mut self, mut stays: impl FnMut(SenderId, &M) -> bool) -> bool {
         let before = self.entries.len();
         let assigner = &mut self.assigner;
@@ -206,8 +204,7 @@ impl<M: Member> Group<M> {
         self.entries.iter().map(move |entry| (&entry.member, quota(entry.id)))
     }
 
-    /// Restarts after a change of membership: until usage is measured, every sender is assumed to want
-    /// everything.
+    /// Restarts after a change of membership: until measured, every sender is assumed to want everything.
     fn share(&mut self) {
         for entry in &mut self.entries {
             entry.bytes = entry.member.received();

@@ -77,8 +77,7 @@ pub struct LimitEvidence {
 }
 
 impl LimitEvidence {
-    /// Takes a sender's measurements over `elapsed`; `round_trip` and `ceiling` are used where the sender has
-    /// none.
+    /// Takes a sender's measurements over `elapsed`; `round_trip` and `ceiling` are used if it has none.
     pub fn of(stats: &SenderStats, round_trip: Span, ceiling: Option<Rate>, elapsed: Span) -> Self {
         Self {
             waiting: stats.waiting,

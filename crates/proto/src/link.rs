@@ -11,8 +11,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates a link whose next packet is numbered `next_pn`; lower numbers may have been used during
-    /// set-up.
+    /// Creates a link whose next packet is numbered `next_pn`; set-up may have used lower numbers.
     pub fn new(seal: Box<dyn Seal>, open: Box<dyn Open>, next_pn: u64) -> Self {
         Self { seal, open, next_pn }
     }

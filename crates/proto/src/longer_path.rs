@@ -1,5 +1,4 @@
-//! Distinguishes a path that became longer from a queue: its delay rises in one step, stays, and most packets
-//! still arrive.
+//! Distinguishes a longer path from a queue: its delay rises in one step, stays, and most packets arrive.
 
 use haul_base::{Span, Time};
 
@@ -15,8 +14,7 @@ const LEAST_STEP: Span = Span::from_millis(2);
 /// starts. A constant rate above the path's can be as high, but then two of three packets are lost while the
 /// delay stays. Our choice.
 const STEEP: f64 = 2.0 / 3.0;
-/// A step counts once the delay has stayed for this long and for four round trips: a queue filled by a burst
-/// drains.
+/// A step counts if the delay has stayed this long and for four round trips: a burst's queue drains.
 const HOLD: Span = Span::from_secs(1);
 const HOLD_ROUNDS: u64 = 4;
 
@@ -98,8 +96,7 @@ impl LongerPath {
         self.risen.take()
     }
 
-    /// Adds a sample; returns whether the path's round trip has more than doubled in one step that has
-    /// stayed.
+    /// Adds a sample; returns whether the round trip has more than doubled in one step that has stayed.
     pub(crate) fn has_doubled(&mut self, sample: &FeedbackSample<'_>) -> bool {
         let known = self.shortest.map(|shortest| shortest + self.added);
         let rise = self.rise(sample);

@@ -14,7 +14,7 @@ const MAX_PROBES: u8 = 3;
 /// Size difference at which the search ends.
 const RESOLUTION: u16 = 16;
 
-/// Time after which a finished search probes for a larger size again (`PMTU_RAISE_TIMER`, RFC 8899, section
+/// Time after which a finished search probes larger sizes again (`PMTU_RAISE_TIMER`, RFC 8899, section
 /// 5.1.1).
 const RAISE: Span = Span::from_secs(600);
 

@@ -32,8 +32,7 @@ impl OneWay {
     /// Limit of the slope, seconds per second: a faster change means that a clock was set.
     const STEEPEST: f64 = 1.0;
 
-    /// Adds a packet's send and arrival times (wrapped microseconds) and returns its delay above the window's
-    /// minimum.
+    /// Adds a packet's send and arrival times (wrapped microseconds); returns its delay above the minimum.
     pub(crate) fn on_arrival(&mut self, now: Time, sent_at: u32, arrived_at: u32) -> Span {
         let difference = arrived_at.wrapping_sub(sent_at);
         let first = *self.first.get_or_insert(difference);

@@ -59,8 +59,7 @@ pub struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// Creates an estimator with an initial guess (for example the handshake's round trip), which the first
-    /// sample replaces.
+    /// Creates an estimator with an initial guess (such as the handshake's), which the first sample replaces.
     pub fn new(initial: Span) -> Self {
         Self {
             latest: initial,

@@ -319,8 +319,7 @@ fn a_guess_that_pauses_an_idle_receiver_takes_longer_by_its_pauses() {
 
 #[test]
 fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged_too() {
-    // Five chunks of 1 MB with 10 % loss: 40, 38, 36 ... Mbit/s; the last few are judged when everything was
-    // sent.
+    // Five chunks of 1 MB with 10 % loss: 40, 38, 36 ... Mbit/s; the last few are judged after the end.
     let chunked = |name: &str| {
         let mut recipe = shipped(name);
         recipe.set("object.chunk", "1MB").unwrap();

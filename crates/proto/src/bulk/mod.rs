@@ -16,8 +16,7 @@ pub use counters::{Counters, ObjectEnd, Sending};
 pub use receiver::{Receiver, ReceiverConfig, ReceiverEvent, ReceiverStats};
 pub use sender::{Sender, SenderConfig, SenderEvent, SenderStats};
 
-/// Micro-protocols that a session's recipe must have: an object, authenticated packets, and an end if the
-/// peer is silent.
+/// Micro-protocols required in a session's recipe: an object, authenticated packets, and a silence timeout.
 const NEEDED: [&str; 3] = ["object", "seal", "liveness"];
 
 /// Checks that a recipe compiles and suits a session that moves an object.

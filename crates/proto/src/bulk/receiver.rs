@@ -134,8 +134,7 @@ impl Receiver {
         Self::of_recipe(now, &recipe, config, link, sink)
     }
 
-    /// Creates a receiver for another recipe, with the recipe's parameters; of `config` only the datagram
-    /// size is used.
+    /// Creates a receiver for another recipe and its parameters; of `config` only the datagram size is used.
     ///
     /// # Errors
     /// If the recipe does not build.

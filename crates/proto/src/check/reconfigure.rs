@@ -9,8 +9,7 @@ use haul_wire::check::Steps;
 use super::machine::{Driven, Plain};
 use crate::{micro, presets};
 
-/// A packet of the negotiation: its kind, control word, number of the change, number of the last one
-/// received, text.
+/// A packet of the negotiation: kind, control word, number of the change, last number received, text.
 fn negotiation(body: &[u8]) -> Vec<u8> {
     let field = |at: usize| body.get(at).copied().unwrap_or_default();
     let mut packet = vec![Kind::RECONFIGURE.0, field(0)];

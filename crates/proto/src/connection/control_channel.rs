@@ -39,8 +39,7 @@ pub enum MessageFor {
     Users,
     /// The session's stack.
     Stack(Vec<u8>),
-    /// The path probe: the server receives the client's packets, and first saw a datagram of this size, UDP
-    /// payload bytes.
+    /// The path probe: the server receives the client, and first saw a datagram of this size (UDP payload).
     PathProbe(u16),
 }
 
@@ -89,8 +88,7 @@ impl ControlChannel {
         self.outgoing_bytes <= OUTGOING_ROOM
     }
 
-    /// Queues the frame of a message. Returns false after the last message, which states how the channel
-    /// ends.
+    /// Queues a message's frame. Returns false after the last message, which states how the channel ends.
     pub fn send(&mut self, message: &ControlMessage, frame: Vec<u8>) -> bool {
         if self.is_closing() {
             return false;
@@ -203,8 +201,8 @@ impl ControlChannel {
         self.round_trip
     }
 
-    /// Sends a ping when one is due, unless the channel is sending anyway, which already shows that this end
-    /// is alive.
+    /// Sends a ping when one is due, unless the channel is sending anyway, which shows that this end is
+    /// alive.
     ///
     /// # Errors
     /// The duration of the peer's silence, if it exceeds the timeout: the peer is lost.

@@ -1,5 +1,4 @@
-//! Limits the connections in the handshake, whose clients are not authenticated yet, and the threads that
-//! serve them.
+//! Limits the connections in the handshake, which are not authenticated yet, and the threads that serve them.
 //!
 //! A connection occupies a slot from its arrival until its client has proved that it knows the secret, or its
 //! thread has finished and its socket is closed. When a limit is reached, the oldest connection is closed of
@@ -114,8 +113,7 @@ impl<C: Clone> HandshakeLimiter<C> {
         None
     }
 
-    /// Returns, of the matching connections, the oldest of the address with the most, in the network with the
-    /// most.
+    /// Returns, of the matching connections, the oldest of the busiest address in the busiest network.
     fn oldest_of_most(&self, meant: impl Fn(&Inside<C>) -> bool) -> Option<usize> {
         let networks =
             most(self.inside.iter().filter(|inside| meant(inside)).map(|inside| network(inside.ip)));
@@ -134,8 +132,7 @@ fn most<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> Vec<K> {
     counts.into_iter().filter(|&(_, count)| count == most).map(|(key, _)| key).collect()
 }
 
-/// Returns the network of a site: a /24 of IPv4, or a /64 of IPv6, which is one link (RFC 4291, section
-/// 2.5.1).
+/// Returns the network of a site: a /24 of IPv4, or a /64 of IPv6, one link (RFC 4291, section 2.5.1).
 fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << 8)).into(),

@@ -178,8 +178,7 @@ impl<E> Lifecycle<E> {
         self.keep_alive.as_ref().is_some_and(|alive| alive.unanswered > 0 && alive.number == number)
     }
 
-    /// Returns an action that is due at `now`. To be called until it returns `None`; the driver carries out
-    /// the end.
+    /// Returns a due action. To be called until it returns `None`; the driver carries out the end.
     pub fn poll_due(&mut self, now: Time, rtt: Span) -> Option<Due> {
         match &mut self.phase {
             Phase::Ended(_) => return None,
@@ -230,7 +229,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Times from `now`: `first` to the first bare header, `wait` from that to the second, `timeout` to the
+    /// Times from `now`: `first` to the first bare header, `wait` from there to the second, `timeout` to the
     /// end.
     fn new(now: Time, first: Span, wait: Span, timeout: Span, datagram: u16) -> Self {
         Self { until: now + timeout, next: now + first, wait, was_deferred: false, sent: None, datagram }

@@ -7,8 +7,7 @@ use std::net::IpAddr;
 use haul_base::{Span, Time};
 use haul_wire::packet::ControlFrameKind;
 
-/// Datagram size (UDP payload bytes) that every supported path carries, as required by QUIC (RFC 9000,
-/// section 14).
+/// Datagram size (UDP payload bytes) that every supported path carries, as for QUIC (RFC 9000, section 14).
 pub const MIN_DATAGRAM: u16 = 1200;
 /// Sizes to probe on IPv4: beside [`MIN_DATAGRAM`] Ethernet's 1,500 bytes and jumbo frames' 9,000, minus 8
 /// bytes of UDP header and 20 of IPv4 header.

@@ -112,8 +112,7 @@ impl<C> PeerTable<C> {
         }
     }
 
-    /// Removes the client that shares `secret` with this endpoint. Returns false if the server was another
-    /// endpoint.
+    /// Removes the client that shares `secret` with this endpoint; false if the server was another endpoint.
     pub fn remove_own_client(&mut self, identity: u32, secret: &ResumptionSecret) -> bool {
         let is_it = |it: &Peer<C>| it.resumption.role == Role::Server && it.resumption.secret == *secret;
         let is_own = self.get(identity).is_some_and(is_it);
@@ -158,8 +157,7 @@ impl<C> PeerTable<C> {
         }
     }
 
-    /// Records the end of a connection whose client was at `address`. Returns whether it was still the
-    /// current one.
+    /// Records the end of a connection with the client at `address`. Returns whether it was the current one.
     pub fn end(
         &mut self,
         now: Time,

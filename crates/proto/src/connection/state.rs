@@ -42,8 +42,7 @@ const UNKNOWN_ROUND_TRIP: Span = Span::from_millis(333);
 pub struct ConnectionOptions {
     /// Bytes of messages that may be queued for sending; above that, sending blocks.
     pub queue: Bytes,
-    /// Bytes of received messages that may be queued; above that, arriving data is dropped as if the path had
-    /// lost it.
+    /// Bytes of received messages that may be queued; above that, arriving data is dropped like lost data.
     pub inbox: Bytes,
     /// Largest datagram, UDP payload bytes. Datagrams that the path does not carry are lost: 1,200 pass
     /// everywhere, and smaller values count as that.
@@ -159,7 +158,7 @@ pub struct ConnectionState<E> {
 }
 
 impl<E: From<Failure>> ConnectionState<E> {
-    /// Creates the state of a new connection. A client's gives up if nothing arrives from the server within
+    /// Creates a new connection's state. A client gives up if nothing arrives from the server within
     /// `opening`.
     ///
     /// # Errors
@@ -205,8 +204,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         Ok(Self::new(now, Stack::new(resumption.compiled.clone(), setup)?, peer, lifecycle, options))
     }
 
-    /// Creates the state of a session's connection: its challenges are answered, and the stack protects its
-    /// packets.
+    /// Creates the state of a session's connection, whose challenges are answered and whose stack has keys.
     pub fn of_session(now: Time, peer: SocketAddr, stack: Stack, silence: Span) -> Self {
         let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
         let peer = PeerAddress { at: peer, moves: Some(0) };
@@ -235,8 +233,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         }
     }
 
-    /// Handles packets for the stack, stored side by side. `challenge_key` is the key of this end's
-    /// challenges.
+    /// Handles packets for the stack, stored side by side. `challenge_key` is for this end's challenges.
     pub fn on_packets(
         &mut self,
         now: Time,
@@ -326,8 +323,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         None
     }
 
-    /// Handles a response: if it is correct, the connection moves to its source address. Returns whether it
-    /// does.
+    /// Handles a response. If it is correct, moves the connection to its source and returns true.
     fn moves_by(&mut self, keys: &Keys, challenge_key: &[u8; 32], number: u32, from: SocketAddr) -> bool {
         let expected = || self.peer.expected_response(challenge_key, &keys.id(), from);
         let moves = self.peer.validated() != Some(from) && number == expected();
@@ -378,8 +374,8 @@ impl<E: From<Failure>> ConnectionState<E> {
         self.lifecycle.end((!is_over).then(|| Failure::Superseded.into()));
     }
 
-    /// Processes the stack's events. Returns whether there were any and, if the stack has failed, a close
-    /// frame.
+    /// Processes the stack's events. Returns whether there were any, and a close frame if the stack has
+    /// failed.
     pub fn take_events(&mut self, keys: &Keys) -> (bool, Option<Outgoing>) {
         let (mut changed, mut close) = (false, None);
         while let Some(event) = self.stack.poll_event() {
@@ -438,8 +434,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         stats.data_received + stats.control_received
     }
 
-    /// Returns when the connection began, unless something authentic or an answer to a keep-alive has arrived
-    /// since.
+    /// Returns when the connection began, unless something authentic or a keep-alive's answer has arrived.
     fn unheard_since(&self) -> Option<Time> {
         (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
     }

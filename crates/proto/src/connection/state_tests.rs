@@ -49,8 +49,7 @@ fn the_other_end_has_moved_once_its_new_address_has_answered() {
     assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
 }
 
-/// Anybody can send a delayed copy from their own address, followed by a forged packet that claims to be the
-/// newest.
+/// Anybody can send a delayed copy from their own address, followed by a forged packet with a newer number.
 #[test]
 fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
     let [(mut client, _), (mut server, keys)] = ends();

@@ -37,8 +37,7 @@ impl TimerQueue {
         self.armed = None;
     }
 
-    /// Arms the driver's timer for the first deadline if that is earlier, or if `exactly`; returns whether to
-    /// set it.
+    /// Arms the driver's timer for the first deadline if earlier, or if `exactly`; returns whether to set it.
     pub fn arm(&mut self, exactly: bool) -> bool {
         let first = self.entries.first().map(|(at, _)| *at);
         let is_earlier = first.is_some_and(|first| self.armed.is_none_or(|armed| first < armed));
@@ -93,8 +92,7 @@ mod tests {
             self.set_for += usize::from(self.queue.set(identity, old, new, exactly));
         }
 
-        /// Runs until `end` as the endpoint's thread does: whenever the timer expires, it handles what is
-        /// due.
+        /// Runs until `end` as the endpoint's thread does: when the timer expires, handles what is due.
         fn pass(&mut self, end: Time) {
             while let Some(expired) = self.queue.armed.filter(|at| *at <= end) {
                 self.now = self.now.max(expired);

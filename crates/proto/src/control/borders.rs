@@ -29,8 +29,7 @@ fn borders(spec: &ParameterSpec) -> Vec<String> {
 
 type Given = Vec<(&'static str, String)>;
 
-/// Each parameter at each of its limits with the others at their defaults; then all at their first, and all
-/// at their last.
+/// Each parameter at each of its limits, the others at their defaults; then all at their first, and last.
 fn cases(law: &LawRegistration) -> Vec<Given> {
     let values = || law.parameters.iter().map(|spec| (spec.name, borders(spec)));
     let each = values().flat_map(|(name, values)| values.into_iter().map(move |value| vec![(name, value)]));
@@ -53,8 +52,7 @@ fn run_for(run: &mut Harness, span: Span, what: &str) {
     }
 }
 
-/// Runs a law on a lossy path that becomes ten times as long, is idle for ten minutes, and then is as at the
-/// start.
+/// Runs a law on a lossy path that gets ten times as long, is idle for ten minutes, and is then restored.
 fn run_case(law: &LawRegistration, given: &Given) {
     let what = format!("{} {given:?}", law.name);
     let texts: Vec<_> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();

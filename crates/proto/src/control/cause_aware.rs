@@ -265,8 +265,7 @@ mod tests {
 
     const CAPACITY: Rate = Rate::from_mbps(100);
 
-    /// A flow through a queue of this many round trips of 20 ms, whose peer attributes all losses to its
-    /// host.
+    /// A flow through a queue of this many round trips of 20 ms, whose peer blames its host for all losses.
     fn flow(law: &str, queue: f64, verdict: Option<Verdict>) -> Harness {
         let path = PathModel::bottleneck(CAPACITY, Span::from_millis(20), queue);
         let law = CauseAware::new(built(law, &[], Rate::from_mbps(10_000)));

@@ -336,8 +336,7 @@ mod tests {
         assert!(c.known_rate().unwrap() <= Rate::from_mbps(20), "{c:?}");
         rounds(&mut c, &mut now, 30, Rate::from_mbps(200), 0.0);
         assert!(c.known_rate().unwrap() >= Rate::from_mbps(198), "{c:?}");
-        // A probe that gains less than it asks for, because other flows take a share, does not restart the
-        // search.
+        // A probe that gains less than it asks for, due to other flows, does not restart the search.
         let steady = Rate::from_mbps(230);
         rounds(&mut c, &mut now, 60, steady, 0.0);
         let mut sought = 0;

@@ -128,8 +128,7 @@ impl<R: Response> Equation<R> {
         Self { decide, ..self }
     }
 
-    /// Uses the share of lost packets as loss rate, with a memory in packets (a packet that long ago weighs
-    /// 1/e).
+    /// Uses the share of lost packets as loss rate; after `memory` packets, a packet weighs 1/e.
     pub(super) fn by_packets(self, memory: f64) -> Self {
         Self { by_packets: true, share: Share { memory, lost: 0.0, packets: 0.0 }, ..self }
     }

@@ -61,8 +61,7 @@ impl Mean {
     }
 }
 
-/// Accumulated feedback on a transmission window: counts are summed, rates averaged, for the rest the last
-/// value is kept.
+/// Accumulated feedback on a transmission window: sums of counts, means of rates, last values of the rest.
 #[derive(Debug, Default)]
 struct Window {
     loss: LossRuns,
@@ -319,8 +318,7 @@ mod tests {
         let found = changes(Mode::Window, CEILING, "0.05", Loss::None);
         let by_itself = changes(Mode::Law, CEILING, "0.05", Loss::None);
         assert!(found.len() > 3 && by_itself.len() > 2 * found.len(), "{found:?} {by_itself:?}");
-        // Each comes one round trip after the end of a window, at most 20 ms plus a full queue: less than 0.6
-        // MB.
+        // Each comes a round trip after the end of a window, at most 20 ms plus a full queue: below 0.6 MB.
         assert!(found.iter().all(|sent| sent % 5_000_000 < 600_000), "{found:?}");
     }
 

@@ -57,8 +57,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 const LEAST_GAIN: f64 = 1.0 / 16.0;
 /// Share of the target at which the first slow start ends.
 const START_SHARE: f64 = 0.75;
-/// Round trips from the first slow start to the first slowdown, and for which a slowdown keeps the minimum
-/// window.
+/// Round trips from the first slow start to the first slowdown, and with the minimum window in a slowdown.
 const ROUND_TRIPS: u64 = 2;
 /// Time from a slowdown to the next, as a multiple of the slowdown's duration.
 const BETWEEN: u64 = 9;

@@ -118,8 +118,7 @@ impl Stretches {
         }
     }
 
-    /// Ends all units, as packets from `end_pn` on are unknown. Starts one for that if none is left and
-    /// `needs_one`.
+    /// Ends all units: packets from `end_pn` on are unknown. If `needs_one`, at least one unit remains.
     fn cut(&mut self, now: Time, end_pn: u64, needs_one: bool) {
         let is_known = |open: &Open| open.first_pn < end_pn;
         self.open.truncate(self.open.iter().take_while(|open| is_known(open)).count());
@@ -143,8 +142,7 @@ impl Stretches {
         }
     }
 
-    /// Returns the oldest unit if the outcome of all its packets is known, and whether `signature` was set
-    /// for it.
+    /// Returns the oldest unit if all its outcomes are known, and whether `signature` was set for it.
     fn take(
         &mut self,
         unit: Unit,
@@ -262,8 +260,7 @@ impl LossLedger {
         }
     }
 
-    /// Sets whether transmission windows starting from now on have signatures; if not, open windows lose
-    /// theirs.
+    /// Sets whether transmission windows have signatures from now on; if not, open windows lose theirs.
     pub(crate) fn record_signatures(&mut self, wanted: bool) {
         self.windows.records = wanted;
         self.windows.open.iter_mut().for_each(|open| open.has_all &= wanted);

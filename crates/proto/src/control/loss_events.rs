@@ -27,8 +27,7 @@ impl LossEvents {
         self.until_pn = next_pn;
     }
 
-    /// Whether the newest acknowledged packet was sent before the last event: the reaction has had no effect
-    /// yet.
+    /// Whether the newest acknowledged packet was sent before the last event: the reaction had no effect yet.
     pub(super) fn in_recovery(&self, sample: &FeedbackSample<'_>) -> bool {
         sample.largest_acked_pn < self.until_pn
     }

@@ -82,8 +82,7 @@ pub struct Limits {
     pub rate: Rate,
     /// UDP payload bytes that may be in flight, at least two packets; `None` if only the rate limits.
     pub window: Option<u64>,
-    /// UDP payload bytes allowed beyond the window, which count as in flight only because reports are
-    /// delayed.
+    /// UDP payload bytes allowed beyond the window that count as in flight only because reports are delayed.
     pub unreported: u64,
     /// UDP payload bytes that may be sent back to back, from one packet to 65,507.
     pub burst: u64,
@@ -137,8 +136,7 @@ pub struct RateState {
     pub rate: Rate,
 }
 
-/// A rate control law: callbacks over shared measurements. It has no clock: `now` is passed to each call and
-/// never goes back.
+/// A rate control law: callbacks over shared measurements. `now` is passed to each call and never goes back.
 pub trait RateController: Debug + Send {
     /// Returns the current limits. Called before each batch, so it must be cheap; its result may change only
     /// through the other methods.

@@ -43,8 +43,7 @@ configuration! {
     }
 }
 
-/// Weight of the newest interval in the means. Our choice: a changed load is followed within about four
-/// intervals.
+/// Weight of the newest interval in the means. Our choice: a changed load is followed within about four.
 const GAIN: f64 = 0.25;
 /// Minimum length of a gap in the feedback, in multiples of the usual spacing.
 const GAP: f64 = 4.0;

@@ -182,8 +182,7 @@ mod tests {
     const FIRST: [(&str, &str); 1] = [("first_rate", "500Mbit")];
     const GIGABIT: Rate = Rate::from_mbps(1_000);
 
-    /// Rates (Mbit/s) after each of a series of iterations of 10,000 packets. The receiver reads at 400 + 10
-    /// n.
+    /// Rates (Mbit/s) after each of several iterations of 10,000 packets. The receiver reads at 400 + 10 n.
     fn rates(given: &[(&str, &str)], losses: &[u64]) -> Vec<f64> {
         let mut law = built("rapid_plus", &[&FIRST, given].concat(), GIGABIT);
         let rtt = RttEstimator::new(Span::from_millis(20));

@@ -57,8 +57,7 @@ pub(super) struct Interval {
     pub(super) lost: u64,
     /// Packets acknowledged or declared lost.
     pub(super) packets: u64,
-    /// Drain rate of the receiver: mean of the rates in feedback, or the rate of acknowledgements if there
-    /// are none.
+    /// Drain rate of the receiver: mean of the reported rates, or the rate of acknowledgements without any.
     pub(super) drain: Rate,
 }
 

@@ -78,8 +78,7 @@ pub struct FeedbackSample<'a> {
     pub gro_run: Option<f64>,
     /// Duplicate data packets at the receiver.
     pub duplicates: u64,
-    /// Socket buffers (one or more packets each) dropped by the receiver's kernel because the socket buffer
-    /// was full.
+    /// Socket buffers (one or more packets each) that the receiver's kernel dropped at a full socket.
     pub socket_drops: u64,
     /// Packets received with the mark "congestion experienced" (RFC 3168).
     pub ecn_ce: u64,
@@ -182,8 +181,7 @@ impl LossRuns {
         self.packets
     }
 
-    /// Returns the runs, up to [`LossRuns::MOST`], in the order in which they were detected: roughly the
-    /// sending order.
+    /// Returns the runs, up to [`LossRuns::MOST`], in the order of detection: roughly the sending order.
     pub fn list(&self) -> &[LossRun] {
         &self.list
     }
@@ -210,8 +208,7 @@ impl LossRuns {
         self.end_pn = self.end_pn.max(pn.saturating_add(1));
     }
 
-    /// Appends the runs of `later`, which were detected after these. A run that continues there counts as
-    /// two.
+    /// Appends the runs of `later`, detected after these. A run that continues there counts as two.
     pub(crate) fn append(&mut self, later: &Self) {
         let room = Self::MOST - self.list.len();
         self.list.extend_from_slice(&later.list[..later.list.len().min(room)]);
@@ -268,8 +265,7 @@ impl Unit {
 pub struct Boundary {
     /// Kind of unit.
     pub unit: Unit,
-    /// Index among the units of this kind, from 0. Without gaps, unless units are dropped after a very long
-    /// silence.
+    /// Index among the units of this kind, from 0. Has gaps only if units are dropped after a long silence.
     pub number: u64,
     /// Packet number of its first packet.
     pub first_pn: u64,

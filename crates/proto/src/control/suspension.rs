@@ -44,8 +44,7 @@ pub enum Case<'a> {
     I,
     /// The task re-enters the active array, some others re-enter it behind the task.
     II,
-    /// The task re-enters the active array, and a share of the others re-enters it ahead of the task,
-    /// repeatedly.
+    /// The task re-enters the active array, a share of the others re-enters it ahead of the task, repeatedly.
     III(Reentry<'a>),
     /// All tasks go to the expired array, the others behind the task.
     IV,

@@ -263,8 +263,7 @@ impl Udt {
         }
     }
 
-    /// Takes the steps of the SYNs that have ended. UDT has a report in each; a rarer one counts for those in
-    /// between.
+    /// Takes the steps of the SYNs that have ended. UDT has a report in each; rarer ones count for several.
     fn on_syns(&mut self, sample: &FeedbackSample<'_>) {
         let most = 1 + sample.report_interval.as_nanos() / SYN.as_nanos();
         let mut steps = 0;
@@ -291,8 +290,7 @@ impl Udt {
     }
 }
 
-/// Returns the packets per SYN by which the rate increases if `free_bps` are free (draft-gg-udt-03, section
-/// 6.1).
+/// Returns the packets per SYN added to the rate if `free_bps` are free (draft-gg-udt-03, section 6.1).
 fn increase(free_bps: f64, datagram: f64) -> f64 {
     let decade = if free_bps > 0.0 { 10f64.powf(free_bps.log10().ceil()) } else { 0.0 };
     (decade * STEP / datagram).max(1.0 / datagram)
@@ -412,7 +410,7 @@ mod tests {
             let mut run = Harness::new(law, PathModel { rtt, ..PathModel::lossy(n) });
             run.run_for(Span::from_secs(10));
             let steady = run.measure(Span::from_secs(60));
-            // A saw-tooth from 8/9 to 1 of the highest rate `x`, packets per SYN: n = (x / 9 / inc) (17 / 18
+            // A saw-tooth from 8/9 to 1 of the highest rate `x`, packets per SYN: n = (x / 9 / inc) (17/18
             // x).
             let highest = (n as f64 * 9.0 * increase(5e9, 1_472.0) * 18.0 / 17.0).sqrt();
             let found = steady.mean_rate.bytes_in(SYN) as f64 / 1_472.0;
@@ -504,8 +502,7 @@ mod tests {
 
     #[test]
     fn a_bottleneck_is_found_and_used_with_little_loss() {
-        // Where a queue overflows, an epoch may lower the rate five times: the mean of 0.55 and all of the
-        // path is 0.78.
+        // Where a queue overflows, an epoch may lower the rate five times: 0.78 is the mean of 0.55 and 1.
         for (mbps, least) in [(20, 0.78), (100, 0.85), (1_000, 0.85)] {
             let capacity = Rate::from_mbps(mbps);
             let path = PathModel::bottleneck(capacity, Span::from_millis(40), 1.0);

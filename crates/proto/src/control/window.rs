@@ -26,8 +26,7 @@ parameter!(pub(super) longer_path: bool = "true",
 pub(super) const MOST: f64 = 1e9;
 /// Minimum window in packets (RFC 9002, section 7.2).
 pub(super) const LEAST: f64 = 2.0;
-/// RFC 9002, section 7.7, recommends a rate of 1.25 windows per round trip; slow start doubles the window in
-/// one.
+/// RFC 9002, section 7.7, recommends 1.25 windows per round trip; slow start doubles the window in one.
 const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
 /// A window counts as used if this share of it was in flight. Our choice: with a larger share, pacing would
@@ -166,8 +165,7 @@ pub(super) struct Windowed<F> {
     /// When a packet was last sent or acknowledged.
     active_at: Option<Time>,
     silence: Option<Silence>,
-    /// Lower bound of the next packet number: packets without data sent since the last feedback are not
-    /// counted.
+    /// Lower bound of the next packet number: excludes packets without data sent since the last feedback.
     next_pn: u64,
     in_recovery: bool,
     /// `None` if slow start is never restarted.

@@ -73,8 +73,7 @@ impl Added {
     }
 }
 
-/// Maximum number of runs kept of a window: as many as one feedback can have, and as a signature can have
-/// lost packets.
+/// Maximum number of runs kept of a window: as in one feedback, and as lost packets in a signature.
 const MOST: usize = LossRuns::MOST;
 
 /// Losses that are not re-examined: their counts by cause, and the number of their runs.
@@ -202,8 +201,7 @@ impl Losses {
         self.attribute_of((self.unsettled(from), self.settled.runs), from, to, packets);
     }
 
-    /// As [`attribute_some`](Self::attribute_some), of `all` packets, whose runs are listed from index
-    /// `place` on.
+    /// As [`attribute_some`](Self::attribute_some), of `all` packets, whose runs start at index `place`.
     fn attribute_of(&mut self, (all, place): (u64, usize), from: Cause, to: Cause, packets: u64) {
         let moved = self.counts.attribute_some(from, to, packets.min(all));
         if moved > 0 {

@@ -19,8 +19,7 @@ const LEAST_PACKETS: u64 = 4;
 /// arrive either, and are found lost later. Our choice.
 const LOST_PER_ARRIVED: u64 = 8;
 
-/// Number of feedbacks whose newest packets are remembered. Our choice: those of the seconds before the
-/// losses.
+/// Number of feedbacks whose newest packets are kept. Our choice: those of the seconds before the losses.
 const MOST_ARRIVED: usize = 256;
 
 /// Consecutive lost packets: none sent between them is known to have arrived.

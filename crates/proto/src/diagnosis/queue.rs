@@ -1,5 +1,4 @@
-//! The path's queue as evidence: losses at a full queue are congestion, losses without a queue are the
-//! medium's.
+//! The path's queue as evidence: losses at a full queue are congestion, those without one are the medium's.
 
 use haul_base::{Cause, Span, Time};
 use haul_diagnosis::Dependence;
@@ -29,18 +28,15 @@ pub(super) struct Queue {
     /// Expected losses of the medium among packets that had a queue, by its loss rate without one, that were
     /// not claimed yet; at most [`MOST_UNCLAIMED`].
     random: f64,
-    /// Losses since the last settlement that count as congestion because it was not known yet that a medium
-    /// loses, too.
+    /// Losses since the last settlement that count as congestion while it is unknown whether a medium loses.
     deferred: Vec<LossRun>,
-    /// Packets whose outcome became known since the last settlement, and those of them marked "congestion
-    /// experienced".
+    /// Packets with a known outcome since the last settlement, and those marked "congestion experienced".
     heard: u64,
     marked: u64,
     /// Longest delay since `turned_at`, and in the period before.
     deepest: [Span; 2],
     turned_at: Time,
-    /// Longest delay of the last half to whole round trip: losses are detected that much later than they
-    /// happen.
+    /// Longest delay of the last half to whole round trip, as losses are detected that much later.
     recent: [Span; 2],
     recent_turned_at: Time,
     path: LongerPath,
@@ -102,8 +98,7 @@ impl Queue {
         deepest > LEAST_QUEUE && now >= deepest.mul_f64(FULL_SHARE)
     }
 
-    /// Counts losses that are due to neither a host nor an outage. A medium loses packets while there is a
-    /// queue, too.
+    /// Counts losses due to neither a host nor an outage. A medium also loses packets while there is a queue.
     pub(super) fn count(&mut self, sample: &FeedbackSample<'_>, lost: u64, claim: &Claim) {
         self.heard += sample.acked_packets + lost;
         // If not all of the host's losses are identified, no loss can be assigned to its stretch.

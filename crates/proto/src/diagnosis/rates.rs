@@ -12,8 +12,7 @@ use crate::control::FeedbackSample;
 
 /// Number of stretches remembered: 20 s of the shortest ones. Our choice.
 const REMEMBERED: usize = 1_024;
-/// A stretch lasts half a round trip, within these limits. Our choice: bursts of the pacer are at most 3 ms
-/// apart.
+/// A stretch lasts half a round trip, within these limits. Our choice: pacer bursts are at most 3 ms apart.
 const SHORTEST: Span = Span::from_millis(20);
 const LONGEST: Span = Span::from_millis(100);
 /// A stretch longer than this multiple has no rate: there was no feedback, or nothing was sent. Our choice.
@@ -145,8 +144,7 @@ impl SentRates {
         self.list.get_mut(at).filter(|sent| sent.first_pn <= pn)
     }
 
-    /// Re-examines losses that count as random, at intervals: those of the current window, and of `past`
-    /// ones.
+    /// Re-examines losses that count as random, at intervals: of the current window, and of `past` ones.
     pub(super) fn review(
         &mut self,
         sample: &FeedbackSample<'_>,

@@ -149,8 +149,7 @@ impl Stretches {
         }
     }
 
-    /// Whether everything remembered has come since [`settle`](Self::settle): the next stretch replaces the
-    /// first of them.
+    /// Whether everything remembered is newer than [`settle`](Self::settle), and about to be replaced.
     pub(super) fn is_settling_due(&self) -> bool {
         self.unsettled >= REMEMBERED
     }

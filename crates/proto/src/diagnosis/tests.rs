@@ -315,8 +315,7 @@ fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
 }
 
-/// Late packets may have been reordered, so the last packets of an outage are found lost slightly later than
-/// the others.
+/// Late packets may have been reordered, so an outage's last packets are found lost slightly later.
 #[test]
 fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));

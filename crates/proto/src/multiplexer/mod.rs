@@ -405,8 +405,7 @@ impl Multiplexer {
         Ok(())
     }
 
-    /// Returns the stream of a frame, unless it has ended here. The first frame of a stream also opens all
-    /// earlier ones.
+    /// Returns the stream of a frame, unless it has ended here. Its first frame also opens all earlier ones.
     fn find(&mut self, number: StreamId) -> Result<Option<&mut Stream>, Violation> {
         let index = number >> 1;
         let is_own = number == stream_id(index, self.initiator);

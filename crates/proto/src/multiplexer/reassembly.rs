@@ -27,8 +27,7 @@ impl Reassembly {
         self.arrived.containing(self.read).map_or(0, |range| range.end - self.read)
     }
 
-    /// Returns the number of received ranges, which is at most one more than the number of gaps before and
-    /// between them.
+    /// Returns the number of received ranges: at most one more than the gaps before and between them.
     pub fn gaps(&self) -> usize {
         self.arrived.len()
     }

@@ -148,8 +148,7 @@ pub(crate) struct Run {
     number: u64,
 }
 
-/// Initial clocks of the ends: shortly before or after 32-bit timestamps, in microseconds, wrap or are half
-/// through.
+/// Initial clocks of the ends: shortly before or after 32-bit microseconds wrap or are half through.
 fn clocks(seed: u64) -> [Span; 2] {
     let mut rng = Rng::from_seed(seed ^ 0xC10C);
     let mut clock = || WRAP / 2 * rng.below(8) + Span::from_millis(rng.below(1_000));
@@ -246,8 +245,7 @@ impl Run {
         }
     }
 
-    /// Returns when an end's deadline is handled, which may have been at `now` already while nothing could be
-    /// sent.
+    /// Returns when an end's deadline is handled, maybe already at `now` while nothing could be sent.
     fn due(&self, end: usize, now: Time) -> Option<Time> {
         let at = self.cuts.awake(end, (self.ends[end].deadline()?.at - self.clocks[end]).max(now));
         let choked = &self.cuts.choked[end];

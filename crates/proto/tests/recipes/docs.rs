@@ -1,5 +1,4 @@
-//! The generated lists of `docs/recipes.md` and `docs/controllers.md`. Run with `UPDATE_DOCS=1` to update
-//! them.
+//! The generated lists of `docs/recipes.md` and `docs/controllers.md`. `UPDATE_DOCS=1` updates them.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -31,8 +30,7 @@ fn presets() -> String {
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Every micro-protocol with its parameters; requirements and conflicts are reported by the errors of a
-/// recipe.
+/// Every micro-protocol with its parameters; errors of a recipe report requirements and conflicts.
 fn protocols() -> String {
     let mut text = String::new();
     for known in micro::registry().iter() {

@@ -336,8 +336,7 @@ proptest! {
         prop_assert!(joined.events.iter().any(names), "{:?}: {:?}", way, joined.events);
     }
 
-    /// Lies that the session survives, between true reports, do no harm: everything arrives, and nothing
-    /// completes early.
+    /// Lies that the session survives, between true reports, do no harm: all arrives, nothing too early.
     #[test]
     fn lies_that_are_too_few_to_end_it_do_a_session_no_harm(
         (way, claim, beyond) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,

@@ -11,8 +11,7 @@ use crate::common::{PatternSource, Shared, Sunk};
 use crate::generator::{any_object_recipe, other_parameters};
 use crate::promises::cases;
 
-/// Longer than any of the objects takes: TFRC sends a quarter of a packet per round trip at a loss rate of
-/// 0.3.
+/// Longer than any object takes: TFRC sends a quarter of a packet per round trip at a loss rate of 0.3.
 const CAP: Time = Time::from_nanos(2_000_000_000_000);
 /// Three of them together are shorter than any silence that ends a session.
 const LONGEST_CUT: Span = Span::from_secs(1);

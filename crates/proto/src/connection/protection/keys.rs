@@ -155,8 +155,7 @@ impl Keys {
         }
     }
 
-    /// Returns the highest packet number received and opened, plus one. For a session, whose socket has one
-    /// peer: 0.
+    /// Returns the highest packet number received and opened, plus one; 0 for a session, which has one peer.
     pub fn opened_end(&self) -> u64 {
         match self {
             Self::Resumable(keys) => keys.opened_end.load(Ordering::Relaxed),

@@ -10,8 +10,7 @@ use super::phase::Phase;
 use super::state::{Acks, Cycle};
 use crate::control::FeedbackSample;
 
-/// The draft: rounds after which a probe is due in any case, so that Reno and CUBIC flows on the same path
-/// get their share.
+/// The draft: rounds after which a probe is due in any case, to leave a share to Reno and CUBIC flows.
 const MOST_ROUNDS: u64 = 63;
 /// Minimum rounds between probes: a probe lasts some rounds, so at a longer round-trip time it loads the
 /// bottleneck for longer, and takes capacity from flows with a shorter one. The minimum is limited in time,

@@ -26,7 +26,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Maximum number of marks. It is reached only if the round-trip time grows quickly; then the oldest is
+    /// Maximum number of marks, reached only if the round-trip time grows quickly; then the oldest is
     /// dropped.
     const MOST: usize = 256;
     /// Marks per round trip.

@@ -44,8 +44,7 @@ pub(super) struct LossCounts {
     pub(super) runs: u64,
 }
 
-/// The base is estimated over at least this many packets, and over those of at least this many rounds. Our
-/// choice.
+/// The base is estimated over at least this many packets and this many rounds. Our choice.
 const MEMORY_PACKETS: f64 = 500.0;
 const MEMORY_ROUNDS: f64 = 4.0;
 
@@ -57,7 +56,7 @@ const MORE: f64 = 1.5;
 const LEAST_EVIDENCE: f64 = 5.0;
 
 impl LossCounts {
-    /// Whether more than `share` of the packets were lost, significantly: by two standard deviations plus one
+    /// Whether significantly more than `share` of the packets were lost: two standard deviations plus one
     /// packet.
     pub(super) fn exceeds(self, share: f64) -> bool {
         let expected = self.packets as f64 * share;
@@ -111,8 +110,7 @@ impl LossRule {
         self.lost / self.packets.max(1.0)
     }
 
-    /// Returns the current loss rate, the base or a significantly higher one, and the mean length of its
-    /// runs.
+    /// Returns the current loss rate, the base or a significantly higher one, and its mean run length.
     pub(super) fn present(&self) -> (f64, f64) {
         if self.has_excess() {
             return (self.excess.loss_rate(), self.excess.mean_run());

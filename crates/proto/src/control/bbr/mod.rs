@@ -254,8 +254,7 @@ impl Bbr {
         self.rounds.is_full[0] || self.rounds.is_full[1]
     }
 
-    /// Adds the counts of a feedback; returns the mark under which its newest packet was sent, and whether a
-    /// round has ended.
+    /// Adds a feedback's counts; returns the mark of its newest packet, and whether a round has ended.
     fn count(&mut self, sample: &FeedbackSample<'_>) -> (Mark, bool) {
         self.datagram = sample.datagram.max(1);
         self.in_flight = sample.in_flight;
@@ -344,8 +343,8 @@ impl Bbr {
         self.rounds.is_full = [false, self.rounds.is_full[0]];
     }
 
-    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and without a queue lifts
-    /// the bounds.
+    /// The draft's `AdaptLowerBoundsFromCongestion`, but a round without congestion and queue lifts the
+    /// bounds.
     fn bound_short_term(&mut self, judged: LossCounts, is_queued: bool) {
         if !self.loss.is_congestion(judged, is_queued) {
             if !is_queued {

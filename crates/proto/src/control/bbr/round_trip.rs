@@ -14,8 +14,7 @@ const MOST_QUEUE: Span = Span::from_millis(16);
 /// never empty. Our choice.
 const LEAST_STANDING: Span = Span::from_millis(1);
 
-/// A round-trip time above the minimum by at most this fraction of it, plus a burst, confirms the minimum.
-/// Our choice.
+/// A sample above the minimum by at most this fraction of it, plus a burst, confirms the minimum. Our choice.
 const CONFIRMS: u64 = 64;
 
 /// Consecutive longer rounds required. Our choice: a single one could be a burst of other flows.
@@ -169,8 +168,7 @@ impl RoundTrip {
         self.raised = 0;
     }
 
-    /// Whether a round-trip time exceeds all those before the last round, which may include a queue of our
-    /// own.
+    /// Whether a round-trip time exceeds all before the last round, which may include a queue of our own.
     pub(super) fn is_longer(&self, rtt: Span) -> bool {
         self.earlier.1 >= LEAST_SAMPLES && rtt > self.earlier.0
     }

@@ -137,8 +137,7 @@ pub(super) struct RttProbe {
     pub(super) drained: Option<(Time, Span)>,
     /// Whether a round has ended since.
     pub(super) round_done: bool,
-    /// Cause of an extra probe: the minimum round-trip time of the round before it, and the delivery rate
-    /// then.
+    /// Cause of an extra probe: minimum round-trip time of the previous round, and the delivery rate then.
     pub(super) raised: Option<(Span, Rate)>,
 }
 

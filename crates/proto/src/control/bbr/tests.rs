@@ -291,8 +291,7 @@ fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
     assert!(mean > 0.4 && shares.iter().all(|share| *share > 0.25), "{shares:?}");
 }
 
-/// If each takes the other's queue for a longer path, it fills the queue further: 200 ms, and 1 to 3 % of the
-/// packets lost.
+/// If each takes the other's queue for a longer path, the queue fills further: 200 ms, 1 to 3 % loss.
 #[test]
 fn two_of_its_own_do_not_fill_a_deep_queue() {
     for (rtts, later) in [([40, 40], 0), ([40, 40], 10), ([40, 100], 0), ([20, 100], 0)] {

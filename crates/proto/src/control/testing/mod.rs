@@ -201,8 +201,7 @@ impl Harness {
         }
     }
 
-    /// Returns the cuts that lowered the window; in the others only the paced rate followed the round-trip
-    /// time.
+    /// Returns the cuts that lowered the window; in the others only the rate followed the round-trip time.
     pub(crate) fn window_cuts(&self) -> Vec<Cut> {
         self.cuts.iter().copied().filter(|cut| cut.after.window < cut.before.window).collect()
     }

@@ -44,8 +44,7 @@ pub(crate) struct PathModel {
     pub(crate) verdict: Option<Verdict>,
     /// Host sample of each report, totals.
     pub(crate) host: Option<HostSample>,
-    /// Bytes of a transmission window and of a chunk; also of a round, as if the sender blasted that much at
-    /// a time.
+    /// Bytes of a transmission window and of a chunk; also of a round, as if each were sent as a blast.
     pub(crate) unit_window: u64,
     pub(crate) chunk: u64,
     pub(crate) round: Option<u64>,
@@ -80,7 +79,7 @@ impl Default for PathModel {
 }
 
 impl PathModel {
-    /// A path without an effective bottleneck that loses one of every `n` packets: for a law's response to
+    /// A path without an effective bottleneck that loses one of every `n` packets, to measure responses to
     /// loss.
     pub(crate) fn lossy(n: u64) -> Self {
         Self {

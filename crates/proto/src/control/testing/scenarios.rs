@@ -1,5 +1,4 @@
-//! Paths that change while a law runs, with the share of the offered capacity that the law uses in each
-//! phase.
+//! Paths that change while a law runs, with the share of the offered capacity used in each phase.
 
 use std::fmt::{self, Display};
 
