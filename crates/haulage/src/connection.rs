@@ -13,30 +13,32 @@ use haul_wire::control::Cipher;
 use crate::streams::{RecvStream, SendStream, Streams, both};
 use crate::{ConnectionError, Operation, Polled, SendError, WaitError};
 
-/// What a connection has done so far.
+/// Counters of a connection.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// Packets and messages in both directions.
     pub totals: StackStats,
-    /// Smoothed round-trip time, or the first guess where the recipe does not measure it.
+    /// Smoothed round-trip time, or the initial estimate if the recipe does not measure it.
     pub rtt: Span,
-    /// What the micro-protocols count, with the name of each in the recipe.
+    /// Counters of the micro-protocols, each with its name in the recipe.
     pub micro_protocols: Vec<(String, Arc<dyn ProtocolStats>)>,
 }
 
 impl Statistics {
-    /// The counters of this type ([`stats`](crate::stats), or your own), if a micro-protocol of the recipe has them.
+    /// Returns the counters of type `T` (from [`stats`](crate::stats), or your own), if a micro-protocol has
+    /// them.
     pub fn of<T: ProtocolStats>(&self) -> Option<&T> {
         self.micro_protocols.iter().find_map(|(_, stats)| stats.of())
     }
 }
 
-/// One end of a connection in messages. Clones are the same end, for other threads and tasks; it ends when the last
-/// clone is dropped, without waiting for what is on its way ([`Connection::close`] waits).
+/// One end of a connection that carries messages. Clones are handles to the same end, for other threads and
+/// tasks. Dropping the last clone ends the connection without waiting for outstanding data
+/// ([`Connection::close`] waits).
 #[derive(Clone)]
 pub struct Connection {
     channel: Arc<Channel>,
-    /// With `streams` in the recipe; what is sent and received then goes through them.
+    /// If the recipe has `streams`: messages are then sent and received through them.
     streams: Option<Arc<Streams>>,
 }
 
@@ -46,15 +48,15 @@ impl Connection {
         Self { streams: Streams::of(&channel), channel }
     }
 
-    /// Sends a message and gives its number. Waits while too much is queued.
+    /// Sends a message and returns its number. Waits while the send queue is full.
     ///
     /// # Errors
-    /// If the recipe does not carry such a message, or the connection has ended.
+    /// If the recipe cannot carry the message, or the connection has ended.
     pub fn send(&self, data: &[u8]) -> Operation<'_, impl Polled<u64, SendError>> {
         self.send_with(data, SendOptions::default())
     }
 
-    /// As [`Connection::send`], with a priority or a time after which the message is worth nothing.
+    /// Like [`Connection::send`], with a priority or an expiry time.
     pub fn send_with(&self, data: &[u8], options: SendOptions) -> Operation<'_, impl Polled<u64, SendError>> {
         self.operation("room for the message", move |context| self.poll_send(context, data, options))
     }
@@ -71,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// What `poll` waits for. A thread that waits drives the endpoint meanwhile.
+    /// An operation on this connection. A thread that waits for it drives the endpoint.
     fn operation<T, E: From<Error>>(
         &self,
         what: &'static str,
@@ -81,10 +83,10 @@ impl Connection {
         Operation::new(what, Some(&self.channel), poll)
     }
 
-    /// The next message.
+    /// Receives the next message.
     ///
     /// # Errors
-    /// [`ConnectionError::Closed`] after the last message; how the connection has ended otherwise.
+    /// [`ConnectionError::Closed`] after the last message; otherwise why the connection ended.
     pub fn recv(&self) -> Operation<'_, impl Polled<Message, WaitError>> {
         self.operation("a message", |context| self.poll_recv(context))
     }
@@ -96,11 +98,11 @@ impl Connection {
         }
     }
 
-    /// Opens a stream of bytes, if the recipe carries any (`streams`). The other side can accept it once something was
-    /// written, finished or dropped. Waits while as many are open as the recipe permits.
+    /// Opens a stream of bytes, if the recipe has `streams`. The peer can accept it once this end has written
+    /// to, finished or dropped it. Waits while the recipe's limit of open streams is reached.
     ///
     /// # Errors
-    /// If the recipe carries no streams; how the connection has ended.
+    /// If the recipe has no streams, or the connection has ended.
     pub fn open_stream(&self) -> Operation<'_, impl Polled<(SendStream, RecvStream), WaitError>> {
         self.operation("room for a stream", |context| {
             let streams = self.streams()?;
@@ -108,7 +110,7 @@ impl Connection {
         })
     }
 
-    /// The next stream of bytes that the other side has opened.
+    /// Waits for the next stream of bytes opened by the peer.
     ///
     /// # Errors
     /// As [`Connection::open_stream`].
@@ -124,10 +126,10 @@ impl Connection {
         self.streams.as_ref().ok_or(RecipeError::Missing { protocol, alternatives }.into())
     }
 
-    /// Waits until everything has left and, where the recipe acknowledges, has arrived.
+    /// Waits until all data has been sent and, if the recipe acknowledges, received by the peer.
     ///
     /// # Errors
-    /// How the connection has ended.
+    /// If the connection has ended.
     pub fn flush(&self) -> Operation<'_, impl Polled<(), WaitError>> {
         self.operation("the arrival of everything", |context| self.poll_flush(context))
     }
@@ -139,75 +141,77 @@ impl Connection {
         }
     }
 
-    /// Asks the other side to send at this rate, now or at any time (with `rate_feedback` in the recipe).
+    /// Requests that the peer send at this rate (requires `rate_feedback` in the recipe). May be called at
+    /// any time.
     pub fn set_rate(&self, rate: Rate) {
         self.channel.set_rate(rate);
     }
 
-    /// Changes the recipe of both ends without losing anything; [`Event::Reconfigured`](crate::Event) or
-    /// [`Event::Refused`](crate::Event) tells how that ended.
+    /// Changes the recipe of both ends without losing data. [`Event::Reconfigured`](crate::Event) or
+    /// [`Event::Refused`](crate::Event) reports the outcome.
     ///
     /// # Errors
-    /// If the recipe cannot follow on the present one.
+    /// If the connection cannot change from its current recipe to this one.
     pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
         self.channel.reconfigure(recipe)
     }
 
-    /// The next event: a new rate or recipe, a message that was given up.
+    /// Waits for the next event: a new rate or recipe, or an abandoned message.
     ///
     /// # Errors
-    /// How the connection has ended.
+    /// If the connection has ended.
     pub fn event(&self) -> Operation<'_, impl Polled<StackEvent, WaitError>> {
         self.operation("an event", |context| self.channel.poll_event(context))
     }
 
-    /// What has been sent and received.
+    /// Returns the counters of the connection.
     pub fn statistics(&self) -> Statistics {
         let mut micro_protocols = Vec::new();
         self.channel.statistics(|name, stats| micro_protocols.push((name.to_owned(), stats.to_arc())));
         Statistics { totals: self.channel.stats(), rtt: self.channel.path().rtt, micro_protocols }
     }
 
-    /// The recipe in force.
+    /// Returns the current recipe.
     pub fn recipe(&self) -> Recipe {
         self.channel.recipe()
     }
 
-    /// How packets are protected; `None` once the connection is over and its client forgotten.
+    /// Returns the cipher that protects the packets; `None` once the connection has ended and its client is
+    /// forgotten.
     pub fn cipher(&self) -> Option<Cipher> {
         self.channel.cipher()
     }
 
-    /// Where the other side was last heard of.
+    /// Returns the address from which the peer last sent a valid packet.
     pub fn peer(&self) -> SocketAddr {
         self.channel.peer()
     }
 
-    /// Identifies the client at its server, also after it has resumed.
+    /// Returns the ID by which the server knows the client; resuming keeps it.
     pub fn identity(&self) -> u32 {
         self.channel.identity()
     }
 
-    /// How the connection has ended, if it has.
+    /// Returns why the connection ended, or `None` while it is open.
     pub fn ended(&self) -> Option<ConnectionError> {
         let in_streams = self.streams.as_ref().and_then(|streams| streams.ended());
         in_streams.or_else(|| self.channel.ended()).map(Into::into)
     }
 
-    /// Ends the connection at once; the other side is told that something is missing.
+    /// Ends the connection at once. The peer is told that data is missing.
     pub fn abort(&self) {
         self.channel.abort();
     }
 
-    /// Ends the connection for all clones: waits for what is on its way, closes and waits for the answer,
-    /// `timeout` in all.
+    /// Closes the connection for all clones: waits for outstanding data, closes, and waits for the peer's
+    /// answer, up to `timeout` in all.
     ///
     /// # Errors
-    /// If not everything is known to have arrived by then.
+    /// If not all data is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
         let closing = self.operation("the arrival of everything", |context| self.poll_close(context));
         match closing.wait_for(timeout) {
-            // All has arrived, and only the answer to the close has not come.
+            // All data has arrived; only the answer to the close is missing.
             Err(WaitError::TimedOut(_)) if self.channel.close_now() => Ok(()),
             closed => closed,
         }
@@ -215,23 +219,23 @@ impl Connection {
 
     fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if let Some(streams) = self.streams.as_ref().filter(|_| !self.channel.is_closing()) {
-            // How the connection has ended, the channel says.
+            // The channel reports how the connection ended.
             let _ = ready!(streams.poll_flush(context));
         }
         self.channel.poll_close(context)
     }
 
-    /// As [`Connection::close`], for tasks: without a limit for what is on its way, which an executor's own timeout
-    /// sets.
+    /// Like [`Connection::close`], for async tasks and without a timeout for outstanding data; use the
+    /// executor's.
     ///
     /// # Errors
-    /// How the connection has ended, if not as it should.
+    /// If the connection did not end gracefully.
     pub async fn close_async(&self) -> Result<(), WaitError> {
         Ok(poll_fn(|context| self.poll_close(context)).await?)
     }
 
-    /// How the connection has ended, once it has: after [`Connection::abort`], when the other side has answered or the
-    /// close was repeated often enough.
+    /// Waits until the connection has ended, and returns how. After [`Connection::abort`], that is when the
+    /// peer has answered or the last repeated close was sent.
     pub fn closed(&self) -> Operation<'_, impl Polled<ConnectionError, WaitError>> {
         self.operation("the answer to the closing", |context| {
             self.channel.poll_ended(context).map(|how| Ok(how.into()))

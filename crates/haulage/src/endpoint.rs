@@ -7,30 +7,31 @@ use haul_stack::{Ends, Recipe, RecipeError};
 use crate::operation::of_future;
 use crate::{Connection, OpenError, Operation, Options, Polled};
 
-/// A UDP socket and a thread for any number of connections. Clones are the same endpoint; it ends with the last of them
-/// and of its connections.
+/// A UDP socket and a thread that serve any number of connections. Clones share them; both are closed when
+/// the last clone and the last connection are dropped.
 ///
-/// A server's is that of its [`Listener`](crate::Listener), and may connect to other servers too. An endpoint without a
-/// listener has no certificate and no URL, so nobody can connect to it.
+/// A server's endpoint belongs to its [`Listener`](crate::Listener) and can also connect to other servers. An
+/// endpoint without a listener has no certificate and no URL, so it accepts no connections.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     pub(crate) engine: haul_engine::Endpoint,
 }
 
 impl Endpoint {
-    /// An endpoint for clients, on a port that the system chooses. It reaches IPv4 and IPv6 addresses.
+    /// Creates a client endpoint on a port chosen by the system. It can connect over IPv4 and IPv6.
     ///
     /// # Errors
-    /// If the system has no socket or no thread for it.
+    /// If the socket or its thread cannot be created.
     pub fn client() -> Result<Self, OpenError> {
         Ok(Self { engine: haul_engine::Endpoint::client()? })
     }
 
-    /// Connects to the server that printed `url`. With [`Options::resumption`] a known server is only asked whether it
-    /// still knows this client, which takes one round trip instead of three or four; if not, a full handshake follows.
+    /// Connects to the server that printed `url`. With [`Options::resumption`], first tries to resume the
+    /// connection to a known server, in one round trip instead of three or four; if that fails, a full
+    /// handshake follows.
     ///
     /// # Errors
-    /// If the URL, the recipe or the file cannot be used, the server cannot be reached or refuses.
+    /// If the URL, recipe or resumption file is invalid, or the server is unreachable or refuses.
     pub fn connect(
         &self,
         url: &str,
@@ -50,10 +51,11 @@ impl Endpoint {
         })
     }
 
-    /// As [`Endpoint::connect`], always with a full handshake. Messages that arrive go straight to `ends.message_sink`;
-    /// those of `ends.message_source` are taken when the path can take them, and written straight into their packets.
-    /// Both run on the thread that serves the socket: the endpoint's own, or one that waits on a connection. They must
-    /// not block, nor use the connection: it is locked meanwhile.
+    /// Like [`Endpoint::connect`], but always does a full handshake. Received messages are passed directly to
+    /// `ends.message_sink`; messages to send are read from `ends.message_source`, directly into their
+    /// packets, when the path has capacity. Both run on the thread that serves the socket: the endpoint's
+    /// own, or one that waits on a connection. They must neither block nor use the connection, which is
+    /// locked during the call.
     pub fn connect_with(
         &self,
         url: &str,
@@ -87,20 +89,20 @@ impl Endpoint {
         Ok(Connection::of(channel))
     }
 
-    /// Comes back to the server of [`Options::resumption`] without waiting for anything: what is sent now
-    /// travels in the first packet. If the server does not know this client any more it stays silent, and the
-    /// connection ends with an error after [`Options::timeout`]; what was sent is then lost. A connection of the same
-    /// file that has not ended yet ends. Tasks may call it: it waits for no network.
+    /// Resumes the connection to the server of [`Options::resumption`] without a round trip: the first packet
+    /// already carries data. A server that no longer knows this client does not answer; the connection then
+    /// fails after [`Options::timeout`] and what was sent is lost. A connection still open from the same file
+    /// is ended. May be called from async tasks: it does not wait for the network.
     ///
     /// # Errors
-    /// If none is named, there is no such file, or it cannot be used.
+    /// If no file is named, it does not exist, or it cannot be used.
     pub fn resume(&self, options: &Options) -> Result<Connection, OpenError> {
         let path = options.resumption.as_ref().ok_or(ResumptionError::NoFile)?;
         let channel = ResumptionFile::new(path).resume(&self.engine, &options.open(), Ends::default())?;
         Ok(Connection::of(channel))
     }
 
-    /// The known server, if it is that of the URL and still knows this client by the same recipe.
+    /// Resumes the known server if the URL names it and it still knows this client with the same recipe.
     async fn resume_known(
         &self,
         file: &ResumptionFile,
@@ -108,9 +110,10 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
     ) -> Option<Connection> {
-        /// A server that does not know the client stays silent; longer than this the handshake would not take either.
+        /// A server that does not know the client does not answer; a handshake would not take longer than
+        /// this either.
         const ANSWER: Duration = Duration::from_secs(1);
-        // The server accepts every connection that begins, so none is begun that would not be used.
+        // The server accepts every resumed connection, so only resume one that will be used.
         let known = file.peek().ok()?;
         let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
@@ -121,19 +124,20 @@ impl Endpoint {
         poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
     }
 
-    /// What has come to the socket.
+    /// Returns the counters of the socket.
     pub fn statistics(&self) -> EndpointStats {
         self.engine.stats()
     }
 
-    /// Other sides that are known: those with a connection, and a server's clients that may come back.
+    /// Returns the number of known peers: those with a connection, and clients that may resume at this
+    /// server.
     pub fn known_peers(&self) -> usize {
         self.engine.known_peers()
     }
 }
 
 impl Connection {
-    /// As [`Endpoint::connect`], with an endpoint for this connection alone.
+    /// Like [`Endpoint::connect`], with an endpoint used by this connection only.
     pub fn open(
         url: &str,
         recipe: &Recipe,

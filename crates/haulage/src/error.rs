@@ -1,31 +1,31 @@
-//! What can go wrong, by operation. Each has the text of the failure that it holds, and that one's
-//! [`source`](std::error::Error::source); all of them become the one [`Error`] with `?`.
+//! Errors, by operation. Each has the message and the [`source`](std::error::Error::source) of the error that
+//! it wraps; `?` converts all of them to [`Error`].
 
 use haul_engine::{EngineError as Error, ResumptionError, UrlError};
 use haul_stack::{RecipeError, SendError as MessageError};
 
-/// Why a connection or a stream cannot be opened.
+/// Error of opening a connection or a stream.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL cannot be read.
+    /// The URL is invalid.
     Url(#[from] UrlError),
-    /// The recipe, or its control law, cannot be used.
+    /// The recipe or its control law is invalid.
     Recipe(#[from] RecipeError),
-    /// The file with the resumption state cannot be used.
+    /// The resumption file cannot be used.
     Resumption(#[from] ResumptionError),
-    /// No server answers there.
+    /// No Haulage server answers at the address.
     Unreachable(Box<Error>),
     /// The server is not the one that made the URL, or the URL has expired.
     NotTrusted(Box<Error>),
-    /// The server refuses.
+    /// The server refuses the request.
     Refused(Box<Error>),
-    /// TCP gets through to the server and UDP does not.
+    /// The server is reachable over TCP but not over UDP.
     UdpBlocked(Box<Error>),
-    /// The server did not answer in time.
+    /// The timeout expired before the server answered.
     TimedOut(Box<Error>),
-    /// Anything else.
+    /// Any other error.
     Failed(Box<Error>),
 }
 
@@ -47,21 +47,21 @@ impl From<Error> for OpenError {
     }
 }
 
-/// How a connection or a stream has ended.
+/// How a connection or a stream ended.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// One side has closed it: all was said.
+    /// Either peer closed it gracefully.
     #[error("{}", Error::Closed)]
     Closed,
-    /// The other side has broken it off.
+    /// The peer aborted it.
     Aborted(Box<Error>),
-    /// The other side is silent, or packets do not get through to it.
+    /// The peer went silent, or packets do not reach it.
     Silent(Box<Error>),
-    /// A micro-protocol of this side has failed.
+    /// A local micro-protocol failed.
     MicroProtocol(Box<Error>),
-    /// Anything else.
+    /// Any other error.
     Failed(Box<Error>),
 }
 
@@ -77,43 +77,43 @@ impl From<Error> for ConnectionError {
     }
 }
 
-/// Why a message is not sent.
+/// Error of sending a message.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The recipe does not carry such a message.
+    /// The recipe cannot carry this message.
     Message(#[from] MessageError),
-    /// There was no room for it in the time that was given.
+    /// The timeout expired while the send queue was full.
     TimedOut(Error),
     /// The connection has ended.
     Ended(#[from] ConnectionError),
 }
 
-/// Why a wait for a message, an event, the arrival of everything or an end has no result.
+/// Error of waiting for a message, an event, a flush or a close.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// Nothing came in the time that was given; the connection goes on.
+    /// The timeout expired; the connection is still open.
     TimedOut(Error),
     /// The connection has ended.
     Ended(#[from] ConnectionError),
 }
 
-/// Why a listener cannot be had, or has no client to give.
+/// Error of binding a listener or accepting a client.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(transparent)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// The address and port cannot be had for both TCP and UDP.
+    /// The address and port are not available for both TCP and UDP.
     Address(Error),
-    /// No client came in the time that was given.
+    /// The timeout expired before a client connected.
     TimedOut(Error),
     /// The listener has stopped.
     #[error("{}", Error::Closed)]
     Closed,
-    /// A client came, and its stream could not begin; the next client may be better off.
+    /// A client's stream could not be opened; the listener is still usable.
     Failed(Error),
 }
 
@@ -147,7 +147,7 @@ impl From<Error> for AcceptError {
     }
 }
 
-/// Converts the error of an operation back to the engine's error that it holds, boxed or directly.
+/// Converts an operation's error back to the engine's error that it wraps, boxed or directly.
 macro_rules! into_engine_error {
     ($operation:ident { $(Closed => $closed:ident;)? boxed: $($boxed:ident)*; direct: $($direct:ident)* }) => {
         impl From<$operation> for Error {

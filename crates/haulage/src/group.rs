@@ -6,7 +6,7 @@ use haul_proto::group::{self, Member};
 
 use crate::Connection;
 
-/// A sender of the group.
+/// A member of the group.
 #[derive(Debug)]
 struct Sender(Connection);
 
@@ -21,11 +21,12 @@ impl Member for Sender {
     }
 }
 
-/// Many senders and one receiver, which divides among them what it can take (group transport, GTP): max-min fair, by
-/// weight; what one does not use the others get. For connections whose recipe has `rate_feedback`, for example `viz`.
+/// Many senders that share one receiver's capacity (Group Transport Protocol, GTP). The shares are weighted
+/// max-min fair; what one sender does not use, the others get. For connections whose recipe has
+/// `rate_feedback`, such as `viz`.
 ///
-/// Nobody announces what he wants: it follows from what has come since the last round. So [`Group::round`] is to be
-/// called again and again, at least two round-trip times apart; half a second does for any path.
+/// Senders announce no demand: it is derived from what each sent since the last round. So call
+/// [`Group::round`] periodically, at least two round-trip times apart; 500 ms suits any path.
 #[derive(Debug)]
 pub struct Group {
     senders: group::Group<Sender>,
@@ -33,24 +34,25 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group that receives at `capacity` altogether: bits of UDP payload per second, as all rates.
+    /// Creates a group that receives at most `capacity` in all. All rates are in bits of UDP payload per
+    /// second.
     pub fn new(capacity: Rate) -> Self {
         Self { senders: group::Group::new(capacity), since: Instant::now() }
     }
 
-    /// Another capacity, in force with the next round.
+    /// Changes the capacity, from the next round on.
     pub fn set_capacity(&mut self, capacity: Rate) {
         self.senders.set_capacity(capacity);
     }
 
-    /// Another sender, which counts `weight` times. It gets its part at once, and all have less until it is known who
-    /// wants what.
+    /// Adds a sender with a weight. It is assigned a share at once; all shares are smaller until the demands
+    /// are known.
     pub fn add(&mut self, connection: Connection, weight: NonZeroU32) {
         self.senders.add(Sender(connection), weight);
         self.since = Instant::now();
     }
 
-    /// Ends a round: senders that have ended leave the group, and the others are asked for what they are assigned now.
+    /// Ends a round: removes senders whose connection has ended, and assigns the others their new rates.
     pub fn round(&mut self) {
         if !self.senders.retain(|_, sender| sender.0.ended().is_none()) {
             self.senders.round(Span::from(self.since.elapsed()));
@@ -58,7 +60,7 @@ impl Group {
         self.since = Instant::now();
     }
 
-    /// The senders and what each is assigned.
+    /// Returns the senders and their assigned rates.
     pub fn shares(&self) -> impl Iterator<Item = (&Connection, Rate)> {
         self.senders.shares().map(|(sender, rate)| (&sender.0, rate))
     }

@@ -1,17 +1,18 @@
-//! Sockets for long fat networks, each with the transport that its data needs.
+//! UDP sockets for long fat networks whose transport protocol is chosen per connection.
 //!
-//! A [`Listener`] binds a port and makes a URL; whoever has the URL connects. What travels between the two is decided
-//! by a [`Recipe`], a stack of micro-protocols written as data:
+//! A [`Listener`] binds a port and generates a URL; any client that has the URL can connect. A [`Recipe`], a
+//! stack of micro-protocols written as data, defines the protocol between the two peers:
 //!
-//! | preset | what it is for |
+//! | preset | use |
 //! |---|---|
-//! | `viz` | a stream at the rate that the receiver asks for, as even as can be, nothing repeated |
-//! | `msg` | messages that arrive, with the least delay |
-//! | `sensor` | readings, with the fewest packets |
-//! | `streams` | several streams of bytes ([`SendStream`], [`RecvStream`]), and messages beside them |
+//! | `viz` | a stream paced at the rate that the receiver requests, without retransmission |
+//! | `msg` | reliable messages at low latency |
+//! | `sensor` | readings, with as few packets as possible |
+//! | `streams` | several byte streams ([`SendStream`], [`RecvStream`]), with messages beside them |
 //!
-//! An [`Endpoint`] is one socket and one thread for any number of [`Connection`]s. [`ByteWriter`] and [`ByteReader`] carry a reliable stream of bytes over the bulk transport, or by any other
-//! recipe of an object (`fobs`, `rbudp`).
+//! An [`Endpoint`] is one UDP socket and one thread, shared by any number of [`Connection`]s. [`ByteWriter`]
+//! and [`ByteReader`] carry one reliable byte stream over the bulk transport or any other object recipe
+//! (`fobs`, `rbudp`).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -31,10 +32,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Connecting, accepting, sending and receiving are [`Operation`]s: threads wait for them, tasks of any executor await
-//! them. No executor is needed, and none is brought along. Micro-protocols of your own go into a [`Registry`]; see
-//! `examples/own_protocol.rs`. Control laws of your own are registered once; see `examples/own_controller.rs` and
-//! [`control`].
+//! Connecting, accepting, sending and receiving are [`Operation`]s: a thread waits for them, a task of any
+//! async executor awaits them. No executor is required or started. To add a micro-protocol, put it into a
+//! [`Registry`]; see `examples/own_protocol.rs`. To add a control law, register it once; see
+//! `examples/own_controller.rs` and [`control`].
 
 mod connection;
 mod endpoint;
@@ -67,7 +68,7 @@ pub use options::{ListenOptions, Options, StreamsPermitted};
 pub use stream::{ByteReader, ByteWriter, LawRequestError, LawRequests, StreamStatistics};
 pub use streams::{RecvStream, SendStream};
 
-/// What control laws of your own are made of; see `examples/own_controller.rs`.
+/// Types for writing your own control law; see `examples/own_controller.rs`.
 pub mod control {
     pub use haul_proto::{
         Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
@@ -75,10 +76,10 @@ pub mod control {
     };
 }
 
-/// The shipped recipe of this name; [`PRESETS`] lists them.
+/// Returns the shipped recipe with this name. [`PRESETS`] lists all names.
 ///
 /// # Errors
-/// [`Error::Recipe`] if there is none.
+/// [`Error::Recipe`] if no preset has this name.
 pub fn preset(name: &str) -> Result<Recipe, Error> {
     let found = haul_proto::presets::preset(name).unwrap_or_else(|| {
         let known: Vec<_> = PRESETS.iter().map(|(name, _)| *name).collect();

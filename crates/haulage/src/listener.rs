@@ -14,17 +14,17 @@ use crate::{
     StreamsPermitted,
 };
 
-/// Streams that may begin at once.
+/// Maximum number of streams being opened at once.
 const MOST_BEGINNING: usize = 64;
 
-/// What a client asks for.
+/// A client accepted by [`Listener::accept_any`].
 #[derive(Debug)]
 pub enum Accepted {
-    /// A connection in messages.
+    /// A connection that carries messages.
     Messages(Connection),
-    /// To send bytes.
+    /// A stream of bytes that the client sends.
     Reader(Box<ByteReader>),
-    /// To receive bytes.
+    /// A stream of bytes that the client receives.
     Writer(Box<ByteWriter>),
 }
 
@@ -37,38 +37,38 @@ impl Accepted {
     }
 }
 
-/// Streams that were asked for and that nobody has taken yet.
+/// Requested streams that no caller has accepted yet.
 #[derive(Default)]
 struct Streams {
     beginning: usize,
     begun: VecDeque<Result<Accepted, Error>>,
 }
 
-/// A server's port. Dropping it stops listening; connections that were accepted go on.
+/// A server's port. Dropping it stops listening; accepted connections stay open.
 #[derive(derive_more::Debug)]
 #[debug("Listener({})", self.local_addr())]
 pub struct Listener {
     engine: haul_engine::Listener,
     endpoint: Endpoint,
     streams: Arc<Monitor<Streams>>,
-    /// Of streams that this end sends.
+    /// For streams that this end sends.
     loss_model: Option<Arc<LossModel>>,
 }
 
 impl Listener {
-    /// Listens with a new certificate and a new secret.
+    /// Binds `addr` with a new certificate and a new secret.
     ///
     /// # Errors
-    /// If the address or port cannot be had.
+    /// If the address or port is not available.
     pub fn bind(addr: SocketAddr) -> Result<Self, AcceptError> {
         Self::bind_with(ListenOptions::new(addr))
     }
 
-    /// As [`Listener::bind`].
+    /// Like [`Listener::bind`], with all options.
     ///
     /// # Errors
-    /// [`AcceptError::Address`] if the address or port cannot be had for both TCP and UDP; [`AcceptError::Failed`]
-    /// if the system refuses anything else.
+    /// [`AcceptError::Address`] if the address and port are not available for both TCP and UDP;
+    /// [`AcceptError::Failed`] for any other system error.
     pub fn bind_with(options: ListenOptions) -> Result<Self, AcceptError> {
         let mut engine = EngineOptions::new(options.addr);
         (engine.expires, engine.permit_cipher_none) = (options.expires, options.permit_cipher_none);
@@ -79,7 +79,7 @@ impl Listener {
                 None
             }
             None if matches!(incoming.request(), Request::Connect { .. }) => {
-                // A client that is refused is told why.
+                // `agree` sends the reason to a client that it refuses.
                 let _ = incoming.agree(&terms);
                 None
             }
@@ -92,13 +92,14 @@ impl Listener {
         Ok(Self { engine, endpoint, streams: Arc::default(), loss_model: options.loss_model })
     }
 
-    /// The address and port that it listens on.
+    /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.engine.local_addr()
     }
 
-    /// What clients need to connect, if they reach this machine as `host`, a name or an address; empty: by the address
-    /// that the listener is bound to, or by loopback if that is any. Whoever has the URL is let in.
+    /// Returns the URL for clients that reach this machine as `host`, a name or an address. If `host` is
+    /// empty, the URL has the bound address, or loopback if that is unspecified. Any client that has the URL
+    /// is accepted.
     pub fn url(&self, host: &str) -> String {
         let own = match self.local_addr().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -110,10 +111,10 @@ impl Listener {
         self.engine.url(&host, b"").to_string()
     }
 
-    /// The next connection in messages.
+    /// Waits for the next message connection.
     ///
     /// # Errors
-    /// [`AcceptError::Closed`].
+    /// [`AcceptError::Closed`] if the listener has stopped.
     pub fn accept(&self) -> Operation<'_, impl Polled<Connection, AcceptError>> {
         Operation::new("a connection", None, |context| self.poll_accept(context))
     }
@@ -122,10 +123,12 @@ impl Listener {
         self.endpoint.engine.poll_accept(context).map_ok(Connection::of).map_err(Into::into)
     }
 
-    /// The next client, whatever it wants. A stream that begins when nobody waits any more is there for the next who does.
+    /// Waits for the next client, whatever it requests. A stream that opens after its caller has stopped
+    /// waiting goes to the next caller.
     ///
     /// # Errors
-    /// [`AcceptError::Closed`]; how a stream could not be begun.
+    /// [`AcceptError::Closed`] if the listener has stopped; [`AcceptError::Failed`] if a stream could not be
+    /// opened.
     pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
         Operation::new("a client", None, |context| self.poll_any(context))
     }
@@ -137,8 +140,8 @@ impl Listener {
         }
     }
 
-    /// The next stream that has begun. A thread of its own waits for that of each client, and the stream stays here if
-    /// nobody asks again. However one client's fails, the listener goes on.
+    /// Returns the next opened stream. A separate thread opens each client's stream, and a stream that no
+    /// caller waits for stays queued. A client whose stream fails does not affect the listener.
     fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         let mut streams = self.streams.lock();
         if let Some(begun) = streams.begun.pop_front() {
@@ -164,23 +167,23 @@ impl Listener {
         Poll::Ready(Err(AcceptError::Failed(error)))
     }
 
-    /// The next client that sends bytes.
+    /// Waits for the next client that sends bytes.
     ///
     /// # Errors
-    /// How the stream could not be begun; [`AcceptError::Failed`] if the client wants something else.
+    /// As [`Listener::accept_any`]; [`AcceptError::Failed`] if the client requests anything else.
     pub fn accept_reader(&self) -> Operation<'_, impl Polled<ByteReader, AcceptError>> {
         Operation::new("a stream", None, |context| {
             self.poll_any(context).map(|accepted| accepted?.into_reader())
         })
     }
 
-    /// The endpoint of the port, which also connects to other servers.
+    /// Returns the endpoint of this port, which can also connect to other servers.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 }
 
-/// Waits until a stream has begun, up to three seconds. If none does, the client is told why.
+/// Waits up to 3 s until the stream is open. If it fails, sends the reason to the client.
 fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
     let mut session = incoming.accept()?;
@@ -194,7 +197,7 @@ fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accep
     begun.inspect_err(|error| control.abort(error.fault()))
 }
 
-/// Why a client is refused, if it is.
+/// Returns the reason for refusing the client, if any.
 fn refusal(incoming: &Incoming, permitted: StreamsPermitted, terms: &Terms) -> Option<Fault> {
     match incoming.request() {
         Request::Connect { .. } => None,
@@ -216,7 +219,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever takes that for the end of the listener serves nobody any more.
+    /// An application that took this for the listener's end would stop serving.
     #[test]
     fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();

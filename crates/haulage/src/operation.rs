@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use haul_engine::{Channel, EngineError as Error, wait_for};
 
-/// What an [`Operation`] waits for: whether it is there, and if not, who is to be woken.
+/// The poll function of an [`Operation`]: returns its result, or registers the waker of the context.
 pub trait Polled<T, E>: FnMut(&mut Context<'_>) -> Poll<Result<T, E>> + Unpin {}
 
 impl<T, E, P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>> + Unpin> Polled<T, E> for P {}
 
-/// Something that may take a while. A task awaits it, on any executor; a thread calls [`Operation::wait`] or
-/// [`Operation::wait_for`]; [`Operation::now`] tries. Before one of these nothing happens.
+/// An operation that may have to wait. Does nothing until a task awaits it, on any executor, a thread calls
+/// [`Operation::wait`] or [`Operation::wait_for`], or [`Operation::now`] tries it once.
 #[must_use = "nothing happens before it is awaited or waited for"]
 pub struct Operation<'o, P> {
     poll: P,
     what: &'static str,
-    /// A thread that waits drives its endpoint.
+    /// A waiting thread drives this channel's endpoint.
     channel: Option<&'o Channel>,
 }
 
@@ -29,7 +29,7 @@ impl<'o, P> Operation<'o, P> {
 }
 
 impl<T, E: From<Error>, P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>>> Operation<'_, P> {
-    /// Waits in this thread, as long as it takes.
+    /// Blocks the thread until the operation completes.
     ///
     /// # Errors
     /// Those of the operation.
@@ -37,10 +37,10 @@ impl<T, E: From<Error>, P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>>> Operat
         self.wait_until(None)
     }
 
-    /// Waits in this thread for so long.
+    /// Blocks the thread until the operation completes or `timeout` expires.
     ///
     /// # Errors
-    /// Those of the operation; that the time is over, after which it may be begun again.
+    /// Those of the operation; a timeout error, after which the operation may be started again.
     pub fn wait_for(self, timeout: Duration) -> Result<T, E> {
         self.wait_until(Some(timeout))
     }
@@ -52,7 +52,7 @@ impl<T, E: From<Error>, P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>>> Operat
         }
     }
 
-    /// The result if it is there now.
+    /// Returns the result if it is available without waiting.
     ///
     /// # Errors
     /// Those of the operation.
@@ -72,7 +72,7 @@ impl<T, E, P: FnMut(&mut Context<'_>) -> Poll<Result<T, E>> + Unpin> Future for 
     }
 }
 
-/// An operation that is a future.
+/// Makes an operation from a future.
 pub(crate) fn of_future<T, E>(
     what: &'static str,
     future: impl Future<Output = Result<T, E>> + Send,

@@ -10,29 +10,29 @@ use haul_proto::micro::registry;
 use haul_stack::{Recipe, Registry};
 use haul_wire::control::{Cipher, Request};
 
-/// How a client connects.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The micro-protocols that recipes can name.
+    /// Micro-protocols that recipes can use.
     pub registry: Arc<Registry>,
-    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    /// Ciphers in order of preference. [`Cipher::None`] is used only if no other cipher is listed.
     pub ciphers: Vec<Cipher>,
-    /// For connecting, for the TLS handshake, and for the server's answer to the request or to the first packet: each may
-    /// take so long.
+    /// Timeout of each step: TCP connection, TLS handshake, and the server's answer to the request or to the
+    /// first packet.
     pub timeout: Duration,
-    /// Ceiling of a stream of bytes that is never exceeded; recipes have parameters of their own.
+    /// Hard upper limit for the rate of a byte stream; recipes have parameters of their own.
     pub rate: Option<Rate>,
-    /// Streams of bytes: whether the kernel cuts and joins datagrams, if both sides want it.
+    /// Byte streams: whether to use segmentation offload (GSO and GRO), if the peer also wants it.
     pub offload: bool,
-    /// Streams of bytes: socket buffers to ask the kernel for, at both ends; `None`: what suits most.
+    /// Byte streams: socket buffer size to request at both ends; `None` for the default.
     pub socket_buffer: Option<Bytes>,
-    /// The model by which the pattern of losses is judged of what this end sends, also in messages if the recipe has
-    /// `rate_control`; `None`: the shipped one. It replaces that of `connection`.
+    /// Model that classifies losses of what this end sends, also of messages if the recipe has
+    /// `rate_control`. Replaces that of `connection`; `None` for the shipped model.
     pub loss_model: Option<Arc<LossModel>>,
-    /// How connections run.
+    /// Options of the connections.
     pub connection: ConnectionOptions,
-    /// A file for what lets this client come back without a handshake. If it holds something usable, that is tried
-    /// first; it is readable by its owner only.
+    /// File for the state with which this client resumes without a handshake. If it holds valid state,
+    /// resumption is tried first. Only its owner can read it.
     pub resumption: Option<PathBuf>,
 }
 
@@ -63,17 +63,17 @@ impl Options {
 
 type Permit = Box<dyn Fn(&Recipe) -> Result<(), String> + Send + Sync>;
 
-/// Which streams of bytes clients may open.
+/// Directions in which clients may open byte streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamsPermitted {
-    /// In both directions.
+    /// Clients may send and receive.
     #[default]
     Both,
-    /// Clients send.
+    /// Clients may only send.
     FromClients,
-    /// Clients receive.
+    /// Clients may only receive.
     ToClients,
-    /// None at all.
+    /// No byte streams.
     Neither,
 }
 
@@ -90,31 +90,31 @@ impl StreamsPermitted {
     }
 }
 
-/// How a server listens.
+/// Options of a server.
 #[derive(derive_more::Debug)]
 #[debug("ListenOptions({addr})")]
 pub struct ListenOptions {
-    /// Address and port for both TCP and UDP; port 0 lets the system choose.
+    /// Local address and port for both TCP and UDP. The system chooses a port if it is 0.
     pub addr: SocketAddr,
-    /// The URL is good for so long; `None`: while the listener exists.
+    /// Lifetime of the URL; `None` for that of the listener.
     pub expires: Option<Duration>,
-    /// Whether a client that wants no encryption gets none.
+    /// Whether clients may connect without encryption.
     pub permit_cipher_none: bool,
-    /// The micro-protocols that clients' recipes can name.
+    /// Micro-protocols that clients' recipes can use.
     pub registry: Arc<Registry>,
-    /// Which recipes are permitted, when a client comes and whenever the recipe of its connection is to change; a
-    /// client that brings another is told the reason.
+    /// Checks a client's recipe, when the client connects and whenever it changes the recipe. The client is
+    /// sent the reason for a refusal.
     pub permit: Permit,
-    /// Whether clients may send and receive streams of bytes.
+    /// Directions in which clients may open byte streams.
     pub streams: StreamsPermitted,
-    /// As [`Options::loss_model`].
+    /// Model that classifies losses, as [`Options::loss_model`].
     pub loss_model: Option<Arc<LossModel>>,
-    /// How connections run.
+    /// Options of the connections.
     pub connection: ConnectionOptions,
 }
 
 impl ListenOptions {
-    /// What suits most servers, on this address and port.
+    /// Returns the default options for this address and port.
     pub fn new(addr: SocketAddr) -> Self {
         Self {
             addr,

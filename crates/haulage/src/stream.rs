@@ -1,4 +1,4 @@
-//! Reliable streams of bytes, over the bulk transport or any other recipe of an object.
+//! Reliable byte streams over the bulk transport or any other object recipe.
 
 mod buffers;
 mod law_requests;
@@ -25,23 +25,23 @@ pub use self::law_requests::{LawRequestError, LawRequests};
 use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
-/// Most bytes that wait for their arrival: what fits into 100 ms at 5 Gbit/s.
+/// Capacity for unacknowledged bytes: 100 ms at 5 Gbit/s.
 const MOST_OUTSTANDING: usize = 64 << 20;
-/// How long the other side's close may take after the last byte.
+/// Timeout for the peer's close after the last byte.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The sending end of a stream of bytes. [`ByteWriter::finish`] ends it; dropped before, it ends with an error at the
-/// other side.
+/// The sending end of a byte stream. [`ByteWriter::finish`] ends the stream; dropping the writer earlier
+/// makes the reader fail with an error.
 #[derive(derive_more::Debug)]
 #[debug("ByteWriter({} outstanding)", self.outstanding())]
 pub struct ByteWriter {
     outbox: Arc<Monitor<SendBuffer>>,
     transport: Transport,
-    /// The end of the stream is known: nothing can follow.
+    /// Whether the stream was finished: no byte can follow.
     is_ended: bool,
 }
 
-/// The receiving end of a stream of bytes.
+/// The receiving end of a byte stream.
 #[derive(derive_more::Debug)]
 #[debug("ByteReader")]
 pub struct ByteReader {
@@ -49,22 +49,22 @@ pub struct ByteReader {
     transport: Transport,
 }
 
-/// What a stream of bytes has done so far; at most a twentieth of a second old.
+/// Counters of a byte stream, at most 50 ms old.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamStatistics {
-    /// Bytes of the stream that have arrived: at the writer, that are known to.
+    /// Bytes of the stream that have arrived: at the writer, that were acknowledged.
     pub bytes: u64,
-    /// Data packets that were sent or received, repeated ones included.
+    /// Data packets sent or received, including retransmissions.
     pub packets: u64,
-    /// The writer: of these, repeated ones.
+    /// Writer only: retransmitted packets.
     pub resent: u64,
-    /// Packets that came although they had come before: at the writer, as the reader last said.
+    /// Duplicate packets received: at the writer, as last reported by the reader.
     pub duplicates: u64,
-    /// The writer: packets that were lost, by what the diagnosis puts them down to.
+    /// Writer only: lost packets, by diagnosed cause.
     pub lost: CauseCounts,
-    /// The writer: the rate at which the control law sends at present.
+    /// Writer only: current rate of the control law.
     pub rate: Option<Rate>,
-    /// The round trip: the writer's is smoothed, the reader's that of the control channel.
+    /// Round-trip time: smoothed at the writer, that of the control channel at the reader.
     pub rtt: Option<Span>,
 }
 
@@ -98,7 +98,7 @@ struct Transport {
     control: Control,
     began: Instant,
     is_over: bool,
-    /// With what it says of its law now.
+    /// Includes the current parameters of the law.
     recipe: Recipe,
     cipher: Cipher,
 }
@@ -113,7 +113,7 @@ impl Transport {
         Self { transfer, control, began: Instant::now(), is_over: false, recipe, cipher: session.cipher() }
     }
 
-    /// As [`Transport::failure`]; the task is woken when there is one.
+    /// Polls for a failure; wakes the task when one occurs.
     fn poll_failure(&self, context: &Context<'_>) -> Poll<Error> {
         let lost = self.control.poll_failure(context);
         self.transfer.failure().map_or(lost, Poll::Ready)
@@ -140,7 +140,7 @@ impl Transport {
         self.transfer.failure().or_else(|| self.control.failure())
     }
 
-    /// Aborts a session that has not ended yet.
+    /// Aborts the session if it has not ended yet.
     fn abort(&mut self, what: &str) {
         if !self.is_over {
             self.is_over = true;
@@ -149,7 +149,7 @@ impl Transport {
     }
 }
 
-/// Opens a session and has `begin` start its transfer. A thread of its own does the handshake.
+/// Opens a session and has `begin` start its transfer. A separate thread does the handshake.
 fn open<S: Send + 'static>(
     url: &str,
     recipe: &Recipe,
@@ -170,7 +170,7 @@ fn open<S: Send + 'static>(
     of_future("the server's answer", spawn_blocking(opening))
 }
 
-/// The settings of a session that runs this recipe.
+/// Returns the settings of a session that runs this recipe.
 fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError> {
     let socket_buffer = options.socket_buffer.map(|bytes| bytes.0);
     Ok(Settings { offload: options.offload, socket_buffer, ..settings_for(recipe, options.rate)? })
@@ -179,11 +179,11 @@ fn settings(recipe: &Recipe, options: &Options) -> Result<Settings, RecipeError>
 impl ByteWriter {
     /// Opens a stream to the server that printed `url`.
     ///
-    /// The recipe is one of an object: `bulk`, `fobs`, `rbudp` or one's own. The server runs what the client brings.
-    /// [`Options::rate`] goes before the recipe's.
+    /// The recipe must be an object recipe: `bulk`, `fobs`, `rbudp` or your own. The server runs the client's
+    /// recipe. [`Options::rate`] overrides the rate in the recipe.
     ///
     /// # Errors
-    /// If the server cannot be reached or refuses; if the recipe does not carry an object, or cannot be used.
+    /// If the server is unreachable or refuses, or the recipe is invalid or does not carry an object.
     pub fn open(
         url: &str,
         recipe: &Recipe,
@@ -198,10 +198,10 @@ impl ByteWriter {
         Ok(Self { outbox, transport: Transport::new(&session, transfer), is_ended: false })
     }
 
-    /// Ends the stream and waits until every byte has arrived. If that took too long, it may be called again.
+    /// Ends the stream and waits until every byte is acknowledged. May be called again after a timeout.
     ///
     /// # Errors
-    /// What kept the bytes from arriving.
+    /// If the stream failed before all bytes arrived.
     pub fn finish(&mut self) -> Operation<'_, impl Polled<(), WaitError>> {
         Operation::new("the arrival of all bytes", None, |context| self.poll_finish(context))
     }
@@ -224,60 +224,61 @@ impl ByteWriter {
         self.transport.control.poll_close(context).map_err(Into::into)
     }
 
-    /// What the recipe, and [`ByteWriter::set_law`] since, say of `rate_control`.
+    /// Returns the recipe's `rate_control` with the changes by [`ByteWriter::set_law`].
     pub fn law(&self) -> Option<&Part> {
         self.transport.law()
     }
 
-    /// Changes parameters of the stream's `rate_control` while it runs: `("rate", "50Mbit")`, `("controller", "reno")`.
-    /// Nothing that was written is lost by it, and a new law goes on from the rate of the one before.
+    /// Changes parameters of `rate_control` while the stream runs, such as `("rate", "50Mbit")` or
+    /// `("controller", "reno")`. No written data is lost, and a new law starts at the rate of the previous
+    /// one.
     ///
     /// # Errors
-    /// If there is no such law or parameter; then nothing changes.
+    /// If there is no such law or parameter; nothing is changed then.
     pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
         self.transport.set_law(changes)
     }
 
-    /// The next change of the law that the reader asks for ([`LawRequests::ask`]): parameters of `rate_control` and
-    /// their new values, not checked. Nothing is changed unless the application does it, with [`ByteWriter::set_law`]
-    /// and within its own limits.
+    /// Returns the next law change requested by the reader ([`LawRequests::ask`]): unvalidated names and
+    /// values of `rate_control` parameters. The stream does not apply it; the application may do so with
+    /// [`ByteWriter::set_law`], within its own limits.
     pub fn take_law_request(&mut self) -> Option<Vec<(String, String)>> {
-        // How the channel has failed is said elsewhere.
+        // A failure of the channel is reported by the other calls.
         match self.transport.control.try_recv(Duration::ZERO) {
             Ok(Some(ControlMessage::LawChange(changes))) => Some(changes),
             _ => None,
         }
     }
 
-    /// Whether the stream still runs, for writers that have nothing to write now.
+    /// Checks that the stream still runs, for writers that currently have nothing to write.
     ///
     /// # Errors
-    /// How it has failed.
+    /// Why it failed.
     pub fn check(&self) -> Result<(), ConnectionError> {
         self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Bytes that were written and have not arrived for certain.
+    /// Returns the number of bytes written but not yet acknowledged.
     pub fn outstanding(&self) -> usize {
         self.outbox.lock().outstanding()
     }
 
-    /// As [`Write::write`].
+    /// Async version of [`Write::write`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         Operation::new("room for bytes", None, |context| self.poll_write(context, bytes))
     }
 
-    /// As [`Write::write`], for those who poll.
+    /// Polling version of [`Write::write`].
     ///
     /// # Errors
-    /// If the stream has been finished, or has failed.
+    /// If the stream was finished or has failed.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check_open()?;
         if let Poll::Ready(taken) = self.outbox.poll(context, |outbox| outbox.push(bytes)) {
             self.transport.transfer.waker().wake();
             return Poll::Ready(Ok(taken));
         }
-        // Either wakes the task. A failure before this call has woken nobody.
+        // Both polls register the task. A failure before this call woke no task, so it is checked here.
         self.transport.poll_failure(context).map(|error| Err(error.into()))
     }
 
@@ -288,34 +289,35 @@ impl ByteWriter {
         self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Name of the recipe that carries the stream; the client chose it.
+    /// Returns the name of the recipe that carries the stream, chosen by the client.
     pub fn recipe(&self) -> &str {
         &self.transport.recipe.name
     }
 
-    /// How packets are protected.
+    /// Returns the cipher that protects the packets.
     pub fn cipher(&self) -> Cipher {
         self.transport.cipher
     }
 
-    /// What the stream has done so far.
+    /// Returns the counters of the stream.
     pub fn statistics(&self) -> StreamStatistics {
         self.transport.statistics()
     }
 
-    /// What has limited the stream from its opening until now. `None` while too little was sent to tell.
+    /// Returns what has limited the stream's rate since it was opened; `None` while too little was sent to
+    /// tell.
     pub fn limit(&self) -> Option<Limit> {
         self.transport.limit()
     }
 }
 
 impl Write for ByteWriter {
-    /// Takes as many bytes as there is room for, at least one. Waits while there is none.
+    /// Buffers as many bytes as fit, at least one. Blocks while the buffer is full.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_some(bytes).wait()
     }
 
-    /// Bytes leave as soon as the path takes them; there is nothing to do.
+    /// Does nothing: bytes are sent as soon as the path accepts them.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -346,7 +348,7 @@ impl ByteReader {
         Ok(Self { inbox, transport: Transport::new(&session, transfer) })
     }
 
-    /// Bytes if there are some, 0 behind the last.
+    /// Reads available bytes; returns 0 at the end of the stream.
     fn poll_take(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         if let Poll::Ready((bytes, has_freed_room)) = self.inbox.poll(context, |inbox| inbox.pull(into)) {
             if has_freed_room {
@@ -354,7 +356,7 @@ impl ByteReader {
             }
             return Poll::Ready(Ok(bytes));
         }
-        // What failed may have failed after the last byte came.
+        // The failure may have occurred after the last byte arrived.
         match self.transport.poll_failure(context) {
             Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
             Poll::Ready(error) => Poll::Ready(Err(error.into())),
@@ -366,10 +368,10 @@ impl ByteReader {
         }
     }
 
-    /// Everything has been read: ready when the writer knows that, or has had the time for it.
+    /// Everything has been read: ready once the writer knows that, or [`CLOSE_TIMEOUT`] has expired.
     fn poll_end(&mut self, context: &Context<'_>) -> Poll<()> {
         if !self.transport.is_over {
-            // The writer closes once it knows that all has arrived; if it cannot, the bytes are here all the same.
+            // The writer closes once all bytes are acknowledged. If it cannot, this end still has all bytes.
             let _ = ready!(self.transport.control.poll_closed(context, CLOSE_TIMEOUT));
             self.transport.is_over = true;
             self.transport.transfer.stop();
@@ -377,37 +379,37 @@ impl ByteReader {
         Poll::Ready(())
     }
 
-    /// What the writer's recipe says of `rate_control` at the start.
+    /// Returns `rate_control` of the writer's initial recipe.
     pub fn law(&self) -> Option<&Part> {
         self.transport.law()
     }
 
-    /// Asks the writer for another control law while the stream runs.
+    /// Returns a handle that requests other control laws from the writer while the stream runs.
     pub fn law_requests(&self) -> LawRequests {
         LawRequests::new(self.transport.control.clone(), self.transport.law().cloned())
     }
 
-    /// Name of the recipe that carries the stream; the client chose it.
+    /// Returns the name of the recipe that carries the stream, chosen by the client.
     pub fn recipe(&self) -> &str {
         &self.transport.recipe.name
     }
 
-    /// How packets are protected.
+    /// Returns the cipher that protects the packets.
     pub fn cipher(&self) -> Cipher {
         self.transport.cipher
     }
 
-    /// What the stream has done so far.
+    /// Returns the counters of the stream.
     pub fn statistics(&self) -> StreamStatistics {
         self.transport.statistics()
     }
 
-    /// As [`Read::read`].
+    /// Async version of [`Read::read`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         Operation::new("bytes", None, |context| self.poll_read(context, into))
     }
 
-    /// As [`Read::read`], for those who poll.
+    /// Polling version of [`Read::read`].
     ///
     /// # Errors
     /// If the stream has failed.
@@ -420,7 +422,7 @@ impl ByteReader {
 }
 
 impl Read for ByteReader {
-    /// Waits for at least one byte; 0 at the end of the stream.
+    /// Waits for at least one byte. Returns 0 at the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.read_some(into).wait()
     }

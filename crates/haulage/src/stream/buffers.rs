@@ -1,4 +1,4 @@
-//! What lies between the application and the data path of a stream.
+//! Buffers between the application and a stream's data path.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use haul_engine::{FIRST_LIMIT, Monitor};
 use haul_proto::multiplexer::{Reassembly, SendBuffer};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 
-/// The data path's end of what was written.
+/// The data path's handle to the send buffer.
 pub(super) struct Source(pub(super) Arc<Monitor<SendBuffer>>);
 
 impl ObjectSource for Source {
@@ -19,7 +19,7 @@ impl ObjectSource for Source {
         self.0.lock().read(offset, into);
     }
 
-    /// What was written is to arrive, whether or not more follows.
+    /// Written bytes are sent even if no more follow.
     fn is_urgent(&mut self) -> bool {
         true
     }
@@ -30,20 +30,20 @@ impl ObjectSource for Source {
 }
 
 impl Drop for Source {
-    /// The transfer is over, also if it has failed: nobody would be woken any more.
+    /// Wakes all waiters: the transfer has ended or failed, so nothing else would.
     fn drop(&mut self) {
         self.0.update(|_| ());
     }
 }
 
-/// Room for bytes that nobody has read: what a sender may send before it hears of any limit. Memory is taken as they
-/// come, not before.
+/// Capacity for unread bytes: what a sender may send before it receives the first limit. Memory is allocated
+/// as bytes arrive.
 const ROOM: u64 = FIRST_LIMIT;
 
-/// Bytes that have come and were not read yet.
+/// Received bytes that were not read yet.
 pub(super) struct Inbox {
     bytes: Reassembly,
-    /// The sender has sent what it was not permitted to.
+    /// Whether the sender exceeded its limit.
     pub(super) broken: bool,
 }
 
@@ -54,8 +54,8 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Takes bytes in order, 0 at the end of the stream, and says whether the sender should be told of room that has
-    /// become free. `None`: nothing can be read now.
+    /// Reads bytes in order, 0 at the end of the stream; also returns whether the sender should be sent a new
+    /// limit. `None` if no bytes are readable now.
     pub(super) fn pull(&mut self, into: &mut [u8]) -> Option<(usize, bool)> {
         let bytes = self.bytes.pull(into);
         let is_result = bytes > 0 || into.is_empty() || self.bytes.is_at_end();
@@ -67,7 +67,7 @@ impl Inbox {
     }
 }
 
-/// The data path's end of an [`Inbox`].
+/// The data path's handle to an [`Inbox`].
 pub(super) struct Sink(pub(super) Arc<Monitor<Inbox>>);
 
 impl ObjectSink for Sink {
@@ -91,7 +91,7 @@ impl ObjectSink for Sink {
 }
 
 impl Drop for Sink {
-    /// The transfer is over, also if it has failed: nobody would be woken any more.
+    /// Wakes all waiters: the transfer has ended or failed, so nothing else would.
     fn drop(&mut self) {
         self.0.update(|_| ());
     }

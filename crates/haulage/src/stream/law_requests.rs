@@ -1,4 +1,4 @@
-//! How the reader of a stream asks its writer for another control law.
+//! Requests from a stream's reader to its writer for another control law.
 
 use haul_engine::{Control, EngineError as Error};
 use haul_proto::{ChosenLaw, ControllerError};
@@ -7,8 +7,8 @@ use haul_wire::control::ControlMessage;
 
 use crate::ConnectionError;
 
-/// Asks the writer of a stream to change its control law while it runs, from any thread:
-/// [`ByteReader::law_requests`](crate::ByteReader::law_requests).
+/// Requests changes of the control law from a stream's writer while the stream runs, from any thread.
+/// Returned by [`ByteReader::law_requests`](crate::ByteReader::law_requests).
 #[derive(Clone, derive_more::Debug)]
 #[debug("LawRequests({law:?})")]
 pub struct LawRequests {
@@ -16,7 +16,7 @@ pub struct LawRequests {
     law: Option<Part>,
 }
 
-/// Why the writer is not asked for another law.
+/// Error of [`LawRequests::ask`].
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LawRequestError {
@@ -26,7 +26,7 @@ pub enum LawRequestError {
     /// More than 64 parameters, or more than 8,192 bytes.
     #[error("the request has too many parameters, or too long ones")]
     TooLong,
-    /// The writer does not read what it is sent. It may be asked again later.
+    /// The writer is not reading its control channel. The request may be retried later.
     #[error("the other side does not read what it is sent")]
     NoRoom,
     /// The stream has ended.
@@ -39,18 +39,18 @@ impl LawRequests {
         Self { control, law }
     }
 
-    /// What the writer's recipe says of `rate_control`, with what was asked for here since.
+    /// Returns the writer's initial `rate_control` with the changes requested through this handle.
     pub fn law(&self) -> Option<&Part> {
         self.law.as_ref()
     }
 
-    /// Asks for other parameters of the writer's `rate_control`: `("rate", "50Mbit")`, `("controller", "reno")`. The
-    /// writer takes it up, or does not ([`ByteWriter::take_law_request`](crate::ByteWriter::take_law_request)). Never
-    /// waits.
+    /// Requests changes of the writer's `rate_control`, such as `("rate", "50Mbit")` or `("controller",
+    /// "reno")`. The writer may or may not apply them (see
+    /// [`ByteWriter::take_law_request`](crate::ByteWriter::take_law_request)). Does not block.
     ///
     /// # Errors
-    /// If there is no such law or parameter, or the writer cannot be asked now; then [`LawRequests::law`] stays as it
-    /// is.
+    /// If there is no such law or parameter, or the request cannot be sent now; [`LawRequests::law`] is then
+    /// unchanged.
     pub fn ask(&mut self, changes: &[(&str, &str)]) -> Result<(), LawRequestError> {
         let Some(law) = &mut self.law else { return Ok(()) };
         let changes = owned(changes);
@@ -67,7 +67,7 @@ impl LawRequests {
     }
 }
 
-/// Names and values as the messages have them.
+/// Owned names and values, as in control messages.
 pub(super) fn owned(changes: &[(&str, &str)]) -> Vec<(String, String)> {
     changes.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
 }

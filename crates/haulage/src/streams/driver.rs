@@ -1,5 +1,6 @@
-//! Runs the streams of a connection. Whatever changes the connection wakes them: they take the messages that have come,
-//! and wake the tasks that wait for what is in them. So a reader that does not read holds up its own stream only.
+//! Runs the streams of a connection. Each change of the connection wakes the driver, which receives the
+//! pending messages and wakes the tasks waiting for them. So a reader that stops reading blocks only its own
+//! stream.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,31 +14,31 @@ use haul_proto::multiplexer::{GivenUp, Multiplexer, Wait};
 use haul_stack::{SendError as MessageError, SendOptions};
 use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, StreamId};
 
-/// Most bytes of a stream in one message: all of it waits for a packet that is lost.
+/// Maximum stream bytes per message: a message is delivered only when all of its packets have arrived.
 const LONGEST: usize = 16 << 10;
 
-/// The streams and messages of one end of a connection.
+/// Streams and messages of one end of a connection.
 pub(crate) struct Streams {
     channel: Arc<Channel>,
     state: Mutex<StreamsState>,
-    /// Bytes of the longest frame that the connection began with.
+    /// Length of the longest frame at the start of the connection.
     frame: usize,
     /// Woken by the channel.
     waker: Waker,
-    /// Wake-ups that [`Streams::run`] has not seen the end of.
+    /// Wake-ups that [`Streams::run`] has not handled yet.
     wakes: AtomicUsize,
 }
 
 struct StreamsState {
     multiplexer: Multiplexer,
-    /// Tasks by what they wait for.
+    /// Waiting tasks, by what they wait for.
     waiting: HashMap<Wait, WakerList>,
-    /// How the connection has ended; the first error counts.
+    /// Why the connection ended; the first error wins.
     ended: Option<Error>,
 }
 
 impl StreamsState {
-    /// Unlocks, and wakes those who wait for what has changed.
+    /// Unlocks, and wakes the tasks that wait for what has changed.
     fn release(mut state: MutexGuard<'_, Self>) {
         let (Self { multiplexer, waiting, .. }, mut woken) = (&mut *state, WakerList::default());
         woken.append(multiplexer.take_changed().filter_map(|wait| waiting.remove(&wait)).flatten());
@@ -46,7 +47,7 @@ impl StreamsState {
     }
 }
 
-/// What the channel wakes. It does not keep the channel: that would never be dropped.
+/// Waker registered with the channel. Holds no strong reference, which would keep the channel alive forever.
 struct Woken(Weak<Streams>);
 
 impl Wake for Woken {
@@ -58,7 +59,7 @@ impl Wake for Woken {
 }
 
 impl Streams {
-    /// The streams of a connection whose recipe has any.
+    /// Returns the streams of a connection whose recipe has `streams`.
     pub(crate) fn of(channel: &Arc<Channel>) -> Option<Arc<Self>> {
         let limits = StreamLimits::of(&channel.recipe())?;
         let streams = Arc::new_cyclic(|this: &Weak<Self>| Self {
@@ -76,7 +77,7 @@ impl Streams {
         Some(streams)
     }
 
-    /// Changes the multiplexer, then wakes whom that concerns.
+    /// Changes the multiplexer, then wakes the affected tasks.
     fn with<R>(&self, change: impl FnOnce(&mut Multiplexer) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state.multiplexer);
@@ -84,7 +85,7 @@ impl Streams {
         result
     }
 
-    /// What `next` finds; if nothing, how the connection has ended, or the task is woken later.
+    /// Returns the result of `next`, or else why the connection ended; otherwise registers the task's waker.
     fn poll<T>(
         &self,
         context: &Context<'_>,
@@ -104,7 +105,7 @@ impl Streams {
         polled
     }
 
-    /// The connection has ended.
+    /// Records the end of the connection and wakes all tasks.
     fn on_end(&self, error: Error) {
         let mut state = lock(&self.state);
         state.ended.get_or_insert(error);
@@ -118,8 +119,9 @@ impl Streams {
         self.ended().map_or(Ok(()), Err)
     }
 
-    /// Takes what has come and sends the pending frames. One thread does at a time, and repeats it for wake-ups that come
-    /// meanwhile: sending wakes these streams too. So no pending frame is missed when another thread sees room.
+    /// Handles received messages and sends pending frames. One thread at a time does so, and repeats it for
+    /// wake-ups that arrive meanwhile: sending wakes these streams too, and a frame for which capacity became
+    /// free would be missed.
     fn run(&self) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -152,20 +154,20 @@ impl Streams {
         }
     }
 
-    /// Sends the pending frames. One without room leaves when the channel has changed.
+    /// Sends the pending frames. A frame that does not fit is sent when the channel has changed.
     fn send_pending(&self) {
         let mut context = Context::from_waker(&self.waker);
         while let Some((pending, frame)) = self.with(Multiplexer::next_pending) {
             match self.channel.poll_send(&mut context, &frame.to_bytes(), SendOptions::default()) {
                 Poll::Pending => return self.with(|it| it.requeue(pending)),
-                // The end of the connection comes with the messages.
+                // The end of the connection is reported by `receive`.
                 Poll::Ready(_) => self.with(|it| it.on_frame_sent(pending)),
             }
         }
     }
 
-    /// Bytes of the longest frame. A new recipe may carry shorter messages, and the room for longer ones stays as it
-    /// was.
+    /// Length of the longest frame. A new recipe may carry shorter messages; flow control keeps the initial
+    /// length.
     fn longest_frame(&self) -> usize {
         self.frame.min(self.channel.longest_message())
     }
@@ -209,14 +211,14 @@ impl Streams {
         message.map_ok(|(id, data)| Message { id, data })
     }
 
-    /// Waits until the ends of streams have left too.
+    /// Waits until the ends of streams have been sent too.
     pub(crate) fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         self.run_if_pending();
         ready!(self.poll(context, Wait::Flushed, |it| it.flushed()))?;
         self.channel.poll_flush(context)
     }
 
-    /// How the other end has broken the rules, or the connection has ended.
+    /// Why the streams ended: the peer violated the protocol, or the connection ended.
     pub(crate) fn ended(&self) -> Option<Error> {
         lock(&self.state).ended.clone()
     }

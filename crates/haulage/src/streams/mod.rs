@@ -1,5 +1,5 @@
-//! Several byte streams on one connection, beside its messages. The recipe says that there are any (`streams`), and how
-//! large they may become.
+//! Several byte streams on one connection, beside its messages. The recipe's `streams` enables them and sets
+//! their limits.
 
 mod driver;
 
@@ -20,8 +20,8 @@ pub(crate) fn both(streams: &Arc<Streams>, number: StreamId) -> (SendStream, Rec
     )
 }
 
-/// The sending direction of a stream. [`SendStream::finish`] ends it; dropped before, it ends with an error at the other
-/// side.
+/// The sending half of a stream. [`SendStream::finish`] ends it; dropping it earlier resets the stream, and
+/// the peer's reader gets an error.
 #[derive(derive_more::Debug)]
 #[debug("SendStream({number})")]
 pub struct SendStream {
@@ -30,18 +30,18 @@ pub struct SendStream {
     is_finished: bool,
 }
 
-/// The receiving direction of a stream. When it is dropped before the end the other side is told that nobody reads.
+/// The receiving half of a stream. Dropping it before the end tells the peer to stop sending.
 #[derive(derive_more::Debug)]
 #[debug("RecvStream({number})")]
 pub struct RecvStream {
     streams: Arc<Streams>,
     number: StreamId,
-    /// How the stream has failed; it does not come to its end after that.
+    /// Error with which the stream failed. Every later read returns it again.
     failed: Option<io::ErrorKind>,
 }
 
 impl SendStream {
-    /// As [`Write::write`], for those who poll. Two that write at the same time would get the same place in the stream:
+    /// Polling version of [`Write::write`]. Concurrent writers would get the same offset, hence `&mut self`:
     ///
     /// ```compile_fail,E0596
     /// # use std::task::Context;
@@ -51,7 +51,8 @@ impl SendStream {
     /// ```
     ///
     /// # Errors
-    /// [`io::ErrorKind::BrokenPipe`] if the other side does not read the stream any more; how the connection has ended.
+    /// [`io::ErrorKind::BrokenPipe`] if the peer no longer reads the stream; an error if the connection has
+    /// ended.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.write_once(context, bytes)
     }
@@ -63,17 +64,17 @@ impl SendStream {
         self.streams.poll_write(self.number, bytes, context)
     }
 
-    /// As [`Write::write`].
+    /// Async version of [`Write::write`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let poll = |context: &mut Context<'_>| self.write_once(context, bytes);
         Operation::new("room for bytes", Some(self.streams.channel()), poll)
     }
 
-    /// Ends the stream. What was written arrives whether or not anybody waits for it, as long as the connection is there:
-    /// [`Connection::flush`](crate::Connection::flush) waits.
+    /// Ends the stream. Written bytes are delivered while the connection is open, whether or not the caller
+    /// waits; [`Connection::flush`](crate::Connection::flush) waits for it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::BrokenPipe`] if the other side does not read the stream to its end.
+    /// [`io::ErrorKind::BrokenPipe`] if the peer stopped reading before the end.
     pub fn finish(&mut self) -> io::Result<()> {
         if !self.is_finished && !self.streams.end(|it| it.finish(self.number)) {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -82,18 +83,19 @@ impl SendStream {
         Ok(())
     }
 
-    /// Gives the stream up, as dropping it does: the reader gets an error, and not what it has not read yet.
+    /// Resets the stream, as dropping it does: the reader gets an error and loses what it has not read yet.
     pub fn abort(self) {}
 }
 
 impl Write for SendStream {
-    /// Sends as many bytes as there is room for, at least one. Waits while there is none: [`io::ErrorKind::BrokenPipe`]
-    /// if nobody reads them, [`io::ErrorKind::ConnectionAborted`] if the connection has ended.
+    /// Sends as many bytes as flow control permits, at least one. Blocks while it permits none. Fails with
+    /// [`io::ErrorKind::BrokenPipe`] if the peer stopped reading, [`io::ErrorKind::ConnectionAborted`] if the
+    /// connection has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_some(bytes).wait()
     }
 
-    /// Bytes leave as soon as the path takes them; there is nothing to do.
+    /// Does nothing: bytes are sent as soon as the path accepts them.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -108,17 +110,17 @@ impl Drop for SendStream {
 }
 
 impl RecvStream {
-    /// As [`Read::read`], for those who poll.
+    /// Polling version of [`Read::read`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionReset`] if the other side has given the stream up before its end; how the connection
-    /// has ended.
+    /// [`io::ErrorKind::ConnectionReset`] if the peer reset the stream before its end; an error if the
+    /// connection has ended.
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let Self { streams, number, failed } = self;
         streams.poll_read(*number, into, context, failed)
     }
 
-    /// As [`Read::read`].
+    /// Async version of [`Read::read`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let Self { streams, number, failed } = self;
         let poll = |context: &mut Context<'_>| streams.poll_read(*number, into, context, failed);
@@ -127,8 +129,9 @@ impl RecvStream {
 }
 
 impl Read for RecvStream {
-    /// Waits for at least one byte; 0 at the end of the stream. [`io::ErrorKind::ConnectionReset`] if the other side has
-    /// given the stream up, [`io::ErrorKind::ConnectionAborted`] if the connection has ended before the stream.
+    /// Waits for at least one byte. Returns 0 at the end of the stream. Fails with
+    /// [`io::ErrorKind::ConnectionReset`] if the peer reset the stream, [`io::ErrorKind::ConnectionAborted`]
+    /// if the connection ended before the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.read_some(into).wait()
     }
