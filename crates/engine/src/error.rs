@@ -1,4 +1,4 @@
-//! What can go wrong between two ends.
+//! Errors of sessions and connections.
 
 use std::error::Error;
 use std::io;
@@ -13,7 +13,7 @@ use haul_wire::control::{Cipher, Fault, FaultCode, PROTOCOL_VERSION};
 
 use crate::{Direction, UrlError};
 
-/// An error of the system. All who wait for what has failed are given the same one, and an [`io::Error`] cannot be cloned.
+/// A system error that can be cloned, as all who wait for the same failed resource are given it.
 #[derive(Clone, Debug, Deref)]
 #[deref(forward)]
 pub struct SharedIoError(Arc<io::Error>);
@@ -24,60 +24,60 @@ impl From<io::Error> for SharedIoError {
     }
 }
 
-/// A failure of the engine. More kinds may follow. The text of an error leaves out its [`source`](Error::source);
-/// [`EngineError::fault`] gives the form that travels, with the texts of all.
+/// An engine error. Its `Display` text excludes its [`source`](Error::source); [`EngineError::fault`] returns
+/// the form that is sent to the peer, with the texts of all causes.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The URL cannot be used as it is.
+    /// The URL is invalid.
     #[error(transparent)]
     Url(#[from] UrlError),
-    /// The URL for this host and port has expired before anything was sent.
+    /// The URL for this host and port had expired before anything was sent.
     #[error("the URL for {0} has expired")]
     Expired(String),
-    /// The host's name cannot be resolved.
+    /// The host name cannot be resolved.
     #[error("cannot find the address of {host}")]
     Resolve {
-        /// The name.
+        /// Host name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         source: SharedIoError,
     },
-    /// No TCP connection to any address of the host.
+    /// No address of the host accepts a TCP connection.
     #[error("cannot connect to {authority} (TCP)")]
     Connect {
         /// Host and port.
         authority: String,
-        /// What the system said of the last address.
+        /// Error for the last address tried.
         source: SharedIoError,
     },
-    /// Something listens there, and it does not speak TLS.
+    /// The server at this address does not speak the protocol.
     #[error("{authority} does not answer like a haul server: {reason}")]
     NotHaul {
         /// Host and port.
         authority: String,
-        /// What was seen.
+        /// What was observed.
         reason: String,
     },
-    /// The server at this host and port is not the one that the URL was made by.
+    /// The server at this host and port is not the one that made the URL.
     #[error("the certificate of {0} does not match the URL")]
     Certificate(String),
-    /// The TLS handshake failed in another way.
+    /// The TLS handshake failed for another reason.
     #[error("the encrypted connection to {peer} could not be set up: {reason}")]
     Tls {
-        /// The peer.
+        /// Peer.
         peer: String,
-        /// What rustls said.
+        /// Error from rustls.
         reason: String,
     },
-    /// The peer said so, with a [`Refuse`](haul_wire::control::ControlMessage::Refuse) or an
+    /// The peer sent this fault, in a [`Refuse`](haul_wire::control::ControlMessage::Refuse) or
     /// [`Abort`](haul_wire::control::ControlMessage::Abort).
     #[error("{}", .0.message)]
     Peer(Fault),
-    /// The server chose a cipher that was not offered to it.
+    /// The server chose a cipher that was not offered.
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
-    /// The server is the endpoint that asks: what it knows of a peer is of one side of a connection.
+    /// The server is this same endpoint, which keeps state for only one end of a connection with each peer.
     #[error(
         "this is the endpoint's own listener: an endpoint has no connection with itself; use another one"
     )]
@@ -87,55 +87,56 @@ pub enum EngineError {
         "no cipher may be used: the list of ciphers is empty (`Cipher::None` alone asks for no encryption)"
     )]
     NoCipher,
-    /// Packets do not get through in one direction.
+    /// UDP packets do not arrive in one direction.
     #[error("UDP packets do not get through {direction} (UDP port {port} of the server)")]
     UdpBlocked {
         /// The server's UDP port.
         port: u16,
-        /// The direction in which nothing arrives.
+        /// Direction in which no packet arrives.
         direction: Direction,
     },
-    /// This machine, a firewall rule or a security module, does not let UDP packets leave; what the system said.
+    /// This machine (a firewall rule or a security module) does not allow sending UDP packets; the system's
+    /// error.
     #[error("UDP packets may not leave this machine")]
     UdpForbidden(#[source] SharedIoError),
-    /// The control channel broke; the reason that the system or the other side gives.
+    /// The control channel broke; the reason reported by the system or the peer.
     #[error("the connection to the other side was lost: {0}")]
     ControlLost(String),
-    /// The other side broke the rules of the protocol; what it did.
+    /// The peer violated the protocol; what it did.
     #[error("the other side does not keep to the protocol: {0}")]
     Protocol(String),
-    /// The other side speaks another version of the protocol.
+    /// The peer speaks this other version of the protocol.
     #[error("the other side speaks version {0} of the protocol, this side version {PROTOCOL_VERSION}")]
     Version(u16),
-    /// Nothing came in the time that was given.
+    /// The timeout expired.
     #[error("{what} did not come within {seconds:.1} seconds")]
     TimedOut {
-        /// What was waited for.
+        /// What the caller waited for.
         what: &'static str,
-        /// How long.
+        /// The timeout in seconds.
         seconds: f64,
     },
-    /// The other side was silent for too long, so many seconds: the connection has ended.
+    /// The idle timeout, in seconds, expired: the connection has ended.
     #[error("no UDP packet came from the other side for {0:.1} seconds")]
     Silent(f64),
-    /// The session has ended regularly.
+    /// The session has ended gracefully.
     #[error("the session has ended")]
     Closed,
-    /// What was to be sent does not fit a control message.
+    /// The data does not fit a control message.
     #[error("{0}")]
     TooLong(String),
-    /// The server's address and port cannot be had.
+    /// The server's address and port are not available.
     #[error("cannot listen on {addr}")]
     Listen {
-        /// The address and port asked for.
+        /// Requested address and port.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: SharedIoError,
     },
-    /// The recipe cannot be used.
+    /// The recipe is invalid.
     #[error("the recipe cannot be used")]
     Recipe(#[from] haul_stack::RecipeError),
-    /// The recipe does not carry this message.
+    /// The recipe cannot carry this message.
     #[error(transparent)]
     Message(#[from] haul_stack::SendError),
     /// A micro-protocol has failed, and its session with it.
@@ -143,29 +144,29 @@ pub enum EngineError {
     MicroProtocol {
         /// Name of the micro-protocol.
         protocol: String,
-        /// What it says of its failure.
+        /// Its error message.
         message: String,
     },
     /// The resumption state cannot be used.
     #[error(transparent)]
     Resumption(#[from] crate::ResumptionError),
-    /// The system refused something that should always work.
+    /// A system call failed that should always work.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: SharedIoError,
     },
 }
 
 impl EngineError {
-    /// A system call failed that should always work.
+    /// Error of a system call that should always work.
     pub(crate) fn system(what: &'static str, error: impl Into<io::Error>) -> Self {
         Self::System { what, source: error.into().into() }
     }
 
-    /// As [`EngineError::system`], of what fails with errors of its own, or with a text.
+    /// Like [`EngineError::system`], for errors that are not an [`io::Error`].
     pub(crate) fn system_other(what: &'static str, error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::system(what, io::Error::other(error))
     }
@@ -182,7 +183,7 @@ impl EngineError {
         Self::Protocol(reason.into())
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of failure.
     pub fn code(&self) -> FaultCode {
         match self {
             Self::Url(_)
@@ -208,8 +209,9 @@ impl EngineError {
         }
     }
 
-    /// The failure with its causes, in the form that travels to the peer. What to do about it the application knows; only
-    /// where the two ends do not understand each other, both are told: the code alone does not say that.
+    /// Returns the error with its causes, in the form that is sent to the peer. Hints are left to the
+    /// application, except where the two ends do not understand each other: the code alone does not reveal
+    /// that.
     pub fn fault(&self) -> Fault {
         let hint = match self {
             Self::Peer(fault) => return fault.clone(),
@@ -221,7 +223,7 @@ impl EngineError {
         Fault::new(self.code(), self.with_causes(), hint)
     }
 
-    /// What happened, and each cause behind it.
+    /// Returns the message followed by those of all causes.
     pub(crate) fn with_causes(&self) -> String {
         WithCauses(self).to_string()
     }
@@ -250,7 +252,7 @@ impl From<NotOffered> for EngineError {
     }
 }
 
-/// As the traits of the standard library have it.
+/// For the traits of the standard library.
 impl From<EngineError> for io::Error {
     fn from(error: EngineError) -> Self {
         let kind = match &error {

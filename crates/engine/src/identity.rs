@@ -1,4 +1,4 @@
-//! Who a server is for as long as it runs: a fresh certificate, a fresh secret, and when both end.
+//! A server's identity while it runs: a fresh certificate, a fresh secret, and their expiry.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use zeroize::{Zeroize, Zeroizing};
 use crate::clock::unix_now;
 use crate::{EngineError, Secret};
 
-/// A server's certificate and key, the secret that lets clients in, and the expiry of both.
+/// A server's certificate and key, the secret that clients must know, and the expiry of both.
 #[derive(derive_more::Debug)]
 #[debug("ServerIdentity({expires:?})")]
 pub(crate) struct ServerIdentity {
     pub(crate) certificate: CertificateDer<'static>,
     pub(crate) key: Zeroizing<PrivatePkcs8KeyDer<'static>>,
-    /// What clients must know.
+    /// Proves that a client has the URL.
     pub(crate) secret: Secret,
-    /// Seconds since 1970 from which on nobody is let in.
+    /// Expiry in seconds since 1970; no client is accepted from then on.
     pub(crate) expires: Option<u64>,
 }
 
 impl ServerIdentity {
-    /// A new identity, valid from now on for `lifetime`, or for as long as it is held.
+    /// Generates an identity, valid for `lifetime` or until it is dropped.
     pub(crate) fn generate(lifetime: Option<Duration>) -> Result<Self, EngineError> {
         let mut certified = rcgen::generate_simple_self_signed(vec!["haul".to_owned()])
             .map_err(|e| EngineError::system_other("cannot make a certificate", e))?;
@@ -53,7 +53,7 @@ pub(crate) fn fingerprint(certificate: &CertificateDer<'_>) -> [u8; 32] {
     out
 }
 
-/// Bytes that nobody can guess.
+/// Cryptographically secure random bytes.
 pub(crate) fn random<const N: usize>() -> Result<[u8; N], EngineError> {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|e| EngineError::system_other("no random numbers", e))?;

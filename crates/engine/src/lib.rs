@@ -1,10 +1,10 @@
-//! Haulage on real sockets, threads and clocks: the TLS 1.3 control channel, authentication, the listener, and the way
-//! from a URL to a running session.
+//! Haulage on real sockets, threads and clocks: the TLS 1.3 control channel, authentication, the listener,
+//! and opening sessions from URLs.
 //!
-//! A server binds a [`Listener`], hands out [`Listener::url`] and takes [`Incoming`] sessions from it; a
+//! A server binds a [`Listener`], publishes [`Listener::url`] and accepts [`Incoming`] sessions from it; a
 //! client calls [`connect`]. Both get a [`Session`]: its [`Control`] channel carries messages, and
-//! [`Session::start_sending`] and [`Session::start_receiving`] move one object on a thread of their own.
-//! `docs/security.md` says what is protected, and how.
+//! [`Session::start_sending`] and [`Session::start_receiving`] move one object in a separate thread.
+//! `docs/security.md` describes what is protected, and how.
 
 mod clock;
 mod connect;

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file that only its owner can read. What was there is replaced as a whole, whatever its mode was; a symbolic link,
-/// or anything else that is no file, is neither followed nor replaced. When this returns, the file is on the disk.
+/// Writes a file that only its owner can read. Atomically replaces an existing file, whatever its mode;
+/// refuses to follow or replace a symbolic link or any other non-regular file. On return the file is on the
+/// disk.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if something else than a file has the name; what the system says otherwise.
+/// [`io::ErrorKind::InvalidInput`] if the name is taken by anything but a regular file; otherwise the
+/// system's error.
 pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => return Err(no_file(there.is_symlink())),
@@ -20,9 +22,9 @@ pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
         Some(parent) => parent,
         None => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    // Whoever waits for the file may remove the directory as soon as it is there.
+    // Open it now: whoever waits for the file may remove the directory as soon as the file exists.
     let opened = File::open(directory)?;
-    // Made with mode 0600 under a name that did not exist, and removed if anything fails.
+    // Created with mode 0600 under a new name, and removed on failure.
     let mut file = tempfile::Builder::new().prefix(".haul-secret-").tempfile_in(directory)?;
     file.write_all(contents)?;
     file.as_file().sync_data()?;
@@ -30,7 +32,7 @@ pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
     opened.sync_all()
 }
 
-/// Why a name is not used for a secret.
+/// Error for a name that cannot be used for a secret.
 pub(crate) fn no_file(is_link: bool) -> io::Error {
     let what = if is_link { "it is a symbolic link" } else { "it is no regular file" };
     io::Error::new(io::ErrorKind::InvalidInput, what)

@@ -1,4 +1,4 @@
-//! A session: two ends that have proved themselves to each other and agreed on what to do.
+//! A session: two authenticated peers that have agreed on a request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub struct Session {
     pub(crate) control: Control,
     pub(crate) request: Request,
     pub(crate) settings: Settings,
-    /// What it runs, with the settings in force.
+    /// Recipe with the session's settings applied.
     pub(crate) recipe: Recipe,
     pub(crate) program: String,
     pub(crate) cipher: Cipher,
     pub(crate) round_trip: Span,
     pub(crate) clock: Clock,
-    /// Until the data thread has it.
+    /// `None` once the data thread has it.
     pub(crate) path: Option<DataPath>,
     pub(crate) loss_model: Option<Arc<LossModel>>,
 }
@@ -37,20 +37,20 @@ pub struct Session {
 /// What the data thread of a session takes over.
 pub(crate) struct DataPath {
     pub(crate) keys: (Sealer, Opener),
-    /// What authenticates this end's control frames.
+    /// Authenticates this end's control frames.
     pub(crate) frames: FrameKeys,
     pub(crate) udp: UdpSide,
 }
 
-/// The UDP side of a session, by its end.
+/// The UDP state of a session, by role.
 pub(crate) enum UdpSide {
     Client(Arc<UdpSocket>, Box<PathProbe>),
-    /// Late challenges find the session by it.
+    /// Kept so that late challenges still find the session.
     Server(Arc<PendingSession>),
 }
 
 impl UdpSide {
-    /// The size of the largest challenge that has come.
+    /// Returns the size of the largest challenge received.
     pub(crate) fn largest(&self) -> u16 {
         match self {
             Self::Client(..) => 0,
@@ -58,8 +58,8 @@ impl UdpSide {
         }
     }
 
-    /// The socket that is connected to the peer's UDP address. The client's is there: data may follow the challenges before
-    /// these are answered. The server waits for the client's first challenge.
+    /// Returns the socket connected to the peer's UDP address. The client's exists already, as data may
+    /// follow unanswered challenges. The server waits for the client's first challenge.
     pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
         match self {
             Self::Client(socket, _) => Ok(socket.clone()),
@@ -69,70 +69,70 @@ impl UdpSide {
 }
 
 impl Session {
-    /// Which end this is.
+    /// Returns which end this is.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// The control channel.
+    /// Returns the control channel.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// What the client asked for.
+    /// Returns the client's request.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The settings in force.
+    /// Returns the settings in force.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The recipe that it runs, with the settings in force.
+    /// Returns the recipe with the session's settings applied.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// What the recipe says of its control law, for [`crate::Transfer::switch_law`]; `None` if it has no `rate_control`.
+    /// Returns the recipe's `rate_control`, for [`crate::Transfer::switch_law`]; `None` if it has none.
     pub fn law(&self) -> Option<Part> {
         self.recipe.parts.iter().find(|part| part.name == "rate_control").cloned()
     }
 
-    /// Name of the control law that the recipe begins with; empty if it has none.
+    /// Returns the name of the recipe's initial control law; empty if it has none.
     pub fn controller(&self) -> String {
         let law = self.recipe.configuration::<RateControlConfig>();
         law.ok().flatten().map(|law| law.controller).unwrap_or_default()
     }
 
-    /// How packets are protected.
+    /// Returns the cipher that protects the packets.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// The peer's TCP address; one of IPv4 as such, also where the socket has both.
+    /// Returns the peer's TCP address; IPv4-mapped IPv6 addresses are returned as IPv4.
     pub fn peer(&self) -> SocketAddr {
         canonical(self.peer)
     }
 
-    /// Name and version of the server's program.
+    /// Returns name and version of the server's program.
     pub fn server(&self) -> &str {
         &self.program
     }
 
-    /// First estimate of the round trip, from the set-up of the connection.
+    /// Returns the initial round-trip estimate, measured while connecting.
     pub fn round_trip(&self) -> Span {
         self.round_trip
     }
 
-    /// What this end judges the signatures of its losses by when it sends; `None`, the default: the shipped model. It counts
-    /// from [`Session::start_sending`] on, and the other end is not told.
+    /// Sets the model with which a sender classifies its losses, from [`Session::start_sending`] on; `None`,
+    /// the default, is the shipped model. The peer is not told.
     pub fn set_loss_model(&mut self, model: Option<Arc<LossModel>>) {
         self.loss_model = model;
     }
 }
 
-/// Sends what the probe has to send. What the system does not take is tried again in the next round.
+/// Sends the pending probes. Those that the system rejects are retried in the next round.
 pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: impl Fn() -> FrameKeys) {
     while let Some(Challenge { number, size }) = probe.poll_transmit() {
         let packet = frames().frame(ControlFrameKind::Challenge, number, size);
@@ -142,11 +142,11 @@ pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: imp
     }
 }
 
-/// Least and most bytes of a socket's buffer: what a peer may ask of this machine's memory; the kernel's own limit is lower
-/// as a rule.
+/// Minimum and maximum size of a socket buffer, which bounds the memory that a peer can request. The kernel's
+/// own limit is usually lower.
 pub const SOCKET_BUFFER: [Bytes; 2] = [Bytes(64 << 10), Bytes(256 << 20)];
 
-/// How a session's UDP socket is opened.
+/// Options of a session's UDP socket.
 pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let offload = if settings.offload { Offload::Auto } else { Offload::Off };
     let buffer = settings.socket_buffer.map_or(Options::DEFAULT_BUFFER, Bytes);

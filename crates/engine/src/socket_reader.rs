@@ -1,4 +1,4 @@
-//! The receiving side of a UDP socket: reads what waits, in the buffers of the kernel.
+//! The receiving side of a UDP socket: reads queued packets, in the kernel's batches.
 
 use haul_base::Time;
 use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
@@ -9,13 +9,13 @@ use crate::{Clock, EngineError};
 pub(crate) enum Received {
     /// No packet.
     Nothing,
-    /// All packets that waited.
+    /// All queued packets.
     All,
-    /// As many as were asked for; more may wait.
+    /// As many as requested; more may be queued.
     Some,
 }
 
-/// Buffers for one socket, and the clock of its arrivals.
+/// Receive buffers of one socket, and the clock of its arrival times.
 pub(crate) struct SocketReader {
     receiver: Receiver,
     arrivals: ArrivalClock,
@@ -26,8 +26,8 @@ impl SocketReader {
         Self { receiver: Receiver::new(socket), arrivals: ArrivalClock::new() }
     }
 
-    /// Receives the packets that wait, with at most `rounds` calls. Gives each buffer of the kernel to `take`, with the
-    /// time and when the kernel got it.
+    /// Receives queued packets with at most `rounds` system calls. Passes each kernel buffer to `take`, with
+    /// the current time and the kernel's arrival time.
     ///
     /// # Errors
     /// If the socket has failed.
@@ -44,7 +44,7 @@ impl SocketReader {
                 Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
                 Err(RecvError::WouldBlock) => return Ok(Received::All),
                 Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
-                // ICMP errors for earlier packets: silence is what ends a connection.
+                // ICMP errors for earlier packets: only silence ends a connection.
                 Err(_) => continue,
             }
             let now = clock.now();

@@ -1,4 +1,4 @@
-//! Threads, and what can only block, for tasks.
+//! Starting threads, and running blocking work for tasks.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::{EngineError, Monitor};
 /// Starts a thread.
 ///
 /// # Errors
-/// [`EngineError::System`] if there is none to be had.
+/// [`EngineError::System`] if the system has no more threads.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -20,11 +20,11 @@ pub fn spawn<T: Send + 'static>(
     thread.map_err(|error| EngineError::system("cannot start a thread", error))
 }
 
-/// Runs `work`, which blocks, on a thread of its own. If the task stops waiting, the work runs to its end and its
-/// result is dropped.
+/// Runs blocking `work` in a new thread. If the task is dropped, the work still runs to completion and its
+/// result is discarded.
 ///
 /// # Errors
-/// Those of `work`; [`EngineError::System`] if there is no thread, or `work` has panicked.
+/// Those of `work`; [`EngineError::System`] if no thread can be started or `work` panics.
 pub async fn spawn_blocking<T: Send + 'static, E: From<EngineError> + Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
 ) -> Result<T, E> {

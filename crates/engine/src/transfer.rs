@@ -1,4 +1,4 @@
-//! Moving one object: the data thread of a session, which runs a sender's or a receiver's stack.
+//! Transfer of one object: the data thread of a session, which runs the stack of a sender or a receiver.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -25,12 +25,12 @@ use crate::spawn::spawn;
 use crate::wake::{block_until, wait_for};
 use crate::{EngineError, Monitor, Role, Session, Waker};
 
-/// Silence after which either end gives up: as long as the control channel waits.
+/// Idle timeout of the data path, the same as the control channel's.
 const SILENCE: Span = Span::from_secs(15);
-/// Bytes that may be sent before the receiver has said how much it takes. Every sink must take as much.
+/// Bytes that may be sent before the receiver's first limit arrives. Every sink must accept as many.
 pub const FIRST_LIMIT: u64 = 64 << 20;
 
-/// A transfer that runs on a thread of its own. Dropping it stops the thread.
+/// A transfer running in its own thread. Dropping it stops the thread.
 #[derive(derive_more::Debug)]
 #[debug("Transfer({published:?})")]
 pub struct Transfer {
@@ -55,41 +55,41 @@ impl Transfer {
         let weak = Arc::downgrade(&connection);
         let (thread_shared, thread_published) = (shared.clone(), published.clone());
         let run = move || {
-            // Without this, Linux rounds waits up by 50 us. Harmless where it is refused.
+            // Without this, Linux delays timers by up to 50 us. Failure is harmless.
             let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
             DataThread::new(thread_shared, connection, side, thread_published).run();
         };
         Ok(Self { shared, connection: weak, published, waker, thread: Some(spawn(name, run)?) })
     }
 
-    /// What the socket can do, and what it has to do without.
+    /// Returns the kernel features that the socket uses or lacks.
     pub fn capabilities(&self) -> &Capabilities {
         self.shared.socket.capabilities()
     }
 
-    /// The counters, at most a twentieth of a second old; `None` before the first.
+    /// Returns the counters, at most 50 ms old; `None` before the first.
     pub fn counters(&self) -> Option<Counters> {
         self.published.lock().counters
     }
 
-    /// CPU time of the data thread.
+    /// Returns the CPU time of the data thread.
     pub fn cpu(&self) -> Span {
         self.published.lock().cpu
     }
 
-    /// The other side assigns this one a rate, UDP payload; for a receiver it means nothing.
+    /// Applies a rate (UDP payload) assigned by the peer. Has no effect on a receiver.
     pub fn set_quota(&self, rate: Rate) {
         self.raise(QUOTA, &mut Quota(rate));
     }
 
-    /// Another control law, or other parameters of the present one, from now on (`haul_proto::Sender::switch_law`); for
-    /// a receiver it means nothing.
+    /// Switches to another control law, or other parameters of the current one
+    /// (`haul_proto::Sender::switch_law`). Has no effect on a receiver.
     pub fn switch_law(&self, mut law: ChosenLaw) {
         self.raise(LAW_CHOSEN, &mut law);
     }
 
     fn raise<T: Any>(&self, event: Name<Event<T>>, argument: &mut T) {
-        // Gone when the thread has ended.
+        // `None` once the thread has ended.
         if let Some(connection) = self.connection.upgrade() {
             let mut state = connection.lock();
             state.stack.raise(self.shared.clock.now(), event, argument);
@@ -98,8 +98,8 @@ impl Transfer {
         }
     }
 
-    /// The transmission windows that were diagnosed since this was last asked, from the first time on, and the newest 8 at most; none of a
-    /// receiver. The last one ends with the data thread, or when every byte has arrived.
+    /// Returns the transmission windows diagnosed since the last call, at most the newest 8; always empty at
+    /// a receiver. The last window ends with the data thread, or when every byte is acknowledged.
     pub fn take_windows(&self) -> Vec<DiagnosedWindow> {
         let running = self.connection.upgrade();
         let mut windows = running
@@ -113,24 +113,24 @@ impl Transfer {
         &self.waker
     }
 
-    /// Why the data thread has ended, if it has failed.
+    /// Returns why the data thread failed, if it has.
     pub fn failure(&self) -> Option<EngineError> {
         self.published.lock().failure.clone()
     }
 
-    /// Waits until every byte has arrived. `Ok(false)` if that takes longer than `timeout`.
+    /// Waits until every byte is known to have arrived. Returns `Ok(false)` if `timeout` expires.
     ///
     /// # Errors
-    /// What ended the data thread.
+    /// Why the data thread ended.
     pub fn wait_delivered(&self, timeout: Duration) -> Result<bool, EngineError> {
         let delivered = block_until(Some(after(timeout)), |context| self.poll_delivered(context));
         delivered.map_or(Ok(false), |delivered| delivered.map(|()| true))
     }
 
-    /// Ready when every byte has arrived.
+    /// Polls until every byte is known to have arrived.
     ///
     /// # Errors
-    /// What ended the data thread.
+    /// Why the data thread ended.
     pub fn poll_delivered(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         self.published.poll(context, Published::delivered)
     }
@@ -145,7 +145,7 @@ impl Transfer {
         self.shared.stop();
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic there has already been reported by its message; the session ends either way.
+            // The panic's message has been reported already; the session ends either way.
             let _ = thread.join();
         }
     }
@@ -158,17 +158,18 @@ impl Drop for Transfer {
 }
 
 impl Session {
-    /// Sends an object on a thread of its own. `waker` is to be woken when `source` has more to read.
+    /// Sends an object in a new thread. Wake `waker` when `source` has more to read.
     ///
-    /// The server first waits for the client's first challenge, for up to 3 seconds from
+    /// The server first waits for the client's first challenge, until 3 s after
     /// [`Incoming::accept`](crate::Incoming::accept): call it soon after that.
     ///
     /// # Errors
-    /// [`EngineError::UdpBlocked`] if no challenge comes; how the control channel failed;
-    /// [`EngineError::Recipe`] if no stack can be made of the settings' recipe and controller; [`EngineError::System`].
+    /// [`EngineError::UdpBlocked`] if no challenge arrives; why the control channel failed;
+    /// [`EngineError::Recipe`] if no stack can be built from the recipe and controller;
+    /// [`EngineError::System`].
     ///
     /// # Panics
-    /// When the session has sent or received already.
+    /// If the session has already sent or received an object.
     pub fn start_sending(
         &mut self,
         source: Box<dyn ObjectSource>,
@@ -180,7 +181,7 @@ impl Session {
         self.start(ObjectEnd::Source, waker, |now, link, heard| {
             let config = SenderConfig {
                 datagram: MIN_DATAGRAM,
-                // What has come from there probably passes the other way.
+                // A size received from the peer probably also passes in the other direction.
                 likely_datagram: MIN_DATAGRAM.max(heard),
                 max_datagram,
                 initial_rtt,
@@ -191,8 +192,9 @@ impl Session {
         })
     }
 
-    /// Receives an object on a thread of its own, until the sender closes or the transfer is stopped: feedback goes on
-    /// after the last byte, as the last feedback may be lost. `waker` is to be woken when `sink` has room again.
+    /// Receives an object in a new thread, until the sender closes or the transfer is stopped: feedback
+    /// continues after the last byte, as the last feedback may be lost. Wake `waker` when `sink` has free
+    /// capacity again.
     ///
     /// # Errors
     /// As [`Session::start_sending`].
@@ -211,8 +213,8 @@ impl Session {
         })
     }
 
-    /// Starts the data thread with the stack that `make_stack` gives, from the time, the keys and the size of the largest challenge
-    /// that has come.
+    /// Starts the data thread with the stack returned by `make_stack`, which is passed the time, the keys and
+    /// the size of the largest challenge received.
     fn start(
         &mut self,
         end: ObjectEnd,
@@ -231,11 +233,11 @@ impl Session {
         Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })
     }
 
-    /// Sees whether packets get through both ways: the client sends an empty object. The server's transfer has to be
-    /// kept until the client knows.
+    /// Checks that packets arrive in both directions: the client sends an empty object. The server's transfer
+    /// must be kept until the client has the result.
     ///
     /// # Errors
-    /// As [`Session::start_sending`]; what kept the object from arriving; [`EngineError::TimedOut`].
+    /// As [`Session::start_sending`]; why the object did not arrive; [`EngineError::TimedOut`].
     ///
     /// # Panics
     /// As [`Session::start_sending`].

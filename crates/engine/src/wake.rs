@@ -1,4 +1,4 @@
-//! Who waits for what, and how it is woken: threads at descriptors, threads that poll, and tasks.
+//! Waiting and waking: threads blocked on file descriptors, polling threads and async tasks.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,21 +18,21 @@ use smallvec::SmallVec;
 use crate::EngineError;
 use crate::clock::after;
 
-/// Locks. A poisoned lock is fine: every update behind these locks is complete before anything can panic.
+/// Locks, ignoring poison: every update under these locks is complete before anything can panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes a thread that waits for its socket: for a data thread more of the object can be read, or the sink has room
-/// again. Cheap to clone; waking a thread that has ended does nothing.
+/// Wakes a thread blocked on its socket, such as a data thread when more of the object is readable or the
+/// sink has capacity again. Cheap to clone; waking a thread that has ended does nothing.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
-    /// A new waker, for one thread.
+    /// Creates a waker for one thread.
     ///
     /// # Errors
-    /// If the process has no file descriptor left.
+    /// If the process has no file descriptors left.
     pub fn new() -> Result<Self, EngineError> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map(|fd| Self(Arc::new(fd)))
@@ -41,7 +41,7 @@ impl Waker {
 
     /// Wakes the thread.
     pub fn wake(&self) {
-        // The counter can only be full if the thread is about to wake anyway.
+        // The counter is full only if the thread is about to wake anyway.
         let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
@@ -54,31 +54,31 @@ impl Waker {
     }
 }
 
-/// Tasks and threads that wait for the same thing. Each is in it once, however often it polls. There are many thousand
-/// lists, with one waker at most nearly always.
+/// Tasks and threads waiting for the same event, without duplicates. There are many thousand lists, nearly
+/// all with at most one waker.
 #[derive(Debug, Default, IntoIterator)]
 pub struct WakerList(SmallVec<[task::Waker; 1]>);
 
 impl WakerList {
-    /// Adds a waker that the next change wakes, unless it is there already.
+    /// Adds a waker for the next change, unless it is already in the list.
     pub fn add(&mut self, waker: &task::Waker) {
         if !self.0.iter().any(|known| known.will_wake(waker)) {
             self.0.push(waker.clone());
         }
     }
 
-    /// Takes those that wait, to be woken once no lock is held.
+    /// Takes the wakers, to be woken once no lock is held.
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
 
-    /// Adds those of another list, or of a waker alone.
+    /// Adds wakers, such as those of another list.
     pub fn append(&mut self, others: impl IntoIterator<Item = task::Waker>) {
         self.0.extend(others);
     }
 
-    /// Wakes each, also if another one's waker panics: its message has reported that. No lock may be held.
+    /// Wakes each waker, even if another one panics (its message is already reported). No lock may be held.
     pub fn wake(self) {
         for waker in self {
             let _ = caught(|| waker.wake());
@@ -86,13 +86,13 @@ impl WakerList {
     }
 }
 
-/// Waits until one of the descriptors is ready or `timeout` has passed; `None`: without an end. How many are ready: a signal
-/// may end the wait before any is.
+/// Waits until a descriptor is ready or `timeout` expires (`None`: no limit). Returns how many are ready, 0
+/// if a signal interrupts the wait.
 ///
 /// # Errors
 /// [`EngineError::System`].
 pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize, EngineError> {
-    // A longer one than fits is none.
+    // A timeout too long for a `Timespec` is no timeout.
     let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
     match poll(fds, timeout.as_ref()) {
         Err(Errno::INTR) => Ok(0),
@@ -100,11 +100,11 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> R
     }
 }
 
-/// A value behind a lock, and those who wait for it to change.
+/// A value behind a lock, and the tasks and threads waiting for it to change.
 #[derive(Debug, Default)]
 pub struct Monitor<T>(Mutex<Watched<T>>);
 
-/// The value of a [`Monitor`] that is locked.
+/// The locked value of a [`Monitor`].
 #[derive(Debug, Default, Deref, DerefMut)]
 pub struct Watched<T> {
     #[deref]
@@ -114,24 +114,24 @@ pub struct Watched<T> {
 }
 
 impl<T> Monitor<T> {
-    /// With this value.
+    /// Creates a monitor with this value.
     pub fn new(value: T) -> Self {
         Self(Mutex::new(Watched { value, wakers: WakerList::default() }))
     }
 
-    /// Locks the value. Whoever changes it wakes those who wait: [`Monitor::release`].
+    /// Locks the value. After a change, call [`Monitor::release`] to wake the waiters.
     pub fn lock(&self) -> MutexGuard<'_, Watched<T>> {
         lock(&self.0)
     }
 
-    /// Unlocks the value, and wakes those who wait.
+    /// Unlocks the value and wakes the waiters.
     pub fn release(mut watched: MutexGuard<'_, Watched<T>>) {
         let wakers = watched.take_wakers();
         drop(watched);
         wakers.wake();
     }
 
-    /// Changes the value and wakes those who wait.
+    /// Changes the value and wakes the waiters.
     pub fn update<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let mut watched = self.lock();
         let result = change(&mut watched);
@@ -139,7 +139,7 @@ impl<T> Monitor<T> {
         result
     }
 
-    /// What `done` gives; if it gives nothing, the task is woken at the next change.
+    /// Returns the result of `done`; if it is `None`, wakes the task at the next change.
     pub fn poll<R>(&self, context: &Context<'_>, done: impl FnOnce(&mut T) -> Option<R>) -> Poll<R> {
         let mut watched = self.lock();
         if let Some(result) = done(&mut watched) {
@@ -149,19 +149,19 @@ impl<T> Monitor<T> {
         Poll::Pending
     }
 
-    /// Waits in this thread until `done` gives something, or `until` has passed.
+    /// Blocks this thread until `done` returns a result or `until` has passed.
     pub fn wait<R>(&self, until: Option<Instant>, mut done: impl FnMut(&mut T) -> Option<R>) -> Option<R> {
         block_until(until, |context| self.poll(context, &mut done))
     }
 }
 
 impl<T> Watched<T> {
-    /// Has the next change wake this waker too.
+    /// Registers a waker for the next change.
     pub fn wake_later(&mut self, waker: &task::Waker) {
         self.wakers.add(waker);
     }
 
-    /// Takes those who wait, to be woken once no lock is held.
+    /// Takes the wakers, to be woken once no lock is held.
     pub(crate) fn take_wakers(&mut self) -> WakerList {
         self.wakers.take()
     }
@@ -170,9 +170,9 @@ impl<T> Watched<T> {
 /// A thread that polls, and sleeps until it is woken.
 pub(crate) struct ThreadWaker {
     thread: Thread,
-    /// Set by each wake-up, so that one that comes between a poll and the sleep is not missed.
+    /// Set by each wake-up, so that one between a poll and the sleep is not missed.
     is_woken: AtomicBool,
-    /// What the thread waits for instead of being parked.
+    /// Woken instead of unparking the thread.
     descriptor: Mutex<Option<Waker>>,
 }
 
@@ -182,7 +182,8 @@ impl ThreadWaker {
         self.is_woken.load(Ordering::SeqCst)
     }
 
-    /// From now on the thread waits for `descriptor`, or is parked. Ask afterwards whether it was woken before.
+    /// Makes the thread wait for `descriptor`, or be parked if `None`. Check [`ThreadWaker::is_woken`]
+    /// afterwards.
     pub(crate) fn wait_for(&self, descriptor: Option<Waker>) {
         *lock(&self.descriptor) = descriptor;
     }
@@ -205,16 +206,17 @@ impl Wake for ThreadWaker {
 }
 
 thread_local! {
-    /// The same at each wait of a thread, so that a list of wakers recognises it. Taken while it waits.
+    /// The thread's waker, reused by every wait so that a [`WakerList`] recognises it. `None` while the
+    /// thread waits.
     static WAKER: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
 }
 
-/// Polls in this thread until there is a result; `None` if there is none by `until`.
+/// Polls in this thread until there is a result; returns `None` if `until` passes first.
 pub fn block_until<T>(until: Option<Instant>, poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
     block_with(until, poll, |_| park(until))
 }
 
-/// Parks this thread until it is unparked, or until `until`.
+/// Parks this thread until it is unparked or `until` passes.
 pub(crate) fn park(until: Option<Instant>) {
     match until {
         None => thread::park(),
@@ -222,7 +224,7 @@ pub(crate) fn park(until: Option<Instant>) {
     }
 }
 
-/// As [`block_until`]; `sleep` waits until the thread is woken or until `until`, or does something useful meanwhile.
+/// Like [`block_until`]; `sleep` waits, or does useful work, until the thread is woken or `until` passes.
 pub(crate) fn block_with<T>(
     until: Option<Instant>,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
@@ -250,7 +252,7 @@ pub(crate) fn block_with<T>(
     result
 }
 
-/// Runs a future in this thread.
+/// Blocks this thread on a future.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     loop {
@@ -260,7 +262,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// As [`block_until`] the timeout has passed, which is then [`EngineError::TimedOut`] and says for `what`.
+/// Like [`block_until`], but with a timeout that becomes [`EngineError::TimedOut`], which names `what`.
 ///
 /// # Errors
 /// Those of `poll`; [`EngineError::TimedOut`].

@@ -1,4 +1,4 @@
-//! From a host's name to a TLS connection, and what failures on the way mean.
+//! Connecting from a host name to TLS, and explaining the failures on the way.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,16 +17,16 @@ use crate::clock::after;
 use crate::tls::{ALPN, HandshakeError, Readiness, client_config, handshake, prepare_tcp, wait_for};
 use crate::{EngineError, HaulUrl};
 
-/// Largest segment of the control channel, with its options: as long an IP packet as the 1,200 bytes of UDP payload
-/// that the path has to take. Where nobody says that a packet was too long (RFC 2923, section 2.1), TCP would repeat a
-/// longer one until the channel is taken for lost.
+/// Largest segment of the control channel, with its TCP options: its IP packet is as long as that of the
+/// 1,200-byte UDP payload that the path must carry. On a path that drops longer packets silently (RFC 2923,
+/// section 2.1), TCP would retransmit them until the channel counts as lost.
 const MOST_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
 const UDP_HEADER: u32 = 8;
 const TCP_HEADER: u32 = 20;
 
-/// Connects to the first address of the host that answers; also gives how long that address took. It is a round trip of
-/// the kernel, without any program or cipher, but longer where a packet was lost. The time is shared among the
-/// addresses, so that a dead one leaves enough for the next.
+/// Connects to the first address that answers, and returns how long that took: a round trip between kernels,
+/// without any program or cipher, but longer if a packet was lost. Each address gets an equal share of the
+/// remaining time, so that a dead one leaves enough for the next.
 pub(super) async fn dial(
     host: &str,
     addresses: &[SocketAddr],
@@ -57,7 +57,7 @@ pub(super) async fn dial(
 async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // The other end keeps to it, too: it is in the SYN.
+    // The SYN carries it, so the peer keeps to it too.
     if let Err(error) = socket.set_tcp_mss(MOST_SEGMENT) {
         tracing::debug!(%error, "TCP segments are as long as the system wants");
     }
@@ -74,20 +74,20 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
     }
 }
 
-/// Every address of the host, at least one. Waits for the system's resolver, which cannot be polled.
+/// Returns every address of the host, at least one. Blocks in the system's resolver.
 pub(super) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
     let failed = |error: io::Error| EngineError::Resolve { host: host.to_owned(), source: error.into() };
     let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(failed)?.collect();
     if addresses.is_empty() { Err(failed(io::Error::other("it has no address"))) } else { Ok(addresses) }
 }
 
-/// The address, with the name it came from.
+/// Formats the address with the host name that it was resolved from.
 fn describe(host: &str, address: SocketAddr) -> String {
     if host.parse() == Ok(address.ip()) { address.to_string() } else { format!("{host} ({address})") }
 }
 
-/// Completes TLS with the server whose certificate the URL names; also gives about one round trip. `None` if it takes
-/// longer than until `deadline`.
+/// Completes TLS with the server whose certificate the URL pins; also returns about one round trip. `None` if
+/// `deadline` expires.
 pub(super) async fn secure(
     url: &HaulUrl,
     tcp: &TcpStream,
@@ -115,7 +115,7 @@ fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
     EngineError::NotHaul { authority: url.authority(), reason }
 }
 
-/// What a failed handshake with the server of `url` means.
+/// Explains a failed handshake with the server of `url`.
 pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
     let error = match error {
         HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),

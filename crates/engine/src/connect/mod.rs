@@ -1,4 +1,4 @@
-//! The client's way from a URL to a session, or to what connections begin with.
+//! The client side: from a URL to a session, or to the state that connections start from.
 
 mod dial;
 
@@ -30,37 +30,37 @@ use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Sessi
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a client wants from a server, and how.
+/// Options for opening a session.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
-    /// What the session is for.
+    /// Purpose of the session.
     pub request: Request,
-    /// How it should run.
+    /// Settings to propose.
     pub settings: Settings,
-    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    /// Ciphers in order of preference. [`Cipher::None`] is used only if no other cipher is listed.
     pub ciphers: Vec<Cipher>,
-    /// For the TCP connections to all the host's addresses together, for the TLS handshake, and for the server's answer
-    /// to the request: each may take so long.
+    /// Timeout of each step: TCP connections (all addresses of the host together), TLS handshake, and the
+    /// server's answer to the request.
     pub timeout: Duration,
 }
 
 impl ConnectOptions {
-    /// What suits most clients.
+    /// Returns the default options for this request.
     pub fn new(request: Request, settings: Settings) -> Self {
         Self { request, settings, ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT }
     }
 }
 
-/// How a client opens a connection, with a handshake or without.
+/// Options for opening a connection, with or without a handshake.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
-    /// The micro-protocols that the recipe can name.
+    /// Micro-protocols that the recipe can use.
     pub registry: Arc<Registry>,
-    /// Ciphers, most wanted first. [`Cipher::None`] counts only if nothing else is listed.
+    /// Ciphers in order of preference. [`Cipher::None`] is used only if no other cipher is listed.
     pub ciphers: Vec<Cipher>,
-    /// As [`ConnectOptions::timeout`]. A server's answer to the first packet takes no longer either.
+    /// As [`ConnectOptions::timeout`]; also for the server's answer to the first packet.
     pub timeout: Duration,
-    /// How the connection runs.
+    /// Options of the connection.
     pub connection: ConnectionOptions,
 }
 
@@ -75,31 +75,32 @@ impl Default for OpenOptions {
     }
 }
 
-/// Opens a session with the server of `url`. When it returns, the server has accepted the request, and challenges are
-/// on their way: data may follow them at once.
+/// Opens a session with the server of `url`. On return, the server has accepted the request and challenges
+/// have been sent; data may follow at once.
 ///
 /// # Errors
 /// [`EngineError::Expired`] before anything is sent; [`EngineError::Resolve`], [`EngineError::Connect`],
-/// [`EngineError::NotHaul`] or [`EngineError::Certificate`] if there is no such server;
-/// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::NoCipher`] if none is listed;
-/// [`EngineError::Peer`] if it refuses (wrong secret, expired, version, cipher, or its own reasons);
-/// [`EngineError::TimedOut`] if it does not decide; [`EngineError::TooLong`] if the request names too much.
+/// [`EngineError::NotHaul`] or [`EngineError::Certificate`] if the server cannot be reached or identified;
+/// [`EngineError::Recipe`] if the recipe is invalid here, [`EngineError::NoCipher`] if no cipher is listed;
+/// [`EngineError::Peer`] if the server refuses (secret, expiry, version, cipher, or its own reasons);
+/// [`EngineError::TimedOut`] if it does not answer; [`EngineError::TooLong`] if the request is too long.
 pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, EngineError> {
     let ConnectOptions { request, settings, ciphers, timeout } = options;
-    // What cannot work here is said before anything is sent.
+    // Check everything that can fail locally before sending anything.
     let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
     let recipe = session_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
-    // From the same address, to the same address and port as the TCP connection. A link-local one keeps its zone.
+    // Same local address as the TCP connection, same remote address and port. A link-local address keeps its
+    // zone.
     let mut local = server.local;
     local.set_port(0);
     let socket = UdpSocket::connected(local, server.peer, &udp)
         .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
     let frames = server.secrets.frame_keys(Role::Client);
     let mut probe = PathProbe::new(clock.now(), server.peer.ip(), u32::from_be_bytes(random()?));
-    // Until the server has decided. Answers and data wait in the socket.
+    // Sends probes until the server has answered. Their answers and early data stay in the socket buffer.
     let repeat = || {
         let now = clock.now();
         probe.on_deadline(now);
@@ -130,7 +131,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     })
 }
 
-/// Agrees with the server of `url` on a recipe, over a TLS connection that is closed again.
+/// Agrees on a recipe with the server of `url`, over a TLS connection that is then closed.
 pub(crate) async fn agree(
     url: &HaulUrl,
     recipe: &Recipe,
@@ -142,32 +143,32 @@ pub(crate) async fn agree(
     let mut server = reach(url, hello, options.timeout, readiness).await?;
     let began = Instant::now();
     let (accept, ()) = server.ask(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;
-    // It has been agreed on whether or not the last message leaves.
+    // The agreement holds even if this close is not sent.
     let _ = server.channel.send(&ControlMessage::Close);
     Ok(SavedResumption {
         server: server.peer,
         identity: accept.session,
         secret: server.secrets.connection,
         cipher: accept.cipher,
-        // Where TCP had to repeat something, it took much longer than a round trip.
+        // If TCP had to retransmit, it took much longer than a round trip.
         round_trip: server.round_trip.min(began.elapsed().into()),
         last_epoch: 0,
         recipe: recipe.to_toml(),
     })
 }
 
-/// A server that has shown its certificate.
+/// A server whose certificate was verified.
 struct Reached {
     channel: Pump,
     local: SocketAddr,
     peer: SocketAddr,
     secrets: SessionSecrets,
     round_trip: Span,
-    /// What to ask it for, with the proof that this client has the URL.
+    /// The request, with the proof that this client has the URL.
     hello: Hello,
 }
 
-/// Connects to the server of `url` by TCP and TLS; each may take `timeout`.
+/// Connects to the server of `url` by TCP and TLS, `timeout` for each.
 async fn reach(
     url: &HaulUrl,
     mut hello: Hello,
@@ -187,9 +188,9 @@ async fn reach(
     Ok(Reached { channel, local, peer, secrets, round_trip, hello })
 }
 
-/// Opens a TLS connection to the server of `url` and measures a round trip. TCP and TLS may each take `timeout`. If TLS
-/// takes longer than half of it and than four round trips, a new connection is tried: TCP that has lost its SYN repeats
-/// what it loses next only after 3, 6 and 12 s (RFC 6298, section 5.7).
+/// Opens a TLS connection to the server of `url` and measures a round trip, with `timeout` each for TCP and
+/// TLS. If TLS takes longer than half of it and than four round trips, a new connection is tried: after
+/// losing its SYN, TCP retransmits further losses only after 3, 6 and 12 s (RFC 6298, section 5.7).
 async fn secure_connection(
     url: &HaulUrl,
     timeout: Duration,
@@ -214,8 +215,8 @@ async fn secure_connection(
 }
 
 impl Reached {
-    /// Sends the request and waits for the server's accept, which must keep to what was offered; a server that does not is told.
-    /// Meanwhile calls `repeat` again and again, each time after the pause that it gave.
+    /// Sends the request and waits for the server's accept, which must match the offer; a server that
+    /// violates it is sent an abort. Meanwhile calls `repeat`, each time after the pause that it returned.
     async fn ask<T>(
         &mut self,
         timeout: Duration,
@@ -245,9 +246,11 @@ impl Reached {
     }
 }
 
-/// Every address of the URL's host, at least one. Only a name takes a thread, as the system's resolver blocks.
+/// Returns every address of the URL's host, at least one. A name is resolved in a thread, as the system's
+/// resolver blocks.
 ///
 /// # Errors
+/// [`EngineError::Resolve`].
 /// [`EngineError::Resolve`].
 pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
     if let Ok(ip) = url.host.parse() {
@@ -257,18 +260,19 @@ pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
     spawn_blocking(move || look_up(&host, port)).await
 }
 
-/// A round trip of the path, from one over TLS and the time in which TCP has connected. That has no program nor cipher in it, but
-/// a machine on the way may have answered in the server's place, as satellite links do: half as long is not believed.
+/// Estimates the path's round trip from one over TLS and the TCP connection time. The latter excludes program
+/// and cipher, but a middlebox may have answered in the server's place, as on satellite links: less than half
+/// is ignored.
 fn round_trip(exchanged: Span, connected: Span) -> Span {
     if connected < exchanged / 2 { exchanged } else { exchanged.min(connected) }
 }
 
-/// What a client says first; the proof follows from the TLS connection.
+/// Returns a Hello without its proof, which follows from the TLS connection.
 fn hello(ciphers: Vec<Cipher>, request: Request, settings: Settings) -> Hello {
     Hello { version: PROTOCOL_VERSION, proof: [0; 32], ciphers, request, settings }
 }
 
-/// The server does not take a longer Hello from a client that it does not know.
+/// Checks the limit for the Hello of a client that is not authenticated yet.
 fn check_length(hello: &Hello) -> Result<(), EngineError> {
     let len = encoded_len(&ControlMessage::Hello(hello.clone()));
     if len <= MAX_HELLO_BODY {

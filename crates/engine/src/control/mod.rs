@@ -1,4 +1,4 @@
-//! The control channel: messages over TLS over TCP, carried by a thread of their own.
+//! The control channel: messages over TLS over TCP, served by a thread of its own.
 
 mod pump;
 mod state;
@@ -22,18 +22,19 @@ use crate::clock::after;
 use crate::spawn::spawn;
 use crate::wake::block_on;
 
-/// How long [`Control::close`] tries to get its close out and waits for the peer's.
+/// Time in which [`Control::close`] sends its close and waits for the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long [`Control::abort`] tries to get its message out.
+/// Time in which [`Control::abort`] sends its message.
 const ABORT: Duration = Duration::from_secs(1);
 
-/// One end of a session's control channel. Clones are the same channel, and any thread may use them.
+/// One end of a session's control channel. Clones are handles to the same channel; all methods may be called
+/// from any thread.
 ///
-/// The channel pings the peer every second, and takes it for lost ([`EngineError::ControlLost`]) when nothing is heard
-/// for 15 seconds, a minute while packets come over UDP, or when the connection breaks or ends without a close. Pings,
-/// their answers and `UdpSeen` are handled here and never come out of [`Control::recv`]; a `Refuse` or `Abort` of the
-/// peer comes out as [`EngineError::Peer`]. When the last clone is dropped, what was sent before still leaves, and the
-/// connection ends without a close.
+/// The channel pings the peer every second. It fails with [`EngineError::ControlLost`] after 15 s of silence
+/// (60 s while UDP packets arrive), or when the connection breaks or ends without a close. Pings, their
+/// answers and `UdpSeen` are handled internally; a `Refuse` or `Abort` from the peer becomes
+/// [`EngineError::Peer`]. After the last clone is dropped, queued messages are still sent, and the connection
+/// ends without a close.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {
@@ -52,13 +53,13 @@ impl Drop for Handle {
 }
 
 impl Control {
-    /// Starts the channel on a connection whose handshake is complete, to a peer that has proved who it is. `tcp` is
-    /// non-blocking.
+    /// Starts the channel on a connection whose handshake is complete and whose peer is authenticated. `tcp`
+    /// must be non-blocking.
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         Self::served_by(Pump::new(tls, tcp, timing)?)
     }
 
-    /// Gives a channel its thread.
+    /// Starts the thread that serves a channel.
     pub(crate) fn served_by(pump: Pump) -> Result<Self, EngineError> {
         let shared = pump.shared.clone();
         spawn("haul-control", move || pump.run())?;
@@ -69,11 +70,11 @@ impl Control {
         &self.handle.shared
     }
 
-    /// Sends a message. Waits while more than 8 MiB are queued.
+    /// Sends a message. Blocks while more than 8 MiB are queued.
     ///
     /// # Errors
-    /// How the channel ended, or [`EngineError::Closed`] after [`Control::close`];
-    /// [`EngineError::TooLong`] if the message does not fit a frame.
+    /// Why the channel ended, or [`EngineError::Closed`] after [`Control::close`]; [`EngineError::TooLong`]
+    /// if the message does not fit a frame.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a message is made to be sent, and then of no more use"
@@ -82,7 +83,7 @@ impl Control {
         self.shared().push(&message, Room::Wait).map(|_| ())
     }
 
-    /// Sends a message if no more than 8 MiB are queued; says whether it did. Never waits.
+    /// Sends a message unless more than 8 MiB are queued, and returns whether it did. Never blocks.
     ///
     /// # Errors
     /// Like [`Control::send`].
@@ -94,32 +95,33 @@ impl Control {
         self.shared().push(message, Room::Ignore).map(|_| ())
     }
 
-    /// The next message. Messages that came before the end of the channel are given out before its end.
+    /// Receives the next message. Messages that arrived before the end of the channel are returned first.
     ///
     /// # Errors
-    /// How the channel ended; [`EngineError::TimedOut`] if nothing comes within `timeout` (`None`: no limit).
+    /// Why the channel ended; [`EngineError::TimedOut`] if no message arrives within `timeout` (`None`: no
+    /// limit).
     pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
         let until = timeout.map(after);
         let what = "the next message of the other side";
         self.shared().take(until)?.ok_or_else(|| EngineError::timed_out(what, timeout))
     }
 
-    /// The next message, or `None` if none comes within `timeout`.
+    /// Receives the next message, or returns `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// How the channel ended.
+    /// Why the channel ended.
     pub fn try_recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, EngineError> {
         self.shared().take(Some(after(timeout)))
     }
 
-    /// How the channel failed, if it has; `None` while it works and after a regular end. Cheap enough for a
-    /// data path to ask every few milliseconds.
+    /// Returns why the channel failed; `None` while it works and after a graceful end. Cheap enough to call
+    /// every few milliseconds.
     pub fn failure(&self) -> Option<EngineError> {
         let ended = self.shared().state.lock().ended.clone();
         ended.filter(|error| !matches!(error, EngineError::Closed))
     }
 
-    /// As [`Control::failure`]; the task is woken when the channel ends.
+    /// Like [`Control::failure`], and wakes the task when the channel ends.
     pub fn poll_failure(&self, context: &Context<'_>) -> Poll<EngineError> {
         match self.shared().state.poll(context, |state| state.ended.clone()) {
             Poll::Ready(EngineError::Closed) => Poll::Pending,
@@ -127,67 +129,68 @@ impl Control {
         }
     }
 
-    /// Size of the first datagram that the server saw, once it has told this client so.
+    /// Returns the size of the first datagram that the server received, once it has reported it to this
+    /// client.
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)
     }
 
-    /// The data thread has heard the peer.
+    /// Notes that the data thread received a packet from the peer.
     pub(crate) fn note_data(&self) {
         self.shared().data_heard.store(true, Ordering::Relaxed);
     }
 
-    /// The data thread to wake when a message of the transport comes, and when another one may be sent.
+    /// Sets the data thread to wake when a transport message arrives and when another one may be sent.
     pub(crate) fn set_data_thread(&self, waker: crate::Waker) {
-        // There is one.
+        // There is only one data thread.
         let _ = self.shared().transport.data_thread.set(waker);
     }
 
-    /// Whether a message of the transport may be sent: the one before is on its way.
+    /// Whether a transport message may be sent: the previous one is no longer queued.
     pub(crate) fn takes_transport(&self) -> bool {
         !self.shared().transport.outgoing.is_full()
     }
 
-    /// Sends a message of the transport. Never waits.
+    /// Queues a transport message. Never blocks.
     pub(crate) fn send_transport(&self, message: Vec<u8>) {
         self.shared().transport.outgoing.force_push(message);
         self.shared().wake.wake();
     }
 
-    /// The other side's messages of the transport since the last time, the newest few.
+    /// Returns the newest few transport messages received since the last call.
     pub(crate) fn take_transport(&self) -> impl Iterator<Item = Vec<u8>> {
         std::iter::from_fn(|| self.shared().transport.incoming.pop())
     }
 
-    /// The round trip of the latest ping, including what was queued in front of it.
+    /// Returns the round-trip time of the latest ping, including what was queued before it.
     pub fn round_trip(&self) -> Option<Span> {
         self.shared().state.lock().channel.round_trip()
     }
 
-    /// Ends the session regularly: sends what is queued and a close, and waits for the peer's, for up to 4 seconds.
-    /// Later sends fail with [`EngineError::Closed`]. May be called again.
+    /// Ends the session gracefully: sends queued messages and a close, and waits up to 4 s for the peer's
+    /// close. Later sends fail with [`EngineError::Closed`]. May be called again.
     ///
     /// # Errors
-    /// How the channel ended, if not regularly.
+    /// Why the channel ended, if not gracefully.
     pub fn close(&self) -> Result<(), EngineError> {
         block_on(poll_fn(|context| self.poll_close(context)))
     }
 
-    /// As [`Control::close`], for tasks.
+    /// Polling version of [`Control::close`].
     ///
     /// # Errors
     /// As [`Control::close`].
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
-        // Refused if one of the two has closed already; then there is only the rest to wait for.
+        // Fails if either end has closed already; then only the remaining wait is left.
         let _ = self.shared().push(&ControlMessage::Close, Room::Ignore);
         self.poll_closed(context, CLOSE_TIMEOUT)
     }
 
-    /// Ready when the channel has ended; the peer may take `timeout` to close it from the first call on.
+    /// Waits until the channel has ended; the peer has `timeout` from the first call on to close it.
     ///
     /// # Errors
-    /// How the channel ended, if not regularly.
+    /// Why the channel ended, if not gracefully.
     pub fn poll_closed(&self, context: &Context<'_>, timeout: Duration) -> Poll<Result<(), EngineError>> {
         let ended = self.shared().state.poll(context, |state| {
             let close_by = after(timeout);
@@ -203,7 +206,7 @@ impl Control {
         })
     }
 
-    /// Ends the session irregularly and tells the peer why. Waits up to a second for the message to go out.
+    /// Aborts the session and tells the peer why. Waits up to 1 s until the message is sent.
     pub fn abort(&self, fault: Fault) {
         self.end_with(&ControlMessage::Abort(fault));
     }

@@ -1,4 +1,5 @@
-//! What owns a control channel's TCP socket and TLS state: a thread or, while a client asks for something, its task.
+//! Owner of a control channel's TCP socket and TLS state: a thread or, while a client waits for an answer,
+//! its task.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,9 +18,9 @@ use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::wake::wait_ready;
 use crate::{Clock, EngineError, Monitor};
 
-/// Plain bytes that rustls may hold for the network.
+/// Plaintext that rustls may buffer for sending.
 const TLS_BUFFER: usize = 256 << 10;
-/// How long the last words may take, and how long the peer's end of the connection is waited for.
+/// Timeout for sending the last messages, and for the peer to close the connection.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(crate) struct Pump {
@@ -33,7 +34,7 @@ pub(crate) struct Pump {
     written: usize,
     abandoned_at: Option<Instant>,
     at_end: bool,
-    /// How the channel has ended, behind a message that was given out before.
+    /// Why the channel ended, while a message received before is still to be returned.
     end: Option<EngineError>,
 }
 
@@ -56,14 +57,15 @@ impl Pump {
         })
     }
 
-    /// Sends a message, or as much of it as the connection takes now.
+    /// Sends a message, or as much of it as the connection accepts now.
     pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
         let pushed = self.shared.push(message, Room::Ignore);
         self.send_all()?;
         pushed.map(|_| ())
     }
 
-    /// The next message, for a task that serves the channel meanwhile; `None` if none comes by `deadline`.
+    /// Receives the next message for a task, which serves the channel meanwhile; `None` if none arrives by
+    /// `deadline`.
     pub(crate) async fn recv(
         &mut self,
         deadline: Instant,
@@ -72,7 +74,7 @@ impl Pump {
         let mut served = self.resume();
         loop {
             served = served.and_then(|()| self.send_all());
-            // What came before the end is given out before it.
+            // Messages received before the end are returned first.
             let message = self.shared.take(Some(Instant::now()))?;
             if message.is_some() {
                 self.end = served.err();
@@ -87,12 +89,12 @@ impl Pump {
         }
     }
 
-    /// Serves the channel until it ends, and says how it ended.
+    /// Serves the channel until it ends, and records why.
     pub(super) fn run(mut self) {
         let end = self.serve().err();
         if let Some(error @ EngineError::Protocol(_)) = &end {
             let abort = ControlMessage::Abort(error.fault());
-            // The peer should know what it did; it need not.
+            // Best effort: tells the peer what it did wrong.
             let _ = self.shared.push(&abort, Room::Ignore);
             let _ = self.send_pending();
         }
@@ -101,7 +103,7 @@ impl Pump {
         self.linger();
     }
 
-    /// `Ok` after a regular end.
+    /// Returns `Ok` after a graceful end.
     fn serve(&mut self) -> Result<(), EngineError> {
         self.resume()?;
         loop {
@@ -141,7 +143,7 @@ impl Pump {
             || self.shared.state.lock().channel.outgoing_frames() > 0
     }
 
-    /// Sends; if that fails, what the peer said before is better than the bare error.
+    /// Sends. If that fails, reads first: the peer's reason is better than the bare I/O error.
     fn send_all(&mut self) -> Result<(), EngineError> {
         if let Err(error) = self.send_pending() {
             self.receive()?;
@@ -190,7 +192,7 @@ impl Pump {
         over || !self.has_pending() || now.duration_since(since) >= LAST_WORDS
     }
 
-    /// Waits for the network, a user or the time; whether there may be something to read.
+    /// Waits for the network, a user's wake-up or a timer. Returns whether there may be data to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
         let state = self.shared.state.lock();
         let timer = Duration::from(state.channel.deadline().since(self.clock.time(now)));
@@ -230,22 +232,22 @@ impl Pump {
         }
     }
 
-    /// The connection is gone: regular if both ends are through.
+    /// Maps the end of the TCP connection: graceful if either end's close was sent.
     fn end_of_connection(&self, reason: EngineError) -> EngineError {
         let state = self.shared.state.lock();
         let is_through = state.close_sent || state.channel.is_closed_by_peer();
         if is_through { EngineError::Closed } else { reason }
     }
 
-    /// Goes on where the channel was served before.
+    /// Continues with messages that the decoder has buffered, or returns the recorded end.
     fn resume(&mut self) -> Result<(), EngineError> {
         self.end.take().map_or_else(|| self.take_received(), Err)
     }
 
-    /// Takes the plain bytes that TLS holds.
+    /// Reads the plaintext that TLS holds.
     fn take_received(&mut self) -> Result<(), EngineError> {
         loop {
-            // An error means that there is nothing now, or nothing any more; TCP will tell.
+            // An error means no data now or none any more; TCP reports which.
             let Ok(len @ 1..) = self.tls.reader().read(&mut self.buffer) else {
                 return Ok(());
             };
@@ -258,7 +260,7 @@ impl Pump {
         }
     }
 
-    /// Does what a message asks for.
+    /// Handles a message.
     fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
         let mut state = self.shared.state.lock();
         match state.channel.on_message(self.clock.now(), message).map_err(EngineError::Peer)? {
@@ -273,8 +275,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Closes with what is left to say, and waits shortly for the peer to close: closing a socket with
-    /// unread bytes resets the connection, and a reset can overtake what was sent last.
+    /// Closes the sending direction and waits briefly for the peer to close: closing a socket with unread
+    /// bytes resets the connection, and a reset can overtake the last bytes sent.
     fn linger(mut self) {
         let until = Instant::now() + LAST_WORDS;
         let _ = self.tcp.shutdown(Shutdown::Write);

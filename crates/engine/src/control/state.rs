@@ -1,4 +1,4 @@
-//! What the control channel's thread and its users share.
+//! State shared by the control channel's thread and its users.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU16};
@@ -11,39 +11,39 @@ use haul_wire::control::{ControlMessage, MAX_TRANSPORT, encode_frame};
 
 use crate::{EngineError, Monitor, Waker};
 
-/// How long a message may wait for room: a peer that answers pings and takes nothing is stuck.
+/// Maximum wait for queue space: a peer that answers pings but reads nothing is stuck.
 const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
 
 pub(super) struct ChannelState {
     pub(super) channel: ControlChannel,
-    /// Everything up to the close has gone to the kernel.
+    /// Everything up to the close was written to the socket.
     pub(super) close_sent: bool,
-    /// No user holds the channel any more.
+    /// All user handles were dropped.
     pub(super) abandoned: bool,
-    /// Set once, when the thread stops: [`EngineError::Closed`] after a regular end.
+    /// Set once, when the thread stops: [`EngineError::Closed`] after a graceful end.
     pub(super) ended: Option<EngineError>,
-    /// When the channel ends, if the peer has not closed it by then.
+    /// Deadline for the peer's close; the channel ends then.
     pub(super) close_by: Option<Instant>,
 }
 
 pub(super) struct Shared {
     pub(super) state: Monitor<ChannelState>,
     pub(super) wake: Waker,
-    /// Size of the first datagram that the server saw; 0 before.
+    /// Size of the first datagram that the server received; 0 before.
     pub(super) udp_seen: AtomicU16,
-    /// The data thread has heard the peer since this was last looked at.
+    /// Whether the data thread has received packets since the last check.
     pub(super) data_heard: AtomicBool,
     pub(super) transport: Transport,
 }
 
-/// What to do when there is no room in the outgoing queue.
+/// What to do when the outgoing queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Wait for it.
+    /// Wait.
     Wait,
-    /// Do without the message.
+    /// Drop the message.
     OrNot,
-    /// Put it there all the same.
+    /// Queue it anyway.
     Ignore,
 }
 
@@ -65,8 +65,8 @@ impl Shared {
         })
     }
 
-    /// Puts a message into the outgoing queue, as the last one if it closes the channel. Whether it is there: always,
-    /// but with [`Room::OrNot`].
+    /// Queues a message, as the last one if it closes the channel. Returns whether it was queued: always,
+    /// except with [`Room::OrNot`].
     pub(super) fn push(&self, message: &ControlMessage, room: Room) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
@@ -87,13 +87,13 @@ impl Shared {
         })
     }
 
-    /// The next frame for the network. Messages of the transport are few and short, and go first.
+    /// Returns the next frame to send. Transport messages are few and short, and go first.
     pub(super) fn next_frame(&self) -> Option<Vec<u8>> {
         if let Some(message) = self.transport.take_outgoing()
             && !self.state.lock().channel.is_closing()
         {
             let mut frame = Vec::new();
-            // It has at most `MAX_TRANSPORT` bytes, or it is none.
+            // Encoding fails only for a message longer than `MAX_TRANSPORT`, which is dropped.
             if encode_frame(&message, &mut frame).is_ok() {
                 return Some(frame);
             }
@@ -101,7 +101,7 @@ impl Shared {
         self.state.update(|state| state.channel.next_frame())
     }
 
-    /// Takes the next message; `None` if there is none by `until`.
+    /// Takes the next message; `None` if none arrives by `until`.
     pub(super) fn take(&self, until: Option<Instant>) -> Result<Option<ControlMessage>, EngineError> {
         let mut was_full = false;
         let taken = self.state.wait(until, |state| {
@@ -115,26 +115,25 @@ impl Shared {
         taken.transpose()
     }
 
-    /// Whether so much waits for the users that the peer must wait too.
+    /// Whether so many messages are queued for the users that reading must pause.
     pub(super) fn is_full(&self) -> bool {
         self.state.lock().channel.is_full()
     }
 }
 
-/// Messages of the other side that may wait for the data thread.
+/// Capacity for received messages that the data thread has not taken.
 const MOST_INCOMING: usize = 16;
 
-/// Messages of the transport on the control channel. They go from data thread to data thread; the channel's users do
-/// not see them.
+/// Transport messages on the control channel. They go from data thread to data thread and are invisible to
+/// the channel's users.
 ///
-/// No data thread waits for the channel, and neither end keeps more than a few messages. At most one waits to be sent:
-/// the data thread writes the next when it has left. Of those that were received and not taken, the oldest are dropped.
-/// A report that is dropped costs no more than one that is lost over UDP.
-/// The data thread looks at both queues in each turn, without a lock.
+/// The data threads check both queues in each turn, without a lock, and never wait for the channel. At most
+/// one message is queued for sending; the data thread writes the next one when it was sent. If too many
+/// received messages are queued, the oldest are dropped, which costs no more than a report lost over UDP.
 pub(super) struct Transport {
     pub(super) outgoing: ArrayQueue<Vec<u8>>,
     pub(super) incoming: ArrayQueue<Vec<u8>>,
-    /// To be woken when a message comes, and when another one may be sent.
+    /// Woken when a message arrives, and when another one may be sent.
     pub(super) data_thread: OnceLock<Waker>,
 }
 
@@ -158,7 +157,7 @@ impl Transport {
         }
     }
 
-    /// Takes a message that has come.
+    /// Queues a received message.
     ///
     /// # Errors
     /// If it is too long.

@@ -1,4 +1,4 @@
-//! The server's side of connections: each begins once.
+//! The server's side of opening connections. Each connection is accepted once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use super::shared::Shared;
 use crate::Role;
 use crate::wake::lock;
 
-/// A packet with an initial header has come.
+/// Handles a packet with an initial header.
 pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
     let Ok((header, _)) = InitialHeader::parse(packet) else { return shared.counters.strays.add_one() };
     // It is followed by a packet of the stack or by nothing.
     let inner = &mut packet[INITIAL_HEADER_LEN..];
     let Some(connection) = find_or_begin(shared, now, &header, source) else { return };
-    // The answer goes to the validated address, wherever this copy of the header came from. Until there is one the
-    // client repeats its header, and a lost challenge is followed by another.
+    // The answer goes to the validated address, whatever the source of this copy of the header. Until there
+    // is one, the client repeats its header, and each repetition is answered by a challenge.
     let state = connection.lock();
     match state.peer.validated() {
         Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
@@ -33,7 +33,7 @@ pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: Soc
     let len = inner.len();
     connection.guarded(|connection| {
         if len == 0 {
-            // Sets the timer for keep-alives, whether or not anybody waits on the connection.
+            // Sets the keep-alive timer, even if no thread waits on the connection.
             connection.flush(shared, now);
         } else {
             connection.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
@@ -41,7 +41,8 @@ pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: Soc
     });
 }
 
-/// The connection of an initial header: the present one, or a new one if the epoch is higher than any before.
+/// Returns the connection of an initial header: the live one, or a new one if the epoch is higher than all
+/// before.
 fn find_or_begin(
     shared: &Shared,
     now: Time,
@@ -68,7 +69,7 @@ fn find_or_begin(
     if id.epoch > last {
         return begin(shared, now, &resumption, id, peer);
     }
-    // The latest was accepted before, and this end has closed it.
+    // This end has closed the connection with this epoch.
     if id.epoch == last {
         send_closed(shared, id);
     } else {
@@ -105,8 +106,8 @@ fn begin(
     Some(made)
 }
 
-/// Answers a close of the latest connection, which this end has closed already. The answer goes to the client's last
-/// address, wherever this copy of the close came from.
+/// Answers a close of the latest connection, which this end has closed already. The answer goes to the
+/// client's last address, whatever the source of this copy of the close.
 pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     let (resumption, peer) = match lock(&shared.table).get(id.identity) {
         Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
@@ -119,14 +120,14 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
     shared.send(&keys.frame(ControlFrameKind::Closed, 0, BARE), peer);
 }
 
-/// Removes the resumption state that a client gives up.
+/// Removes the resumption state if the client's frame requests it.
 pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
     if frame.kind != ControlFrameKind::CloseAndDropResumption {
         return;
     }
     let mut table = lock(&shared.table);
     let entry = table.get(frame.id.identity).filter(|entry| entry.resumption.role == Role::Server);
-    // A frame of another connection with the same epoch does not end the one that runs.
+    // A frame of another connection with the same epoch must not end the live one.
     let is_it = |live: &Arc<Connection>| live.id() == frame.id;
     if entry.is_some_and(|it| it.last_epoch == frame.id.epoch && it.live.as_ref().is_none_or(is_it)) {
         table.remove(frame.id.identity);

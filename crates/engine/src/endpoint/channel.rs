@@ -19,28 +19,28 @@ use crate::clock::after;
 use crate::wake::{block_with, lock, park};
 use crate::{EngineError, Role};
 
-/// A message that has come.
+/// A received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Its number at the sender, if the recipe carries one.
+    /// Number assigned by the sender, if the recipe carries one.
     pub id: u64,
-    /// Its bytes.
+    /// Payload.
     pub data: Vec<u8>,
 }
 
-/// One end of a connection. Any thread may use it; dropping it closes the connection without waiting for the arrival of
-/// what was sent.
+/// One end of a connection. All methods may be called from any thread; dropping it closes the connection
+/// without waiting until sent data has arrived.
 #[derive(derive_more::Debug)]
 #[debug("Channel({:?}, {})", self.role(), self.identity())]
 pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
-    /// The client's.
+    /// Resumption state of a client.
     saved: Option<Box<SavedResumption>>,
     closing: ControlFrameKind,
 }
 
-/// The result of an attempt under the connection's lock; `None`: not yet.
+/// Result of an attempt under the connection's lock; `None` if not ready.
 type Attempt<T> = Result<Option<T>, EngineError>;
 
 impl Channel {
@@ -54,59 +54,59 @@ impl Channel {
         Self { connection, endpoint, saved, closing }
     }
 
-    /// Which end this is.
+    /// Returns which end this is.
     pub fn role(&self) -> Role {
         self.connection.role()
     }
 
-    /// Names the client at its server; all its connections have it.
+    /// Returns the ID by which the server knows the client, the same for all its connections.
     pub fn identity(&self) -> u32 {
         self.connection.identity()
     }
 
-    /// How packets are protected; `None` once the client is forgotten.
+    /// Returns the cipher that protects the packets; `None` once the client is forgotten.
     pub fn cipher(&self) -> Option<Cipher> {
         lock(&self.endpoint.shared().table).get(self.identity()).map(|peer| peer.resumption.cipher)
     }
 
-    /// Where the other end is, as far as it has shown that.
+    /// Returns the peer's latest address, which may not be validated yet.
     pub fn peer(&self) -> SocketAddr {
         canonical(self.connection.lock().peer.at)
     }
 
-    /// The recipe in force.
+    /// Returns the current recipe.
     pub fn recipe(&self) -> Recipe {
         self.connection.lock().stack.recipe().clone()
     }
 
-    /// The longest message that the recipe in force carries.
+    /// Returns the length of the longest message that the current recipe carries.
     pub fn longest_message(&self) -> usize {
         self.connection.lock().stack.longest_message()
     }
 
-    /// The counters of the stack.
+    /// Returns the counters of the stack.
     pub fn stats(&self) -> StackStats {
         self.connection.lock().stack.stats()
     }
 
-    /// What is known of the path.
+    /// Returns the state of the path.
     pub fn path(&self) -> PathState {
         self.connection.lock().stack.path()
     }
 
-    /// What the micro-protocols count, with the name of each.
+    /// Calls `each` with the name and the counters of each micro-protocol.
     pub fn statistics(&self, each: impl FnMut(&str, &dyn ProtocolStats)) {
-        // A micro-protocol that panics there ends the connection; the other end is told at once.
+        // If a micro-protocol panics, the connection ends and the peer is told at once.
         self.with(|state, _| state.stack.statistics(each));
     }
 
-    /// What lets this client come back later without a handshake, if
-    /// [`ResumptionFile::keep`](super::ResumptionFile::keep) keeps it; `None` at a server.
+    /// Returns the state for resuming without a handshake, if
+    /// [`ResumptionFile::keep`](super::ResumptionFile::keep) stores it; `None` at a server.
     pub fn saved(&self) -> Option<&SavedResumption> {
         self.saved.as_deref()
     }
 
-    /// From now on the resumption state outlives this connection.
+    /// Keeps the server's resumption state when this connection is closed.
     pub(super) fn keep(&mut self) {
         self.closing = ControlFrameKind::Close;
     }
@@ -115,7 +115,7 @@ impl Channel {
         self.endpoint.shared().clock.now()
     }
 
-    /// Runs `work` with the state, then sends what there is to send.
+    /// Runs `work` with the locked state, then sends what is pending.
     fn with<R>(&self, work: impl FnOnce(&mut LockedConnection, Time) -> R) -> R {
         let now = self.now();
         let mut state = self.connection.lock();
@@ -126,8 +126,8 @@ impl Channel {
         result
     }
 
-    /// Waits in this thread for what `poll` gives; `None` if there is nothing by `until`. Drives the endpoint
-    /// meanwhile, unless another thread does.
+    /// Blocks this thread until `poll` is ready; returns `None` if `until` passes first. Meanwhile drives the
+    /// endpoint, unless another thread does.
     pub fn block_until<T>(
         &self,
         until: Option<Instant>,
@@ -147,7 +147,8 @@ impl Channel {
         })
     }
 
-    /// As [`Channel::block_until`] the timeout has passed, which is then [`EngineError::TimedOut`] and says for `what`.
+    /// Like [`Channel::block_until`], but with a timeout that becomes [`EngineError::TimedOut`], which names
+    /// `what`.
     ///
     /// # Errors
     /// Those of `poll`; [`EngineError::TimedOut`].
@@ -161,8 +162,8 @@ impl Channel {
         found.unwrap_or_else(|| Err(EngineError::timed_out(what, timeout).into()))
     }
 
-    /// Tries; without a result, `context` is woken when the connection has changed, and not before. After a message,
-    /// packets that wait for the application's answer go on waiting.
+    /// Attempts once; without a result, wakes `context` at the next change of the connection. After a message
+    /// is received, deferred packets stay deferred for the application's reply.
     fn poll<R>(
         &self,
         context: &Context<'_>,
@@ -188,11 +189,11 @@ impl Channel {
         }
     }
 
-    /// Sends a message and gives its number, as soon as no more than
+    /// Sends a message and returns its number, once no more than
     /// [`ConnectionOptions::queue`](crate::ConnectionOptions) bytes are queued.
     ///
     /// # Errors
-    /// [`EngineError::Message`] if the recipe does not carry such a message; how the connection has ended.
+    /// [`EngineError::Message`] if the recipe cannot carry the message; why the connection ended.
     pub fn poll_send(
         &self,
         context: &mut Context<'_>,
@@ -202,26 +203,26 @@ impl Channel {
         self.poll(context, |state, now| state.send(now, data, options))
     }
 
-    /// The next message.
+    /// Receives the next message.
     ///
     /// # Errors
-    /// How the connection has ended, after its last message.
+    /// Why the connection ended, after its last message.
     pub fn poll_recv(&self, context: &mut Context<'_>) -> Poll<Result<Message, EngineError>> {
         self.poll(context, |state, _| state.recv())
     }
 
-    /// Ready when everything has left and, where the recipe acknowledges, has arrived.
+    /// Waits until all data has been sent and, if the recipe acknowledges, has arrived.
     ///
     /// # Errors
-    /// How the connection has ended.
+    /// Why the connection ended.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| state.flushed())
     }
 
-    /// Ready when the other side has shown that it knows the connection. The server's end always knows.
+    /// Waits until the server has confirmed that it knows the connection. Ready at once at the server.
     ///
     /// # Errors
-    /// How the connection has ended.
+    /// Why the connection ended.
     pub fn poll_confirmed(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         self.poll(context, |state, _| match state.ended() {
             Some(error) => Err(error),
@@ -229,23 +230,24 @@ impl Channel {
         })
     }
 
-    /// Asks the sender at the other end for this rate (with `rate_feedback` in the recipe), now or at any time.
+    /// Requests that the peer send at this rate (requires `rate_feedback` in the recipe). May be called at
+    /// any time.
     pub fn set_rate(&self, rate: Rate) {
         self.with(|state, now| state.stack.want_rate(now, rate));
     }
 
-    /// Changes the recipe of both ends while the connection goes on; an event tells how it ended.
+    /// Changes the recipe of both ends while the connection runs; an event reports the outcome.
     ///
     /// # Errors
-    /// If it cannot follow on the present one.
+    /// If the current recipe cannot be changed to this one.
     pub fn reconfigure(&self, recipe: &Recipe) -> Result<(), RecipeError> {
         self.with(|state, now| state.stack.reconfigure(now, recipe))
     }
 
-    /// The oldest event of the stack that was not taken yet; the last 64 are kept.
+    /// Takes the oldest event of the stack; the last 64 are kept.
     ///
     /// # Errors
-    /// How the connection has ended.
+    /// Why the connection ended.
     pub fn poll_event(&self, context: &mut Context<'_>) -> Poll<Result<StackEvent, EngineError>> {
         self.poll(context, |state, _| match state.next_event() {
             Some(event) => Ok(Some(event)),
@@ -253,21 +255,21 @@ impl Channel {
         })
     }
 
-    /// How the connection has ended, if it has.
+    /// Returns why the connection ended, or `None` while it is open.
     pub fn ended(&self) -> Option<EngineError> {
         self.connection.lock().ended()
     }
 
-    /// This end has closed, or the connection has ended.
+    /// Whether this end has closed, or the connection has ended.
     pub fn is_closing(&self) -> bool {
         self.connection.lock().lifecycle.is_closing()
     }
 
-    /// Ends the connection: ready when everything has arrived and the other side has answered the close.
+    /// Ends the connection: ready when all data has arrived and the peer has answered the close.
     ///
     /// # Errors
-    /// How the connection has ended, if not as it should: [`EngineError::Closed`] if the other side has closed before
-    /// everything was known to have arrived.
+    /// Why the connection ended, if not gracefully: [`EngineError::Closed`] if the peer closed before all
+    /// data was known to have arrived.
     pub fn poll_close(&self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
         if !self.is_closing() {
             match ready!(self.poll_flush(context)) {
@@ -276,13 +278,13 @@ impl Channel {
             }
         }
         self.poll_ended(context).map(|ended| match ended {
-            // The other side may have closed before it had everything.
+            // The peer may have closed before it had everything.
             EngineError::Closed if self.connection.lock().stack.outstanding() == 0 => Ok(()),
             error => Err(error),
         })
     }
 
-    /// Closes without waiting any longer; the other side is told if something is missing. Returns whether everything is
+    /// Closes without waiting any longer; tells the peer if data is missing. Returns whether all data is
     /// known to have arrived.
     pub fn close_now(&self) -> bool {
         let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
@@ -291,12 +293,13 @@ impl Channel {
         has_arrived
     }
 
-    /// How the connection has ended, once it has: after a close, when it was answered or repeated often enough.
+    /// Waits for the end of the connection, and returns why it ended: after a close, when it was answered or
+    /// the last repetition was sent.
     pub fn poll_ended(&self, context: &mut Context<'_>) -> Poll<EngineError> {
         self.poll(context, |state, _| Ok(state.ended())).map(|ended| ended.unwrap_or_else(|error| error))
     }
 
-    /// Ends the connection at once; the other side is told that something is missing.
+    /// Ends the connection at once. The peer is told that data is missing.
     pub fn abort(&self) {
         self.start_close(CloseReason::Abort);
     }
@@ -305,7 +308,7 @@ impl Channel {
         let now = self.now();
         let shared = self.endpoint.shared();
         let mut state = self.connection.lock();
-        // An acknowledgement may have been deferred.
+        // Sends a deferred acknowledgement.
         self.connection.settle(shared, &mut state, now);
         state.start_close(now, self.closing, reason);
         self.connection.send_due_frames(shared, &mut state, now);
@@ -315,7 +318,7 @@ impl Channel {
 }
 
 impl Endpoint {
-    /// The next connection that the other side has begun.
+    /// Waits for the next connection opened by a peer.
     ///
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
@@ -325,7 +328,7 @@ impl Endpoint {
 }
 
 impl Channel {
-    /// Waits up to 20 ms until the batch that a full socket did not take has left.
+    /// Waits up to 20 ms until a batch that did not fit the socket buffer is sent.
     fn wait_for_room(&self) {
         let shared = self.endpoint.shared();
         self.connection.flush(shared, self.now());
@@ -333,7 +336,7 @@ impl Channel {
             if self.connection.lock().has_nothing_unsent() {
                 return;
             }
-            // Without room in time the batch is lost, as on the path.
+            // After 20 ms the batch is lost, as if on the path.
             let _ = shared.socket.wait(Interest::Write, Duration::from_millis(1));
             self.connection.on_room(shared, self.now());
         }
@@ -342,9 +345,9 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // Nothing serves the connection after this, so a batch that waits for room must leave now.
+        // After this, no thread serves the connection: an unsent batch must be sent now.
         self.wait_for_room();
-        // What has left may arrive; what is still queued never does.
+        // Sent data may arrive; data that is still queued never will.
         let has_left = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if has_left { CloseReason::Graceful } else { CloseReason::Abort });
         let peer = self.connection.lock().peer.validated();

@@ -1,4 +1,4 @@
-//! One end of a connection at its socket: who may use it, when it sends, and who waits for it.
+//! One end of a connection at its socket: locking, sending, timers and wake-ups.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
@@ -17,30 +17,30 @@ use super::socket::EndpointSocket;
 use crate::wake::{WakerList, lock};
 use crate::{EngineError, Role};
 
-/// Wait when a queue below the socket is full: about what it takes to send a batch at 1 Gbit/s.
+/// Pause when a queue below the socket is full: about the time to send a batch at 1 Gbit/s.
 pub(super) const LOCAL_QUEUE_WAIT: Span = Span::from_micros(500);
 
 pub(crate) struct Connection {
     pub(super) keys: Keys,
     state: Mutex<LockedConnection>,
-    /// How long a thread that waits polls the socket before it sleeps.
+    /// Time for which a waiting thread polls the socket before it sleeps.
     pub(super) busy_poll: Span,
 }
 
-/// The part of a connection that changes, behind its lock.
+/// The mutable part of a connection, behind its lock.
 #[derive(Deref, DerefMut)]
 pub(crate) struct LockedConnection {
     #[deref]
     #[deref_mut]
     machine: ConnectionState<EngineError>,
-    /// What the driver's timer for this connection is set to.
+    /// Current setting of the driver's timer for this connection.
     timer: Option<Time>,
-    /// Tasks and threads that wait for a change.
+    /// Tasks and threads waiting for a change.
     pub(super) wakers: WakerList,
 }
 
 impl Connection {
-    /// A client's gives up when nothing of the server has come for `opening`.
+    /// Creates a connection. A client's fails if no packet from the server arrives within `opening`.
     pub(super) fn new(
         now: Time,
         resumption: &ResumptionState,
@@ -55,7 +55,7 @@ impl Connection {
         Ok(Self { busy_poll: options.busy_poll.into(), ..Self::of(Keys::Resumable(keys), machine) })
     }
 
-    /// The connection of a session: its challenges have been answered, and the stack protects its packets.
+    /// Creates the connection of a session: its path is validated, and the stack protects its packets.
     pub(crate) fn of_session(
         now: Time,
         keys: FrameKeys,
@@ -89,8 +89,8 @@ impl Connection {
         lock(&self.state)
     }
 
-    /// Sends what there is to send, takes the stack's events, and sets the timer. Returns whether anything has changed
-    /// for which somebody may wait.
+    /// Sends what is pending, takes the stack's events and sets the timer. Returns whether anything changed
+    /// that a task may wait for.
     pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
@@ -98,13 +98,14 @@ impl Connection {
             state.transmit_at = Some(now);
         }
         let changed = self.take_events(shared, state, now);
-        // Where the answer takes less than the delay, the timer is not set with each message: it expires once a delay.
+        // If the round trip is shorter than the delay, the timer is not set per message: it expires once per
+        // delay.
         let is_far = state.stack.path().rtt >= COALESCING_DELAY;
         self.set_timer(shared, state, was_deferred && is_far);
         changed || sent > 0
     }
 
-    /// As [`settle`](Self::settle), but packets wait for the application's answer.
+    /// Like [`settle`](Self::settle), but defers packets for the application's reply.
     fn settle_unsent(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         let timer = state.timer;
         state.defer(now, timer);
@@ -116,7 +117,7 @@ impl Connection {
     fn take_events(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let (changed, close) = state.take_events(&self.keys);
         send(shared, close);
-        // A data thread keeps what it has.
+        // A data thread never releases idle memory.
         if shared.timers.is_some() {
             state.note_memory(now);
         }
@@ -129,7 +130,7 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// The socket has room for the unsent batch.
+    /// Retries the unsent batch: the socket is writable.
     pub(super) fn on_room(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         if let Some(unsent) = &mut state.unsent {
@@ -139,10 +140,10 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as it does with
+    /// Sets the timer that calls [`on_timer`](Self::on_timer). A deadline that moves to a later time, as with
     /// nearly every packet, is only set when the timer expires, unless `exactly`.
     pub(super) fn set_timer(&self, shared: &EndpointSocket, state: &mut LockedConnection, exactly: bool) {
-        // A data thread looks at the deadline itself.
+        // A data thread checks the deadline itself.
         let Some(timers) = &shared.timers else { return };
         let (old, new) = (state.timer, state.deadline());
         let is_earlier = new.is_some_and(|new| old.is_none_or(|old| new < old));
@@ -152,14 +153,14 @@ impl Connection {
         }
     }
 
-    /// Unlocks, and wakes whoever waits for a change.
+    /// Unlocks, and wakes the waiting tasks and threads.
     pub(super) fn release(mut state: MutexGuard<'_, LockedConnection>) {
         let wakers = state.wakers.take();
         drop(state);
         wakers.wake();
     }
 
-    /// Packets of the stack have come, side by side.
+    /// Handles received packets of the stack, adjacent in one buffer.
     pub(super) fn on_packets(
         &self,
         shared: &EndpointSocket,
@@ -176,7 +177,7 @@ impl Connection {
             PacketVerdict::Unauthentic => shared.counters.unauthentic.add_one(),
             PacketVerdict::Taken(challenge) => send(shared, challenge),
         }
-        // If the application answers messages at once, the acknowledgement waits to leave with the answer.
+        // If the application replies to messages at once, the acknowledgement is sent with the reply.
         if state.replies && state.stack.waiting_messages() > 0 {
             self.settle_unsent(shared, &mut state, now);
         } else {
@@ -185,7 +186,7 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// An authentic control frame of this connection has come.
+    /// Handles an authentic control frame of this connection.
     pub(super) fn on_frame(
         &self,
         shared: &EndpointSocket,
@@ -237,7 +238,7 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// Runs what is due, and sends what there is to send.
+    /// Runs the due timers, and sends what is pending.
     pub(super) fn turn(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         if state.on_deadline(now) {
             self.settle(shared, state, now);
@@ -247,15 +248,15 @@ impl Connection {
         self.send_due_frames(shared, state, now);
     }
 
-    /// A newer connection of the same client has begun.
+    /// Ends this connection: the client has opened a newer one.
     pub(super) fn supersede(&self) {
         let mut state = self.lock();
         state.supersede(self.role());
         Connection::release(state);
     }
 
-    /// Runs `work` with this connection. A panic ends the connection and nothing else; the stack itself catches those
-    /// of its micro-protocols.
+    /// Runs `work` with this connection. A panic ends only this connection; the stack itself catches those of
+    /// its micro-protocols.
     pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
         let Err(message) = caught(|| work(self)) else { return };
         let mut state = self.lock();
@@ -265,12 +266,12 @@ impl Connection {
 }
 
 impl LockedConnection {
-    /// How the connection has ended, if it has.
+    /// Returns why the connection ended, or `None` while it is open.
     pub(super) fn ended(&self) -> Option<EngineError> {
         self.lifecycle.is_ended().then(|| self.lifecycle.failure().cloned().unwrap_or(EngineError::Closed))
     }
 
-    /// Ends the connection; the first reason counts.
+    /// Ends the connection; the first reason wins.
     pub(super) fn end(&mut self, error: EngineError) {
         self.lifecycle.end(if let EngineError::Closed = error { None } else { Some(error) });
     }

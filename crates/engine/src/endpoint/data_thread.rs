@@ -1,4 +1,4 @@
-//! The event loop of a connection with a socket of its own: a session's data thread.
+//! The event loop of a connection that has its own socket: a session's data thread.
 
 use std::sync::Arc;
 
@@ -21,24 +21,24 @@ use crate::socket_reader::{Received, SocketReader};
 use crate::wake::wait_ready;
 use crate::{Control, Direction, EngineError, Monitor, Waker};
 
-/// Receive calls before it is time to send again.
+/// Receive calls per turn before sending.
 const ROUNDS: usize = 4;
-/// How often the counters are published.
+/// Interval at which the counters are published.
 const PUBLISH: Span = Span::from_millis(50);
-/// How often the path probe is asked what it has to send.
+/// Interval at which the path probe is polled.
 const PROBE_POLL: Span = Span::from_millis(1);
-/// A pause of the pacer up to this length is slept through: what arrives meanwhile waits in the socket, and costs
-/// no wake-up of its own. The stack has nothing to send before the pause ends.
+/// Pacer pauses up to this length are slept through: packets that arrive meanwhile stay in the socket buffer
+/// and cause no wake-up. The stack has nothing to send before the pause ends.
 const PACED_SLEEP: Span = Span::from_millis(3);
-/// Longest sleep: stop flags are also set with a wake-up, so this only bounds the unforeseen.
+/// Longest sleep. Stopping also wakes the thread, so this only bounds unforeseen cases.
 const LONGEST_WAIT: Span = Span::from_millis(500);
 
-/// Looks at the load of this host, and at how full the socket is.
+/// Samples this host's load and the fill level of the socket buffer.
 #[derive(Debug)]
 struct HostWatch(Sensors);
 
 impl HostWatch {
-    /// That of the thread that calls this, which is to be the one that reads the socket.
+    /// Starts watching the calling thread, which must be the one that reads the socket.
     fn of_this_thread(socket: &UdpSocket) -> Option<Self> {
         let local = socket.local_addr().ok().map(|local| local.ip());
         let sensors = Sensors::of_this_thread(local);
@@ -48,8 +48,8 @@ impl HostWatch {
             .map(Self)
     }
 
-    /// The host's load, if a sample is due. The socket is as full as what has come since it was read last
-    /// makes it, so this is called before it is read.
+    /// Returns the host's load, if a sample is due. The socket's fill level is what arrived since it was last
+    /// read, so call this before reading.
     fn sample(&mut self, now: Time, socket: &UdpSocket) -> Option<HostSample> {
         if !self.0.is_due(now) {
             return None;
@@ -59,21 +59,22 @@ impl HostWatch {
     }
 }
 
-/// What a data thread tells the rest of its session, some twenty times a second: nobody has to lock the connection.
+/// What a data thread publishes to its session about 20 times a second, so that no reader locks the
+/// connection.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     pub(crate) counters: Option<Counters>,
-    /// Every byte has arrived (and, at the sender, is known to have arrived).
+    /// Whether every byte has arrived and, at the sender, is acknowledged.
     is_delivered: bool,
-    /// Those that the sender has diagnosed and nobody had taken when the thread ended.
+    /// Diagnosed windows not taken before the thread ended; sender only.
     pub(crate) windows: Vec<DiagnosedWindow>,
-    /// Why the thread has ended, if it has failed.
+    /// Why the thread failed.
     pub(crate) failure: Option<EngineError>,
     pub(crate) cpu: Span,
 }
 
 impl Published {
-    /// With the processor time of the calling thread.
+    /// Also sets the CPU time of the calling thread.
     fn set_counters(&mut self, counters: &Counters) {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         self.counters = Some(*counters);
@@ -87,7 +88,7 @@ impl Published {
     }
 }
 
-/// What a data thread knows of its session beside the connection.
+/// A data thread's part of its session, apart from the connection.
 pub(crate) struct SessionSide {
     pub(crate) end: ObjectEnd,
     pub(crate) control: Control,
@@ -96,7 +97,7 @@ pub(crate) struct SessionSide {
 }
 
 impl SessionSide {
-    /// The client's.
+    /// Returns the path probe, at a client.
     fn probe(&mut self) -> Option<&mut PathProbe> {
         if let UdpSide::Client(_, probe) = &mut self.udp { Some(probe) } else { None }
     }
@@ -108,7 +109,7 @@ pub(crate) struct DataThread {
     side: SessionSide,
     published: Arc<Monitor<Published>>,
     reader: SocketReader,
-    /// The receiver's.
+    /// Receiver only.
     host: Option<HostWatch>,
     host_sample: Option<HostSample>,
     host_drops: Option<HostDrops>,
@@ -141,8 +142,8 @@ impl DataThread {
         }
     }
 
-    /// Runs until the connection has ended or is to be stopped. Afterwards only the publication is left of it: whoever
-    /// is woken by the application's ends of the object finds how it has ended.
+    /// Runs until the connection has ended or is stopped. The publication is updated before `self` is
+    /// dropped: whoever is woken by dropping the application's source or sink finds the outcome there.
     pub(crate) fn run(mut self) {
         let result = self.turn_until_ended();
         let now = self.shared.clock.now();
@@ -151,12 +152,12 @@ impl DataThread {
         self.published.update(|published| published.failure = result.err());
     }
 
-    /// Leaves the windows that nobody has taken, with the one that has not ended.
+    /// Publishes the windows not taken yet, including the unfinished one.
     fn end_windows(&self, now: Time) {
         if self.side.end == ObjectEnd::Source {
             let mut state = self.connection.lock();
             state.stack.raise(now, ENDED, &mut ());
-            // While the connection is locked: whoever takes windows finds them in one place or the other.
+            // Under the connection's lock, so that `take_windows` finds them in exactly one place.
             self.published.lock().windows = DiagnosedWindows::all_of(&mut state.stack);
         }
     }
@@ -184,7 +185,7 @@ impl DataThread {
         }
     }
 
-    /// Runs what is due and sends. Returns how the connection has ended, if it has.
+    /// Runs the due timers and sends. Returns why the connection ended, if it has.
     fn turn(&mut self, now: Time) -> Option<EngineError> {
         let Self { shared, connection, side, .. } = self;
         let mut state = connection.lock();
@@ -199,7 +200,7 @@ impl DataThread {
         while let Some(event) = state.next_event() {
             if let StackEvent::Delivered | StackEvent::Complete(_) = event {
                 self.is_complete = true;
-                // From now on silence means nothing.
+                // Silence is normal from now on.
                 state.lifecycle.stop_keep_alive();
                 let counters = Counters::of(&state.stack, side.end, self.host_sample);
                 self.published.update(|published| {
@@ -212,7 +213,8 @@ impl DataThread {
         state.ended()
     }
 
-    /// Tells the stack of the host's load now and then. Nobody is woken for it: a thread that sleeps is not behind.
+    /// Passes a due sample of the host's load to the stack. Never wakes the thread: one that sleeps is not
+    /// behind.
     fn look_at_host(&mut self) {
         let Some(host) = &mut self.host else { return };
         let now = self.shared.clock.now();
@@ -233,7 +235,7 @@ impl DataThread {
         self.published.lock().set_counters(&counters);
     }
 
-    /// Takes what is waiting, a bounded number of calls.
+    /// Receives queued packets, with a bounded number of calls.
     fn receive(&mut self) -> Result<Received, EngineError> {
         let Self { reader, shared, connection, side, host_drops, probe_polled, .. } = self;
         reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
@@ -262,7 +264,7 @@ impl DataThread {
         })
     }
 
-    /// Sends what the path probe has to send; fails if it says that UDP is blocked.
+    /// Sends the path probe's packets; fails if the probe finds UDP blocked.
     fn probe_path(&mut self, now: Time) -> Result<(), EngineError> {
         let Self { shared, connection, side, .. } = self;
         let Some(probe) = side.probe() else { return Ok(()) };
@@ -308,13 +310,14 @@ impl DataThread {
     }
 }
 
-/// That no answer of the server comes, and in which direction UDP is blocked: it may have said that it hears the client.
+/// Error for a server that does not answer: blocked towards the client if the server reported receiving its
+/// packets.
 fn udp_blocked(port: u16, is_heard: bool) -> EngineError {
     let direction = if is_heard { Direction::ServerToClient } else { Direction::ClientToServer };
     EngineError::UdpBlocked { port, direction }
 }
 
-/// Carries the messages of the control channel. None is written while the one before waits to be sent.
+/// Moves messages between the stack and the control channel. Writes none while the previous one is queued.
 fn carry_messages(control: &Control, stack: &mut Stack, now: Time) {
     for message in control.take_transport() {
         stack.on_channel(now, &message);
@@ -327,9 +330,9 @@ fn carry_messages(control: &Control, stack: &mut Stack, now: Time) {
 
 fn take_event(state: &mut LockedConnection, now: Time, end: ObjectEnd, event: &StackEvent) {
     match event {
-        // The other end needs nothing more; what it has to say comes over the control channel.
+        // The receiver needs no more data; its last feedback comes over the control channel.
         StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
-        // A sender that waits for its disk says nothing, but answers keep-alives.
+        // A sender waiting for its disk sends nothing, but answers keep-alives.
         StackEvent::Silent(span) if end == ObjectEnd::Source => state.fail(Failure::Silent(*span)),
         StackEvent::PathMtu(size) => {
             tracing::debug!(size, "path MTU: larger datagrams");
@@ -338,7 +341,7 @@ fn take_event(state: &mut LockedConnection, now: Time, end: ObjectEnd, event: &S
     }
 }
 
-/// Whether the stack only waits for its pacer, and not for long.
+/// Whether the stack only waits for its pacer, for no longer than [`PACED_SLEEP`].
 fn sleeps_through(now: Time, deadline: Option<Deadline>) -> bool {
     deadline.is_some_and(|deadline| {
         deadline.reason == DeadlineReason::Pacing && deadline.at.since(now) <= PACED_SLEEP
@@ -388,7 +391,7 @@ mod tests {
         for _ in 0..20 {
             sending.send(&[7; 1_000], 1_000, Ecn::NotEct).unwrap();
         }
-        // A look that took very long is not repeated soon.
+        // A sample that took very long is not repeated soon.
         let later = watch.sample(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
         // 20 datagrams of 1,000 bytes take 2,304 each of 131,072 on Linux 6.18, other kernels a little more or less.
         assert!((200..500).contains(&later.socket_fill.unwrap()), "{later:?}");

@@ -1,10 +1,10 @@
-//! What drives an endpoint: its own thread and, as an inline driver, at most one thread that waits on a connection.
+//! An endpoint's drivers: its own thread and, inline, at most one thread that waits on a connection.
 //!
-//! Both may read the socket. Each waits for it with an epoll instance of its own, and both instances have the socket
-//! with `EPOLLEXCLUSIVE` (Linux 4.5, `epoll_ctl`): the kernel offers a packet to the instances in the order in which
-//! they were added and stops at the first in which a thread waits. The inline driver's was added first, so a packet
-//! wakes the inline driver alone while that sleeps, and the endpoint's thread at any other time. Only the endpoint's
-//! thread runs timers and waits for room in a full socket.
+//! Both may read the socket. Each waits with its own epoll instance, and both instances have the socket with
+//! `EPOLLEXCLUSIVE` (Linux 4.5, `epoll_ctl`): the kernel notifies the instances in the order in which they
+//! were added, and stops at the first in which a thread waits. The inline driver's was added first, so a
+//! packet wakes only the inline driver while it sleeps, and the endpoint's thread otherwise. Only the
+//! endpoint's thread runs timers and waits until a full socket is writable.
 
 use std::cell::Cell;
 use std::io;
@@ -31,10 +31,11 @@ use crate::{EngineError, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
-/// Where there is one connection and a thread drives inline, the endpoint's thread leaves the socket alone for so long
-/// after each wait of that thread: between two of its waits, packets would wake both.
+/// With a single connection and an inline driver, the endpoint's thread ignores the socket for this long
+/// after each wait of the inline driver: otherwise packets that arrive between two waits would wake both
+/// threads.
 const LEFT_TO_INLINE: Span = Span::from_millis(1);
-/// Timers that the endpoint's thread runs before it receives again.
+/// Maximum number of timers run before receiving again.
 const MOST_DUE: usize = 256;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -43,11 +44,11 @@ const NO_EVENT: epoll::Event =
     epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(SOCKET) };
 
 thread_local! {
-    /// Whether this thread drives an endpoint: it must not wait for another driver.
+    /// Whether this thread is driving an endpoint, in which case it must not wait for another driver.
     static DRIVES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread runs the code of an endpoint's driver.
+/// Whether the calling thread is driving an endpoint.
 pub(super) fn is_driver() -> bool {
     DRIVES.get()
 }
@@ -57,8 +58,8 @@ impl Shared {
         self.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
-    /// Whether somebody waits for anything else than packets and timers: they have their turn also where packets never
-    /// end.
+    /// Whether connections wait for a writable socket or tasks for a handshake: they must get their turn even
+    /// if packets never stop arriving.
     fn has_others_waiting(&self) -> bool {
         self.timers().has_blocked() || !lock(&self.driver.handshakes).is_empty()
     }
@@ -99,10 +100,10 @@ impl Readiness for Shared {
         flags.set(epoll::EventFlags::OUT, interest.contains(PollFlags::OUT));
         let (fd, background) = (tcp.as_raw_fd(), &self.driver.background);
         lock(&self.driver.handshakes).insert(fd, (deadline, context.waker().clone()));
-        // It is there already if the task is polled again.
+        // It is registered already if the task polls again.
         let _ = epoll::delete(background, tcp);
         epoll::add(background, tcp, epoll::EventData::new_u64(fd as u64), flags).map_err(io::Error::from)?;
-        // For its deadline.
+        // Makes the thread recompute its earliest deadline.
         self.timers().waker.wake();
         Poll::Pending
     }
@@ -113,7 +114,7 @@ impl Readiness for Shared {
     }
 }
 
-/// The endpoint's own thread: runs until the endpoint is stopped or its socket fails.
+/// Body of the endpoint's thread: runs until the endpoint is stopped or its socket fails.
 pub(super) fn run(shared: &Shared) {
     DRIVES.set(true);
     let error = caught(|| serve(shared)).unwrap_or_else(|message| {
@@ -157,12 +158,12 @@ fn serve(shared: &Shared) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// Why the endpoint's thread is awake.
+/// Why the endpoint's thread woke up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
-    /// The packets are left to the thread that drives inline, which has not asked for help.
+    /// Packets are left to the inline driver, which has not requested help.
     is_left: bool,
-    /// Packets or an error have come.
+    /// The socket has packets or an error.
     by_socket: bool,
     by_room: bool,
 }
@@ -177,8 +178,8 @@ fn run_timers(shared: &Shared) -> bool {
     true
 }
 
-/// Sleeps until the socket, a timer, a waker or a handshake is ready, `longest` at most. Without `packets`, a thread
-/// that drives inline takes the packets.
+/// Sleeps until the socket, a timer, a waker or a handshake is ready, at most for `longest`. Without
+/// `packets`, leaves the packets to the inline driver.
 fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, driver) = (shared.timers(), &shared.driver);
     let mut fds = [
@@ -187,7 +188,8 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
         PollFd::new(&driver.background, packets),
         PollFd::new(&shared.socket, PollFlags::OUT),
     ];
-    // Only while a batch waits for room: poll(2) also returns for errors of a socket that is polled.
+    // The socket is included only while a batch waits: poll(2) returns for errors even without requested
+    // events.
     let fds = if timers.has_blocked() { &mut fds[..] } else { &mut fds[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
@@ -208,13 +210,13 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     Ok(Woken { is_left: packets.is_empty() && !is_woken, by_socket, by_room })
 }
 
-/// Wakes the tasks whose handshakes can go on or are overdue.
+/// Wakes the tasks whose handshakes are ready or overdue.
 fn wake_handshakes(driver: &Driver) {
     let mut events = [NO_EVENT; 16];
     let ready = epoll::wait(&driver.background, &mut events, Some(&NO_TIME)).unwrap_or_default();
     let ready = &events[..ready];
     let now = Instant::now();
-    // The structure is packed.
+    // Copied: the structure is packed.
     let is_ready = |fd: RawFd| ready.iter().any(|event| { event.data }.u64() == fd as u64);
     let mut handshakes = lock(&driver.handshakes);
     let due: Vec<_> = handshakes.extract_if(|fd, (deadline, _)| *deadline <= now || is_ready(*fd)).collect();
@@ -232,8 +234,8 @@ fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
     timeout.and_then(|timeout| Timespec::try_from(timeout).ok())
 }
 
-/// A thread that waits on a connection and drives the endpoint meanwhile, so that a packet wakes one thread and not
-/// two.
+/// A thread that waits on a connection and meanwhile drives the endpoint, so that a packet wakes one thread
+/// instead of two.
 pub(super) struct InlineDriver<'s> {
     shared: &'s Shared,
     thread: Arc<ThreadWaker>,
@@ -241,7 +243,7 @@ pub(super) struct InlineDriver<'s> {
 }
 
 impl<'s> InlineDriver<'s> {
-    /// `None` if another thread drives inline already, or this one is a driver itself.
+    /// Returns `None` if another thread drives inline already, or this one is driving.
     pub(super) fn start(shared: &'s Shared, thread: &Arc<ThreadWaker>) -> Option<Self> {
         let driver = &shared.driver;
         if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
@@ -252,8 +254,8 @@ impl<'s> InlineDriver<'s> {
         Some(Self { shared, thread: thread.clone(), received: Received::Nothing })
     }
 
-    /// Waits for packets or a wake-up, until `until` at most, and hands out the packets. Polls for `busy_poll` before
-    /// it sleeps. No lock of a connection may be held.
+    /// Waits for packets or a wake-up, at most until `until`, and dispatches the packets. Polls for
+    /// `busy_poll` before sleeping. No connection lock may be held.
     pub(super) fn turn(&mut self, until: Option<Time>, busy_poll: Span) {
         match self.receive(until, busy_poll) {
             Ok(received) => self.received = received,
@@ -282,7 +284,7 @@ impl<'s> InlineDriver<'s> {
 
     fn sleep(&self, until: Option<Time>) -> Result<(), EngineError> {
         let driver = &self.shared.driver;
-        // Kernels before 5.11 take no longer than 24 days.
+        // Kernels before 5.11 limit the timeout to 24 days.
         let timeout = until.map(|until| until.since(self.shared.clock.now()).min(Span::from_secs(3_600)));
         let timeout = timespec(timeout.map(Duration::from));
         let mut events = [NO_EVENT; 2];
@@ -305,7 +307,7 @@ impl<'s> InlineDriver<'s> {
 }
 
 impl Drop for InlineDriver<'_> {
-    /// Packets that still wait have woken only this thread: wakes the endpoint's.
+    /// Remaining packets have woken only this thread, so it wakes the endpoint's.
     fn drop(&mut self) {
         self.thread.wait_for(None);
         self.shared.driver.is_inline_taken.store(false, Ordering::Release);

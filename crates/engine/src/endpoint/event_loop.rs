@@ -1,4 +1,4 @@
-//! Gives the packets that come to an endpoint's socket to their connections.
+//! Dispatches the packets received on an endpoint's socket to their connections.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::connection::{Connection, received};
 use super::shared::Shared;
 use crate::wake::lock;
 
-/// Gives the datagrams of one buffer to their connections; consecutive packets of one connection stay a batch.
+/// Dispatches the datagrams of one buffer; consecutive packets of one connection stay a batch.
 pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
     let Datagrams { data, stride, source, ecn, .. } = batch;
     let stride = stride.max(1);
@@ -38,7 +38,7 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
     }
 }
 
-/// Packets of the connection with this identity have come, side by side.
+/// Dispatches adjacent packets to the connection with this identity.
 fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
     let on_packets = |it: &Connection| it.on_packets(shared, now, packets, source, Header::Absent);
     if !shared.with_connection(identity, on_packets) {
@@ -46,7 +46,7 @@ fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAd
     }
 }
 
-/// Two packets of one connection have come in one datagram.
+/// Splits a datagram that carries two packets of one connection.
 fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr) {
     let Packets { data, ecn, arrival, .. } = datagram;
     let Ok((first, second)) = PairHeader::split(data) else { return shared.counters.strays.add_one() };
@@ -87,10 +87,11 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
     super::accept::drop_resumption_state_if_asked(shared, &frame);
 }
 
-/// A control frame of a session has come to the shared socket: its own is not open yet, or the frame was faster.
+/// Handles a session's control frame received on the shared socket: the session's own is not open yet, or the
+/// frame overtook that.
 fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     let counters = &shared.counters;
-    // Its session may be about to exist.
+    // Its session may be registered shortly.
     let Some(session) = shared.sessions.find(frame, source) else { return counters.unknown.add_one() };
     let answer = match session.on_frame(frame, source) {
         (Verdict::Unauthentic, _) => return counters.unauthentic.add_one(),

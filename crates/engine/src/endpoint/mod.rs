@@ -1,10 +1,10 @@
-//! Connections on a shared UDP socket, without TCP beside them.
+//! Connections on a shared UDP socket, without a TCP connection.
 //!
-//! Two ends agree on a recipe and a secret, the *resumption state*, over the TLS control channel, and close it. From
-//! then on the client may open a connection at any time with its first packet: a run of the recipe's stack under keys
-//! derived from the secret, an epoch that only rises, and a salt. An [`Endpoint`] is one UDP socket and one event loop
-//! for any number of connections; a [`Channel`] is one end of one of them. `docs/security.md` says why packets cannot
-//! be replayed.
+//! Two peers agree on a recipe and a secret, the *resumption state*, over the TLS control channel, and close
+//! it. From then on the client may open a connection at any time with its first packet: a run of the recipe's
+//! stack under keys derived from the secret, a strictly increasing epoch and a salt. An [`Endpoint`] is one
+//! UDP socket and one event loop for any number of connections; a [`Channel`] is one end of a connection.
+//! `docs/security.md` explains the protection against replay.
 
 mod accept;
 mod channel;

@@ -1,5 +1,5 @@
-//! The sessions that control frames can be for, and the UDP side of each until it has its own socket, which is opened
-//! for the client's first challenge to the listener's socket.
+//! Sessions by the number in their control frames, and the UDP state of each until it has its own socket.
+//! That is opened when the client's first challenge arrives at the listener's socket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -16,7 +16,7 @@ use haul_wire::packet::ControlFrame;
 use crate::wake::{block_until, lock};
 use crate::{Control, Direction, EngineError, Monitor};
 
-/// The sessions by their number.
+/// Sessions by number.
 #[derive(Default)]
 pub(crate) struct SessionTable(Mutex<Sessions>);
 
@@ -27,8 +27,8 @@ struct Sessions {
 }
 
 impl SessionTable {
-    /// Makes room for the session with these keys, of whoever is connected from `control_peer` over TCP; `None` if
-    /// another one has its number (one in four thousand million). `challenge_key` is random.
+    /// Registers a session with these keys, whose client is connected from `control_peer` over TCP; `None` if
+    /// its number is taken (probability about 2^-32). `challenge_key` must be random.
     pub(crate) fn register(
         self: &Arc<Self>,
         keys: FrameKeys,
@@ -45,13 +45,13 @@ impl SessionTable {
         let early = sessions.early.take(session);
         drop(sessions);
         for (frame, source) in early {
-            // A client that is to be challenged sends another one soon.
+            // The client will repeat a frame whose source must be validated first.
             pending.on_frame(&frame, source);
         }
         Some(pending)
     }
 
-    /// Finds the session of a frame. If there is none, the frame is kept for a while.
+    /// Finds the session of a frame. If there is none yet, keeps the frame for a while.
     pub(super) fn find(&self, frame: &ControlFrame, source: SocketAddr) -> Option<Arc<PendingSession>> {
         let mut sessions = lock(&self.0);
         let found = sessions.by_number.get(&frame.id.identity).and_then(Weak::upgrade);
@@ -61,13 +61,13 @@ impl SessionTable {
         found
     }
 
-    /// How many sessions there are, from the end of the TLS handshake on.
+    /// Returns the number of sessions, counted from the end of the TLS handshake.
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).by_number.len()
     }
 }
 
-/// The UDP side of one session. It is in the table for as long as it is held.
+/// The UDP state of a session. Dropping it removes it from the table.
 pub(crate) struct PendingSession {
     pub(crate) session: u32,
     table: Weak<SessionTable>,
@@ -87,30 +87,30 @@ struct PendingState {
     stage: Stage,
 }
 
-/// How far the session is on its way to a socket of its own.
+/// Progress towards a socket for this session.
 enum Stage {
-    /// The application has not accepted it yet.
+    /// The application has not accepted the session yet.
     Undecided,
     Accepted(Service),
-    /// Its socket, or why there is none.
+    /// Its socket, or why it could not be opened.
     Opened(Result<Arc<UdpSocket>, EngineError>),
 }
 
-/// What an accepted session brings.
+/// What an accepted session needs to open its socket.
 pub(crate) struct Service {
-    /// Where to say that UDP passes.
+    /// Channel on which to report that UDP works.
     pub(crate) control: Control,
-    /// Where the client reached the server.
+    /// Local address to which the client connected.
     pub(crate) local: SocketAddr,
-    /// How to open the session's socket.
+    /// Options of the session's socket.
     pub(crate) options: Options,
-    /// Nothing from the client by then: UDP is blocked.
+    /// UDP counts as blocked if no challenge arrives by then.
     pub(crate) deadline: Instant,
 }
 
 impl PendingSession {
-    /// Takes what claims to be a control frame of this session. Gives what became of it, and the response to a
-    /// challenge, once the session has its socket.
+    /// Handles a purported control frame of this session. Returns the verdict and, once the session has its
+    /// socket, the response to a challenge.
     pub(super) fn on_frame(&self, frame: &ControlFrame, from: SocketAddr) -> (Verdict, Option<Vec<u8>>) {
         let mut state = self.state.lock();
         let before = state.machine.peer();
@@ -119,7 +119,7 @@ impl PendingSession {
             return (verdict, None);
         }
         if let (true, Stage::Opened(Ok(socket))) = (before != Some(from), &state.stage) {
-            // The client has moved. Without a way there, the session is silent and ends.
+            // The client's address changed. If connecting fails, the session goes silent and times out.
             let _ = socket.connect(from);
         }
         state.open_socket();
@@ -128,19 +128,19 @@ impl PendingSession {
         (verdict, response)
     }
 
-    /// The size of the largest challenge that has come by the listener's socket.
+    /// Returns the size of the largest challenge received on the listener's socket.
     pub(crate) fn largest(&self) -> u16 {
         self.state.lock().machine.largest()
     }
 
-    /// The session has been accepted: from now on it may have its socket.
+    /// Accepts the session: its socket may be opened from now on.
     pub(crate) fn serve(&self, service: Service) {
         let mut state = self.state.lock();
         state.stage = Stage::Accepted(service);
         state.open_socket();
     }
 
-    /// The session's socket, once the client's first challenge has come.
+    /// Returns the session's socket; waits for the client's first challenge.
     pub(crate) fn wait_for_socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
         let (port, deadline) = match &self.state.lock().stage {
             Stage::Opened(socket) => return socket.clone(),
@@ -159,14 +159,15 @@ impl PendingSession {
 }
 
 impl PendingState {
-    /// Opens the session's socket when both the accept and the client's address are there, and answers the challenges
-    /// that wait.
+    /// Opens the socket once the session is accepted and the client's address is known, and answers the
+    /// pending challenges.
     fn open_socket(&mut self) {
         let (Some(source), Stage::Accepted(service)) = (self.machine.peer(), &self.stage) else { return };
         let socket = UdpSocket::connected(service.local, source, &service.options)
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
-            // If the channel has failed the session finds out by itself; the client repeats a challenge that is lost.
+            // Best effort: the session notices a failed channel, and the client repeats unanswered
+            // challenges.
             let size = self.machine.largest().max(BARE);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
             while let Some(response) = self.machine.poll_response() {

@@ -1,4 +1,4 @@
-//! The client's side: opening connections, and coming back.
+//! The client's side: opening and resuming connections.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::wake::lock;
 use crate::{EngineError, HaulUrl, Role};
 
 impl Endpoint {
-    /// Agrees with the server of `url` on this recipe, and begins a connection. The endpoint's thread waits for the
-    /// network meanwhile; only a host's name takes a thread of its own, as the system's resolver blocks.
+    /// Agrees on the recipe with the server of `url` and opens a connection. The endpoint's thread waits for
+    /// the network; only resolving a host name needs a separate thread, as the system's resolver blocks.
     ///
     /// # Errors
-    /// [`EngineError::Recipe`] if the recipe does not work here, [`EngineError::NoCipher`] if none is listed,
-    /// [`EngineError::OwnListener`] if the server is this endpoint's,
-    /// [`EngineError::Peer`] if the server does not take it, and what [`connect`](crate::connect) fails with.
+    /// [`EngineError::Recipe`] if the recipe is invalid here, [`EngineError::NoCipher`] if none is listed,
+    /// [`EngineError::OwnListener`] if the server is this endpoint's, [`EngineError::Peer`] if the server
+    /// refuses, and the errors of [`connect`](crate::connect).
     pub async fn connect(
         &self,
         url: &HaulUrl,
@@ -32,7 +32,7 @@ impl Endpoint {
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let first = options.ciphers.first().copied().ok_or(EngineError::NoCipher)?;
-        // A recipe that does not compile here fails before anything is sent.
+        // Check the recipe locally before sending anything.
         compile(&options.registry, recipe, first)?;
         let shared = &**self.shared();
         let mut saved = agree(url, recipe, options, shared).await;
@@ -41,7 +41,7 @@ impl Endpoint {
         {
             return Err(EngineError::OwnListener);
         }
-        // The identity is random; if one of the ends has it already, a second try draws another.
+        // The identity is random; if it is taken at either end, try once more with another.
         let is_taken = match &saved {
             Ok(saved) => lock(&shared.table).get(saved.identity).is_some(),
             Err(EngineError::Peer(fault)) => fault.code == FaultCode::Busy,
@@ -57,13 +57,13 @@ impl Endpoint {
 }
 
 impl ResumptionFile {
-    /// Comes back to the server without a handshake: messages may be sent at once and travel with the
-    /// first packet. If the server has forgotten the client it does not answer, and the channel ends with
-    /// [`EngineError::UdpBlocked`] after [`OpenOptions::timeout`]; [`Channel::poll_confirmed`] finds out
-    /// before anything is sent.
+    /// Opens a connection to the known server without a handshake: messages may be sent at once and travel
+    /// with the first packet. If the server has forgotten the client it does not answer, and the channel
+    /// fails with [`EngineError::UdpBlocked`] after [`OpenOptions::timeout`]; use [`Channel::poll_confirmed`]
+    /// to check before sending.
     ///
     /// # Errors
-    /// [`EngineError::Resumption`] if there is none that can be used here; [`EngineError::System`].
+    /// [`EngineError::Resumption`] if the file holds no usable state; [`EngineError::System`].
     pub fn resume(
         &self,
         endpoint: &Endpoint,
@@ -77,7 +77,7 @@ impl ResumptionFile {
         Ok(channel)
     }
 
-    /// Saves the state with which the client of this channel comes back later, with the round trip measured so far.
+    /// Saves the state for resuming this channel's client later, with the round trip measured so far.
     ///
     /// # Errors
     /// [`EngineError::Resumption`] if the file cannot be written, or the channel is a server's.

@@ -1,4 +1,4 @@
-//! What lets a client come back without a handshake, in a file.
+//! Files with the state for resuming without a handshake.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -13,24 +13,25 @@ use zeroize::Zeroizing;
 use crate::clock::unix_micros;
 use crate::secret_file::{no_file, write_secret_file};
 
-/// How the system refuses to open a symbolic link.
+/// Error code for opening a symbolic link with `O_NOFOLLOW`.
 const LINK: i32 = Errno::LOOP.raw_os_error();
-/// No file is longer.
+/// Maximum file length.
 const LONGEST: u64 = 256 << 10;
 
-/// Resumption state in a file that only its owner can read. Programs that use it at once take turns.
+/// A file with resumption state that only its owner can read. Locked while in use, so that concurrent
+/// programs take turns.
 #[derive(Clone, Debug)]
 pub struct ResumptionFile {
     path: PathBuf,
 }
 
 impl ResumptionFile {
-    /// The file at `path`, which need not exist yet.
+    /// Names the file at `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -39,7 +40,7 @@ impl ResumptionFile {
         ResumptionError::File { path: self.path.clone(), reason: error.to_string() }
     }
 
-    /// Writes the state, in the place of an earlier one.
+    /// Writes the state, replacing any earlier one.
     ///
     /// # Errors
     /// [`ResumptionError::File`].
@@ -52,20 +53,20 @@ impl ResumptionFile {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// The state, for display: no connection begins.
+    /// Reads the state for display; opens no connection.
     ///
     /// # Errors
-    /// [`ResumptionError::File`] if there is none; [`ResumptionError::Damaged`].
+    /// [`ResumptionError::File`] if the file cannot be read; [`ResumptionError::Damaged`].
     pub fn peek(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
         self.read(&mut file)
     }
 
-    /// Takes the state for one connection: the epoch that it gives is on the disk before anything is sent, and no
-    /// other program gets the same.
+    /// Takes the state for one connection: its epoch is on the disk before anything is sent, and no other
+    /// program gets the same one.
     ///
     /// # Errors
-    /// [`ResumptionError::File`] if there is none; [`ResumptionError::Damaged`].
+    /// [`ResumptionError::File`] if the file cannot be read or written; [`ResumptionError::Damaged`].
     pub(super) fn take(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
         let mut saved = self.read(&mut file)?;
@@ -85,7 +86,8 @@ impl ResumptionFile {
         SavedResumption::from_text(&text)
     }
 
-    /// The file that has the name, locked: another program may have replaced the one that this one has waited for.
+    /// Opens and locks the file that currently has the name: it may be replaced while this waits for the
+    /// lock.
     fn open(&self) -> io::Result<File> {
         loop {
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();

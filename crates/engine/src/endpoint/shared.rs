@@ -1,4 +1,4 @@
-//! What the drivers of an endpoint and the applications' threads share.
+//! State shared by an endpoint's drivers and the application's threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{OwnedFd, RawFd};
@@ -20,7 +20,7 @@ use crate::socket_reader::SocketReader;
 use crate::wake::{WakerList, lock};
 use crate::{ConnectionOptions, EngineError, Monitor, Waker};
 
-/// Which descriptor of an epoll instance is ready; others say it by their number.
+/// Tags of ready descriptors in an epoll instance; other descriptors are tagged with their number.
 pub(super) const SOCKET: u64 = u64::MAX;
 pub(super) const WAKER: u64 = u64::MAX - 1;
 
@@ -28,16 +28,16 @@ pub(super) fn system(error: Errno) -> EngineError {
     EngineError::system("cannot wait for the UDP socket", error)
 }
 
-/// What the drivers of an endpoint wait for, and with.
+/// What the drivers of an endpoint wait with.
 pub(super) struct Driver {
     pub(super) reader: Mutex<SocketReader>,
-    /// Where the inline driver waits for the socket.
+    /// Epoll instance of the inline driver: the socket and `inline_waker`.
     pub(super) inline: OwnedFd,
     pub(super) inline_waker: Waker,
     pub(super) is_inline_taken: AtomicBool,
-    /// Where the endpoint's thread waits for it, and for the TCP connections of handshakes.
+    /// Epoll instance of the endpoint's thread: the socket and the TCP connections of handshakes.
     pub(super) background: OwnedFd,
-    /// The tasks that wait for these, by descriptor, each until its deadline.
+    /// Tasks waiting for these connections, by descriptor, each with its deadline.
     pub(super) handshakes: Mutex<HashMap<RawFd, (Instant, task::Waker)>>,
 }
 
@@ -47,7 +47,7 @@ impl Driver {
         let inline = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let background = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let exclusive = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-        // The order of these two decides who is woken first.
+        // The order of these two decides which driver is woken first.
         epoll::add(&inline, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
         epoll::add(&background, socket, epoll::EventData::new_u64(SOCKET), exclusive).map_err(system)?;
         epoll::add(&inline, inline_waker.fd(), epoll::EventData::new_u64(WAKER), epoll::EventFlags::IN)
@@ -63,19 +63,19 @@ impl Driver {
     }
 }
 
-/// The connections of an endpoint, and what it knows of its peers.
+/// The connections and known peers of an endpoint.
 #[derive(Deref)]
 pub(crate) struct Shared {
-    /// By which connections send; they know nothing of each other.
+    /// Socket through which connections send; they know nothing of each other.
     #[deref]
     io: EndpointSocket,
     pub(crate) table: Mutex<PeerTable<Connection>>,
-    /// Sessions whose control frames may come to this socket.
+    /// Sessions whose control frames may arrive on this socket.
     pub(crate) sessions: Arc<SessionTable>,
     pub(super) driver: Driver,
-    /// How connections run that the other side begins.
+    /// Options of connections opened by peers.
     pub(super) options: Mutex<ConnectionOptions>,
-    /// Connections that the other side has begun.
+    /// Connections opened by peers and not accepted yet.
     arrivals: Monitor<VecDeque<Arc<Connection>>>,
     most_arrivals: usize,
 }
@@ -97,14 +97,14 @@ impl Shared {
         })
     }
 
-    /// Runs `work` with the present connection of this peer; whether there is one.
+    /// Runs `work` with the live connection of this peer; returns whether there is one.
     pub(super) fn with_connection(&self, identity: u32, work: impl FnOnce(&Connection)) -> bool {
         let connection = lock(&self.table).live(identity);
         connection.map(|connection| connection.guarded(work)).is_some()
     }
 
-    /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if too many
-    /// connections wait.
+    /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if the
+    /// queue is full.
     pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<WakerList> {
         let mut arrivals = self.arrivals.lock();
         if arrivals.len() >= self.most_arrivals {
@@ -121,7 +121,7 @@ impl Shared {
         })
     }
 
-    /// Ends the endpoint's thread, and the waiting for connections.
+    /// Ends the endpoint's thread and fails the tasks waiting for connections.
     pub(super) fn stop(&self) {
         self.io.stop();
         self.arrivals.update(|_| ());

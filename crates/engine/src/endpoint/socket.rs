@@ -1,4 +1,4 @@
-//! The socket of one connection or of many, and what they need to send: nothing here knows a connection.
+//! The socket of one connection or of many, and what they need to send. Knows nothing of connections.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,40 +12,40 @@ use crate::identity::random;
 use crate::wake::lock;
 use crate::{Clock, EngineError};
 
-/// Where a batch begins in its slot: behind room for a header, and aligned.
+/// Offset of a batch in its slot: leaves space for a header, and is aligned.
 pub(super) const SLOT_START: usize = 64;
-/// Room for one batch: no UDP message of the kernel is larger.
+/// Length of a slot for one batch, which cannot exceed the kernel's maximum UDP message.
 const SLOT: usize = SLOT_START + 65_536;
-/// Batches that one of many connections sends before others have their turn.
+/// Batches that one of many connections sends before the others have their turn.
 const ROUNDS: usize = 16;
-/// Batches that a connection on a socket of its own sends before it is time to receive.
+/// Batches that a connection with its own socket sends before receiving.
 const OWN_ROUNDS: usize = 4;
-/// Free slots that are kept.
+/// Maximum number of free slots kept.
 const KEPT_SLOTS: usize = 8;
 haul_base::counters! {
     Counters:
-    /// What has happened at an endpoint.
+    /// Counters of an endpoint.
     pub struct EndpointStats {
-        /// Datagrams that name no session and no connection.
+        /// Datagrams that belong to no known session or connection.
         pub unknown,
-        /// Packets, initial headers and control frames that do not authenticate, repeated ones among them.
+        /// Packets, initial headers and control frames that fail authentication, including replayed ones.
         pub unauthentic,
         /// Initial headers of connections that were over already.
         pub replayed_connections,
-        /// Connections that the other side has begun.
+        /// Connections opened by peers.
         pub connections,
-        /// Datagrams of other kinds.
+        /// Datagrams of unknown kinds.
         pub strays,
-        /// Control frames of a session from another address than before, or than its TCP connection's, which were
-        /// answered by a challenge.
+        /// Control frames of a session that came from a new address, or another than its TCP connection's,
+        /// and were answered by a challenge.
         pub challenged,
-        /// Buffers of data dropped because nobody took the messages before them.
+        /// Buffers of data dropped because the application did not take earlier messages.
         pub inbox_full,
-        /// Batches that the system did not take.
+        /// Batches that the system rejected.
         pub unsent,
         /// Waits on a channel in which the waiting thread itself received packets.
         pub inline_waits,
-        /// Datagrams sent with two packets each, an answer and a message.
+        /// Datagrams sent with two packets each, an acknowledgement and a message.
         pub pairs,
     }
 }
@@ -54,21 +54,21 @@ haul_base::counters! {
 pub(crate) struct EndpointSocket {
     pub(crate) socket: Arc<UdpSocket>,
     pub(crate) clock: Clock,
-    /// Those of many connections. `None`: the socket is connected and of one connection, which has a thread of its own.
+    /// Timers of many connections. `None`: the socket is connected, for one connection with its own thread.
     pub(super) timers: Option<Timers>,
-    /// Batches that a connection sends before others, or what has come, have their turn.
+    /// Batches that a connection sends before others, or received packets, have their turn.
     pub(super) rounds: usize,
     #[cfg(feature = "faults")]
     faults: Option<Mutex<haul_udp::Faults>>,
     stop: AtomicBool,
     pub(super) counters: Counters,
     slots: Mutex<Vec<AlignedBytes>>,
-    /// Key of the address challenges; it never leaves this process.
+    /// Key of the address challenges; never leaves this process.
     pub(super) challenge_key: [u8; 32],
 }
 
 impl EndpointSocket {
-    /// Of any number of connections.
+    /// Creates the socket of any number of connections.
     pub(super) fn of_many(socket: Arc<UdpSocket>) -> Result<Self, EngineError> {
         let clock = Clock::start();
         let (timers, rounds) = (Some(Timers::new(clock)?), ROUNDS);
@@ -78,7 +78,7 @@ impl EndpointSocket {
         Ok(Self { timers, rounds, ..this })
     }
 
-    /// Of one connection, which has a thread of its own; `socket` is connected.
+    /// Creates the socket of one connection with its own thread; `socket` is connected.
     pub(crate) fn of_one(socket: Arc<UdpSocket>, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
             timers: None,
@@ -94,7 +94,7 @@ impl EndpointSocket {
         })
     }
 
-    /// The address as this socket has it: an IPv6 socket reaches IPv4 addresses in IPv6 form (RFC 4291, section
+    /// Converts the address for this socket: an IPv6 socket needs IPv4-mapped addresses (RFC 4291, section
     /// 2.5.5.2).
     pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
         match (peer, self.socket.local_addr()) {
@@ -114,7 +114,7 @@ impl EndpointSocket {
         }
     }
 
-    /// Sends a batch. If the system does not take all of it, gives how many bytes have left and why.
+    /// Sends a batch. On failure, returns how many bytes were sent before it, and why.
     pub(super) fn send_batch(
         &self,
         data: &[u8],
@@ -147,7 +147,8 @@ impl EndpointSocket {
         }
     }
 
-    /// Sends one datagram that is repeated if it is lost, or need not arrive: a full socket loses it.
+    /// Sends one datagram whose loss is harmless, as it is repeated or optional: it is dropped if the socket
+    /// is full.
     pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
         if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
             self.counters.unsent.add_one();
@@ -158,7 +159,7 @@ impl EndpointSocket {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Whoever serves the socket is to end.
+    /// Requests that the thread serving the socket end.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(timers) = &self.timers {

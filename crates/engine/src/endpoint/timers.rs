@@ -1,4 +1,4 @@
-//! When connections of a shared socket have something to do: at a time, or when the socket has room.
+//! Timers of the connections on a shared socket, and the connections waiting until it is writable.
 
 use std::mem::take;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,13 +16,13 @@ use rustix::time::{
 use crate::wake::lock;
 use crate::{Clock, EngineError, Waker};
 
-/// The timers of connections, and those that wait for room.
+/// Timers of connections, and the connections waiting until the socket is writable.
 pub(super) struct Timers {
     clock: Clock,
     queue: Mutex<TimerQueue>,
     timer: OwnedFd,
     pub(super) waker: Waker,
-    /// Connections that wait for room in the socket's send buffer.
+    /// Connections with a batch that did not fit the socket's send buffer.
     blocked: Mutex<Vec<u32>>,
 }
 
@@ -34,7 +34,7 @@ impl Timers {
         Ok(Self { clock, queue, timer, waker, blocked })
     }
 
-    /// Readable when a timer has expired.
+    /// Descriptor that is readable when a timer has expired.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
@@ -48,12 +48,12 @@ impl Timers {
         !lock(&self.blocked).is_empty()
     }
 
-    /// Those that wait for room: who finds the socket full again adds itself again.
+    /// Takes the waiting connections. One that finds the socket full again registers again.
     pub(super) fn take_blocked(&self) -> Vec<u32> {
         take(&mut *lock(&self.blocked))
     }
 
-    /// As [`TimerQueue::set`].
+    /// See [`TimerQueue::set`].
     pub(super) fn set_timer(&self, identity: u32, old: Option<Time>, new: Option<Time>, exactly: bool) {
         let mut queue = lock(&self.queue);
         if queue.set(identity, old, new, exactly) {
@@ -61,17 +61,18 @@ impl Timers {
         }
     }
 
-    /// Sets the kernel's timer, or disarms it.
+    /// Sets or disarms the kernel's timer.
     fn apply(&self, at: Option<Time>) {
         let left = at.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
-        // Zero disarms it. Deadlines of the engine always fit.
+        // Zero would disarm it. The engine's deadlines always fit.
         let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
         let new = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
-        // Fails only for a wrong descriptor or a negative time.
+        // Fails only for an invalid descriptor or a negative time.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &new);
     }
 
-    /// The next connection whose timer has expired. If there is none, sets the kernel's timer to the earliest deadline.
+    /// Returns the next connection whose timer has expired. If there is none, sets the kernel's timer to the
+    /// earliest deadline.
     pub(super) fn due(&self, now: Time) -> Option<(Time, u32)> {
         let mut queue = lock(&self.queue);
         let due = queue.pop_due(now);
@@ -81,7 +82,7 @@ impl Timers {
         due
     }
 
-    /// Has a connection send its unsent batch when the socket's send buffer has room.
+    /// Registers a connection to retry its unsent batch when the socket is writable.
     pub(super) fn wait_for_room(&self, identity: u32) {
         lock(&self.blocked).push(identity);
         self.waker.wake();

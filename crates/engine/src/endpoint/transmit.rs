@@ -1,4 +1,4 @@
-//! How the packets of a connection leave: in batches, behind the initial header, or two in one datagram.
+//! Sending a connection's packets: in batches, behind the initial header, or two in one datagram.
 
 use haul_base::{Ecn, Machine, Time, Transmit, WithCauses};
 use haul_proto::connection::Unsent;
@@ -12,7 +12,8 @@ use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 
 impl Connection {
-    /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if that many, there may be more.
+    /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if all of them, there may be
+    /// more.
     pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> usize {
         if state.lifecycle.is_ended() || state.peer.validated().is_none() {
             return 0;
@@ -23,7 +24,7 @@ impl Connection {
         let mut slot = shared.take_slot();
         let mut sent = 0;
         while sent < shared.rounds && state.unsent.is_none() {
-            // Sealing a batch takes time, and its packets say when they leave.
+            // Sealing a batch takes time, and packets carry their time of sending.
             let now = if sent == 0 { now } else { shared.clock.now() };
             let room = &mut slot[SLOT_START..];
             let next = match shared.timers {
@@ -39,7 +40,7 @@ impl Connection {
                 let (data, size) = self.with_header(data, segment_size);
                 self.send_batch(shared, state, now, &data, size, ecn);
             } else if let Some(header) = pair_header(next, state.stack.path().datagram) {
-                // In front of the packets.
+                // Directly before the packets.
                 slot[pair..SLOT_START].copy_from_slice(&header.to_bytes());
                 shared.counters.pairs.add_one();
                 self.send_batch(shared, state, now, &slot[pair..end], PAIR_LEN + len, ecn);
@@ -51,7 +52,7 @@ impl Connection {
         sent
     }
 
-    /// Sends a batch. Keeps what the socket has no room for, and has it sent later.
+    /// Sends a batch. Keeps what does not fit the socket buffer, to send it later.
     fn send_batch(
         &self,
         shared: &EndpointSocket,
@@ -73,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// The packets of a batch, each behind the initial header.
+    /// Prepends the initial header to each packet of a batch.
     fn with_header(&self, data: &[u8], segment_size: usize) -> (Vec<u8>, usize) {
         let header = self.keys.frames().initial_header();
         let packets = data.chunks(segment_size.max(1));
@@ -84,8 +85,8 @@ impl Connection {
     }
 }
 
-/// The system did not take a batch, or the rest of one, and will not: it is lost like any other packets. A socket that
-/// has failed ends the connection that it is for.
+/// Handles a batch, or the rest of one, that the system rejected for good: it counts as lost on the path. A
+/// failed socket ends the connection that owns it.
 fn on_send_error(
     shared: &EndpointSocket,
     state: &mut LockedConnection,
@@ -97,7 +98,8 @@ fn on_send_error(
     shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
-        // Once packets have got through it may pass: a firewall that is loaded anew, a full table of connections.
+        // Once packets have arrived, this may be temporary: a firewall being reloaded, a full
+        // connection-tracking table.
         SendError::NotPermitted(error) if shared.timers.is_none() && state.authentic() == 0 => {
             state.end(EngineError::UdpForbidden(error.into()));
         }
@@ -108,7 +110,8 @@ fn on_send_error(
     }
 }
 
-/// The header that makes one datagram of a pair, if it fits: half the packets, and half the work for each hop.
+/// Returns the header that combines a pair into one datagram, if it fits: half the packets for each hop to
+/// handle.
 fn pair_header(next: Coalesced, datagram: u16) -> Option<PairHeader> {
     let Coalesced::Pair(Transmit { len, segment_size, .. }) = next else { return None };
     let first = u16::try_from(segment_size).ok()?;

@@ -1,5 +1,6 @@
-//! A client's handshake, from the TCP connection to [`Incoming`], in a thread that serves one connection after the
-//! other. Until the client's proof is right nothing else of its Hello is read.
+//! The server side of a client's handshake, from the TCP connection to [`Incoming`], in a worker thread that
+//! serves one connection after the other. Until the client's proof is verified, no more than the head of its
+//! Hello is parsed.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -28,12 +29,12 @@ use crate::tls::{
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, Role, Session};
 
-/// How long a refused client may take to read why.
+/// Time in which a refused client may read the reason.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a refused client that are taken and thrown away.
+/// Maximum number of bytes read from a refused client and discarded.
 const DISCARDED: usize = 256 << 10;
 
-/// Serves connections, each up to the point where the application decides, as long as there are any.
+/// Serves connections, each up to the application's decision, until none is left.
 pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
     while let Some(handshake) = permit.next() {
         let peer = handshake.peer;
@@ -48,12 +49,12 @@ pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
     }
 }
 
-/// Why a client may not come in.
+/// Why a client is not admitted.
 #[derive(derive_more::From)]
 enum Refusal {
-    /// Its connection is of no more use.
+    /// The connection is unusable; nothing can be sent.
     Broken(String),
-    /// It is told.
+    /// This fault is sent to the client.
     Fault(#[from] Fault),
 }
 
@@ -69,7 +70,7 @@ impl From<HandshakeError> for Refusal {
     }
 }
 
-/// The other side does not keep to the protocol.
+/// The peer violated the protocol.
 fn nonsense(reason: impl Display) -> Refusal {
     EngineError::protocol(reason.to_string()).fault().into()
 }
@@ -90,7 +91,7 @@ struct Client<'s> {
     secrets: SessionSecrets,
 }
 
-/// A client that may come in.
+/// An authenticated client.
 struct Admitted {
     pending: Arc<PendingSession>,
     hello: Hello,
@@ -98,7 +99,7 @@ struct Admitted {
 }
 
 impl<'s> Client<'s> {
-    /// TLS, and that it is for this protocol.
+    /// Completes TLS and checks that the client names this protocol.
     fn secure(server: &'s Server, waiting: Handshake) -> Result<Self, Refusal> {
         let deadline = waiting.at + server.options.handshake_timeout;
         prepare_tcp(&waiting.tcp)?;
@@ -112,7 +113,7 @@ impl<'s> Client<'s> {
         Ok(Self { server, handshake: waiting, tls, deadline, round_trip, secrets })
     }
 
-    /// Reads what the client wants, once it has proved that it knows the secret.
+    /// Reads the client's request, once it has proved that it knows the secret.
     fn admit(&mut self) -> Result<Admitted, Refusal> {
         let server = self.server;
         let (frame, len) = self.authenticate()?;
@@ -130,8 +131,8 @@ impl<'s> Client<'s> {
         Ok(Admitted { pending, hello, cipher })
     }
 
-    /// Reads as much of the Hello as tells whether the client knows the secret, and looks whether that is so. Gives the
-    /// frame up to there and its whole length.
+    /// Reads the head of the Hello and verifies the client's proof. Returns the frame read so far and the
+    /// frame's total length.
     fn authenticate(&mut self) -> Result<(Vec<u8>, usize), Refusal> {
         let mut length = [0; 4];
         self.read_exact(&mut length)?;
@@ -143,7 +144,7 @@ impl<'s> Client<'s> {
             HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
             HelloHead::OtherVersion(theirs) => return Err(EngineError::Version(theirs).fault().into()),
         };
-        // The comparison of two hashes takes the same time wherever they differ.
+        // Comparing two hashes takes constant time.
         if self.secrets.proof(&self.server.identity.secret) != proof {
             let message = "the secret in the URL is not the server's";
             return Err(Fault::new(FaultCode::NotAuthorised, message, "").into());
@@ -154,7 +155,7 @@ impl<'s> Client<'s> {
         Ok(([&length[..], head].concat(), length.len() + len))
     }
 
-    /// The whole Hello of a client that knows the secret.
+    /// Reads the rest of the Hello of an authenticated client.
     fn read_hello(&mut self, mut frame: Vec<u8>, len: usize) -> Result<Hello, Refusal> {
         let begun = frame.len();
         frame.resize(len, 0);
@@ -204,7 +205,7 @@ impl<'s> Client<'s> {
         Ok(Incoming { session, recipe_error, pending, secret, local, port, udp_timeout })
     }
 
-    /// Notes that the client may not come in, and tells it why.
+    /// Counts and logs the refusal, and sends the client the reason.
     fn refuse(&mut self, refusal: &Refusal) {
         let (Refusal::Fault(fault), peer) = (refusal, self.handshake.peer) else { return };
         self.server.counters.refused.add_one();
@@ -218,7 +219,7 @@ impl<'s> Client<'s> {
         block_on(wait(&self.tls, &self.handshake.tcp, deadline, &InThread))
     }
 
-    /// Fills `into`. What comes behind stays in the connection, unread.
+    /// Fills `into`. Later bytes stay in the connection, unread.
     fn read_exact(&mut self, mut into: &mut [u8]) -> Result<(), HandshakeError> {
         while !into.is_empty() {
             match self.tls.reader().read(into) {
@@ -234,8 +235,8 @@ impl<'s> Client<'s> {
         Ok(())
     }
 
-    /// Sends the last message, and waits for the peer to close: closing a socket with unread bytes resets the
-    /// connection, and a reset can overtake what was sent last.
+    /// Sends the last message and waits for the peer to close: closing a socket with unread bytes resets the
+    /// connection, and a reset can overtake the last bytes sent.
     fn say_last(&mut self, message: &ControlMessage) -> Result<(), HandshakeError> {
         let deadline = Instant::now() + REFUSAL_TIMEOUT;
         let mut frame = Vec::new();
@@ -262,7 +263,7 @@ impl<'s> Client<'s> {
     }
 }
 
-/// Has a client wait to be accepted, if it is to.
+/// Queues a client for acceptance, if `admit` passes it on.
 fn hand_over(server: &Server, incoming: Incoming) {
     let Ok(Some(incoming)) = caught(|| (server.admit)(incoming)) else { return };
     let too_many = server.waiting.update(|waiting| {

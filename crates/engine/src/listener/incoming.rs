@@ -12,23 +12,23 @@ use crate::session::udp_options;
 use crate::wake::lock;
 use crate::{EngineError, Role, Session};
 
-/// How this program calls itself to clients.
+/// Program name and version sent to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
-/// A client that has authenticated and waits for the server's decision: the session as it is wanted. Dropping it closes
-/// the connection.
+/// An authenticated client that waits for the server's decision: the session that it proposes. Dropping it
+/// closes the connection.
 #[derive(derive_more::Debug, derive_more::Deref)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
-    /// As it begins if it is accepted.
+    /// The session, as it starts if accepted.
     #[deref]
     pub(crate) session: Session,
-    /// What is wrong with its recipe, if it cannot be used; then the session has an empty one.
+    /// Error in the session's recipe, which is empty then.
     pub(super) recipe_error: Option<RecipeError>,
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
-    /// The endpoint of the port.
+    /// Endpoint of the port.
     pub(crate) port: Weak<Shared>,
     pub(super) udp_timeout: Duration,
 }
@@ -38,19 +38,19 @@ impl Incoming {
         self.session.control().failure().is_some()
     }
 
-    /// Begins the session as the client wants it.
+    /// Accepts the session as the client proposes it.
     ///
     /// # Errors
-    /// How the control channel failed.
+    /// If the control channel failed.
     pub fn accept(self) -> Result<Session, EngineError> {
         let settings = self.settings().clone();
         self.accept_with(settings)
     }
 
-    /// Begins the session with settings that the server permits; the client is told.
+    /// Accepts the session with settings that the server permits; they are sent to the client.
     ///
     /// # Errors
-    /// That the client was refused because of its recipe; how the control channel failed.
+    /// If the client was refused because of its recipe, or the control channel failed.
     pub fn accept_with(mut self, settings: Settings) -> Result<Session, EngineError> {
         if settings.recipe != self.settings().recipe {
             let recipe = server_recipe(&settings, self.cipher());
@@ -62,7 +62,7 @@ impl Incoming {
         self.session.settings = settings;
         let accept = self.answer();
         let Self { session, pending, local, udp_timeout, .. } = self;
-        // The socket first: data can follow the accept at once.
+        // Start serving UDP first: data can follow the accept at once.
         pending.serve(Service {
             control: session.control.clone(),
             local,
@@ -73,14 +73,14 @@ impl Incoming {
         Ok(session)
     }
 
-    /// Agrees on the recipe of a client that wants connections, or refuses it, and closes the control channel.
-    /// [`Endpoint::poll_accept`](crate::Endpoint::poll_accept) gives its connections.
+    /// Agrees on the recipe of a client that requests connections, or refuses it, and closes the control
+    /// channel. [`Endpoint::poll_accept`](crate::Endpoint::poll_accept) returns its connections.
     ///
     /// # Errors
-    /// Why it was refused; how the control channel failed.
+    /// Why it was refused, or why the control channel failed.
     ///
     /// # Panics
-    /// If the request is another one.
+    /// If the client requests anything else.
     pub fn agree(self, terms: &Terms) -> Result<(), EngineError> {
         let Request::Connect { recipe, versions } = self.request() else {
             panic!("the client does not want connections");
@@ -102,21 +102,21 @@ impl Incoming {
             return Err(self.refuse_because(reason.fault()));
         }
         self.session.control.send(ControlMessage::Accept(accept))?;
-        // It has been agreed on whether or not the close leaves.
+        // The agreement holds even if this close is not sent.
         let _ = self.session.control.send_now(&ControlMessage::Close);
         Ok(())
     }
 
-    /// Whether the recipe of the client's session is permitted. One that cannot be used passes: the session refuses it
-    /// when it begins, and says what is wrong.
+    /// Checks whether the recipe of the client's session is permitted. An invalid recipe passes: accepting
+    /// the session refuses it, with the reason.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub fn check(&self, terms: &Terms) -> Result<(), Fault> {
         if self.recipe_error.is_some() { Ok(()) } else { terms.check(self.recipe()) }
     }
 
-    /// The answer to a client that may come in.
+    /// Returns the answer for a client that is accepted.
     pub(crate) fn answer(&self) -> Accept {
         Accept {
             session: self.pending.session,
@@ -127,12 +127,12 @@ impl Incoming {
         }
     }
 
-    /// Sends the client away and tells it why.
+    /// Refuses the client and sends it the reason.
     pub fn refuse(self, fault: Fault) {
         self.session.control.end_with(&ControlMessage::Refuse(fault));
     }
 
-    /// As [`Incoming::refuse`], and what that means here.
+    /// Like [`Incoming::refuse`]; returns the error for the local caller.
     pub(crate) fn refuse_because(self, fault: Fault) -> EngineError {
         self.refuse(fault.clone());
         EngineError::Peer(fault)

@@ -1,4 +1,4 @@
-//! The connections in the handshake: their sockets, and the places and threads that the limiter gives them.
+//! Connections in the handshake: their sockets, and the slots and threads assigned by the limiter.
 
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use haul_proto::connection::HandshakeLimiter;
 
 use crate::wake::lock;
 
-/// A TCP connection that has come.
+/// An accepted TCP connection.
 #[derive(Clone, Debug)]
 pub(super) struct Arrived {
     pub(super) tcp: Arc<TcpStream>,
@@ -18,27 +18,27 @@ pub(super) struct Arrived {
 
 pub(super) type Limiter = Arc<Mutex<HandshakeLimiter<Arrived>>>;
 
-/// Accepts a connection; closes another one if there are too many, and says whether it has. Gives the permit of a new
-/// thread, if there may be one more.
+/// Adds a connection and closes another one if there are too many. Returns the permit of a new thread, if one
+/// may be started, and whether a connection was closed.
 pub(super) fn accept(limiter: &Limiter, tcp: TcpStream, peer: SocketAddr) -> (Option<WorkerPermit>, bool) {
     let arrived = Arrived { tcp: Arc::new(tcp), peer, at: Instant::now() };
     let (evicted, may_start) = lock(limiter).accept(peer.ip(), arrived);
     if let Some(evicted) = &evicted {
-        // A thread that serves it sees its end.
+        // The thread that serves it sees the end of the connection.
         let _ = evicted.tcp.shutdown(Shutdown::Both);
     }
     let permit = may_start.then(|| WorkerPermit { limiter: limiter.clone(), is_taken: true });
     (permit, evicted.is_some())
 }
 
-/// A thread's permission to serve connections; returned when none waits, or when dropped.
+/// A thread's permit to serve connections; returned when none waits, or when dropped.
 pub(super) struct WorkerPermit {
     limiter: Limiter,
     is_taken: bool,
 }
 
 impl WorkerPermit {
-    /// The connection that has waited longest. `None`: none waits, and the thread has to end.
+    /// Returns the connection that has waited longest. `None`: none waits, and the thread must end.
     pub(super) fn next(&mut self) -> Option<Handshake> {
         let waiting = lock(&self.limiter).next_waiting();
         self.is_taken = waiting.is_some();
@@ -55,8 +55,7 @@ impl Drop for WorkerPermit {
     }
 }
 
-/// A connection in the handshake, and its place. The place is given back when this is dropped, which closes the
-/// connection.
+/// A connection in the handshake, and its slot. Dropping it frees the slot and closes the connection.
 #[derive(derive_more::Deref)]
 pub(super) struct Handshake {
     #[deref]
@@ -66,13 +65,13 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// The client has proved that it knows the secret: gives up the place. False if there is none: the connection has
-    /// been closed in favour of another one.
+    /// Frees the slot of an authenticated client. False if it has none: the connection was closed in favour
+    /// of another.
     pub(super) fn leave(&self) -> bool {
         lock(&self.limiter).leave(self.id)
     }
 
-    /// The connection of a client that has left.
+    /// Returns the TCP connection of an authenticated client.
     pub(super) fn into_tcp(self) -> Option<TcpStream> {
         let tcp = self.tcp.clone();
         drop(self);

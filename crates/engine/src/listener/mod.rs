@@ -1,4 +1,4 @@
-//! The server's listener: one port for TCP and UDP, an identity of its own, and any number of sessions at once.
+//! The server's listener: one port for TCP and UDP, one identity, and any number of concurrent sessions.
 
 mod handshake;
 mod incoming;
@@ -29,17 +29,17 @@ use crate::tls::server_config;
 use crate::wake::{block_until, lock, wait_ready};
 use crate::{Endpoint, EngineError, HaulUrl, Monitor, Waker};
 
-/// Challenges, and the packets of all connections; sessions have sockets of their own.
+/// Receive buffer for challenges and the packets of all connections; sessions have their own sockets.
 const UDP_BUFFER: Bytes = Bytes(16 << 20);
-/// Ports tried when the system chooses one and it is free for TCP only.
+/// Attempts to find a port that is free for both TCP and UDP, if the system chooses it.
 const PORT_TRIES: u32 = 16;
-/// After a failed accept, most often for lack of file descriptors, wait so long.
+/// Pause after a failed accept, usually for lack of file descriptors.
 const RECOVERY: Duration = Duration::from_millis(50);
-/// How often it is said that none can be accepted, at most.
+/// Minimum interval of the warning about failed accepts.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// A server that accepts sessions. Handshakes run in threads of their own, no more than there are places, so that a
-/// slow or hostile peer holds up nobody. Dropping it stops listening; sessions and channels that were accepted go on.
+/// A server that accepts sessions. Handshakes run in worker threads, limited in number, so that a slow or
+/// hostile peer does not delay others. Dropping it stops listening; accepted sessions and channels stay open.
 #[derive(derive_more::Debug)]
 #[debug("Listener({local})")]
 pub struct Listener {
@@ -50,16 +50,16 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens, with a new certificate and a new secret.
+    /// Binds the address with a new certificate and a new secret.
     ///
     /// # Errors
-    /// [`EngineError::Listen`] if the address or port cannot be had for both TCP and UDP;
+    /// [`EngineError::Listen`] if the address and port are not available for both TCP and UDP;
     /// [`EngineError::System`].
     pub fn bind(options: ListenOptions) -> Result<Self, EngineError> {
         Self::bind_admitting(options, Box::new(Some))
     }
 
-    /// As [`Listener::bind`]; `admit` sees each client before it waits to be accepted.
+    /// Like [`Listener::bind`]; `admit` is called for each client before it is queued for acceptance.
     ///
     /// # Errors
     /// As [`Listener::bind`].
@@ -86,12 +86,12 @@ impl Listener {
         Ok(Self { server, local, endpoint, thread })
     }
 
-    /// The address and port that it listens on.
+    /// Returns the local address and port.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The URL of `path` below the server's root, for clients that reach this machine as `host`.
+    /// Returns the URL of `path` below the server's root, for clients that reach this machine as `host`.
     pub fn url(&self, host: &str, path: &[u8]) -> HaulUrl {
         HaulUrl {
             host: host.to_owned(),
@@ -103,12 +103,13 @@ impl Listener {
         }
     }
 
-    /// The next client that has authenticated; `None` if none comes within `timeout`. Any number of threads may wait.
+    /// Waits for the next authenticated client; `None` if none arrives within `timeout`. May be called by
+    /// several threads.
     pub fn accept(&self, timeout: Duration) -> Option<Incoming> {
         block_until(Some(after(timeout)), |context| self.poll_accept(context))
     }
 
-    /// As [`Listener::accept`], for tasks.
+    /// Polling version of [`Listener::accept`].
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Incoming> {
         self.server.waiting.poll(context, |waiting| {
             waiting.retain(|incoming| !incoming.is_gone());
@@ -116,17 +117,17 @@ impl Listener {
         })
     }
 
-    /// The endpoint of this port's connections: [`Incoming::agree`] adds a client.
+    /// Returns the endpoint of this port's connections; [`Incoming::agree`] adds a client to it.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// What has come to this port so far.
+    /// Returns the listener's counters.
     pub fn stats(&self) -> ListenerStats {
         self.server.counters.read()
     }
 
-    /// Sessions that exist now, those in their handshake included.
+    /// Returns the number of open sessions, including those in the handshake.
     pub fn sessions(&self) -> usize {
         self.server.sessions.len()
     }
@@ -134,7 +135,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // It stays readable, so no wake-up is missed.
+        // The eventfd stays readable, so no wake-up is missed.
         self.server.stop.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -142,7 +143,7 @@ impl Drop for Listener {
     }
 }
 
-/// The thread that accepts TCP connections.
+/// Body of the thread that accepts TCP connections.
 fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
     let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
     let mut said: Option<Instant> = None;
@@ -167,7 +168,7 @@ fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
     }
 }
 
-/// Gives the connection a place, and a thread if there may be one more. Without resources for it the connection is
+/// Assigns a slot to the connection and starts a thread if permitted. Without resources, the connection is
 /// closed.
 fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
@@ -190,7 +191,7 @@ fn listen_error(addr: SocketAddr, error: impl Into<io::Error>) -> EngineError {
     EngineError::Listen { addr, source: error.into().into() }
 }
 
-/// One port for both. If the system chooses it, it may have to choose again.
+/// Binds one port for both. If the system chooses it, retries until it is free for both.
 fn bind_both(addr: SocketAddr) -> Result<(TcpListener, UdpSocket), EngineError> {
     let options = Options { reuse_port: true, recv_buffer: UDP_BUFFER, ..Options::default() };
     let mut tries = if addr.port() == 0 { PORT_TRIES } else { 1 };

@@ -1,5 +1,5 @@
-//! One line in the log for each client that does not know the secret or comes too late, and no more lines than a disk
-//! can take.
+//! Log of refused clients: one line for each that does not know the secret or whose URL has expired, at a
+//! limited rate so that the log cannot fill the disk.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -9,11 +9,11 @@ use haul_wire::control::{Fault, FaultCode};
 
 use crate::wake::lock;
 
-/// Lines in each [`WINDOW`]: below 2 MB a day.
+/// Lines per [`WINDOW`]: below 2 MB a day.
 const LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// See the module's text.
+/// Rate-limited log; see the module documentation.
 #[derive(Default)]
 pub(super) struct RefusalLog(Mutex<Window>);
 
@@ -25,7 +25,7 @@ struct Window {
 }
 
 impl RefusalLog {
-    /// Notes a client that was refused. The log has the time.
+    /// Logs a refused client. The log adds the time.
     pub(super) fn note(&self, peer: SocketAddr, fault: &Fault) {
         if !matches!(fault.code, FaultCode::NotAuthorised | FaultCode::Expired) {
             tracing::info!(%peer, reason = fault.message, "client refused");
@@ -37,7 +37,7 @@ impl RefusalLog {
         }
     }
 
-    /// Says how many lines were left out, when it is time to. To be called after [`RefusalLog::due`].
+    /// Logs how many lines were suppressed, if the window is over. To be called after [`RefusalLog::due`].
     pub(super) fn tell_left_out(&self) {
         let left_out = lock(&self.0).end(Instant::now());
         if left_out > 0 {
@@ -48,7 +48,7 @@ impl RefusalLog {
         }
     }
 
-    /// How long until there is something to tell; `None`: nothing was left out.
+    /// Time until [`RefusalLog::tell_left_out`] has something to log; `None` if nothing was suppressed.
     pub(super) fn due(&self) -> Option<Duration> {
         let window = lock(&self.0);
         let ends = window.ends.filter(|_| window.left_out > 0)?;
@@ -57,7 +57,7 @@ impl RefusalLog {
 }
 
 impl Window {
-    /// Whether there may be another line.
+    /// Whether another line may be logged.
     fn take(&mut self, now: Instant) -> bool {
         self.ends.get_or_insert(now + WINDOW);
         if self.lines < LINES {
@@ -68,7 +68,7 @@ impl Window {
         false
     }
 
-    /// Ends the window if it is over; how many lines were left out in it.
+    /// Ends the window if it is over, and returns the number of lines suppressed in it.
     fn end(&mut self, now: Instant) -> u64 {
         if self.ends.is_none_or(|ends| now < ends) {
             return 0;

@@ -1,4 +1,4 @@
-//! What a listener is told, and what its threads share.
+//! A listener's options, and the state shared by its threads.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,51 +18,51 @@ use crate::{Monitor, Waker};
 
 haul_base::counters! {
     Counters:
-    /// What a listener has seen since it was bound.
+    /// Counters of a listener since it was bound.
     pub struct ListenerStats {
-        /// TCP connections.
+        /// TCP connections accepted.
         pub connections,
-        /// Connections closed in the handshake because too many were in it.
+        /// Connections closed during the handshake because there were too many.
         pub evicted,
-        /// Connections that did not get through the handshake, evicted ones included.
+        /// Connections that failed in the handshake, including evicted ones.
         pub failed,
-        /// Clients that were refused: no Hello, wrong secret, expired, other version, cipher, too many waiting.
+        /// Refused clients: no Hello, wrong secret, expired, other version, cipher, too many waiting.
         pub refused,
-        /// Clients that have authenticated.
+        /// Clients authenticated.
         pub sessions,
     }
 }
 
-/// How to listen.
+/// Options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Address and port for both TCP and UDP; port 0 lets the system choose, `[::]` serves IPv4 too.
+    /// Address and port for both TCP and UDP; with port 0 the system chooses one, `[::]` also serves IPv4.
     pub addr: SocketAddr,
-    /// The URL is good for so long; `None`: while the listener exists.
+    /// Lifetime of the URL; `None` for that of the listener.
     pub expires: Option<Duration>,
-    /// Ciphers that clients may choose from, [`Cipher::None`] apart.
+    /// Ciphers that clients may choose from, apart from [`Cipher::None`].
     pub ciphers: Vec<Cipher>,
-    /// Whether a client that wants no encryption gets none.
+    /// Whether clients may connect without encryption.
     pub permit_cipher_none: bool,
-    /// Connections that may be in the handshake at once.
+    /// Limits for connections in the handshake.
     pub handshakes: HandshakeLimits,
-    /// A handshake may take so long.
+    /// Timeout of a handshake.
     pub handshake_timeout: Duration,
-    /// Authenticated clients that may wait for [`Listener::accept`](crate::Listener::accept).
+    /// Maximum number of authenticated clients queued for [`Listener::accept`](crate::Listener::accept).
     pub max_waiting: usize,
-    /// UDP is taken for blocked when no challenge comes so long after [`Incoming::accept`].
+    /// Time after [`Incoming::accept`] without a challenge after which UDP counts as blocked.
     pub udp_timeout: Duration,
-    /// Clients whose resumption state is kept. Above, the one without a connection that has been idle longest is
-    /// dropped; while all have connections, clients that want another one are refused with
+    /// Maximum number of clients whose resumption state is kept. A further client replaces the one without a
+    /// connection that has been idle longest; if all have connections, it is refused with
     /// [`FaultCode::Busy`](haul_wire::control::FaultCode::Busy).
     pub max_known_peers: usize,
-    /// Connections that may wait for [`Endpoint::poll_accept`](crate::Endpoint::poll_accept). Above, a new one is not
-    /// answered; its client tries again.
+    /// Maximum number of connections queued for [`Endpoint::poll_accept`](crate::Endpoint::poll_accept).
+    /// Further ones are not answered; their clients retry.
     pub max_connections_waiting: usize,
 }
 
 impl ListenOptions {
-    /// What suits most servers, on this address and port.
+    /// Returns the default options for this address and port.
     pub fn new(addr: SocketAddr) -> Self {
         Self {
             addr,
@@ -79,11 +79,11 @@ impl ListenOptions {
     }
 }
 
-/// What becomes of a client before it waits to be accepted: it is given back, or has been dealt with. Runs in the thread
-/// of the client's handshake, which may wait. A panic ends the client's attempt.
+/// Filter for authenticated clients: returns those to queue for acceptance, and handles the others. Runs in
+/// the thread of the client's handshake, which may block. A panic ends the client's attempt.
 pub type Admit = Box<dyn Fn(Incoming) -> Option<Incoming> + Send + Sync>;
 
-/// What the listener's threads share.
+/// State shared by the listener's threads.
 pub(super) struct Server {
     pub(super) options: ListenOptions,
     pub(super) identity: ServerIdentity,

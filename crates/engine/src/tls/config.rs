@@ -10,10 +10,10 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, ServerConfig
 use crate::EngineError;
 use crate::identity::{ServerIdentity, fingerprint};
 
-/// The protocol that both ends must name (RFC 7301).
+/// ALPN protocol that both ends must name (RFC 7301).
 pub(crate) const ALPN: &[u8] = b"haul/1";
 
-/// The TLS side of a server: its own certificate, nothing remembered between connections.
+/// TLS configuration of a server: its own certificate, no session resumption.
 pub(crate) fn server_config(identity: &ServerIdentity) -> Result<ServerConfig, EngineError> {
     let failed = |e| EngineError::system_other("cannot set up TLS", e);
     let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -28,7 +28,7 @@ pub(crate) fn server_config(identity: &ServerIdentity) -> Result<ServerConfig, E
     Ok(config)
 }
 
-/// The TLS side of a client that trusts the certificate with this SHA-256 fingerprint and no other.
+/// TLS configuration of a client that trusts only the certificate with this SHA-256 fingerprint.
 pub(crate) fn client_config(fingerprint: [u8; 32]) -> Result<ClientConfig, EngineError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Arc::new(Pinned { fingerprint, provider: provider.clone() });
@@ -44,7 +44,7 @@ pub(crate) fn client_config(fingerprint: [u8; 32]) -> Result<ClientConfig, Engin
     Ok(config)
 }
 
-/// Accepts one certificate, whatever it says; that the server holds its key is verified as always.
+/// Accepts one certificate whatever its contents. Possession of its key is verified as usual.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],

@@ -1,5 +1,5 @@
-//! What a session's secrets are derived from: exported keying material (RFC 8446, section 7.5), which only
-//! the two ends of this TLS connection know.
+//! Secrets of a session, derived from exported keying material (RFC 8446, section 7.5), which only the two
+//! ends of its TLS connection know.
 
 use haul_proto::connection::{ConnectionKeys, FrameKeys, Opener, ResumptionSecret, Sealer};
 use haul_wire::control::Cipher;
@@ -12,17 +12,17 @@ const AUTH_LABEL: &[u8] = b"EXPORTER-haul-auth";
 const CONNECTION_LABEL: &[u8] = b"EXPORTER-haul-connection";
 const SESSION_LABEL: &[u8] = b"EXPORTER-haul-session";
 
-/// Everything that is exported from the TLS connection of a session.
+/// All secrets exported from the TLS connection of a session.
 pub(crate) struct SessionSecrets {
-    /// Names the session in control frames; not secret.
+    /// Session ID in control frames; not secret.
     pub(crate) session: u32,
-    /// What all other keys are derived from.
+    /// Secret from which all other keys are derived.
     pub(crate) connection: ResumptionSecret,
     auth: Secret,
 }
 
 impl SessionSecrets {
-    /// Exports them from a connection whose handshake is complete.
+    /// Exports the secrets of a connection whose handshake is complete.
     pub(crate) fn export(tls: &Connection) -> Result<Self, EngineError> {
         Ok(Self {
             session: u32::from_be_bytes(export(tls, SESSION_LABEL)?),
@@ -31,17 +31,17 @@ impl SessionSecrets {
         })
     }
 
-    /// What proves that the client knows `secret`, on this connection only.
+    /// Proof that the client knows `secret`, valid on this connection only.
     pub(crate) fn proof(&self, secret: &Secret) -> blake3::Hash {
         blake3::keyed_hash(secret.as_bytes(), self.auth.as_bytes())
     }
 
-    /// What authenticates the control frames of the session at the end of `role`.
+    /// Keys that authenticate the session's control frames at the end of `role`.
     pub(crate) fn frame_keys(&self, role: Role) -> FrameKeys {
         FrameKeys::new(&self.connection, ConnectionId::of_session(self.session), role)
     }
 
-    /// What protects the packets of the session at the end of `role`.
+    /// Keys that protect the session's packets at the end of `role`.
     pub(crate) fn keys(&self, role: Role, cipher: Cipher) -> (Sealer, Opener) {
         let id = ConnectionId::of_session(self.session);
         ConnectionKeys::new(&self.connection, &id, role).session_pair(cipher)

@@ -21,11 +21,11 @@ pub(crate) enum HandshakeError {
     TimedOut,
     /// The connection broke.
     Io(#[from] io::Error),
-    /// TLS says no.
+    /// TLS failed.
     Tls(#[from] rustls::Error),
 }
 
-/// Of a connection whose handshake is complete.
+/// For a connection whose handshake is complete.
 impl From<HandshakeError> for EngineError {
     fn from(error: HandshakeError) -> Self {
         match error {
@@ -37,8 +37,8 @@ impl From<HandshakeError> for EngineError {
     }
 }
 
-/// Prepares a TCP connection for TLS and control messages: non-blocking, nothing held back, and with BBR
-/// where the system has it, as CUBIC suffers from losses that the data path does not mind.
+/// Prepares a TCP connection for TLS and control messages: non-blocking, without Nagle's algorithm, and with
+/// BBR if available, as CUBIC backs off at loss rates that the data path tolerates.
 pub(crate) fn prepare_tcp(tcp: &TcpStream) -> Result<(), EngineError> {
     let prepared = tcp.set_nonblocking(true).and_then(|()| tcp.set_nodelay(true));
     prepared.map_err(|e| EngineError::system("cannot prepare the TCP connection", e))?;
@@ -48,12 +48,12 @@ pub(crate) fn prepare_tcp(tcp: &TcpStream) -> Result<(), EngineError> {
     Ok(())
 }
 
-/// How whoever serves a TCP connection waits for it.
+/// How the owner of a TCP connection waits for it.
 pub(crate) trait Readiness {
-    /// Ready when reading or writing, as `interest` says, would find something.
+    /// Returns ready when reading or writing, according to `interest`, would make progress.
     ///
     /// # Errors
-    /// [`HandshakeError::TimedOut`] after `deadline`; if it is not possible to wait.
+    /// [`HandshakeError::TimedOut`] after `deadline`; an I/O error if waiting fails.
     fn poll_ready(
         &self,
         tcp: &TcpStream,
@@ -62,11 +62,11 @@ pub(crate) trait Readiness {
         context: &Context<'_>,
     ) -> Poll<Result<(), HandshakeError>>;
 
-    /// Nobody waits for the connection any more.
+    /// Ends the wait for the connection.
     fn deregister(&self, _tcp: &TcpStream) {}
 }
 
-/// Waits in the thread that polls, which blocks it.
+/// Blocks the polling thread.
 pub(crate) struct InThread;
 
 impl Readiness for InThread {
@@ -89,8 +89,8 @@ impl Readiness for InThread {
     }
 }
 
-/// Completes the handshake, until nothing of it is left to send. Gives the time between the last flight that
-/// waited for an answer and this answer: about one round trip.
+/// Completes the handshake and sends all of it. Returns the time between the last flight sent that needed an
+/// answer and that answer: about one round trip.
 pub(crate) async fn handshake(
     tls: &mut Connection,
     tcp: &TcpStream,
@@ -113,7 +113,7 @@ pub(crate) async fn handshake(
     }
 }
 
-/// Writes what there is; whether anything was written.
+/// Writes pending TLS records. Returns whether anything was written.
 pub(crate) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<bool> {
     let mut written = false;
     while tls.wants_write() {
@@ -127,7 +127,7 @@ pub(crate) fn flush(tls: &mut Connection, mut tcp: &TcpStream) -> io::Result<boo
     Ok(written)
 }
 
-/// Reads what there is; whether anything came.
+/// Reads available TLS records. Returns whether anything was read.
 pub(crate) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool, HandshakeError> {
     match tls.read_tls(&mut tcp) {
         Ok(0) => return Err(HandshakeError::Closed),
@@ -138,7 +138,7 @@ pub(crate) fn receive(tls: &mut Connection, mut tcp: &TcpStream) -> Result<bool,
         Err(e) => return Err(e.into()),
     }
     if let Err(error) = tls.process_new_packets() {
-        // The alert tells the peer why; if it cannot be sent, nothing is lost.
+        // Best effort: the alert tells the peer why.
         let _ = flush(tls, tcp);
         return Err(HandshakeError::Tls(error));
     }
@@ -156,7 +156,7 @@ pub(crate) async fn wait(
     wait_for(tcp, interest, deadline, readiness).await
 }
 
-/// Waits until reading or writing, as `interest` says, would find something.
+/// Waits until reading or writing, according to `interest`, would make progress.
 pub(crate) async fn wait_for(
     tcp: &TcpStream,
     interest: PollFlags,
@@ -167,7 +167,7 @@ pub(crate) async fn wait_for(
     poll_fn(|context| readiness.poll_ready(tcp, interest, deadline, context)).await
 }
 
-/// A wait, which may end because its task is dropped.
+/// Deregisters the wait when it ends or its task is dropped.
 struct Waiting<'w, R: Readiness>(&'w TcpStream, &'w R);
 
 impl<R: Readiness> Drop for Waiting<'_, R> {

@@ -1,5 +1,5 @@
-//! TLS 1.3 as Haulage uses it: the server's certificate is pinned by its fingerprint, there are no
-//! resumptions and no early data, and everything else that is secret comes from the exporter.
+//! TLS 1.3 as Haulage uses it: the server's certificate is pinned by its fingerprint, resumption and early
+//! data are disabled, and all other secrets come from the exporter.
 
 mod config;
 mod exporter;
