@@ -7,8 +7,7 @@ use haul_base::{Span, Time};
 /// Upper limit of every timeout: adding a longer one to an instant could overflow.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
-/// Returns the instant `timeout` from now, at most 30 years from now: [`Duration::MAX`] may be passed for no
-/// timeout.
+/// Returns the instant `timeout` from now, at most 30 years from now: [`Duration::MAX`] means no timeout.
 pub fn after(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(FAR)
 }

@@ -95,8 +95,7 @@ pub enum EngineError {
         /// Direction in which no packet arrives.
         direction: Direction,
     },
-    /// This machine (a firewall rule or a security module) does not allow sending UDP packets; the system's
-    /// error.
+    /// A firewall rule or security module of this machine rejects UDP packets; the system's error.
     #[error("UDP packets may not leave this machine")]
     UdpForbidden(#[source] SharedIoError),
     /// The control channel broke; the reason reported by the system or the peer.
@@ -210,8 +209,8 @@ impl EngineError {
     }
 
     /// Returns the error with its causes, in the form that is sent to the peer. Hints are left to the
-    /// application, except where the two ends do not understand each other: the code alone does not reveal
-    /// that.
+    /// application, except for errors that mean that the two ends run incompatible versions: the code does
+    /// not reveal that.
     pub fn fault(&self) -> Fault {
         let hint = match self {
             Self::Peer(fault) => return fault.clone(),

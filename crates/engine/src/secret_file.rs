@@ -4,13 +4,11 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Writes a file that only its owner can read. Atomically replaces an existing file, whatever its mode;
-/// refuses to follow or replace a symbolic link or any other non-regular file. On return the file is on the
-/// disk.
+/// Writes a file that only its owner can read, and syncs it. Atomically replaces an existing regular file,
+/// whatever its mode; a symbolic link or any other kind of file is neither followed nor replaced.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] if the name is taken by anything but a regular file; otherwise the
-/// system's error.
+/// [`io::ErrorKind::InvalidInput`] if the name is taken by a non-regular file; otherwise the system's error.
 pub fn write_secret_file(path: &Path, contents: &[u8]) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.is_file() => return Err(no_file(there.is_symlink())),

@@ -50,7 +50,6 @@ pub(crate) enum UdpSide {
 }
 
 impl UdpSide {
-    /// Returns the size of the largest challenge received.
     pub(crate) fn largest(&self) -> u16 {
         match self {
             Self::Client(..) => 0,

@@ -20,8 +20,8 @@ pub fn spawn<T: Send + 'static>(
     thread.map_err(|error| EngineError::system("cannot start a thread", error))
 }
 
-/// Runs blocking `work` in a new thread. If the task is dropped, the work still runs to completion and its
-/// result is discarded.
+/// Runs blocking `work` in a new thread. If the task is dropped, `work` completes and its result is
+/// discarded.
 ///
 /// # Errors
 /// Those of `work`; [`EngineError::System`] if no thread can be started or `work` panics.

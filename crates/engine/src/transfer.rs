@@ -165,8 +165,7 @@ impl Session {
     ///
     /// # Errors
     /// [`EngineError::UdpBlocked`] if no challenge arrives; why the control channel failed;
-    /// [`EngineError::Recipe`] if no stack can be built from the recipe and controller;
-    /// [`EngineError::System`].
+    /// [`EngineError::Recipe`] if the recipe and controller make no stack; [`EngineError::System`].
     ///
     /// # Panics
     /// If the session has already sent or received an object.
@@ -193,8 +192,8 @@ impl Session {
     }
 
     /// Receives an object in a new thread, until the sender closes or the transfer is stopped: feedback
-    /// continues after the last byte, as the last feedback may be lost. Wake `waker` when `sink` has free
-    /// capacity again.
+    /// continues after the last byte, as the last feedback may be lost. Wake `waker` when `sink` has capacity
+    /// again.
     ///
     /// # Errors
     /// As [`Session::start_sending`].

@@ -182,8 +182,7 @@ impl ThreadWaker {
         self.is_woken.load(Ordering::SeqCst)
     }
 
-    /// Makes the thread wait for `descriptor`, or be parked if `None`. Check [`ThreadWaker::is_woken`]
-    /// afterwards.
+    /// Makes wake-ups write `descriptor`, or unpark the thread. Check [`ThreadWaker::is_woken`] afterwards.
     pub(crate) fn wait_for(&self, descriptor: Option<Waker>) {
         *lock(&self.descriptor) = descriptor;
     }
@@ -206,8 +205,7 @@ impl Wake for ThreadWaker {
 }
 
 thread_local! {
-    /// The thread's waker, reused by every wait so that a [`WakerList`] recognises it. `None` while the
-    /// thread waits.
+    /// The thread's waker, reused by every wait so that a [`WakerList`] recognises it; `None` during a wait.
     static WAKER: Cell<Option<Arc<ThreadWaker>>> = const { Cell::new(None) };
 }
 

@@ -25,8 +25,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Returns the counters of type `T` (from [`stats`](crate::stats), or your own), if a micro-protocol has
-    /// them.
+    /// Returns the counters of type `T`, from [`stats`](crate::stats) or your own, if the recipe has them.
     pub fn of<T: ProtocolStats>(&self) -> Option<&T> {
         self.micro_protocols.iter().find_map(|(_, stats)| stats.of())
     }
@@ -141,8 +140,7 @@ impl Connection {
         }
     }
 
-    /// Requests that the peer send at this rate (requires `rate_feedback` in the recipe). May be called at
-    /// any time.
+    /// Requests that the peer send at this rate. Requires `rate_feedback` in the recipe.
     pub fn set_rate(&self, rate: Rate) {
         self.channel.set_rate(rate);
     }
@@ -176,8 +174,7 @@ impl Connection {
         self.channel.recipe()
     }
 
-    /// Returns the cipher that protects the packets; `None` once the connection has ended and its client is
-    /// forgotten.
+    /// Returns the cipher that protects the packets; `None` once the ended connection is forgotten.
     pub fn cipher(&self) -> Option<Cipher> {
         self.channel.cipher()
     }
@@ -225,8 +222,7 @@ impl Connection {
         self.channel.poll_close(context)
     }
 
-    /// Like [`Connection::close`], for async tasks and without a timeout for outstanding data; use the
-    /// executor's.
+    /// Async version of [`Connection::close`], without a timeout for outstanding data; use the executor's.
     ///
     /// # Errors
     /// If the connection did not end gracefully.

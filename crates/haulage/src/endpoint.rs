@@ -26,9 +26,8 @@ impl Endpoint {
         Ok(Self { engine: haul_engine::Endpoint::client()? })
     }
 
-    /// Connects to the server that printed `url`. With [`Options::resumption`], first tries to resume the
-    /// connection to a known server, in one round trip instead of three or four; if that fails, a full
-    /// handshake follows.
+    /// Connects to the server that printed `url`. With [`Options::resumption`], first tries to resume with a
+    /// known server, in one round trip instead of three or four; if that fails, does a full handshake.
     ///
     /// # Errors
     /// If the URL, recipe or resumption file is invalid, or the server is unreachable or refuses.
@@ -110,8 +109,8 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
     ) -> Option<Connection> {
-        /// A server that does not know the client does not answer; a handshake would not take longer than
-        /// this either.
+        /// Timeout for resuming, as a server that has forgotten the client is silent. A handshake is not
+        /// slower.
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every resumed connection, so only resume one that will be used.
         let known = file.peek().ok()?;
@@ -129,8 +128,7 @@ impl Endpoint {
         self.engine.stats()
     }
 
-    /// Returns the number of known peers: those with a connection, and clients that may resume at this
-    /// server.
+    /// Returns the number of known peers: those with a connection, and clients that may resume.
     pub fn known_peers(&self) -> usize {
         self.engine.known_peers()
     }

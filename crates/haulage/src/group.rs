@@ -34,8 +34,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Creates a group that receives at most `capacity` in all. All rates are in bits of UDP payload per
-    /// second.
+    /// Creates a group that receives at most `capacity` in all; rates are in bits of UDP payload per second.
     pub fn new(capacity: Rate) -> Self {
         Self { senders: group::Group::new(capacity), since: Instant::now() }
     }
@@ -45,8 +44,7 @@ impl Group {
         self.senders.set_capacity(capacity);
     }
 
-    /// Adds a sender with a weight. It is assigned a share at once; all shares are smaller until the demands
-    /// are known.
+    /// Adds a sender with a weight. It has a share at once; all shares are smaller until demands are known.
     pub fn add(&mut self, connection: Connection, weight: NonZeroU32) {
         self.senders.add(Sender(connection), weight);
         self.since = Instant::now();

@@ -10,9 +10,8 @@
 //! | `sensor` | readings, with as few packets as possible |
 //! | `streams` | several byte streams ([`SendStream`], [`RecvStream`]), with messages beside them |
 //!
-//! An [`Endpoint`] is one UDP socket and one thread, shared by any number of [`Connection`]s. [`ByteWriter`]
-//! and [`ByteReader`] carry one reliable byte stream over the bulk transport or any other object recipe
-//! (`fobs`, `rbudp`).
+//! An [`Endpoint`] is one UDP socket and one thread for any number of [`Connection`]s. [`ByteWriter`] and
+//! [`ByteReader`] carry one reliable byte stream over `bulk` or another object recipe (`fobs`, `rbudp`).
 //!
 //! ```no_run
 //! use std::time::Duration;

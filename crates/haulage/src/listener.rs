@@ -97,9 +97,8 @@ impl Listener {
         self.engine.local_addr()
     }
 
-    /// Returns the URL for clients that reach this machine as `host`, a name or an address. If `host` is
-    /// empty, the URL has the bound address, or loopback if that is unspecified. Any client that has the URL
-    /// is accepted.
+    /// Returns the URL for clients that reach this machine as `host`, a name or an address; if empty, as the
+    /// bound address, or loopback if that is unspecified. Any client that has the URL is accepted.
     pub fn url(&self, host: &str) -> String {
         let own = match self.local_addr().ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -127,8 +126,8 @@ impl Listener {
     /// waiting goes to the next caller.
     ///
     /// # Errors
-    /// [`AcceptError::Closed`] if the listener has stopped; [`AcceptError::Failed`] if a stream could not be
-    /// opened.
+    /// [`AcceptError::Closed`] if the listener has stopped; [`AcceptError::Failed`] if opening a stream
+    /// failed.
     pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
         Operation::new("a client", None, |context| self.poll_any(context))
     }

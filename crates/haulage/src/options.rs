@@ -17,8 +17,7 @@ pub struct Options {
     pub registry: Arc<Registry>,
     /// Ciphers in order of preference. [`Cipher::None`] is used only if no other cipher is listed.
     pub ciphers: Vec<Cipher>,
-    /// Timeout of each step: TCP connection, TLS handshake, and the server's answer to the request or to the
-    /// first packet.
+    /// Timeout of each step: TCP connection, TLS handshake, server's answer to the request or first packet.
     pub timeout: Duration,
     /// Hard upper limit for the rate of a byte stream; recipes have parameters of their own.
     pub rate: Option<Rate>,

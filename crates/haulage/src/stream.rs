@@ -304,8 +304,7 @@ impl ByteWriter {
         self.transport.statistics()
     }
 
-    /// Returns what has limited the stream's rate since it was opened; `None` while too little was sent to
-    /// tell.
+    /// Returns what has limited the stream's rate since its start; `None` while too little was sent to tell.
     pub fn limit(&self) -> Option<Limit> {
         self.transport.limit()
     }

@@ -115,7 +115,6 @@ fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
     EngineError::NotHaul { authority: url.authority(), reason }
 }
 
-/// Explains a failed handshake with the server of `url`.
 pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
     let error = match error {
         HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),

@@ -92,8 +92,8 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let hello = hello(ciphers, request, settings);
     let mut server = block_on(reach(url, hello, timeout, &InThread))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
-    // Same local address as the TCP connection, same remote address and port. A link-local address keeps its
-    // zone.
+    // Same local address as the TCP connection, same remote address and port, and the same zone if
+    // link-local.
     let mut local = server.local;
     local.set_port(0);
     let socket = UdpSocket::connected(local, server.peer, &udp)
@@ -246,11 +246,9 @@ impl Reached {
     }
 }
 
-/// Returns every address of the URL's host, at least one. A name is resolved in a thread, as the system's
-/// resolver blocks.
+/// Returns every address of the URL's host, at least one. A name is resolved in a thread, as that blocks.
 ///
 /// # Errors
-/// [`EngineError::Resolve`].
 /// [`EngineError::Resolve`].
 pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
     if let Ok(ip) = url.host.parse() {
@@ -261,8 +259,7 @@ pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
 }
 
 /// Estimates the path's round trip from one over TLS and the TCP connection time. The latter excludes program
-/// and cipher, but a middlebox may have answered in the server's place, as on satellite links: less than half
-/// is ignored.
+/// and cipher, but a middlebox may have answered for the server (satellite links): below half, it is ignored.
 fn round_trip(exchanged: Span, connected: Span) -> Span {
     if connected < exchanged / 2 { exchanged } else { exchanged.min(connected) }
 }

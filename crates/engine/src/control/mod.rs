@@ -27,14 +27,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time in which [`Control::abort`] sends its message.
 const ABORT: Duration = Duration::from_secs(1);
 
-/// One end of a session's control channel. Clones are handles to the same channel; all methods may be called
-/// from any thread.
+/// One end of a session's control channel. Clones share the channel; it may be used from any thread.
 ///
 /// The channel pings the peer every second. It fails with [`EngineError::ControlLost`] after 15 s of silence
 /// (60 s while UDP packets arrive), or when the connection breaks or ends without a close. Pings, their
-/// answers and `UdpSeen` are handled internally; a `Refuse` or `Abort` from the peer becomes
-/// [`EngineError::Peer`]. After the last clone is dropped, queued messages are still sent, and the connection
-/// ends without a close.
+/// answers and `UdpSeen` are handled internally; a `Refuse` or `Abort` from the peer is returned as
+/// [`EngineError::Peer`]. After the last clone is dropped, queued messages are still sent, but no close.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {
@@ -53,8 +51,8 @@ impl Drop for Handle {
 }
 
 impl Control {
-    /// Starts the channel on a connection whose handshake is complete and whose peer is authenticated. `tcp`
-    /// must be non-blocking.
+    /// Starts the channel on a connection after its handshake, with an authenticated peer and non-blocking
+    /// `tcp`.
     pub(crate) fn start(tls: Connection, tcp: TcpStream, timing: Timing) -> Result<Self, EngineError> {
         Self::served_by(Pump::new(tls, tcp, timing)?)
     }
@@ -98,8 +96,7 @@ impl Control {
     /// Receives the next message. Messages that arrived before the end of the channel are returned first.
     ///
     /// # Errors
-    /// Why the channel ended; [`EngineError::TimedOut`] if no message arrives within `timeout` (`None`: no
-    /// limit).
+    /// Why the channel ended; [`EngineError::TimedOut`] if no message arrives within `timeout`.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
         let until = timeout.map(after);
         let what = "the next message of the other side";
@@ -114,8 +111,7 @@ impl Control {
         self.shared().take(Some(after(timeout)))
     }
 
-    /// Returns why the channel failed; `None` while it works and after a graceful end. Cheap enough to call
-    /// every few milliseconds.
+    /// Returns why the channel failed; `None` while it works and after a graceful end. Cheap to call.
     pub fn failure(&self) -> Option<EngineError> {
         let ended = self.shared().state.lock().ended.clone();
         ended.filter(|error| !matches!(error, EngineError::Closed))
@@ -129,8 +125,7 @@ impl Control {
         }
     }
 
-    /// Returns the size of the first datagram that the server received, once it has reported it to this
-    /// client.
+    /// Returns the size of the first datagram that the server received, once it has reported it.
     pub fn udp_seen(&self) -> Option<u16> {
         let size = self.shared().udp_seen.load(Ordering::Relaxed);
         (size != 0).then_some(size)

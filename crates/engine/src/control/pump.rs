@@ -1,5 +1,4 @@
-//! Owner of a control channel's TCP socket and TLS state: a thread or, while a client waits for an answer,
-//! its task.
+//! Owner of a control channel's TCP socket and TLS state: a thread or, in a client's handshake, its task.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -103,7 +102,6 @@ impl Pump {
         self.linger();
     }
 
-    /// Returns `Ok` after a graceful end.
     fn serve(&mut self) -> Result<(), EngineError> {
         self.resume()?;
         loop {
@@ -260,7 +258,6 @@ impl Pump {
         }
     }
 
-    /// Handles a message.
     fn dispatch(&self, message: ControlMessage) -> Result<(), EngineError> {
         let mut state = self.shared.state.lock();
         match state.channel.on_message(self.clock.now(), message).map_err(EngineError::Peer)? {

@@ -39,7 +39,6 @@ pub(super) struct Shared {
 /// What to do when the outgoing queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
-    /// Wait.
     Wait,
     /// Drop the message.
     OrNot,
@@ -124,8 +123,7 @@ impl Shared {
 /// Capacity for received messages that the data thread has not taken.
 const MOST_INCOMING: usize = 16;
 
-/// Transport messages on the control channel. They go from data thread to data thread and are invisible to
-/// the channel's users.
+/// Transport messages on the control channel: from data thread to data thread, invisible to its users.
 ///
 /// The data threads check both queues in each turn, without a lock, and never wait for the channel. At most
 /// one message is queued for sending; the data thread writes the next one when it was sent. If too many

@@ -41,8 +41,7 @@ pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: Soc
     });
 }
 
-/// Returns the connection of an initial header: the live one, or a new one if the epoch is higher than all
-/// before.
+/// Returns the connection of an initial header: the live one, or a new one if its epoch is the highest yet.
 fn find_or_begin(
     shared: &Shared,
     now: Time,

@@ -35,7 +35,6 @@ pub struct Message {
 pub struct Channel {
     connection: Arc<Connection>,
     endpoint: Endpoint,
-    /// Resumption state of a client.
     saved: Option<Box<SavedResumption>>,
     closing: ControlFrameKind,
 }
@@ -230,8 +229,7 @@ impl Channel {
         })
     }
 
-    /// Requests that the peer send at this rate (requires `rate_feedback` in the recipe). May be called at
-    /// any time.
+    /// Requests that the peer send at this rate, if the recipe has `rate_feedback`.
     pub fn set_rate(&self, rate: Rate) {
         self.with(|state, now| state.stack.want_rate(now, rate));
     }
@@ -284,8 +282,7 @@ impl Channel {
         })
     }
 
-    /// Closes without waiting any longer; tells the peer if data is missing. Returns whether all data is
-    /// known to have arrived.
+    /// Closes at once; tells the peer if data is missing. Returns whether all data is known to have arrived.
     pub fn close_now(&self) -> bool {
         let has_arrived = self.is_closing() && !self.connection.lock().lifecycle.is_unconfirmed();
         let is_whole = self.connection.lock().stack.outstanding() == 0;

@@ -89,8 +89,7 @@ impl Connection {
         lock(&self.state)
     }
 
-    /// Sends what is pending, takes the stack's events and sets the timer. Returns whether anything changed
-    /// that a task may wait for.
+    /// Sends what is pending, takes events and sets the timer. Returns whether a waiting task must be woken.
     pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
@@ -98,7 +97,7 @@ impl Connection {
             state.transmit_at = Some(now);
         }
         let changed = self.take_events(shared, state, now);
-        // If the round trip is shorter than the delay, the timer is not set per message: it expires once per
+        // If the round trip is shorter than the delay, the timer is not set per message but expires once per
         // delay.
         let is_far = state.stack.path().rtt >= COALESCING_DELAY;
         self.set_timer(shared, state, was_deferred && is_far);
@@ -255,8 +254,7 @@ impl Connection {
         Connection::release(state);
     }
 
-    /// Runs `work` with this connection. A panic ends only this connection; the stack itself catches those of
-    /// its micro-protocols.
+    /// Runs `work`. A panic ends only this connection; the stack itself catches those of its micro-protocols.
     pub(super) fn guarded(&self, work: impl FnOnce(&Self)) {
         let Err(message) = caught(|| work(self)) else { return };
         let mut state = self.lock();

@@ -59,8 +59,7 @@ impl HostWatch {
     }
 }
 
-/// What a data thread publishes to its session about 20 times a second, so that no reader locks the
-/// connection.
+/// What a data thread publishes to its session every 50 ms, so that no reader locks the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Published {
     pub(crate) counters: Option<Counters>,
@@ -213,7 +212,7 @@ impl DataThread {
         state.ended()
     }
 
-    /// Passes a due sample of the host's load to the stack. Never wakes the thread: one that sleeps is not
+    /// Passes a due sample of the host's load to the stack. Wakes no thread for it: a sleeping one is not
     /// behind.
     fn look_at_host(&mut self) {
         let Some(host) = &mut self.host else { return };
@@ -310,8 +309,7 @@ impl DataThread {
     }
 }
 
-/// Error for a server that does not answer: blocked towards the client if the server reported receiving its
-/// packets.
+/// Error for an unanswered probe: blocked towards the client if the server reported receiving its packets.
 fn udp_blocked(port: u16, is_heard: bool) -> EngineError {
     let direction = if is_heard { Direction::ServerToClient } else { Direction::ClientToServer };
     EngineError::UdpBlocked { port, direction }
@@ -393,7 +391,7 @@ mod tests {
         }
         // A sample that took very long is not repeated soon.
         let later = watch.sample(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
-        // 20 datagrams of 1,000 bytes take 2,304 each of 131,072 on Linux 6.18, other kernels a little more or less.
+        // 20 datagrams of 1,000 bytes use 2,304 bytes each of 131,072 on Linux 6.18; other kernels differ a bit.
         assert!((200..500).contains(&later.socket_fill.unwrap()), "{later:?}");
     }
 }

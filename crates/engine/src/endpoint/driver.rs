@@ -32,8 +32,7 @@ use crate::{EngineError, WakerList};
 /// Receive calls of the endpoint's thread before it runs timers.
 const ROUNDS: usize = 4;
 /// With a single connection and an inline driver, the endpoint's thread ignores the socket for this long
-/// after each wait of the inline driver: otherwise packets that arrive between two waits would wake both
-/// threads.
+/// after each wait of the inline driver: a packet between two waits would otherwise wake both threads.
 const LEFT_TO_INLINE: Span = Span::from_millis(1);
 /// Maximum number of timers run before receiving again.
 const MOST_DUE: usize = 256;
@@ -188,8 +187,7 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
         PollFd::new(&driver.background, packets),
         PollFd::new(&shared.socket, PollFlags::OUT),
     ];
-    // The socket is included only while a batch waits: poll(2) returns for errors even without requested
-    // events.
+    // Only while a batch waits: poll(2) reports errors of a socket even without requested events.
     let fds = if timers.has_blocked() { &mut fds[..] } else { &mut fds[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
@@ -234,8 +232,7 @@ fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
     timeout.and_then(|timeout| Timespec::try_from(timeout).ok())
 }
 
-/// A thread that waits on a connection and meanwhile drives the endpoint, so that a packet wakes one thread
-/// instead of two.
+/// A thread that waits on a connection and drives the endpoint, so that a packet wakes only one thread.
 pub(super) struct InlineDriver<'s> {
     shared: &'s Shared,
     thread: Arc<ThreadWaker>,

@@ -87,8 +87,7 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
     super::accept::drop_resumption_state_if_asked(shared, &frame);
 }
 
-/// Handles a session's control frame received on the shared socket: the session's own is not open yet, or the
-/// frame overtook that.
+/// Handles a session's control frame on the shared socket: the session's own is not open or was overtaken.
 fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
     let counters = &shared.counters;
     // Its session may be registered shortly.

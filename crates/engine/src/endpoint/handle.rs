@@ -16,8 +16,7 @@ use crate::{ConnectionOptions, EngineError};
 const BUFFER: Bytes = Bytes(16 << 20);
 
 /// A UDP socket and a thread for any number of connections. A thread that waits on one of its channels may
-/// drive it in place of its own thread. Clones share the endpoint, which ends with the last clone and
-/// channel.
+/// drive it instead. Clones share the endpoint, which ends with the last clone and channel.
 #[derive(derive_more::Debug, Clone)]
 #[debug("Endpoint({:?})", handle.shared.socket)]
 pub struct Endpoint {

@@ -159,15 +159,14 @@ impl PendingSession {
 }
 
 impl PendingState {
-    /// Opens the socket once the session is accepted and the client's address is known, and answers the
-    /// pending challenges.
+    /// Opens the socket once the session is accepted and the client's address known; answers pending
+    /// challenges.
     fn open_socket(&mut self) {
         let (Some(source), Stage::Accepted(service)) = (self.machine.peer(), &self.stage) else { return };
         let socket = UdpSocket::connected(service.local, source, &service.options)
             .map_err(|e| EngineError::system("cannot open the session's UDP socket", e));
         if let Ok(socket) = &socket {
-            // Best effort: the session notices a failed channel, and the client repeats unanswered
-            // challenges.
+            // Best effort: a failed channel ends the session, and the client repeats unanswered challenges.
             let size = self.machine.largest().max(BARE);
             let _ = service.control.send_now(&ControlMessage::UdpSeen { size });
             while let Some(response) = self.machine.poll_response() {

@@ -57,10 +57,10 @@ impl Endpoint {
 }
 
 impl ResumptionFile {
-    /// Opens a connection to the known server without a handshake: messages may be sent at once and travel
-    /// with the first packet. If the server has forgotten the client it does not answer, and the channel
-    /// fails with [`EngineError::UdpBlocked`] after [`OpenOptions::timeout`]; use [`Channel::poll_confirmed`]
-    /// to check before sending.
+    /// Opens a connection to the known server without a handshake: the first packet carries messages. A
+    /// server that has forgotten the client does not answer, and the channel fails with
+    /// [`EngineError::UdpBlocked`] after [`OpenOptions::timeout`]; use [`Channel::poll_confirmed`] to check
+    /// before sending.
     ///
     /// # Errors
     /// [`EngineError::Resumption`] if the file holds no usable state; [`EngineError::System`].

@@ -15,11 +15,10 @@ use crate::secret_file::{no_file, write_secret_file};
 
 /// Error code for opening a symbolic link with `O_NOFOLLOW`.
 const LINK: i32 = Errno::LOOP.raw_os_error();
-/// Maximum file length.
 const LONGEST: u64 = 256 << 10;
 
-/// A file with resumption state that only its owner can read. Locked while in use, so that concurrent
-/// programs take turns.
+/// A file with resumption state that only its owner can read, locked against concurrent programs while in
+/// use.
 #[derive(Clone, Debug)]
 pub struct ResumptionFile {
     path: PathBuf,
@@ -62,8 +61,8 @@ impl ResumptionFile {
         self.read(&mut file)
     }
 
-    /// Takes the state for one connection: its epoch is on the disk before anything is sent, and no other
-    /// program gets the same one.
+    /// Takes the state for one connection: its new epoch is on the disk before this returns, and is used
+    /// once.
     ///
     /// # Errors
     /// [`ResumptionError::File`] if the file cannot be read or written; [`ResumptionError::Damaged`].
@@ -86,8 +85,7 @@ impl ResumptionFile {
         SavedResumption::from_text(&text)
     }
 
-    /// Opens and locks the file that currently has the name: it may be replaced while this waits for the
-    /// lock.
+    /// Opens and locks the file that has the name, which may be replaced while this waits for the lock.
     fn open(&self) -> io::Result<File> {
         loop {
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();

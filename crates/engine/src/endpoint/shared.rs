@@ -103,8 +103,8 @@ impl Shared {
         connection.map(|connection| connection.guarded(work)).is_some()
     }
 
-    /// Queues a connection to be accepted and returns the tasks to wake once no lock is held; `None` if the
-    /// queue is full.
+    /// Queues a connection to accept; returns the tasks to wake once unlocked, or `None` if the queue is
+    /// full.
     pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<WakerList> {
         let mut arrivals = self.arrivals.lock();
         if arrivals.len() >= self.most_arrivals {

@@ -94,7 +94,7 @@ impl EndpointSocket {
         })
     }
 
-    /// Converts the address for this socket: an IPv6 socket needs IPv4-mapped addresses (RFC 4291, section
+    /// Converts the address for this socket: an IPv6 socket needs IPv4-mapped ones (RFC 4291, section
     /// 2.5.5.2).
     pub(super) fn reachable(&self, peer: SocketAddr) -> SocketAddr {
         match (peer, self.socket.local_addr()) {
@@ -147,8 +147,7 @@ impl EndpointSocket {
         }
     }
 
-    /// Sends one datagram whose loss is harmless, as it is repeated or optional: it is dropped if the socket
-    /// is full.
+    /// Sends one datagram that is repeated if lost, or optional: it is dropped if the socket is full.
     pub(super) fn send(&self, datagram: &[u8], to: SocketAddr) {
         if self.send_batch(datagram, datagram.len(), Ecn::NotEct, to).is_err() {
             self.counters.unsent.add_one();

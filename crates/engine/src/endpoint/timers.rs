@@ -64,15 +64,15 @@ impl Timers {
     /// Sets or disarms the kernel's timer.
     fn apply(&self, at: Option<Time>) {
         let left = at.map_or(Span::ZERO, |at| at.since(self.clock.now()).max(Span::from_nanos(1)));
-        // Zero would disarm it. The engine's deadlines always fit.
+        // Zero disarms it. The engine's deadlines always fit.
         let Ok(it_value) = Timespec::try_from(Duration::from(left)) else { return };
         let new = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
         // Fails only for an invalid descriptor or a negative time.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &new);
     }
 
-    /// Returns the next connection whose timer has expired. If there is none, sets the kernel's timer to the
-    /// earliest deadline.
+    /// Returns the next connection whose timer expired. If none, sets the kernel's timer to the earliest
+    /// deadline.
     pub(super) fn due(&self, now: Time) -> Option<(Time, u32)> {
         let mut queue = lock(&self.queue);
         let due = queue.pop_due(now);

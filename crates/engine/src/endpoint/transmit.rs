@@ -12,8 +12,8 @@ use super::socket::{EndpointSocket, SLOT_START};
 use crate::EngineError;
 
 impl Connection {
-    /// Sends up to [`EndpointSocket::rounds`] batches, and returns how many; if all of them, there may be
-    /// more.
+    /// Sends up to [`EndpointSocket::rounds`] batches; returns how many. If it is the maximum, more may be
+    /// pending.
     pub(super) fn transmit(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> usize {
         if state.lifecycle.is_ended() || state.peer.validated().is_none() {
             return 0;
@@ -98,8 +98,8 @@ fn on_send_error(
     shared.counters.unsent.add_one();
     match error {
         SendError::TooLarge => state.stack.raise(now, SIZE_REFUSED, &mut (segment_size as u16)),
-        // Once packets have arrived, this may be temporary: a firewall being reloaded, a full
-        // connection-tracking table.
+        // Once packets have arrived, this may be temporary: a firewall reload, a full connection-tracking
+        // table.
         SendError::NotPermitted(error) if shared.timers.is_none() && state.authentic() == 0 => {
             state.end(EngineError::UdpForbidden(error.into()));
         }
@@ -110,8 +110,7 @@ fn on_send_error(
     }
 }
 
-/// Returns the header that combines a pair into one datagram, if it fits: half the packets for each hop to
-/// handle.
+/// Returns the header that combines a pair into one datagram, if it fits: half the packets on the path.
 fn pair_header(next: Coalesced, datagram: u16) -> Option<PairHeader> {
     let Coalesced::Pair(Transmit { len, segment_size, .. }) = next else { return None };
     let first = u16::try_from(segment_size).ok()?;

@@ -1,6 +1,5 @@
 //! The server side of a client's handshake, from the TCP connection to [`Incoming`], in a worker thread that
-//! serves one connection after the other. Until the client's proof is verified, no more than the head of its
-//! Hello is parsed.
+//! serves one client after the other. Until the proof is verified, only the head of the Hello is parsed.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -131,8 +130,8 @@ impl<'s> Client<'s> {
         Ok(Admitted { pending, hello, cipher })
     }
 
-    /// Reads the head of the Hello and verifies the client's proof. Returns the frame read so far and the
-    /// frame's total length.
+    /// Reads the head of the Hello and verifies the proof. Returns the frame read so far and its total
+    /// length.
     fn authenticate(&mut self) -> Result<(Vec<u8>, usize), Refusal> {
         let mut length = [0; 4];
         self.read_exact(&mut length)?;

@@ -65,8 +65,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Frees the slot of an authenticated client. False if it has none: the connection was closed in favour
-    /// of another.
+    /// Frees the slot of an authenticated client. Returns false if the connection was evicted for another.
     pub(super) fn leave(&self) -> bool {
         lock(&self.limiter).leave(self.id)
     }

@@ -53,8 +53,7 @@ impl Listener {
     /// Binds the address with a new certificate and a new secret.
     ///
     /// # Errors
-    /// [`EngineError::Listen`] if the address and port are not available for both TCP and UDP;
-    /// [`EngineError::System`].
+    /// [`EngineError::Listen`] if the address or port is not free for TCP and UDP; [`EngineError::System`].
     pub fn bind(options: ListenOptions) -> Result<Self, EngineError> {
         Self::bind_admitting(options, Box::new(Some))
     }
@@ -103,8 +102,7 @@ impl Listener {
         }
     }
 
-    /// Waits for the next authenticated client; `None` if none arrives within `timeout`. May be called by
-    /// several threads.
+    /// Waits for an authenticated client, also in several threads; `None` if none arrives within `timeout`.
     pub fn accept(&self, timeout: Duration) -> Option<Incoming> {
         block_until(Some(after(timeout)), |context| self.poll_accept(context))
     }
@@ -168,8 +166,7 @@ fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
     }
 }
 
-/// Assigns a slot to the connection and starts a thread if permitted. Without resources, the connection is
-/// closed.
+/// Assigns a slot and, if permitted, a thread to the connection. Without resources, closes it.
 fn start_handshake(server: &Arc<Server>, tcp: TcpStream, peer: SocketAddr) {
     server.counters.connections.add_one();
     let (permit, evicted) = limiter::accept(&server.limiter, tcp, peer);

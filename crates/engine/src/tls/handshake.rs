@@ -17,7 +17,6 @@ use crate::wake::wait_ready;
 pub(crate) enum HandshakeError {
     /// The peer closed the connection.
     Closed,
-    /// The deadline passed.
     TimedOut,
     /// The connection broke.
     Io(#[from] io::Error),

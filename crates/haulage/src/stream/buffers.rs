@@ -36,8 +36,7 @@ impl Drop for Source {
     }
 }
 
-/// Capacity for unread bytes: what a sender may send before it receives the first limit. Memory is allocated
-/// as bytes arrive.
+/// Capacity for unread bytes: what a sender may send before the first limit. Allocated as bytes arrive.
 const ROOM: u64 = FIRST_LIMIT;
 
 /// Received bytes that were not read yet.

@@ -1,6 +1,5 @@
-//! Runs the streams of a connection. Each change of the connection wakes the driver, which receives the
-//! pending messages and wakes the tasks waiting for them. So a reader that stops reading blocks only its own
-//! stream.
+//! Runs the streams of a connection. Each change of the connection wakes the driver, which receives messages
+//! and wakes the tasks waiting for them. So a reader that stops reading blocks only its own stream.
 
 use std::collections::HashMap;
 use std::io;
@@ -120,8 +119,7 @@ impl Streams {
     }
 
     /// Handles received messages and sends pending frames. One thread at a time does so, and repeats it for
-    /// wake-ups that arrive meanwhile: sending wakes these streams too, and a frame for which capacity became
-    /// free would be missed.
+    /// wake-ups meanwhile, which sending causes too: no frame is missed when the channel has capacity again.
     fn run(&self) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -166,8 +164,7 @@ impl Streams {
         }
     }
 
-    /// Length of the longest frame. A new recipe may carry shorter messages; flow control keeps the initial
-    /// length.
+    /// Length of the longest frame. A new recipe may shorten messages; flow control keeps the initial length.
     fn longest_frame(&self) -> usize {
         self.frame.min(self.channel.longest_message())
     }

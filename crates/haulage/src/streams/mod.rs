@@ -1,5 +1,4 @@
-//! Several byte streams on one connection, beside its messages. The recipe's `streams` enables them and sets
-//! their limits.
+//! Byte streams on one connection, beside its messages. The recipe's `streams` enables and limits them.
 
 mod driver;
 
@@ -51,8 +50,7 @@ impl SendStream {
     /// ```
     ///
     /// # Errors
-    /// [`io::ErrorKind::BrokenPipe`] if the peer no longer reads the stream; an error if the connection has
-    /// ended.
+    /// [`io::ErrorKind::BrokenPipe`] if the peer stopped reading; an error if the connection has ended.
     pub fn poll_write(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.write_once(context, bytes)
     }
@@ -88,9 +86,8 @@ impl SendStream {
 }
 
 impl Write for SendStream {
-    /// Sends as many bytes as flow control permits, at least one. Blocks while it permits none. Fails with
-    /// [`io::ErrorKind::BrokenPipe`] if the peer stopped reading, [`io::ErrorKind::ConnectionAborted`] if the
-    /// connection has ended.
+    /// Sends as much as flow control permits; blocks while it permits nothing. [`io::ErrorKind::BrokenPipe`]
+    /// if the peer stopped reading, [`io::ErrorKind::ConnectionAborted`] if the connection has ended.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_some(bytes).wait()
     }
@@ -113,8 +110,7 @@ impl RecvStream {
     /// Polling version of [`Read::read`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionReset`] if the peer reset the stream before its end; an error if the
-    /// connection has ended.
+    /// [`io::ErrorKind::ConnectionReset`] if the peer reset the stream; an error if the connection has ended.
     pub fn poll_read(&mut self, context: &Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
         let Self { streams, number, failed } = self;
         streams.poll_read(*number, into, context, failed)
