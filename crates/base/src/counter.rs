@@ -1,22 +1,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A count that several threads add to. It orders nothing else.
+/// A counter that several threads increment. Uses relaxed ordering.
 #[derive(Debug, Default)]
 pub struct AtomicCounter(AtomicU64);
 
 impl AtomicCounter {
-    /// Counts one more.
+    /// Adds one.
     pub fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The count so far.
+    /// Returns the current count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Makes a structure of values, and one of the counters with these names, whose `read` gives the values.
+/// Defines a struct of values and one of counters with the same names, whose `read` returns the values.
 #[macro_export]
 macro_rules! counters {
     ($counters:ident: $(#[$doc:meta])* pub struct $values:ident { $($(#[$about:meta])* pub $name:ident,)* }) => {

@@ -1,40 +1,42 @@
-//! What a host says of its own load.
+//! Load of a host.
 
 use crate::Span;
 
-/// One look at the load of a host. A field is `None` where the host cannot say. Totals count from the start of the
-/// session, so that a lost sample costs nothing; [`HostSample::since`] turns them into what happened between two looks.
+/// One sample of a host's load. A field is `None` if the host does not provide it. Totals count from the
+/// start of the session, so a lost sample costs nothing; [`HostSample::since`] converts them to the change
+/// between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostSample {
-    /// Total time for which the thread that reads the socket was ready to run and had no processor
+    /// Total time for which the thread that reads the socket was runnable but had no CPU
     /// (`/proc/thread-self/schedstat`, second field).
     pub run_delay: Option<Span>,
-    /// How full the socket's receive buffer is, thousandths.
+    /// Fill level of the socket's receive buffer in thousandths.
     pub socket_fill: Option<u16>,
-    /// How often that thread was made to give up its processor, in total (`nonvoluntary_ctxt_switches`).
+    /// Total number of involuntary context switches of that thread (`nonvoluntary_ctxt_switches`).
     pub involuntary_switches: Option<u32>,
-    /// Share of the last 10 s in which some task waited for a processor, thousandths (`/proc/pressure/cpu`,
+    /// Share of the last 10 s in which some task waited for a CPU, in thousandths (`/proc/pressure/cpu`,
     /// `some avg10`).
     pub cpu_pressure: Option<u16>,
-    /// The same for tasks that waited for a disk (`/proc/pressure/io`). What the receiving program itself cannot take
-    /// because its disk is behind, the flow control says.
+    /// The same for tasks waiting for I/O (`/proc/pressure/io`). Data that the receiving program cannot
+    /// accept because its disk is slow is covered by flow control.
     pub disk_pressure: Option<u16>,
-    /// Total time that the hypervisor gave to others (`/proc/stat`, `steal`).
+    /// Total time stolen by the hypervisor (`/proc/stat`, `steal`).
     pub steal: Option<Span>,
-    /// How long that thread has slept lately, as the O(1) scheduler of Linux 2.6 averages it (`sleep_avg`, up to 1 s),
-    /// of which its dynamic priority follows. Schedulers of today have no such value; the simulated one has.
+    /// Average recent sleep of that thread as computed by the O(1) scheduler of Linux 2.6 (`sleep_avg`, up to
+    /// 1 s), which determines its dynamic priority. Current schedulers have no such value; the simulated one
+    /// has.
     pub sleep_average: Option<Span>,
-    /// Packets that the host dropped before a socket saw them, in total, wrapping: the ring of the interface that the
-    /// data come in by was full, or the kernel's queue of a processor. They need not be this session's.
+    /// Total number of packets dropped by the host before a socket received them, wrapping: the ring of the
+    /// receiving interface or a CPU's backlog queue was full. They may belong to other sessions.
     pub early_drops: Option<u32>,
 }
 
 impl HostSample {
-    /// How often a host is looked at, at most. A look costs a few microseconds: well below 0.1 % of a core.
+    /// Minimum time between two samples. A sample costs a few microseconds: well below 0.1 % of a core.
     pub const INTERVAL: Span = Span::from_millis(50);
 
-    /// The totals as what has happened since `before`; the other fields as they are. A total that was not known before
-    /// is not known to have changed.
+    /// Returns the change of the totals since `before`, and the other fields unchanged. A change is unknown
+    /// if the total was unknown before.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let grown = |new: Option<Span>, old: Option<Span>| Some(new?.saturating_sub(old?));
@@ -43,14 +45,14 @@ impl HostSample {
             run_delay: grown(self.run_delay, before.run_delay),
             involuntary_switches: counted(self.involuntary_switches, before.involuntary_switches),
             steal: grown(self.steal, before.steal),
-            // An interface that was made anew counts from zero.
+            // A recreated interface counts from zero.
             early_drops: counted(self.early_drops, before.early_drops).filter(|grown| *grown <= u32::MAX / 2),
             ..*self
         }
     }
 
-    /// What has happened since the look before `earlier`, if `self` and `earlier` say what has happened since the look
-    /// before each ([`HostSample::since`]).
+    /// Adds two changes: if `earlier` and `self` are successive results of [`HostSample::since`], returns the
+    /// change over both intervals.
     #[must_use]
     pub fn with(&self, earlier: &Self) -> Self {
         let sum = |new: Option<Span>, old: Option<Span>| {

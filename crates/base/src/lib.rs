@@ -1,4 +1,4 @@
-//! What every other crate of Haulage speaks: time in integer nanoseconds, units, ranges, seeded random
+//! Basic types of all other Haulage crates: time in integer nanoseconds, units, ranges, seeded random
 //! numbers, and the contract of a sans-IO machine. Nothing here reads a clock, opens a socket or starts a
 //! thread.
 

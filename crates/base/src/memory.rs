@@ -3,15 +3,15 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-/// Size of a cache line of today's processors, in bytes.
+/// Cache line size of current processors in bytes.
 const LINE: usize = 64;
 
-/// Bytes whose first lies at the start of a cache line.
+/// A byte buffer aligned to a cache line.
 ///
-/// Large pieces of memory come from the system's allocator 16 bytes behind the start of a page. The kernel copies
-/// files and packets with `rep movsb`, and some processors (AMD's Zen 3 and 4) are slow at that when one side lies a
-/// few bytes behind the other in its page: reading a file takes up to 1.7 times as long at 16 bytes, and 3 times at
-/// 1 or 8 (`docs/performance.md`, "tmpfs to tmpfs").
+/// The system's allocator returns large blocks 16 bytes after the start of a page. The kernel copies files
+/// and packets with `rep movsb`, which is slow on some processors (AMD Zen 3 and 4) if source and destination
+/// differ by a few bytes in their page offsets: reading a file takes up to 1.7 times as long at 16 bytes, and
+/// 3 times at 1 or 8 (`docs/performance.md`, "tmpfs to tmpfs").
 pub struct AlignedBytes {
     memory: Box<[u8]>,
     start: usize,
@@ -19,17 +19,17 @@ pub struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// `len` zeros. The system gives no memory for them before they are touched, as with `vec![0; len]`.
+    /// Allocates `len` zeroed bytes. As with `vec![0; len]`, pages are mapped only when touched.
     pub fn zeroed(len: usize) -> Self {
         let memory = vec![0; len + LINE].into_boxed_slice();
-        // That the place cannot be told is possible only at compile time.
+        // `align_offset` can fail only in const evaluation.
         let start = memory.as_ptr().align_offset(LINE).min(LINE);
         Self { memory, start, len }
     }
 }
 
 impl Default for AlignedBytes {
-    /// No bytes.
+    /// Creates an empty buffer.
     fn default() -> Self {
         Self { memory: Box::default(), start: 0, len: 0 }
     }

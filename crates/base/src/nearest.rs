@@ -1,7 +1,7 @@
-//! Finds the known word that was probably meant.
+//! Suggestions for misspelt words.
 
-/// The candidate nearest to `word`, if it is near enough to be worth suggesting: at most a third of its
-/// letters differ.
+/// Returns the candidate nearest to `word` if it is close enough to suggest: at most a third of the letters
+/// differ.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).max(1);
     candidates
@@ -12,12 +12,12 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Words for an error message: ` (did you mean ...?)` or nothing.
+/// Returns ` (did you mean ...?)` for an error message, or an empty string.
 pub fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, candidates).map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
 }
 
-/// The number of insertions, deletions, replacements and swaps of neighbours between two words (optimal
+/// Returns the number of insertions, deletions, substitutions and transpositions between two words (optimal
 /// string alignment distance).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());

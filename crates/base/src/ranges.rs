@@ -10,7 +10,7 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// The empty set.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -52,7 +52,7 @@ impl RangeSet {
         }
     }
 
-    /// The stored range that contains `value`.
+    /// Returns the stored range that contains `value`.
     pub fn containing(&self, value: u64) -> Option<Range<u64>> {
         let (&s, &e) = self.by_start.range(..=value).next_back()?;
         (value < e).then_some(s..e)
@@ -69,17 +69,17 @@ impl RangeSet {
             && self.by_start.range(..range.end).next_back().is_some_and(|(_, &e)| e > range.start)
     }
 
-    /// The ranges in ascending order.
+    /// Iterates over the ranges in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
         self.by_start.iter().map(|(&s, &e)| s..e)
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.by_start.len()
     }
 
-    /// How many integers are in the set.
+    /// Returns the number of integers in the set.
     pub fn total(&self) -> u64 {
         self.iter().map(|r| r.end - r.start).sum()
     }

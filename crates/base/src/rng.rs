@@ -1,13 +1,13 @@
-//! Seeded random numbers whose sequence is fixed for ever, so that a printed seed reproduces a run.
+//! Seeded random numbers. The sequence of a seed never changes, so that a printed seed reproduces a run.
 
-/// xoshiro256++ (Blackman and Vigna, 2019), seeded through `SplitMix64` as its authors advise.
+/// xoshiro256++ (Blackman and Vigna, 2019), seeded through `SplitMix64` as its authors recommend.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
 impl Rng {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Creates a generator from `seed`, which determines its whole sequence.
     pub fn from_seed(seed: u64) -> Self {
         let mut x = seed;
         let mut next = || {
@@ -20,7 +20,7 @@ impl Rng {
         Self { state: [next(), next(), next(), next()] }
     }
 
-    /// 64 uniform random bits.
+    /// Returns 64 uniform random bits.
     pub fn next_u64(&mut self) -> u64 {
         let s = &mut self.state;
         let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -34,18 +34,18 @@ impl Rng {
         result
     }
 
-    /// A uniform number in `[0, 1)` with 53 random bits.
+    /// Returns a uniform number in `[0, 1)` with 53 random bits.
     pub fn next_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A uniform number in `0..bound`; 0 if `bound` is 0. Uses the widening product, whose bias is below
-    /// `bound / 2^64`.
+    /// Returns a uniform number in `0..bound`, or 0 if `bound` is 0. Uses the widening product, whose bias is
+    /// below `bound / 2^64`.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True with probability `p`.
+    /// Returns true with probability `p`.
     pub fn chance(&mut self, p: f64) -> bool {
         self.next_f64() < p
     }
@@ -87,7 +87,7 @@ mod tests {
     fn chance_is_close_to_its_probability() {
         let mut rng = Rng::from_seed(3);
         let hits = (0..100_000).filter(|_| rng.chance(0.01)).count();
-        // 1000 expected, deviation 31.5: five of them.
+        // Expected 1000 with standard deviation 31.5; allows five deviations.
         assert!((843..1157).contains(&hits), "{hits}");
     }
 

@@ -1,9 +1,9 @@
-//! Text for people: names of files and what a peer says, which may hold anything, and errors with their causes.
+//! Text for users: file names and peers' messages, which may contain any bytes, and errors with their causes.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
 
-/// Writes an error and each cause behind it, for errors whose text leaves out their [`source`](Error::source).
+/// Formats an error and all of its causes, for errors whose message excludes their [`source`](Error::source).
 #[derive(Debug, Clone, Copy)]
 pub struct WithCauses<'a>(pub &'a (dyn Error + 'static));
 
@@ -15,10 +15,10 @@ impl fmt::Display for WithCauses<'_> {
     }
 }
 
-/// Writes a text so that it stays within its line and a terminal only shows it: every character that a terminal obeys,
-/// or that changes the order in which it shows others, becomes an escape such as `\n`, `\x1b` or `\u{202e}`.
+/// Formats a text so that it stays on its line and cannot control the terminal: control characters, and those
+/// that change the order in which others are shown, are escaped, such as `\n`, `\x1b` or `\u{202e}`.
 ///
-/// A backslash stays as it is, so escaping what is escaped already changes nothing.
+/// Backslashes are not escaped, so escaping twice changes nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Printable<T>(pub T);
 
@@ -54,15 +54,15 @@ fn escape(to: &mut impl fmt::Write, c: char) -> fmt::Result {
     }
 }
 
-/// Whether a terminal would obey the character, or show others in another order or on another line because of it: C0
-/// and C1 controls and DEL (ECMA-48), line and paragraph separators, and the marks, embeddings, overrides and isolates
-/// of the bidirectional algorithm (Unicode Standard Annex 9, section 2).
+/// Whether the character controls a terminal, or changes the line or order in which others are shown: C0 and
+/// C1 controls and DEL (ECMA-48), line and paragraph separators, and the marks, embeddings, overrides and
+/// isolates of the bidirectional algorithm (Unicode Standard Annex 9, section 2).
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Bytes that are a name, for people: [`Printable`], and what is not UTF-8 as `\xff`.
+/// Formats the bytes of a name for users: [`Printable`], with invalid UTF-8 as `\xff`.
 pub fn printable_bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

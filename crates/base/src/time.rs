@@ -1,4 +1,4 @@
-//! Points in time and spans of time, both in integer nanoseconds.
+//! Points in time and durations, both in integer nanoseconds.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
@@ -6,100 +6,100 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A point in time: nanoseconds since an epoch that the caller chose (the start of the engine's clock, or of
-/// a simulation). Times of different clocks must not be mixed.
+/// A point in time: nanoseconds since an epoch chosen by the caller (the start of the engine's clock, or of a
+/// simulation). Times of different clocks must not be mixed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
-/// A span of time in nanoseconds, never negative.
+/// A non-negative duration in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Span(u64);
 
 impl Time {
     /// The epoch of the clock.
     pub const ZERO: Self = Self(0);
-    /// Later than anything happens.
+    /// The latest representable time.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The point `nanos` nanoseconds after the epoch.
+    /// Creates the time `nanos` nanoseconds after the epoch.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Microseconds since the epoch, wrapped to 32 bits: the form in which timestamps travel.
+    /// Returns the microseconds since the epoch, wrapped to 32 bits as in packets.
     pub const fn as_wrapped_micros(self) -> u32 {
         (self.0 / 1_000) as u32
     }
 
-    /// The span from `earlier` to `self`; zero if `earlier` is later.
+    /// Returns the span from `earlier` to `self`; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// The empty span.
     pub const ZERO: Self = Self(0);
-    /// Longer than any transfer.
+    /// The longest representable span.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A span of nanoseconds.
+    /// Creates a span from nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// A span of microseconds.
+    /// Creates a span from microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1_000))
     }
 
-    /// A span of milliseconds.
+    /// Creates a span from milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// A span of seconds.
+    /// Creates a span from seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
 
-    /// A span of seconds given as a number that may have a fraction; negative and non-finite become zero.
+    /// Creates a span from fractional seconds; negative and non-finite numbers become zero.
     pub fn from_secs_f64(secs: f64) -> Self {
         if secs.is_finite() && secs > 0.0 { Self((secs * 1e9) as u64) } else { Self::ZERO }
     }
 
-    /// Nanoseconds.
+    /// Returns the span in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole microseconds.
+    /// Returns the whole microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0 / 1_000
     }
 
-    /// Seconds with a fraction.
+    /// Returns the span in fractional seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Milliseconds with a fraction.
+    /// Returns the span in fractional milliseconds.
     pub fn as_millis_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// The span times `factor`; a negative or non-finite factor gives zero.
+    /// Multiplies the span by `factor`; a negative or non-finite factor gives zero.
     #[must_use]
     pub fn mul_f64(self, factor: f64) -> Self {
         Self::from_secs_f64(self.as_secs_f64() * factor)
     }
 
-    /// `self - other`, or zero.
+    /// Returns `self - other`, or zero if `other` is longer.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

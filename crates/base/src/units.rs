@@ -1,7 +1,8 @@
-//! Rates, sizes and probabilities, with the spellings that the command line accepts.
+//! Rates, sizes and probabilities, with the notation that the command line accepts.
 //!
 //! Rates are bits per second with decimal prefixes (`800Mbit`, `1.5Gbit`); sizes are bytes with decimal or
-//! binary prefixes (`1GB`, `64KiB`). A bare number is refused: bits and bytes differ from tool to tool.
+//! binary prefixes (`1GB`, `64KiB`). A bare number is rejected, as tools differ in whether it means bits or
+//! bytes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,19 +23,19 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, PartialEq, PartialOrd, Debug, Default)]
 pub struct Probability(f64);
 
-/// Why a text is no quantity.
+/// Why a text is not a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
     /// The number has no unit.
     #[error("`{0}` has no unit; write for example {1}")]
     NoUnit(String, &'static str),
-    /// The unit is not one that is known for this quantity.
+    /// The unit is unknown for this quantity.
     #[error("`{0}` is not a unit here; write for example {1}")]
     UnknownUnit(String, &'static str),
-    /// There is no number in front of the unit.
+    /// The text does not start with a number.
     #[error("`{0}` does not start with a number; write for example {1}")]
     NoNumber(String, &'static str),
-    /// The value does not fit.
+    /// The value is out of range.
     #[error("`{0}` is out of range; {1}")]
     OutOfRange(String, &'static str),
 }
@@ -45,27 +46,27 @@ const SIZE_EXAMPLES: &str = "64KiB or 1GB";
 const SPAN_EXAMPLES: &str = "50ms, 10s or 2m";
 
 impl Rate {
-    /// No transmission at all.
+    /// No transmission.
     pub const ZERO: Self = Self(0);
-    /// Without bound.
+    /// No limit.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// A rate in bits per second.
+    /// Creates a rate from bits per second.
     pub const fn from_bps(bps: u64) -> Self {
         Self(bps)
     }
 
-    /// A rate in megabits (10^6) per second.
+    /// Creates a rate from megabits (10^6) per second.
     pub const fn from_mbps(mbps: u64) -> Self {
         Self(mbps.saturating_mul(1_000_000))
     }
 
-    /// Bits per second.
+    /// Returns the rate in bits per second.
     pub const fn as_bps(self) -> u64 {
         self.0
     }
 
-    /// The rate at which `bytes` cross in `span`; zero if no time passed.
+    /// Returns the rate at which `bytes` are transferred in `span`; zero if `span` is zero.
     pub fn from_transfer(bytes: u64, span: Span) -> Self {
         if span == Span::ZERO {
             return Self::ZERO;
@@ -74,12 +75,13 @@ impl Rate {
         Self(u64::try_from(bps).unwrap_or(u64::MAX))
     }
 
-    /// A text that reads back to the same, in the largest unit that needs no fraction: `1Gbit`, `1500kbit`.
+    /// Formats the rate exactly, in the largest unit without a fraction: `1Gbit`, `1500kbit`. Parses back to
+    /// the same rate.
     pub fn exact(self) -> String {
         exact(self.0, &[(1_000_000_000, "Gbit"), (1_000_000, "Mbit"), (1_000, "kbit"), (1, "bit")])
     }
 
-    /// How long `bytes` take at this rate, rounded up; `Span::MAX` at rate zero.
+    /// Returns the time that `bytes` take at this rate, rounded up; `Span::MAX` at rate zero.
     pub fn time_for(self, bytes: u64) -> Span {
         if self.0 == 0 {
             return Span::MAX;
@@ -88,13 +90,13 @@ impl Rate {
         Span::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many whole bytes cross in `span`.
+    /// Returns the number of whole bytes transferred in `span`.
     pub fn bytes_in(self, span: Span) -> u64 {
         let bytes = u128::from(self.0) * u128::from(span.as_nanos()) / 8_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// The rate times `factor`; a negative or non-finite factor gives zero.
+    /// Multiplies the rate by `factor`; a negative or non-finite factor gives zero.
     #[must_use]
     pub fn mul_f64(self, factor: f64) -> Self {
         if factor.is_finite() && factor > 0.0 { Self((self.0 as f64 * factor) as u64) } else { Self::ZERO }
@@ -102,7 +104,8 @@ impl Rate {
 }
 
 impl Bytes {
-    /// A text that reads back to the same, in the largest unit that needs no fraction: `64KiB`, `1GB`.
+    /// Formats the size exactly, in the largest unit without a fraction: `64KiB`, `1GB`. Parses back to the
+    /// same size.
     pub fn exact(self) -> String {
         const UNITS: [(u64, &str); 7] = [
             (1 << 30, "GiB"),
@@ -118,7 +121,8 @@ impl Bytes {
 }
 
 impl Span {
-    /// A text that reads back to the same, in the largest unit that needs no fraction: `2ms`, `1500us`.
+    /// Formats the span exactly, in the largest unit without a fraction: `2ms`, `1500us`. Parses back to the
+    /// same span.
     pub fn exact(self) -> String {
         exact(self.as_nanos(), &[(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")])
     }
@@ -131,15 +135,15 @@ fn exact(value: u64, units: &[(u64, &str)]) -> String {
 }
 
 impl Probability {
-    /// Certainly not.
+    /// Probability 0.
     pub const ZERO: Self = Self(0.0);
 
-    /// A probability, if `p` lies in `[0, 1]`.
+    /// Creates a probability; `None` if `p` is not in `[0, 1]`.
     pub fn new(p: f64) -> Option<Self> {
         (0.0..=1.0).contains(&p).then_some(Self(p))
     }
 
-    /// The value in `[0, 1]`.
+    /// Returns the value in `[0, 1]`.
     pub const fn get(self) -> f64 {
         self.0
     }
@@ -207,7 +211,7 @@ impl FromStr for Rate {
     type Err = UnitError;
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        // With a unit it would be no better.
+        // Zero is invalid even with a unit, so do not complain about a missing unit.
         if text.trim().parse() == Ok(0.0) {
             return Err(UnitError::OutOfRange(text.to_owned(), NO_RATE));
         }

@@ -1,28 +1,28 @@
-//! Why packets were lost.
+//! Causes of packet loss.
 
 use serde::{Deserialize, Serialize};
 
 /// A cause of loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The receiving host: its socket buffer was full because nobody read it in time.
+    /// The receiving host: its socket buffer was full because the program did not read it in time.
     ReceiverHost,
-    /// A queue of the path was full, or marked or dropped early.
+    /// A queue on the path was full, or its AQM marked or dropped packets early.
     Congestion,
-    /// The medium damages packets, whatever is sent.
+    /// The medium corrupts packets, independently of the load.
     Random,
-    /// For a while nothing passed at all.
+    /// The path delivered nothing for a while.
     Outage,
-    /// There is too little to tell.
+    /// There is too little evidence.
     Inconclusive,
 }
 
 impl Cause {
-    /// Every cause once.
+    /// All causes.
     pub const ALL: [Self; 5] =
         [Self::ReceiverHost, Self::Congestion, Self::Random, Self::Outage, Self::Inconclusive];
 
-    /// The name for scripts.
+    /// Returns the name for scripts.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ReceiverHost => "receiver_host",
@@ -34,7 +34,7 @@ impl Cause {
     }
 }
 
-/// The diagnosed shares of the causes in what was lost. What they leave of the whole is inconclusive.
+/// Shares of the causes in the lost packets. The remainder is inconclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Verdict {
     receiver_host: f64,
@@ -44,13 +44,14 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// All of the loss has this cause.
+    /// Attributes all loss to one cause.
     pub fn of(cause: Cause) -> Self {
         Self::mixed(&[(cause, 1.0)]).unwrap_or_default()
     }
 
-    /// Shares of several causes; each in [0, 1], together at most 1. `None` if they are not. A cause that is not named
-    /// has no share; [`Cause::Inconclusive`] has what is left, so naming it changes nothing but the sum.
+    /// Creates a verdict from the shares of several causes; `None` unless each is in [0, 1] and their sum is
+    /// at most 1. Causes not listed have no share. [`Cause::Inconclusive`] has the remainder; listing it only
+    /// affects the sum.
     pub fn mixed(shares: &[(Cause, f64)]) -> Option<Self> {
         let valid = shares.iter().all(|(_, share)| (0.0..=1.0).contains(share));
         let whole: f64 = shares.iter().map(|(_, share)| share).sum();
@@ -63,7 +64,7 @@ impl Verdict {
         })
     }
 
-    /// Gives so large a part, 0 to 1, of the share of one cause to another.
+    /// Moves a part, 0 to 1, of one cause's share to another cause.
     pub fn attribute(&mut self, from: Cause, to: Cause, part: f64) {
         let moved = self.share(from) * part;
         if let Some(share) = self.share_mut(from) {
@@ -74,7 +75,7 @@ impl Verdict {
         }
     }
 
-    /// `None`: what the others leave.
+    /// Returns `None` for the cause that has the remainder.
     fn share_mut(&mut self, cause: Cause) -> Option<&mut f64> {
         match cause {
             Cause::ReceiverHost => Some(&mut self.receiver_host),
@@ -85,13 +86,13 @@ impl Verdict {
         }
     }
 
-    /// The cause with the largest share.
+    /// Returns the cause with the largest share.
     pub fn likeliest(&self) -> Cause {
         let larger = |a: &Cause, b: &Cause| self.share(*a).total_cmp(&self.share(*b));
         Cause::ALL.into_iter().max_by(larger).unwrap_or(Cause::Inconclusive)
     }
 
-    /// The share of a cause, 0 to 1.
+    /// Returns the share of a cause, 0 to 1.
     pub fn share(&self, cause: Cause) -> f64 {
         match cause {
             Cause::ReceiverHost => self.receiver_host,
@@ -118,37 +119,37 @@ impl FromIterator<(Cause, u64)> for CauseCounts {
 }
 
 impl CauseCounts {
-    /// Adds packets that this has lost.
+    /// Adds packets lost to a cause.
     pub fn add(&mut self, cause: Cause, packets: u64) {
         let count = &mut self.0[cause as usize];
         *count = count.saturating_add(packets);
     }
 
-    /// Adds those of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for cause in Cause::ALL {
             self.add(cause, other.of(cause));
         }
     }
 
-    /// What has been added to an earlier state of this one.
+    /// Returns the difference to an earlier state of these counts.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let of = |cause: Cause| (cause, self.of(cause).saturating_sub(before.of(cause)));
         Cause::ALL.into_iter().map(of).collect()
     }
 
-    /// Packets lost to a cause.
+    /// Returns the number of packets lost to a cause.
     pub fn of(&self, cause: Cause) -> u64 {
         self.0[cause as usize]
     }
 
-    /// What one cause was said to have lost was lost to another.
+    /// Attributes all packets of one cause to another.
     pub fn attribute(&mut self, from: Cause, to: Cause) {
         self.attribute_some(from, to, u64::MAX);
     }
 
-    /// The same of so many of these packets; gives how many there were.
+    /// Attributes up to `packets` of one cause to another; returns how many.
     pub fn attribute_some(&mut self, from: Cause, to: Cause, packets: u64) -> u64 {
         let packets = packets.min(self.of(from));
         self.0[from as usize] -= packets;
@@ -156,12 +157,12 @@ impl CauseCounts {
         packets
     }
 
-    /// All lost packets.
+    /// Returns the number of all lost packets.
     pub fn whole(&self) -> u64 {
         self.0.iter().fold(0, |sum, packets| sum.saturating_add(*packets))
     }
 
-    /// Each cause's share; `None` if nothing was lost.
+    /// Returns each cause's share; `None` if nothing was lost.
     pub fn verdict(&self) -> Option<Verdict> {
         let whole = self.whole();
         let shares = Cause::ALL.map(|cause| (cause, self.of(cause) as f64 / whole as f64));

@@ -1,5 +1,5 @@
-//! Datagrams that came damaged. Linux counts those whose UDP checksum is wrong with the drops of their socket
-//! (`udp_recvmsg`, `sk_drops`), but a medium damages packets, not this host.
+//! Corrupted datagrams. Linux counts datagrams with a wrong UDP checksum among the drops of their socket
+//! (`udp_recvmsg`, `sk_drops`), but they are damaged by the medium, not dropped by this host.
 
 use haul_base::{Span, Time};
 
@@ -7,11 +7,11 @@ use crate::pace::Pace;
 use crate::source::{SensorError, Source};
 use crate::{parse, thread_time};
 
-/// How often the count of damaged datagrams is read at most, unless a look costs much.
+/// Minimum interval between reads of the damage counters; longer if reading is slow.
 const INTERVAL: Span = Span::from_millis(1);
 
-/// Separates a socket's drops by this host from damaged datagrams. The kernel counts the latter per network namespace:
-/// those of other sockets can hide a drop by the host, and never add one.
+/// Separates a socket's drops by this host from damaged datagrams. The kernel counts the latter per network
+/// namespace: those of other sockets can hide a drop by the host, but never add one.
 pub struct HostDrops {
     udp: Option<Source>,
     udp6: Option<Source>,
@@ -29,11 +29,11 @@ impl std::fmt::Debug for HostDrops {
 }
 
 impl HostDrops {
-    /// Of sockets of the process's network namespace, from now on. What the kernel does not let this process read is no
-    /// error: then all drops are the host's.
+    /// Starts counting for sockets in the process's network namespace. Counters that the kernel does not let
+    /// this process read are no error: all drops then count as the host's.
     ///
     /// # Errors
-    /// If a file that is there cannot be opened, for example because the process has too many open.
+    /// If an existing file cannot be opened, for example because the process has too many open files.
     pub fn of_this_process() -> Result<Self, SensorError> {
         let mut drops = Self {
             udp: Source::open("/proc/net/snmp")?,
@@ -45,8 +45,9 @@ impl HostDrops {
         Ok(drops)
     }
 
-    /// How many of the `dropped` buffers of the socket, a total that wraps, are the host's. Reads files only when the
-    /// total has grown, and no more often than the other sensors do; in between, new drops count like the last ones.
+    /// Returns how many of the socket's `dropped` buffers, a wrapping total, the host dropped. Reads files
+    /// only when the total has grown, and at the pace of the other sensors; in between, new drops are
+    /// classified like the last ones.
     pub fn count(&mut self, now: Time, dropped: u32) -> u32 {
         if dropped == self.split.dropped {
             return self.split.reported;
@@ -60,7 +61,7 @@ impl HostDrops {
         self.split.take(dropped, damaged)
     }
 
-    /// All that came damaged, wrapping.
+    /// Returns the total of damaged datagrams, wrapping.
     fn damaged(&mut self) -> u32 {
         let read = |file: &mut Option<Source>, parse: fn(&[u8]) -> Option<u32>| {
             file.as_mut().and_then(|file| file.read_whole(parse)).unwrap_or(0)
@@ -70,31 +71,33 @@ impl HostDrops {
     }
 }
 
-/// The counters, all of which wrap.
+/// Counters; all wrap.
 #[derive(Debug, Default)]
 struct Split {
-    /// The totals at the last look.
+    /// Totals at the last sample.
     dropped: u32,
     damaged: u32,
-    /// Drops since the last look at `damaged`.
+    /// Drops since `damaged` was last read.
     new: u32,
-    /// Damaged datagrams that the socket has not counted yet: it does when it takes them from its queue.
+    /// Damaged datagrams not counted by the socket yet: it counts them when it dequeues them.
     uncounted: u32,
-    /// Whether all new drops of the last look were damaged datagrams.
+    /// Whether all new drops of the last sample were damaged datagrams.
     is_damage: bool,
-    /// The host's drops at the last look.
+    /// The host's drops at the last sample.
     host: u32,
-    /// The host's drops as reported. Never decreases: if a guess was too high, it stays until `host` has caught up.
+    /// The host's drops as reported. Never decreases: after too high a guess, it stays until `host` has
+    /// caught up.
     reported: u32,
 }
 
 impl Split {
-    /// Takes the socket's total, and the total of damaged datagrams if it was read. Gives the host's drops.
+    /// Updates with the socket's total and, if read, the total of damaged datagrams. Returns the host's
+    /// drops.
     fn take(&mut self, dropped: u32, damaged: Option<u32>) -> u32 {
         self.new = self.new.wrapping_add(dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)));
         if let Some(damaged) = damaged {
             let grown = damaged.wrapping_sub(std::mem::replace(&mut self.damaged, damaged));
-            // A counter that went back has started anew.
+            // A counter that decreased was reset.
             let grown = if grown > u32::MAX / 2 { 0 } else { grown };
             let damaged = grown.saturating_add(self.uncounted);
             let by_host = self.new.saturating_sub(damaged);

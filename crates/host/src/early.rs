@@ -1,4 +1,4 @@
-//! Packets that this host drops before a socket sees them.
+//! Packets dropped by this host before they reach a socket.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,28 +10,28 @@ use crate::pace::Pace;
 use crate::parse;
 use crate::source::{SensorError, Source};
 
-/// The counters of one look, wrapping.
+/// Counters of one sample; all wrap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
-    /// Packets of any interface for which the queue of a processor was full.
+    /// Packets of any interface dropped because a CPU's backlog queue was full.
     backlog: Option<u32>,
-    /// Packets of this interface that the kernel did not take, also because it knows no protocol for them.
+    /// Packets of this interface that the kernel dropped, including those of unknown protocols.
     dropped: Option<u32>,
-    /// Packets of this interface for which its ring was full. Drivers have two names for that.
+    /// Packets of this interface dropped because its ring was full. Drivers use either of two counters.
     missed: Option<u32>,
     fifo: Option<u32>,
 }
 
-/// How much a counter has grown. One that went back counts anew, and nothing is known of one that was or is not there.
+/// Returns the growth of a counter: 0 if it was reset, `None` if it is missing in either sample.
 fn grown(new: Option<u32>, old: Option<u32>) -> Option<u32> {
     let grown = new?.wrapping_sub(old?);
     Some(if grown > u32::MAX / 2 { 0 } else { grown })
 }
 
 impl Counters {
-    /// Packets of this interface that were dropped since `before`. Linux counts one that a full backlog drops with the
-    /// processor and with the interface (`enqueue_to_backlog`): what only one of them counts was somebody else's, or of
-    /// no protocol. `None` if nothing is known of the interface.
+    /// Returns the packets of this interface dropped since `before`. Linux counts a packet dropped at a full
+    /// backlog both for the CPU and for the interface (`enqueue_to_backlog`): what only one of them counts
+    /// belongs to another interface or to no protocol. `None` if nothing is known of the interface.
     fn since(&self, before: &Self) -> Option<u32> {
         let backlog = grown(self.backlog, before.backlog);
         let backlog = grown(self.dropped, before.dropped).and_then(|dropped| Some(dropped.min(backlog?)));
@@ -40,21 +40,21 @@ impl Counters {
     }
 }
 
-/// Counts what is dropped of the packets of one interface.
+/// Counts dropped packets of one interface.
 pub(crate) struct EarlyDrops {
     backlog: Option<Source>,
     dropped: Option<Source>,
     missed: Option<Source>,
     fifo: Option<Source>,
     last: Counters,
-    /// Since the sensors were made, wrapping.
+    /// Total since the sensors were created, wrapping.
     total: u32,
     pub(crate) known: Option<u32>,
     pub(crate) pace: Pace,
 }
 
 impl EarlyDrops {
-    /// Of the interface with this address. Without one, nothing is known.
+    /// Selects the interface with this address. Without one, nothing is known.
     pub(crate) fn of_interface_with(address: Option<IpAddr>) -> Result<Self, SensorError> {
         let name = address.and_then(interface_with);
         let statistic = |counter: &str| match &name {
@@ -99,8 +99,8 @@ fn ip(of: &InterfaceAddress) -> Option<IpAddr> {
     four.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }
 
-/// The interface that has this address, if `/sys` shows the interfaces of this network namespace: one that was mounted
-/// in another shows those of that one, which may have the same names.
+/// Returns the interface that has this address, if `/sys` shows this network namespace: a `/sys` mounted in
+/// another shows that one's interfaces, which may have the same names.
 fn interface_with(address: IpAddr) -> Option<String> {
     let all: Vec<InterfaceAddress> = getifaddrs().ok()?.collect();
     let name = &all.iter().find(|of| ip(of) == Some(address.to_canonical()))?.interface_name;
@@ -110,7 +110,7 @@ fn interface_with(address: IpAddr) -> Option<String> {
     is_card(shown.trim(), card).then(|| name.clone())
 }
 
-/// Whether `/sys` shows this hardware address. Devices without one (TUN) show nothing.
+/// Whether `/sys` shows this hardware address. It is empty for devices without one (TUN).
 fn is_card(shown: &str, card: Option<[u8; 6]>) -> bool {
     let bytes = card.unwrap_or_default();
     let text = bytes.map(|byte| format!("{byte:02x}")).join(":");

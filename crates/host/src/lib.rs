@@ -1,8 +1,8 @@
-//! What a Linux host says of its own load, as one [`HostSample`].
+//! Samples of a Linux host's load, as [`HostSample`]s.
 //!
-//! A receiver loses packets when nobody reads its socket in time. The kernel knows why: the thread waited for a
-//! processor, other tasks wait for one or for a disk, or the hypervisor has taken it. [`Sensors`] ask it, for the
-//! thread that they belong to.
+//! A receiver loses packets when its program does not read the socket in time. The kernel knows why: the
+//! thread waited for a CPU, other tasks wait for one or for a disk, or the hypervisor has taken it away.
+//! [`Sensors`] read this for their thread.
 //!
 //! | field | source |
 //! |---|---|
@@ -10,16 +10,16 @@
 //! | `involuntary_switches` | `getrusage(RUSAGE_THREAD)`, `ru_nivcsw` |
 //! | `cpu_pressure`, `disk_pressure` | `/proc/pressure/cpu` and `/proc/pressure/io`, `some avg10` |
 //! | `steal` | `/proc/stat`, first line, eighth number |
-//! | `early_drops` | `/proc/net/softnet_stat`, and `rx_dropped`, `rx_missed_errors`, `rx_fifo_errors` of the interface |
+//! | `early_drops` | `/proc/net/softnet_stat`; the interface's `rx_{dropped,missed_errors,fifo_errors}` |
 //!
-//! [`HostDrops`] tells damaged datagrams from drops, by `InCsumErrors` of `/proc/net/snmp` and `Udp6InCsumErrors` of
-//! `/proc/net/snmp6`.
+//! [`HostDrops`] separates damaged datagrams from drops, by `InCsumErrors` of `/proc/net/snmp` and
+//! `Udp6InCsumErrors` of `/proc/net/snmp6`.
 //!
-//! `socket_fill` is for whoever has the socket (`haul_udp::SocketMemory`), and `sleep_average` no kernel since Linux
-//! 2.6.22 has.
+//! `socket_fill` is left to the owner of the socket (`haul_udp::SocketMemory`); no kernel since Linux 2.6.22
+//! provides `sleep_average`.
 //!
-//! Files stay open and are read again with `pread`. No look costs more than a thousandth of a core, whatever the
-//! machine: each measures its own processor time, and the next one is put off until that share is kept.
+//! Files stay open and are re-read with `pread`. Sampling costs at most a thousandth of a core on any
+//! machine: each sample measures its own CPU time and delays the next one accordingly.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("haul-host reads what Linux has in /proc");
@@ -47,19 +47,19 @@ pub use damaged::HostDrops;
 pub use since_boot::{EarlyDropTotals, ProcessorTimes, QueueSettings, peak_memory};
 pub use source::SensorError;
 
-/// How often pressures and steal are read: the kernel averages the former anew every 2 s and counts the latter in
-/// hundredths of a second, and its text of `/proc/stat` takes long to make where there are many cores.
+/// Interval at which pressures and steal are read: the kernel updates the former every 2 s and counts the
+/// latter in units of 10 ms, and generating `/proc/stat` is slow on machines with many cores.
 const SLOW_INTERVAL: Span = Span::from_secs(1);
 
-/// What this thread's kernel tells of it and of the host. Totals count from the start of the sensors.
+/// Sensors of one thread and its host. Totals count from the creation of the sensors.
 pub struct Sensors {
     schedstat: Option<Source>,
     slow: SlowSensors,
     early: EarlyDrops,
-    /// The totals when the sensors were made.
+    /// Totals when the sensors were created.
     start: HostSample,
     pace: Pace,
-    /// Other threads have other counters.
+    /// Makes the type `!Send`: other threads have other counters.
     of_one_thread: PhantomData<*const ()>,
 }
 
@@ -73,11 +73,11 @@ impl fmt::Debug for Sensors {
 }
 
 impl Sensors {
-    /// The sensors of the thread that calls this, and of the interface that has the address `local`, if it is known.
+    /// Creates sensors of the calling thread and, if `local` is known, of the interface with that address.
     /// What the kernel lacks or does not permit to read is no error: its field of each sample is `None`.
     ///
     /// # Errors
-    /// If a file that is there cannot be opened, for example because the process has too many open.
+    /// If an existing file cannot be opened, for example because the process has too many open files.
     pub fn of_this_thread(local: Option<IpAddr>) -> Result<Self, SensorError> {
         let mut sensors = Self {
             schedstat: Source::open("/proc/thread-self/schedstat")?,
@@ -92,12 +92,12 @@ impl Sensors {
         Ok(sensors)
     }
 
-    /// Whether it is time for the next look.
+    /// Whether the next sample is due.
     pub fn is_due(&self, now: Time) -> bool {
         self.pace.is_due(now)
     }
 
-    /// Looks at the host, on the thread that the sensors belong to. Pressures and steal are up to a second old.
+    /// Takes a sample; call it on the thread that created the sensors. Pressures and steal are up to 1 s old.
     pub fn sample(&mut self, now: Time) -> HostSample {
         let begun = thread_time();
         let totals = self.totals();
@@ -113,28 +113,28 @@ impl Sensors {
             self.early.pace.looked(now, thread_time().saturating_sub(begun));
         }
         let sample = HostSample { steal: self.slow.known.steal, ..totals }.since(&self.start);
-        // These count from the start by themselves.
+        // This counts from the start already.
         HostSample { early_drops: self.early.known, ..sample }
     }
 
-    /// What changes fast, beside the last that is known of the rest.
+    /// Reads the values that change fast, and adds the last known others.
     fn totals(&mut self) -> HostSample {
         let switches = getrusage(UsageWho::RUSAGE_THREAD).ok();
         HostSample {
             run_delay: self.schedstat.as_mut().and_then(|file| file.read(parse::run_delay)),
-            // The kernel's long, of which the low half wraps as the field does.
+            // The kernel's long; the low half wraps as the field does.
             involuntary_switches: switches.map(|usage| usage.involuntary_context_switches() as u32),
             ..self.slow.known
         }
     }
 }
 
-/// What changes slowly or costs much.
+/// Sensors whose values change slowly or are expensive to read.
 struct SlowSensors {
     cpu_pressure: Option<Source>,
     disk_pressure: Option<Source>,
     stat: Option<Source>,
-    /// Length of the clock ticks in which `/proc/stat` counts.
+    /// Unit of the times in `/proc/stat`.
     tick: Span,
     known: HostSample,
     pace: Pace,
@@ -162,7 +162,7 @@ impl SlowSensors {
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn thread_time() -> Span {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Span::from_nanos(time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs())

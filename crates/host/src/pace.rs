@@ -1,12 +1,12 @@
-//! How often a look may be taken.
+//! Pacing of samples.
 
 use haul_base::{Span, Time};
 
-/// A look costs no more than one part in so many of the time to the next one. There are four kinds of looks, so that
-/// all together stay below 0.1 % of a core.
+/// Minimum ratio of the time until the next sample to the CPU time of one. There are four kinds of samples,
+/// so that all together stay below 0.1 % of a core.
 const RARITY: u64 = 4_000;
 
-/// When the next look is due.
+/// Schedule of one kind of sample.
 #[derive(Debug)]
 pub(crate) struct Pace {
     interval: Span,
@@ -14,7 +14,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Looks at this interval or more rarely, the first at once.
+    /// Creates a schedule with at least this interval. The first sample is due at once.
     pub(crate) fn new(interval: Span) -> Self {
         Self { interval, due: Time::ZERO }
     }
@@ -23,7 +23,7 @@ impl Pace {
         now >= self.due
     }
 
-    /// A look was taken at `now`, and took this much processor time.
+    /// Notes a sample at `now` that took this much CPU time.
     pub(crate) fn looked(&mut self, now: Time, took: Span) {
         self.due = now + self.interval.max(Span::from_nanos(took.as_nanos().saturating_mul(RARITY)));
     }

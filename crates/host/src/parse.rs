@@ -1,23 +1,23 @@
-//! The kernel's texts.
+//! Parsers of `/proc` and `/sys` files.
 
 use std::str::FromStr;
 
 use haul_base::Span;
 
-/// A decimal number, digits and nothing else.
+/// Parses a decimal number of digits only.
 fn number<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The first line; `None` if what was read ends before it does.
+/// Returns the first line; `None` if it is incomplete.
 fn first_line(text: &[u8]) -> Option<&str> {
     let end = text.iter().position(|&byte| byte == b'\n')?;
     std::str::from_utf8(&text[..end]).ok()
 }
 
-/// Time for which a task was ready and had no processor, of `/proc/PID/schedstat`: nanoseconds on a processor,
-/// nanoseconds waiting for one, and how often it got one (`Documentation/scheduler/sched-stats.rst` of Linux). A task
-/// that reads this has got one at least once, so that a zero there says that this kernel does not count.
+/// Parses the time for which a task was runnable without a CPU from `/proc/PID/schedstat`: nanoseconds
+/// running, nanoseconds waiting, and number of time slices (`Documentation/scheduler/sched-stats.rst` of
+/// Linux). The reading task has had at least one time slice, so zero means that this kernel does not count.
 pub(crate) fn run_delay(text: &[u8]) -> Option<Span> {
     let mut fields = first_line(text)?.split(' ');
     let (_, waited, times) = (number::<u64>(fields.next()?)?, number(fields.next()?)?, fields.next()?);
@@ -25,8 +25,8 @@ pub(crate) fn run_delay(text: &[u8]) -> Option<Span> {
     counts.then(|| Span::from_nanos(waited))
 }
 
-/// Thousandths of the last 10 s in which some task waited, of `/proc/pressure/*`: `some avg10=12.34 ...`, percent
-/// (`Documentation/accounting/psi.rst` of Linux).
+/// Parses the share of the last 10 s in which some task waited, in thousandths, from `/proc/pressure/*`:
+/// `some avg10=12.34 ...`, percent (`Documentation/accounting/psi.rst` of Linux).
 pub(crate) fn pressure(text: &[u8]) -> Option<u16> {
     let share = first_line(text)?.strip_prefix("some avg10=")?.split(' ').next()?;
     let (percent, hundredths) = share.split_once('.')?;
@@ -35,29 +35,29 @@ pub(crate) fn pressure(text: &[u8]) -> Option<u16> {
     (share <= 10_000).then_some((share + 5) / 10)
 }
 
-/// Ticks that the hypervisor gave to others, of all processors: the eighth number of the first line of `/proc/stat`
+/// Parses the ticks stolen by the hypervisor from all CPUs: eighth number of the first line of `/proc/stat`
 /// (proc(5)).
 pub(crate) fn steal_ticks(text: &[u8]) -> Option<u64> {
     let mut fields = first_line(text)?.strip_prefix("cpu ")?.split_ascii_whitespace();
     number(fields.nth(7)?)
 }
 
-/// A counter of `/sys/class/net/*/statistics`, of which the low half is used
+/// Parses a counter in `/sys/class/net/*/statistics`; returns its low half
 /// (`Documentation/ABI/testing/sysfs-class-net-statistics` of Linux).
 pub(crate) fn statistic(text: &[u8]) -> Option<u32> {
     number(first_line(text)?).map(|count: u64| count as u32)
 }
 
-/// Packets for which the queue of a processor was full, of all processors, wrapping: the second number of each line of
-/// `/proc/net/softnet_stat`, all hexadecimal (`softnet_seq_show` of Linux).
+/// Sums, with wrapping, the packets dropped because a CPU's backlog queue was full: second hexadecimal number
+/// of each line of `/proc/net/softnet_stat` (`softnet_seq_show` of Linux).
 pub(crate) fn backlog_drops(text: &[u8]) -> Option<u32> {
     let lines = std::str::from_utf8(text).ok()?.strip_suffix('\n')?;
     let dropped = |line: &str| u32::from_str_radix(line.split(' ').nth(1)?, 16).ok();
     lines.split('\n').try_fold(0, |sum: u32, line| Some(sum.wrapping_add(dropped(line)?)))
 }
 
-/// UDP datagrams over IPv4 with a wrong checksum, of `/proc/net/snmp`: a line of names and one of numbers
-/// (`snmp_seq_show_tcp_udp` of Linux). The low half is used.
+/// Parses the number of UDP datagrams over IPv4 with a wrong checksum from `/proc/net/snmp`: a line of names
+/// and one of numbers (`snmp_seq_show_tcp_udp` of Linux). Returns its low half.
 pub(crate) fn damaged_datagrams(text: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(text).ok()?.lines().filter_map(|line| line.strip_prefix("Udp: "));
     let (names, numbers) = (lines.next()?, lines.next()?);
@@ -65,7 +65,7 @@ pub(crate) fn damaged_datagrams(text: &[u8]) -> Option<u32> {
     number(numbers.split(' ').nth(place)?).map(|count: u64| count as u32)
 }
 
-/// The same over IPv6, of `/proc/net/snmp6`: a name and a number a line (`snmp6_seq_show` of Linux).
+/// The same for IPv6, from `/proc/net/snmp6`: one name and number per line (`snmp6_seq_show` of Linux).
 pub(crate) fn damaged_datagrams_6(text: &[u8]) -> Option<u32> {
     let mut lines = std::str::from_utf8(text).ok()?.lines();
     let count = lines.find_map(|line| line.strip_prefix("Udp6InCsumErrors"))?;

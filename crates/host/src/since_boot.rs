@@ -1,26 +1,26 @@
-//! What a machine has counted since it started, and a process since it did.
+//! Counters of the machine since boot, and of a process since its start.
 
 use std::fs::{read_dir, read_to_string};
 
-/// Packets that this machine has dropped since it started before any socket saw them.
+/// Packets dropped by this machine since boot before they reached a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EarlyDropTotals {
-    /// The kernel's queue of a processor was full.
+    /// Dropped because a CPU's backlog queue was full.
     pub backlog: u64,
-    /// Network cards had no room for them.
+    /// Dropped because a network card's ring was full.
     pub cards: u64,
-    /// Packets that processors have taken in, which are not among the above.
+    /// Packets processed by the CPUs, excluding the dropped ones.
     pub taken: u64,
-    /// How often the kernel left packets on the cards because it had taken its share of a processor.
+    /// How often a CPU stopped processing packets because its budget was used up.
     pub squeezes: u64,
 }
 
 impl EarlyDropTotals {
-    /// What cannot be read counts nothing.
+    /// Reads the counters. Unreadable ones count as 0.
     pub fn of_this_machine() -> Self {
         let softnet = read_to_string("/proc/net/softnet_stat").unwrap_or_default();
         let devices = read_dir("/sys/class/net").into_iter().flatten().flatten();
-        // Drivers have two names for the same.
+        // Drivers use either of two counters.
         let missed = devices.map(|device| {
             let counted = |counter: &str| number(device.path().join("statistics").join(counter));
             counted("rx_missed_errors").max(counted("rx_fifo_errors")).unwrap_or(0)
@@ -31,11 +31,11 @@ impl EarlyDropTotals {
     }
 }
 
-/// Processor time since this machine started.
+/// CPU times since boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessorTimes(Vec<Ticks>);
 
-/// Of one processor, in the kernel's clock ticks.
+/// Times of one CPU in the kernel's clock ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ticks {
     number: u32,
@@ -44,12 +44,12 @@ struct Ticks {
 }
 
 impl ProcessorTimes {
-    /// Nothing of what cannot be read.
+    /// Reads the times; CPUs that cannot be read are missing.
     pub fn now() -> Self {
         Self::read(&read_to_string("/proc/stat").unwrap_or_default())
     }
 
-    /// Lines `cpuN user nice system idle iowait ...` (proc(5)).
+    /// Parses lines `cpuN user nice system idle iowait ...` (proc(5)).
     fn read(stat: &str) -> Self {
         let ticks = |line: &str| {
             let (number, times) = line.strip_prefix("cpu")?.split_once(' ')?;
@@ -65,7 +65,7 @@ impl ProcessorTimes {
         Self(stat.lines().filter_map(ticks).collect())
     }
 
-    /// The numbers of the processors that were idle for at least this share of the time since `before`.
+    /// Returns the numbers of the CPUs that were idle for at least this share of the time since `before`.
     pub fn idle_since(&self, before: &Self, share: f64) -> Vec<u32> {
         let was_idle = |(now, then): &(&Ticks, &Ticks)| {
             let (all, idle) = (now.all.saturating_sub(then.all), now.idle.saturating_sub(then.idle));
@@ -75,7 +75,7 @@ impl ProcessorTimes {
     }
 }
 
-/// What `net.core` has for queues of packets that no socket saw yet; 0 for what cannot be read.
+/// Settings in `net.core` for queues of packets that have not reached a socket; 0 if unreadable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSettings {
     /// `netdev_max_backlog`
@@ -87,7 +87,7 @@ pub struct QueueSettings {
 }
 
 impl QueueSettings {
-    /// Those of this machine now.
+    /// Reads the current settings of this machine.
     pub fn in_force() -> Self {
         let of = |name: &str| number(format!("/proc/sys/net/core/netdev_{name}")).unwrap_or(0);
         Self { backlog: of("max_backlog"), budget: of("budget"), budget_usecs: of("budget_usecs") }
@@ -98,14 +98,14 @@ fn number(file: impl AsRef<std::path::Path>) -> Option<u64> {
     read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// A column of `/proc/net/softnet_stat`, all hexadecimal; a line is a processor, column 0 what was taken in, 1 what was
-/// dropped, 2 squeezes (`softnet_seq_show` of Linux).
+/// Sums a column of `/proc/net/softnet_stat`, all hexadecimal, with one line per CPU: column 0 processed
+/// packets, 1 dropped packets, 2 time squeezes (`softnet_seq_show` of Linux).
 fn of_processors(softnet: &str, column: usize) -> u64 {
     let counted = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column)?, 16).ok();
     softnet.lines().filter_map(counted).fold(0, u64::saturating_add)
 }
 
-/// The most memory that this process has held, in bytes; `None` where `/proc` does not say.
+/// Returns this process's peak resident memory in bytes; `None` if `/proc` does not provide it.
 pub fn peak_memory() -> Option<u64> {
     peak_of(&read_to_string("/proc/self/status").ok()?)
 }

@@ -1,4 +1,4 @@
-//! Files of `/proc` that are read again and again.
+//! Files in `/proc` and `/sys` that are read repeatedly.
 
 use std::io;
 
@@ -6,34 +6,34 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, pread};
 
-/// What is read of a file: the first line of `/proc/stat` and both lines of a pressure file are shorter.
+/// Bytes read of a file. The first line of `/proc/stat` and both lines of a pressure file are shorter.
 const READ: usize = 256;
 
-/// Why sensors cannot be had.
+/// Error of opening sensors.
 #[derive(Debug, thiserror::Error)]
 pub enum SensorError {
-    /// A file is there and cannot be opened.
+    /// An existing file cannot be opened.
     #[error("cannot open {path}: {source}")]
     Open {
-        /// The file below `/proc` or `/sys`.
+        /// Path of the file.
         path: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// A file of `/proc`, open for as long as it is needed.
+/// An open file.
 pub(crate) struct Source {
     file: OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl Source {
-    /// `None` if the kernel has no such file, or does not let this process read it.
+    /// Returns `None` if the kernel has no such file, or does not let this process read it.
     pub(crate) fn open(path: &str) -> Result<Option<Self>, SensorError> {
         match open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
             Ok(file) => Ok(Some(Self { file, buffer: vec![0; READ] })),
-            // Pressure is switched off on some kernels (EOPNOTSUPP), and sandboxes hide files in either way.
+            // Pressure is disabled on some kernels (EOPNOTSUPP); sandboxes hide files with the other errors.
             Err(
                 Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM | Errno::OPNOTSUPP | Errno::NXIO,
             ) => Ok(None),
@@ -41,13 +41,13 @@ impl Source {
         }
     }
 
-    /// What `parse` makes of the beginning of the file; `None` if it cannot be read, or says something else.
+    /// Parses the beginning of the file; `None` if it cannot be read or parsed.
     pub(crate) fn read<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         let len = pread(&self.file, &mut self.buffer, 0).ok()?;
         parse(&self.buffer[..len])
     }
 
-    /// The same of a whole file, which the kernel may give page by page.
+    /// Parses the whole file, which the kernel may return page by page.
     pub(crate) fn read_whole<T>(&mut self, parse: impl FnOnce(&[u8]) -> Option<T>) -> Option<T> {
         let mut len = 0;
         loop {
@@ -80,7 +80,7 @@ mod tests {
         let mut source = Source::open("/proc/kallsyms").unwrap().expect("each Linux has it");
         assert!(whole().len() > 1 << 16);
         for _ in 0..2 {
-            // Another program may load a module between two looks.
+            // Another program may load a module between two samples.
             let mut is_whole = || source.read_whole(|text| Some(text == whole())).unwrap();
             assert!((0..10).any(|_| is_whole()));
         }

@@ -1,15 +1,15 @@
-//! What a socket can do, what it has to do without, and what that costs.
+//! Capabilities of a socket, missing kernel features, and their cost.
 
 use std::fmt;
 
 use haul_base::Bytes;
 
-/// Whether something works.
+/// Whether a feature works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It works.
     Available,
-    /// The caller did not want it.
+    /// The caller disabled it.
     Off,
     /// It works in part or by other means, for this reason.
     Limited(String),
@@ -23,7 +23,7 @@ impl Support {
         matches!(self, Self::Available | Self::Limited(_))
     }
 
-    /// Why it does not work, or not fully, although it was wanted.
+    /// Returns why it does not work, or not fully, although requested.
     pub fn shortfall(&self) -> Option<&str> {
         match self {
             Self::Available | Self::Off => None,
@@ -43,35 +43,36 @@ impl fmt::Display for Support {
     }
 }
 
-/// Segmentation on the way out (`UDP_SEGMENT`): one call and one pass through the stack for many datagrams.
+/// Segmentation offload for sending (`UDP_SEGMENT`): one call and one pass through the network stack for many
+/// datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// Whether it works. [`Support::Limited`] if the number of segments had to be assumed.
+    /// Whether it works. [`Support::Limited`] if the maximum number of segments is assumed.
     pub support: Support,
-    /// Most datagrams in one call; 1 where it does not work.
+    /// Maximum number of datagrams per call; 1 if it does not work.
     pub max_segments: usize,
 }
 
-/// A buffer of the socket, in the kernel's accounting of whole socket buffers. As the kernel doubles what it
-/// is asked for, to make room for its own overhead, `granted` is half of what it says it has set.
+/// Size of a socket buffer, in the kernel's accounting of whole socket buffers. The kernel doubles the
+/// requested size for its own overhead; `granted` is half of what it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferGrant {
-    /// What was asked for.
+    /// Requested size.
     pub asked: Bytes,
-    /// What the kernel gave, comparable with `asked`.
+    /// Granted size, comparable with `asked`.
     pub granted: Bytes,
 }
 
-/// Something that the socket has to do without.
+/// A feature that the socket lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// What is missing or smaller than asked for.
+    /// What is missing or smaller than requested.
     pub what: &'static str,
-    /// Why the socket has to do without it.
+    /// Reason.
     pub why: String,
-    /// What the way round it costs.
+    /// Cost of the workaround.
     pub cost: &'static str,
-    /// What to do about it.
+    /// How to fix it.
     pub hint: String,
 }
 
@@ -81,35 +82,35 @@ impl fmt::Display for Fallback {
     }
 }
 
-/// What one socket can do, found out by trying when it was opened.
+/// What one socket can do, probed when it was opened.
 ///
 /// The text form has one line of facts and then one line for each fallback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Segmentation on the way out.
+    /// Segmentation offload for sending.
     pub gso: Gso,
-    /// Coalescing on the way in (`UDP_GRO`): one message for many datagrams.
+    /// Coalescing of received datagrams (`UDP_GRO`): one message for many datagrams.
     pub gro: Support,
-    /// Setting the ECN bits of what is sent.
+    /// Setting the ECN bits of sent packets.
     pub ecn_send: Support,
-    /// Seeing the ECN bits of what is received.
+    /// Reading the ECN bits of received packets.
     pub ecn_receive: Support,
-    /// Arrival times from the kernel (`SO_TIMESTAMPNS`).
+    /// Kernel arrival timestamps (`SO_TIMESTAMPNS`).
     pub timestamps: Support,
     /// Drop counts on received messages (`SO_RXQ_OVFL`).
     pub drop_counts: Support,
-    /// No fragments, and no use of the path MTU that the kernel thinks it knows (`IP_PMTUDISC_PROBE`).
+    /// No fragmentation, and no use of the kernel's cached path MTU (`IP_PMTUDISC_PROBE`).
     pub dont_fragment: Support,
     /// Errors from the network (`IP_RECVERR`).
     pub error_queue: Support,
-    /// Room for what arrives.
+    /// Receive buffer.
     pub recv_buffer: BufferGrant,
-    /// Room for what is sent.
+    /// Send buffer.
     pub send_buffer: BufferGrant,
 }
 
 impl Capabilities {
-    /// What is missing although it was wanted, with what to do about it; empty on a well-tuned machine.
+    /// Returns the missing features that were requested, with how to fix each; empty on a well-tuned machine.
     pub fn fallbacks(&self) -> Vec<Fallback> {
         let gso = if self.gso.support.works() { GSO_ASSUMED } else { GSO };
         let features = [
@@ -155,7 +156,7 @@ impl fmt::Display for Capabilities {
     }
 }
 
-/// The words for one feature.
+/// Texts for one feature.
 #[derive(Clone, Copy)]
 struct Words {
     what: &'static str,

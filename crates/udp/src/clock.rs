@@ -1,12 +1,12 @@
-//! Arrival times of the kernel on the caller's clock.
+//! Kernel arrival timestamps on the caller's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::{Span, Time};
 
-/// When the kernel received a buffer (`SO_TIMESTAMPNS`). The kernel takes it from the clock of the day
-/// (`CLOCK_REALTIME`) before the datagram waits in the socket; with GRO it is that of the buffer's first
-/// datagram. [`ArrivalClock`] turns it into the caller's [`Time`].
+/// When the kernel received a buffer (`SO_TIMESTAMPNS`), taken from `CLOCK_REALTIME` before the datagram is
+/// queued on the socket; with GRO, that of the buffer's first datagram. [`ArrivalClock`] converts it to the
+/// caller's [`Time`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(Duration);
 
@@ -14,14 +14,14 @@ impl Arrival {
     /// Size of the kernel's timestamp: seconds and nanoseconds, 64 bits each.
     const BYTES: usize = 16;
 
-    /// The time of day, as the time since the start of 1970 (UTC).
+    /// Returns the time of day as the time since 1970 (UTC).
     pub const fn since_unix_epoch(self) -> Duration {
         self.0
     }
 
-    /// From the `struct timespec` of a control message.
+    /// Parses the `struct timespec` of a control message.
     pub(crate) fn from_timespec(data: &[u8]) -> Option<Self> {
-        // Kernels and C libraries with 32-bit time write half as much.
+        // Kernels and C libraries with 32-bit time write half as many bytes.
         let (secs, nanos) = if data.len() < Self::BYTES {
             (
                 i32::from_ne_bytes(*data.first_chunk()?).into(),
@@ -35,33 +35,32 @@ impl Arrival {
     }
 }
 
-/// Maps [`Arrival`]s to the caller's clock.
+/// Converts [`Arrival`]s to the caller's clock.
 ///
-/// The clock of the day can be set, so the two clocks have to be compared again and again: call
-/// [`sync`](Self::sync) after each receive, with the same `now` that goes with the received buffers. It costs
-/// one clock reading (about 25 ns).
+/// The time of day can be changed, so the clocks must be compared repeatedly: call [`sync`](Self::sync) after
+/// each receive, with the same `now` as for the received buffers. It costs one clock reading (about 25 ns).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ArrivalClock {
     together: Option<(Time, Duration)>,
 }
 
 impl ArrivalClock {
-    /// Arrivals further from the last comparison than this say that the clock of the day was set.
+    /// Maximum distance of an arrival from the last comparison; beyond it, the time of day was changed.
     const MAX_DISTANCE: Duration = Duration::from_secs(10);
 
-    /// A map that knows nothing until the first [`sync`](Self::sync).
+    /// Creates a clock that returns nothing until the first [`sync`](Self::sync).
     pub const fn new() -> Self {
         Self { together: None }
     }
 
-    /// It is `now` on the caller's clock.
+    /// Relates `now` on the caller's clock to the time of day.
     pub fn sync(&mut self, now: Time) {
         self.together = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|today| (now, today));
     }
 
-    /// `arrival` on the caller's clock, never later than the `now` of the last [`sync`](Self::sync). `None`
-    /// before the first one, and when the two are more than ten seconds apart, which means that somebody has
-    /// set the clock in between.
+    /// Converts `arrival`, never to later than the `now` of the last [`sync`](Self::sync). `None` before the
+    /// first one, and if the two are more than 10 s apart, which means that the time of day was changed in
+    /// between.
     pub fn time_of(&self, arrival: Arrival) -> Option<Time> {
         let (now, today) = self.together?;
         let age = today.checked_sub(arrival.0).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Control messages (ancillary data), built and read as plain bytes.
 //!
-//! Layout as in the kernel's `struct cmsghdr`: `length (usize, header included) | level i32 | type i32 |
-//! data`, each message starting at a multiple of the size of a `usize` (cmsg(3)).
+//! The layout is that of `struct cmsghdr`: `length (usize, header included) | level i32 | type i32 | data`,
+//! each message aligned to the size of a `usize` (cmsg(3)).
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = align(size_of::<usize>() + 2 * size_of::<i32>());
@@ -10,7 +10,7 @@ const fn align(len: usize) -> usize {
     len.next_multiple_of(ALIGN)
 }
 
-/// Bytes that a message with `data` bytes takes.
+/// Returns the length of a message with `data` bytes.
 pub(crate) const fn space(data: usize) -> usize {
     HEADER + align(data)
 }
@@ -26,7 +26,7 @@ pub(crate) struct Control<const N: usize> {
 impl<const N: usize> Control<N> {
     pub(crate) const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
-    /// Appends a message. Returns false, and appends nothing, if there is no room.
+    /// Appends a message. Returns false, and appends nothing, if it does not fit.
     pub(crate) fn push(&mut self, level: i32, kind: i32, data: &[u8]) -> bool {
         let end = self.len + space(data.len());
         let Some(part) = self.bytes.get_mut(self.len..end) else {
@@ -41,22 +41,22 @@ impl<const N: usize> Control<N> {
         true
     }
 
-    /// What has been pushed or received.
+    /// Returns the pushed or received messages as bytes.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// The whole buffer, for the kernel to write to.
+    /// Returns the whole buffer, for the kernel to write to.
     pub(crate) fn space_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The kernel has written `len` bytes.
+    /// Sets the length that the kernel has written.
     pub(crate) fn set_len(&mut self, len: usize) {
         self.len = len.min(N);
     }
 
-    /// The messages: level, type, data.
+    /// Iterates over the messages: level, type, data.
     pub(crate) fn messages(&self) -> Messages<'_> {
         Messages { rest: self.as_bytes() }
     }
@@ -82,7 +82,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// The first four bytes of `data` as an int; an IPv4 TOS has only one byte.
+/// Reads the first four bytes of `data` as an int; an IPv4 TOS has only one byte.
 pub(crate) fn int(data: &[u8]) -> Option<i32> {
     match data.first_chunk() {
         Some(four) => Some(i32::from_ne_bytes(*four)),

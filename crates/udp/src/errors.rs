@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by what the caller can do about it. The text of an error leaves out its source.
+//! Errors, by what the caller can do about them. An error's message excludes its source.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,33 +6,33 @@ use std::net::SocketAddr;
 /// A socket could not be opened, bound or connected.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// No socket at all.
+    /// The system has no more sockets.
     #[error(
         "cannot open a UDP socket; check the limit of open files (`ulimit -n`) and that the address family is enabled"
     )]
     Open(#[source] io::Error),
-    /// The local address cannot be had.
+    /// The local address is not available.
     #[error("cannot bind a UDP socket to {addr}; {}", bind_hint(source))]
     Bind {
-        /// The address asked for.
+        /// Requested address.
         addr: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The peer cannot be reached from here.
     #[error("cannot connect the UDP socket to {peer}; {}", connect_hint(source))]
     Connect {
-        /// The peer asked for.
+        /// Requested peer.
         peer: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An open socket did not answer a question.
+    /// The state of an open socket cannot be read.
     #[error("cannot read the state of the UDP socket")]
     Query(#[source] io::Error),
 }
 
-/// What the kernel said.
+/// Returns the kernel's error.
 impl From<SocketError> for io::Error {
     fn from(error: SocketError) -> Self {
         match error {
@@ -68,64 +68,64 @@ fn connect_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// Where a datagram found no room.
+/// Which queue had no space for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Full {
-    /// In the socket's send buffer (`EAGAIN`): wait until the socket is writable.
+    /// The socket's send buffer (`EAGAIN`): wait until the socket is writable.
     SocketBuffer,
-    /// In a queue of this machine below the socket (`ENOBUFS`: queueing discipline or device). The socket
-    /// stays "writable", so waiting for that would spin: try again a little later.
+    /// A queue of this machine below the socket (`ENOBUFS`: queueing discipline or device). The socket stays
+    /// writable, so waiting for that would spin: retry a little later.
     LocalQueue,
 }
 
-/// Nothing was sent. Only [`SendError::Io`] means that the socket is of no more use.
+/// Nothing was sent. Only [`SendError::Io`] means that the socket is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// No room now; see [`Full`] for what to wait for.
+    /// A queue is full; see [`Full`] for what to wait for.
     #[error("no room for the datagram now ({0:?})")]
     WouldBlock(Full),
-    /// A datagram is larger than the MTU of the outgoing interface, or than 65,507 bytes. What a probe for
-    /// the path MTU wants to know. Datagrams too large for a link further away are *not* reported here (they
-    /// are lost, and may show in [`Stats::packet_too_big`](crate::Stats)).
+    /// A datagram is larger than the MTU of the outgoing interface, or than 65,507 bytes; a path MTU probe
+    /// relies on this. Datagrams too large for a later link are *not* reported here (they are lost, and may
+    /// show in [`Stats::packet_too_big`](crate::Stats)).
     #[error("the datagram is larger than the interface's MTU allows; send smaller ones")]
     TooLarge,
-    /// The peer's machine answered an earlier datagram with "port unreachable". It may be back for the next.
+    /// The peer's host answered an earlier datagram with "port unreachable". The next one may succeed.
     #[error("the peer refuses datagrams: nothing listens on its port now")]
     Refused,
-    /// There is no way to the peer now: no route, interface down, or a router said so.
+    /// The peer is currently unreachable: no route, interface down, or reported by a router.
     #[error("the peer is unreachable now")]
     Unreachable(#[source] io::Error),
-    /// A local rule (firewall, security module) forbids it, or a router on the way said that it does.
+    /// A local rule (firewall, security module) forbids it, or a router reported that it does.
     #[error(
         "sending is not permitted; look for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
     )]
     NotPermitted(#[source] io::Error),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot send")]
     Io(#[source] io::Error),
 }
 
-/// Nothing was received. Only [`RecvError::Io`] means that the socket is of no more use.
+/// Nothing was received. Only [`RecvError::Io`] means that the socket is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum RecvError {
-    /// Nothing is waiting.
+    /// No datagram is queued.
     #[error("no datagram is waiting")]
     WouldBlock,
-    /// The peer's machine answered a datagram of ours with "port unreachable". Receive again.
+    /// The peer's host answered a sent datagram with "port unreachable". Receive again.
     #[error("the peer refuses datagrams: nothing listens on its port now")]
     Refused,
-    /// A router (or this machine) said that a datagram of ours was too large. Receive again.
+    /// A router (or this machine) reported that a sent datagram was too large. Receive again.
     #[error("a datagram of ours was too large for the path")]
     PacketTooBig,
-    /// A router said that the peer is unreachable. Receive again.
+    /// A router reported that the peer is unreachable. Receive again.
     #[error("the peer is unreachable now")]
     Unreachable(#[source] io::Error),
-    /// Anything else.
+    /// Any other error.
     #[error("cannot receive")]
     Io(#[source] io::Error),
 }
 
-/// The sorts of errors that the kernel gives for UDP. ICMP errors arrive as the codes of the kernel's
+/// Kinds of errors that the kernel returns for UDP. ICMP errors are converted by the kernel's
 /// `icmp_err_convert` and `icmpv6_err_convert` tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
@@ -135,7 +135,7 @@ pub(crate) enum Sort {
     Refused,
     Unreachable,
     NotPermitted,
-    /// GSO not possible on this route, or not with this size.
+    /// GSO is not possible on this route, or not with this size.
     Offload,
     Other,
 }
@@ -168,7 +168,7 @@ impl Sort {
 }
 
 impl SendError {
-    /// Whether the socket is of no more use.
+    /// Whether the socket is unusable.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Io(_))
     }
@@ -186,7 +186,7 @@ impl SendError {
 }
 
 impl RecvError {
-    /// Whether the socket is of no more use.
+    /// Whether the socket is unusable.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Io(_))
     }

@@ -1,8 +1,8 @@
-//! A bad network in a program that is tested (feature `faults`, never in a release): between a machine and its
-//! socket, datagrams are dropped, duplicated, held back, damaged, cut and replayed, as a seed decides.
+//! Simulated bad network for tests (feature `faults`, never in a release): datagrams between a machine and
+//! its socket are dropped, duplicated, reordered, corrupted, truncated and replayed, as determined by a seed.
 //!
-//! `HAUL_FAULTS="loss=0.01,duplicate=0.02,reorder=0.05,corrupt=0.01,truncate=0.005,replay=0.01,seed=7"` turns
-//! it on for the sockets of sessions; what is not named does not happen.
+//! `HAUL_FAULTS="loss=0.01,duplicate=0.02,reorder=0.05,corrupt=0.01,truncate=0.005,replay=0.01,seed=7"`
+//! enables it for the sockets of sessions; omitted faults do not occur.
 
 use std::collections::VecDeque;
 
@@ -11,16 +11,16 @@ use haul_base::{Ecn, Rng};
 use crate::{Full, Method, SendError, Sent, UdpSocket};
 
 const VARIABLE: &str = "HAUL_FAULTS";
-/// Datagrams that pass one that is held back, at most.
+/// Maximum number of datagrams that overtake a delayed one.
 const LONGEST_HOLD: u64 = 64;
-/// Datagrams that are remembered for replays: some older than anything still under way.
+/// Number of datagrams kept for replay: some older than any in flight.
 const REMEMBERED: usize = 512;
-/// Runs that may wait for the kernel before it counts as full.
+/// Maximum number of runs queued for the kernel; the socket then counts as full.
 const LONGEST_QUEUE: usize = 4;
 /// The longest UDP message over IPv4.
 const LONGEST_MESSAGE: usize = 65_507;
 
-/// How often what happens, each a probability per datagram.
+/// Probability of each fault per datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Plan {
     loss: f64,
@@ -64,7 +64,7 @@ fn probability(value: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&parsed) { Ok(parsed) } else { Err(format!("{value} is no probability")) }
 }
 
-/// Datagrams of one size (the last may be shorter), as one call of the kernel takes them.
+/// Datagrams of one size (the last may be shorter), sent in one system call.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     bytes: Vec<u8>,
@@ -82,11 +82,11 @@ impl Run {
 #[derive(Debug)]
 struct Held {
     datagram: Vec<u8>,
-    /// How many more datagrams pass it.
+    /// Number of datagrams still to overtake it.
     passes: u64,
 }
 
-/// Decides what becomes of each datagram, before a socket sends it.
+/// Applies faults to datagrams before a socket sends them.
 #[derive(Debug)]
 pub struct Faults {
     plan: Plan,
@@ -102,7 +102,7 @@ impl Faults {
         Self { plan, rng: Rng::from_seed(plan.seed), held, remembered, queue }
     }
 
-    /// Takes one datagram; what becomes of it is in the queue, or will be.
+    /// Applies faults to one datagram; the result is queued now or later.
     fn pass(&mut self, datagram: &[u8]) {
         self.release();
         self.remember(datagram);
@@ -149,7 +149,7 @@ impl Faults {
         }
     }
 
-    /// Lets go what has been held back long enough.
+    /// Emits the delayed datagrams that are due.
     fn release(&mut self) {
         for held in &mut self.held {
             held.passes -= 1;
@@ -163,7 +163,7 @@ impl Faults {
 
     fn emit(&mut self, datagram: &[u8]) {
         match self.queue.back_mut() {
-            // The kernel has no datagram without content in a run.
+            // A GSO batch cannot contain empty datagrams.
             _ if datagram.is_empty() => {}
             Some(run) if run.takes(datagram) => run.bytes.extend_from_slice(datagram),
             _ => self.queue.push_back(Run { bytes: datagram.to_vec(), segment: datagram.len() }),
@@ -172,7 +172,7 @@ impl Faults {
 }
 
 impl Faults {
-    /// What `HAUL_FAULTS` asks for; says on the log what it does, or why it does nothing.
+    /// Parses `HAUL_FAULTS`; logs what it enables, or why it is ignored.
     pub fn from_environment() -> Option<Self> {
         let text = std::env::var(VARIABLE).ok()?;
         match Plan::parse(&text) {
@@ -187,7 +187,7 @@ impl Faults {
         }
     }
 
-    /// As [`UdpSocket::send`], and as bad as planned. What is held back when nothing more is sent is lost.
+    /// Like [`UdpSocket::send`], with faults. Delayed datagrams are lost if nothing more is sent.
     ///
     /// # Errors
     /// As [`UdpSocket::send`].
@@ -208,7 +208,7 @@ impl Faults {
             datagrams += 1;
         }
         match self.flush(socket, segment_size, ecn) {
-            // It is in the queue, so it is sent.
+            // It is queued, so it counts as sent.
             Ok(()) | Err(SendError::WouldBlock(_)) => {}
             Err(error) => return Err(error),
         }
@@ -221,7 +221,7 @@ impl Faults {
                 Ok(sent) if sent.bytes < run.bytes.len() => {
                     run.bytes.drain(..sent.bytes);
                 }
-                // A replayed datagram may be too large by now; that is nobody's business.
+                // A replayed datagram may be too large by now; the caller did not send it.
                 Err(SendError::TooLarge) if run.segment != segment_size => {
                     self.queue.pop_front();
                 }

@@ -1,20 +1,20 @@
-//! The socket's error queue (`IP_RECVERR`): what routers and the peer's machine say about our datagrams.
+//! The socket's error queue (`IP_RECVERR`): reports by routers and the peer's host about sent datagrams.
 //!
-//! The queue has to be on, for two reasons: without it the kernel hides "host unreachable" from UDP, and
-//! swallows `ENOBUFS` when a queue of this machine is full. It has to be emptied, since its messages take room
-//! in the receive buffer and keep the socket "in error" for pollers.
+//! The queue must be enabled for two reasons: without it the kernel hides "host unreachable" from UDP, and
+//! ignores `ENOBUFS` when a queue of this machine is full. It must be drained, as its messages occupy the
+//! receive buffer and make pollers report an error.
 
 use crate::cmsg::Control;
 use crate::errors::Sort;
 use crate::socket::UdpSocket;
 use crate::sys;
 
-/// Most messages taken at a time, so that a flood of ICMP cannot hold the caller.
+/// Maximum number of messages drained at a time, so that a flood of ICMP cannot block the caller.
 const MAX_DRAINED: usize = 64;
-/// `SO_EE_ORIGIN_LOCAL` of linux/errqueue.h: this machine says so, in answer to a call that failed as well.
+/// `SO_EE_ORIGIN_LOCAL` of linux/errqueue.h: reported by this machine, for a call that failed as well.
 const ORIGIN_LOCAL: u8 = 1;
 
-/// The fields of `struct sock_extended_err` (linux/errqueue.h) that matter here.
+/// The relevant fields of `struct sock_extended_err` (linux/errqueue.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extended {
     errno: i32,
@@ -42,9 +42,9 @@ impl Extended {
 }
 
 impl UdpSocket {
-    /// Takes what waits in the error queue, counts it in [`stats`](UdpSocket::stats), and returns how many
-    /// errors came from the network. Failed sends and receives do this by themselves; call it when a poller
-    /// reports an error for the socket.
+    /// Drains the error queue, counts its errors in [`stats`](UdpSocket::stats), and returns how many came
+    /// from the network. Failed sends and receives do this themselves; call it when a poller reports an error
+    /// for the socket.
     pub fn drain_errors(&self) -> usize {
         let mut remote = 0;
         for _ in 0..MAX_DRAINED {
@@ -80,11 +80,11 @@ impl UdpSocket {
         }
     }
 
-    /// A call failed with `sort`, which may come from the network: empties the queue and counts. Returns how
-    /// many errors came from the network, this one included.
+    /// Handles a call that failed with `sort`, which may come from the network: drains the queue and counts.
+    /// Returns how many errors came from the network, including this one.
     pub(crate) fn note_error(&self, sort: Sort) -> usize {
         let drained = self.drain_errors();
-        // "Too large" and "not permitted" without a message in the queue are this machine's own words.
+        // "Too large" and "not permitted" without a queued message come from this machine.
         if drained == 0 && matches!(sort, Sort::Refused | Sort::Unreachable) {
             self.count_remote(sort);
             return 1;

@@ -1,9 +1,9 @@
 //! UDP sockets for bulk data on Linux: segmentation and coalescing by the kernel (GSO, GRO), ECN, drop
-//! counts, arrival timestamps, and path MTU errors, with a fallback for each where the kernel lacks it.
+//! counts, arrival timestamps and path MTU errors, with a fallback for each feature that the kernel lacks.
 //!
-//! A [`UdpSocket`] finds out what it can do when it is opened ([`Capabilities`]) and needs no privilege.
-//! Sending and receiving never block and never allocate. Wait with [`UdpSocket::wait`], or register
-//! the socket ([`std::os::fd::AsFd`]) with a poller of your own.
+//! A [`UdpSocket`] probes its [`Capabilities`] when it is opened and needs no privilege. Sending and
+//! receiving never block and never allocate. Wait with [`UdpSocket::wait`], or register the socket
+//! ([`std::os::fd::AsFd`]) with your own poller.
 //!
 //! ```
 //! use haul_base::Ecn;

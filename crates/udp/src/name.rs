@@ -7,7 +7,7 @@ pub(crate) const NAME_BYTES: usize = 28;
 /// Size of `struct sockaddr_in`.
 const V4_BYTES: usize = 16;
 
-/// One address for or from the kernel.
+/// One address passed to or from the kernel.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct Name {
@@ -41,17 +41,17 @@ impl Name {
         &self.bytes[..self.len]
     }
 
-    /// The whole space, for the kernel to write to.
+    /// Returns the whole buffer, for the kernel to write to.
     pub(crate) fn space_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The kernel has written `len` bytes.
+    /// Sets the length that the kernel has written.
     pub(crate) fn set_len(&mut self, len: usize) {
         self.len = len.min(NAME_BYTES);
     }
 
-    /// The address, if it is one of IPv4 or IPv6.
+    /// Returns the address if it is an IPv4 or IPv6 address.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         let bytes = self.as_bytes();
         let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -89,7 +89,7 @@ mod tests {
             };
             let name = Name::new(addr);
             prop_assert_eq!(name.addr(), Some(addr));
-            // The same bytes as another implementation.
+            // Same bytes as another implementation.
             let other = socket2::SockAddr::from(addr);
             prop_assert_eq!(other.len() as usize, name.as_bytes().len());
             prop_assert_eq!(other.as_socket(), Some(addr));

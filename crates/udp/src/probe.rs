@@ -1,5 +1,5 @@
-//! What this kernel can do in sending, found out with one datagram batch that a loopback socket sends to
-//! itself. Setting the options proves little: their limits are only checked when something is sent.
+//! The kernel's sending features, probed with one batch that a loopback socket sends to itself. Setting the
+//! options proves little: their limits are only checked when something is sent.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,21 +11,21 @@ use socket2::{Domain, Socket, Type};
 use crate::cmsg::Control;
 use crate::sys::{self, SEND_CONTROL, push_ecn, push_segment_size};
 
-/// Segments per call that kernels have allowed (`UDP_MAX_SEGMENTS` of linux/udp.h): 128 since Linux 6.9.
+/// Maximum segments per call in kernels (`UDP_MAX_SEGMENTS` of linux/udp.h): 128 since Linux 6.9.
 const SEGMENT_LIMITS: [usize; 2] = [128, SEGMENTS_OF_OLD];
-/// Segments per call that every kernel with GSO allows.
+/// Segments per call supported by every kernel with GSO.
 pub(crate) const SEGMENTS_OF_OLD: usize = 64;
 
-/// What was found.
+/// Result of a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
-    /// Most segments in one call, or why there is no GSO.
+    /// Maximum number of segments per call, or why there is no GSO.
     pub(crate) max_segments: Result<usize, String>,
-    /// Whether the kernel takes ECN bits with each call.
+    /// Whether the kernel accepts ECN bits with each call.
     pub(crate) ecn_per_call: bool,
 }
 
-/// Tries once per process and remembers; the error says why nothing could be found out this time.
+/// Probes once per process and caches the result; the error says why the probe failed this time.
 pub(crate) fn kernel() -> Result<Found, String> {
     static KNOWN: OnceLock<Found> = OnceLock::new();
     if let Some(found) = KNOWN.get() {
@@ -41,7 +41,7 @@ fn try_on(ip: IpAddr) -> io::Result<Found> {
     let socket = Socket::new(Domain::for_address(SocketAddr::new(ip, 0)), Type::DGRAM, None)?;
     socket.bind(&SocketAddr::new(ip, 0).into())?;
     socket.connect(&socket.local_addr()?)?;
-    // Keeps the batch whole, so that trying costs one socket buffer; without GRO it is cut up, no more.
+    // Keeps the batch whole, so that it takes one socket buffer; without GRO it is merely segmented.
     let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1);
     sys::send(socket.as_fd(), &[0], None, &[])?;
     Ok(Found { max_segments: segments(&socket), ecn_per_call: ecn_per_call(&socket, ip) })

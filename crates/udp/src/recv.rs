@@ -11,53 +11,54 @@ use crate::errors::{RecvError, Sort};
 use crate::socket::UdpSocket;
 use crate::sys::{self, MAX_MESSAGES, Slot};
 
-/// Size of a buffer that takes whatever GRO joins: 64 KiB, as no UDP message is longer than 65,507 bytes.
+/// Buffer size for anything that GRO coalesces: 64 KiB, as no UDP message is longer than 65,507 bytes.
 const GRO_BUFFER: usize = 65_536;
-/// Buffers with GRO: 1 MiB in all, so that what was received is still in the cache when it is worked on.
+/// Number of buffers with GRO: 1 MiB in all, so that received data is still in the cache when processed.
 const GRO_BUFFERS: usize = 16;
-/// Size of a buffer for one datagram without GRO: the 9,000 bytes of jumbo frames and some more.
+/// Buffer size for one datagram without GRO: 9,000 bytes of a jumbo frame and some more.
 const PLAIN_BUFFER: usize = 9_216;
 
-/// One received message: one datagram, or several of one size that the kernel has joined (GRO).
+/// One received message: one datagram, or several of one size that the kernel coalesced (GRO).
 #[derive(Debug)]
 pub struct Datagrams<'a> {
-    /// The datagrams, one behind the other.
+    /// Contiguous datagrams.
     pub data: &'a mut [u8],
     /// Size of every datagram but the last, which may be shorter.
     pub stride: usize,
-    /// Where they come from.
+    /// Source address.
     pub source: SocketAddr,
-    /// The ECN bits that all of them carry.
+    /// ECN bits of all datagrams.
     pub ecn: Ecn,
-    /// When the kernel received the first of them.
+    /// When the kernel received the first datagram.
     pub arrival: Option<Arrival>,
     /// The socket's count of dropped socket buffers when this one was queued, wrapping; `None` until the
-    /// first drop, and where the kernel does not say. With GRO one drop can be dozens of datagrams.
+    /// first drop, and if the kernel does not report it. With GRO one drop can be dozens of datagrams.
     pub drops: Option<u32>,
 }
 
 impl Datagrams<'_> {
-    /// How many datagrams there are; at least one.
+    /// Returns the number of datagrams, at least one.
     pub fn count(&self) -> usize {
         self.data.len().div_ceil(self.stride.max(1)).max(1)
     }
 
-    /// The datagrams, in order of arrival. None for a datagram without content.
+    /// Iterates over the datagrams in order of arrival. Yields nothing for an empty datagram.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.data.chunks_mut(self.stride.max(1))
     }
 }
 
-/// What a receiver had to throw away.
+/// Messages that a receiver discarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecvCounts {
-    /// Messages longer than a buffer. Haulage never sends such; without GRO the limit is 9,216 bytes.
+    /// Messages longer than a buffer. Haulage never sends such messages; without GRO the limit is 9,216
+    /// bytes.
     pub truncated: u64,
     /// Messages whose source address could not be read.
     pub unreadable: u64,
 }
 
-/// What a received message came with.
+/// Metadata of a received message.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     len: usize,
@@ -68,7 +69,7 @@ struct Facts {
     drops: Option<u32>,
 }
 
-/// Buffers for received messages, allocated once.
+/// Preallocated buffers for received messages.
 pub struct Receiver {
     buffer: AlignedBytes,
     size: usize,
@@ -79,7 +80,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Buffers that suit `socket`: 16 of 64 KiB with GRO, else 64 of 9,216 bytes.
+    /// Allocates buffers for `socket`: 16 of 64 KiB with GRO, else 64 of 9,216 bytes.
     pub fn new(socket: &UdpSocket) -> Self {
         if socket.capabilities().gro.works() {
             Self::with_buffers(GRO_BUFFERS, GRO_BUFFER)
@@ -88,7 +89,7 @@ impl Receiver {
         }
     }
 
-    /// `count` buffers (1 to 64) of `size` bytes. With GRO, buffers below 64 KiB lose messages.
+    /// Allocates `count` buffers (1 to 64) of `size` bytes. With GRO, buffers below 64 KiB lose messages.
     pub fn with_buffers(count: usize, size: usize) -> Self {
         let (count, size) = (count.clamp(1, MAX_MESSAGES), size.max(1));
         Self {
@@ -101,12 +102,12 @@ impl Receiver {
         }
     }
 
-    /// Receives what is waiting, up to the number of buffers, with one system call and without blocking.
-    /// Returns how many messages can be read from [`datagrams`](Self::datagrams); what was there before is gone.
-    /// It is 0 if messages came but all of them had to be thrown away ([`counts`](Self::counts)).
+    /// Receives queued messages, up to the number of buffers, with one non-blocking system call. Returns the
+    /// number of messages available from [`datagrams`](Self::datagrams), which replace the previous ones. It
+    /// is 0 if messages were received but all were discarded ([`counts`](Self::counts)).
     ///
     /// # Errors
-    /// [`RecvError::WouldBlock`] if nothing is waiting; else see [`RecvError`].
+    /// [`RecvError::WouldBlock`] if nothing is queued; otherwise see [`RecvError`].
     pub fn recv(&mut self, socket: &UdpSocket) -> Result<usize, RecvError> {
         self.filled = 0;
         let filled = loop {
@@ -131,12 +132,12 @@ impl Receiver {
         Ok(usable)
     }
 
-    /// Whether the last [`recv`](Self::recv) took all that was waiting: it left buffers empty.
+    /// Whether the last [`recv`](Self::recv) received everything that was queued: it left buffers empty.
     pub fn took_all(&self) -> bool {
         self.filled < self.slots.len()
     }
 
-    /// What the last [`recv`](Self::recv) has received, in order of arrival.
+    /// Iterates over the messages of the last [`recv`](Self::recv), in order of arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagrams<'_>> {
         let parts = self.buffer.chunks_exact_mut(self.size);
         parts.zip(&self.facts[..self.filled]).filter_map(|(part, facts)| {
@@ -145,7 +146,7 @@ impl Receiver {
         })
     }
 
-    /// What had to be thrown away so far.
+    /// Returns the number of discarded messages so far.
     pub fn counts(&self) -> RecvCounts {
         self.counts
     }

@@ -13,23 +13,23 @@ use crate::send_state::{Method, is_v4};
 use crate::socket::UdpSocket;
 use crate::sys::{self, MAX_MESSAGES, SEND_CONTROL, ecn_option, push_ecn, push_segment_size};
 
-/// After the kernel has refused GSO, this many calls go without, before the next try. A refusal costs one
-/// system call, so that a route which never takes GSO costs about 0.4 % more calls.
+/// Number of calls without GSO after the kernel has rejected it, before the next attempt. A rejection costs
+/// one system call, so a route that never supports GSO costs about 0.4 % more calls.
 const CALLS_WITHOUT_GSO: u32 = 256;
 
-/// What the kernel took of a batch.
+/// How much of a batch was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// Bytes, from the start of the batch. If fewer than the batch has, send the rest again, which then also
-    /// tells what was in the way. Always whole datagrams.
+    /// Bytes, from the start of the batch; always whole datagrams. If fewer than the batch has, send the rest
+    /// again, which also returns the error that stopped it.
     pub bytes: usize,
     /// Datagrams.
     pub datagrams: usize,
-    /// How the last of them went.
+    /// How the last of them was sent.
     pub method: Method,
 }
 
-/// A batch on its way.
+/// A batch being sent.
 struct Batch<'a> {
     segment_size: usize,
     to: Option<&'a Name>,
@@ -40,18 +40,18 @@ impl UdpSocket {
     /// Sends `data` to the peer as datagrams of `segment_size` bytes; the last one may be shorter. Empty
     /// `data` sends nothing.
     ///
-    /// With GSO this is one system call for up to 128 datagrams and 65,507 bytes (64 on older kernels), and
-    /// several for more.
+    /// With GSO this takes one system call for up to 128 datagrams (64 on older kernels) and 65,507 bytes,
+    /// and several for more.
     ///
     /// # Errors
-    /// Only if nothing at all was sent; see [`SendError`]. If the kernel took some datagrams and then no more,
-    /// [`Sent::bytes`] says how far it came.
+    /// Only if nothing was sent; see [`SendError`]. If only some datagrams were sent, [`Sent::bytes`] says
+    /// how much.
     pub fn send(&self, data: &[u8], segment_size: usize, ecn: Ecn) -> Result<Sent, SendError> {
         let is_v4 = self.sending.is_peer_v4.load(Ordering::Relaxed);
         self.transmit(data, segment_size, ecn, is_v4, None)
     }
 
-    /// As [`send`](Self::send), to `to`, from a socket that is not connected.
+    /// Like [`send`](Self::send), but to `to`, from an unconnected socket.
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -86,7 +86,7 @@ impl UdpSocket {
         }
     }
 
-    /// Sends until all is sent or something is in the way; `sent` says how far it came.
+    /// Sends until everything is sent or an error occurs; `sent` has the progress.
     fn send_batch(&self, batch: &Batch<'_>, data: &[u8], sent: &mut Sent) -> Result<(), SendError> {
         let mut second_try = false;
         while let Some(rest) = data.get(sent.bytes..).filter(|rest| !rest.is_empty()) {
@@ -95,7 +95,7 @@ impl UdpSocket {
                     sent.bytes += bytes;
                     sent.datagrams += bytes.div_ceil(batch.segment_size);
                     if !complete {
-                        // sendmmsg keeps the error to itself, but not what the network has said.
+                        // sendmmsg discards the error, but errors from the network stay queued.
                         self.drain_errors();
                         return Ok(());
                     }
@@ -109,7 +109,7 @@ impl UdpSocket {
                     self.gso_refused(&error);
                     sent.method = Method::Fallback;
                 }
-                // Word from a router about an earlier datagram: this one has not been tried yet.
+                // A router's report about an earlier datagram: this one was not tried yet.
                 sort @ Sort::TooLarge if self.note_error(sort) > 0 && !second_try => second_try = true,
                 sort => return Err(self.give_up(sort, error)),
             }
@@ -117,7 +117,8 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// One system call. Returns the bytes that the kernel took, and whether it took all it was given.
+    /// Does one system call. Returns how many bytes the kernel accepted, and whether that was all it was
+    /// offered.
     fn send_some(&self, batch: &Batch<'_>, rest: &[u8], method: Method) -> io::Result<(usize, bool)> {
         let Batch { segment_size, to, control } = batch;
         if rest.len() <= *segment_size {
@@ -158,7 +159,8 @@ impl UdpSocket {
         SendError::from_os(error)
     }
 
-    /// The control message for the ECN bits. Where the kernel does not take it, the socket's own bits are set.
+    /// Returns the control message with the ECN bits. If the kernel does not support that, sets the socket's
+    /// ECN bits.
     fn ecn_control(&self, v4: bool, ecn: Ecn) -> io::Result<Control<SEND_CONTROL>> {
         let mut control = Control::EMPTY;
         if self.sending.ecn_per_call {
@@ -188,7 +190,7 @@ mod tests {
         (sending, receiving)
     }
 
-    /// The bytes and ECN bits of all messages that are waiting.
+    /// Returns the bytes and ECN bits of all queued messages.
     fn received(socket: &UdpSocket) -> (Vec<u8>, Vec<Ecn>) {
         let mut receiver = Receiver::new(socket);
         let (mut bytes, mut bits) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What sending remembers from call to call.
+//! State of the sending side that persists between calls.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -7,31 +7,30 @@ use haul_base::Ecn;
 
 use crate::capabilities::{Capabilities, Support};
 
-/// Most bytes in one call: 65,535 of an IP packet (RFC 791) less 20 of IPv4 header and 8 of UDP header.
+/// Maximum bytes per call: 65,535 of an IP packet (RFC 791) minus 20 of IPv4 header and 8 of UDP header.
 pub(crate) const MAX_CALL: usize = 65_507;
 
-/// How a batch went out.
+/// How a batch was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Cut up by the kernel or the network card.
+    /// Segmented by the kernel or the network card.
     Gso,
-    /// Datagram by datagram, because there was only one or GSO is off or absent.
+    /// Datagram by datagram, because there was only one, or GSO is disabled or missing.
     Plain,
-    /// Datagram by datagram, because the kernel has refused GSO for this call or a short while ago.
+    /// Datagram by datagram, because the kernel rejected GSO for this call or recently.
     Fallback,
 }
 
-/// The state of a socket's sending side.
+/// Sending state of a socket.
 #[derive(Debug)]
 pub(crate) struct SendState {
     pub(crate) max_segments: usize,
     pub(crate) ecn_per_call: bool,
-    /// Calls that still go without GSO.
+    /// Number of further calls without GSO.
     pub(crate) without_gso: AtomicU32,
-    /// ECN bits that the socket has as its own; only used if not per call.
+    /// The socket's ECN bits; only used if they are not set per call.
     pub(crate) socket_ecn: AtomicU8,
-    /// Whether the peer that the socket is connected to has an IPv4 address: to ask the kernel would be a call more for
-    /// each batch.
+    /// Whether the connected peer has an IPv4 address. Asking the kernel would cost a call per batch.
     pub(crate) is_peer_v4: AtomicBool,
 }
 
@@ -46,12 +45,12 @@ impl SendState {
         }
     }
 
-    /// The socket is connected to `peer` from now on.
+    /// Notes that the socket is connected to `peer`.
     pub(crate) fn set_peer(&self, peer: SocketAddr) {
         self.is_peer_v4.store(is_v4(peer.ip()), Ordering::Relaxed);
     }
 
-    /// The way for a batch of several datagrams.
+    /// Returns how to send a batch of several datagrams.
     pub(crate) fn method(&self) -> Method {
         if self.max_segments <= 1 {
             return Method::Plain;
@@ -63,7 +62,7 @@ impl SendState {
         }
     }
 
-    /// Bytes that one GSO call can take.
+    /// Returns how many bytes one GSO call can take.
     pub(crate) fn gso_bytes(&self, segment_size: usize) -> usize {
         (MAX_CALL / segment_size).clamp(1, self.max_segments) * segment_size
     }

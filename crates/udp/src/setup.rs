@@ -1,4 +1,4 @@
-//! Opening a socket and setting its options, with what came of each.
+//! Opening a socket and setting its options, with their results.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use crate::errors::SocketError;
 use crate::options::{Offload, Options};
 use crate::{probe, sys};
 
-/// A socket option: level and name.
+/// Level and name of a socket option.
 type Opt = (i32, i32);
 
-/// An open socket, not yet bound.
+/// Opens a socket without binding it.
 pub(crate) fn open(addr: SocketAddr, options: &Options) -> Result<(Socket, Capabilities), SocketError> {
     let socket = Socket::new(Domain::for_address(addr), Type::DGRAM.cloexec().nonblocking(), None)
         .map_err(SocketError::Open)?;
@@ -61,8 +61,8 @@ fn support(result: io::Result<()>) -> Support {
     }
 }
 
-/// Sets an option of the socket's address family. An IPv6 socket also gets the IPv4 option, for peers with
-/// IPv4 addresses (`::ffff:a.b.c.d`); a kernel without IPv4 may refuse that.
+/// Sets an option of the socket's address family. An IPv6 socket also gets the IPv4 option, for IPv4-mapped
+/// peers (`::ffff:a.b.c.d`); a kernel without IPv4 may reject that.
 fn set_ip(socket: &Socket, v6: bool, v4_option: Opt, v6_option: Opt, value: i32) -> io::Result<()> {
     let v4_result = sys::set_option(socket.as_fd(), v4_option.0, v4_option.1, value);
     if v6 { sys::set_option(socket.as_fd(), v6_option.0, v6_option.1, value) } else { v4_result }
@@ -72,7 +72,7 @@ fn gso(socket: &Socket, offload: Offload, found: &Result<probe::Found, String>) 
     if offload == Offload::Off {
         return Gso { support: Support::Off, max_segments: 1 };
     }
-    // Size 0 changes nothing; the kernel only has to know the option.
+    // Size 0 changes nothing; this only tests whether the kernel knows the option.
     if let Err(error) = sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_SEGMENT, 0) {
         let why = format!("the kernel does not know it ({error})");
         return Gso { support: Support::Unavailable(why), max_segments: 1 };
@@ -96,7 +96,7 @@ fn ecn_send(found: &Result<probe::Found, String>) -> Support {
     }
 }
 
-/// Asks for a buffer, with privilege and then without, and reads back what came of it.
+/// Requests a buffer size, with privilege and then without, and reads back the result.
 fn buffer(socket: &Socket, asked: Bytes, force: i32, plain: i32) -> io::Result<BufferGrant> {
     // The kernel doubles the value, as an int.
     let value = asked.0.min(i32::MAX as u64 / 2) as i32;

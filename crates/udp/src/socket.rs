@@ -1,4 +1,4 @@
-//! The socket itself; sending, errors and receiving are in their own files.
+//! The socket; sending, receiving and errors are in separate modules.
 
 use std::fmt;
 use std::io;
@@ -15,19 +15,19 @@ use crate::send_state::SendState;
 use crate::stats::{Counters, SocketMemory, Stats};
 use crate::{setup, sys};
 
-/// What to wait for.
+/// Event to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interest {
     /// A datagram, or an error from the network.
     Read,
-    /// Room in the send buffer.
+    /// Space in the send buffer.
     Write,
 }
 
-/// A UDP socket that never blocks, with what the kernel has to offer turned on.
+/// A non-blocking UDP socket with all available kernel features enabled.
 ///
-/// It can be used from several threads; each receiving thread has a [`Receiver`](crate::Receiver) of its own.
-/// A socket bound to `[::]` serves IPv4 too, unless the system says otherwise (`net.ipv6.bindv6only`); such
+/// It can be used from several threads; each receiving thread has its own [`Receiver`](crate::Receiver). A
+/// socket bound to `[::]` also serves IPv4, unless the system disables that (`net.ipv6.bindv6only`); such
 /// peers have addresses of the form `::ffff:a.b.c.d`.
 pub struct UdpSocket {
     socket: Socket,
@@ -37,11 +37,11 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Opens a socket and binds it to `addr`; port 0 lets the kernel choose one.
+    /// Opens a socket and binds it to `addr`. The kernel chooses a port if it is 0.
     ///
     /// # Errors
-    /// [`SocketError::Open`] or [`SocketError::Bind`]. Whatever else the kernel does not grant is no error
-    /// but shows in [`capabilities`](Self::capabilities).
+    /// [`SocketError::Open`] or [`SocketError::Bind`]. Anything else that the kernel does not grant is no
+    /// error but shows in [`capabilities`](Self::capabilities).
     pub fn bind(addr: SocketAddr, options: &Options) -> Result<Self, SocketError> {
         let (socket, capabilities) = setup::open(addr, options)?;
         socket.bind(&addr.into()).map_err(|source| SocketError::Bind { addr, source })?;
@@ -50,11 +50,11 @@ impl UdpSocket {
         Ok(Self { socket, capabilities, sending, counters: Counters::default() })
     }
 
-    /// Opens a socket that is bound to `local` and connected to `peer`, for a session beside a listener on the
-    /// same port ([`Options::reuse_port`]).
+    /// Opens a socket bound to `local` and connected to `peer`, for a session beside a listener on the same
+    /// port ([`Options::reuse_port`]).
     ///
-    /// Between the two steps, a few microseconds, the kernel may hand it datagrams that were meant for the
-    /// listener: whoever reads the socket has to expect strangers, and whoever lost a datagram to send it again.
+    /// Between the two steps, for a few microseconds, the kernel may deliver datagrams to it that are meant
+    /// for the listener: readers must expect foreign datagrams, and senders must retransmit lost ones.
     ///
     /// # Errors
     /// As [`bind`](Self::bind) and [`connect`](Self::connect).
@@ -64,42 +64,41 @@ impl UdpSocket {
         Ok(socket)
     }
 
-    /// Sets the peer, also in the place of another: [`send`](Self::send) goes there, and only what comes from there is
-    /// received.
+    /// Sets or replaces the peer: [`send`](Self::send) sends to it, and only its datagrams are received.
     ///
     /// # Errors
-    /// [`SocketError::Connect`], for example without a route.
+    /// [`SocketError::Connect`], for example if there is no route.
     pub fn connect(&self, peer: SocketAddr) -> Result<(), SocketError> {
         self.socket.connect(&peer.into()).map_err(|source| SocketError::Connect { peer, source })?;
         self.sending.set_peer(peer);
         Ok(())
     }
 
-    /// The address that the socket is bound to.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// [`SocketError::Query`] if the kernel does not say.
+    /// [`SocketError::Query`] if the kernel does not return it.
     pub fn local_addr(&self) -> Result<SocketAddr, SocketError> {
         let addr = self.socket.local_addr().map_err(SocketError::Query)?;
         addr.as_socket().ok_or_else(|| SocketError::Query(io::ErrorKind::Unsupported.into()))
     }
 
-    /// The peer, once [`connect`](Self::connect) has set it.
+    /// Returns the peer's address, once [`connect`](Self::connect) has set it.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.socket.peer_addr().ok()?.as_socket()
     }
 
-    /// What the socket can do.
+    /// Returns the capabilities of the socket.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// What has happened so far.
+    /// Returns the counters of the socket.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// The kernel's account of the socket; takes about 0.3 microseconds.
+    /// Returns the kernel's memory accounting of the socket; takes about 0.3 us.
     ///
     /// # Errors
     /// [`SocketError::Query`] on kernels before Linux 4.12.
@@ -111,10 +110,11 @@ impl UdpSocket {
         memory.ok_or_else(|| SocketError::Query(io::ErrorKind::Unsupported.into()))
     }
 
-    /// Waits until the socket is ready or has an error to report; false if `timeout` (or a signal) came first.
+    /// Waits until the socket is ready or has an error; returns false if `timeout` expires or a signal
+    /// arrives first.
     ///
     /// # Errors
-    /// What `ppoll` says; not expected for an open socket.
+    /// Errors of `ppoll`; not expected for an open socket.
     pub fn wait(&self, interest: Interest, timeout: Duration) -> io::Result<bool> {
         let events = match interest {
             Interest::Read => libc::POLLIN,

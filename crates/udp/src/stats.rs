@@ -1,31 +1,31 @@
-//! What happened at a socket, counted.
+//! Counters of a socket.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use haul_base::{AtomicCounter, Bytes};
 
-/// Counts of a socket since it was opened.
+/// Counters of a socket since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Sends that found the socket's send buffer full.
+    /// Sends that failed because the socket's send buffer was full.
     pub socket_full: u64,
-    /// Sends that found a queue below the socket full (queueing discipline or device of this machine).
-    /// Nothing was lost: the caller was told.
+    /// Sends that failed because a queue below the socket was full (queueing discipline or device of this
+    /// machine). Nothing was lost: the caller got an error.
     pub queue_full: u64,
-    /// "Port unreachable" of the peer's machine.
+    /// "Port unreachable" errors from the peer's host.
     pub refused: u64,
-    /// "Fragmentation needed" or "packet too big" of a router on the way. Not authenticated: a hint.
+    /// "Fragmentation needed" or "packet too big" errors from routers. Not authenticated: a hint.
     pub packet_too_big: u64,
-    /// The MTU that the last of these named, headers included. Not authenticated: a hint.
+    /// MTU in the last of these, headers included. Not authenticated: a hint.
     pub reported_mtu: Option<NonZeroU32>,
     /// Other ICMP errors: no route, prohibited, time exceeded.
     pub unreachable: u64,
-    /// Calls for which the kernel refused GSO, so that they went out with `sendmmsg`.
+    /// Calls for which the kernel rejected GSO, so that `sendmmsg` was used.
     pub gso_refused: u64,
 }
 
-/// The counts behind [`Stats`]; plain additions, since no other memory depends on them.
+/// The counters behind [`Stats`]; relaxed, as no other memory depends on them.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) socket_full: AtomicCounter,
@@ -55,34 +55,34 @@ impl Counters {
     }
 }
 
-/// The kernel's account of a socket (`SO_MEMINFO` of `linux/sock_diag.h`). All memory is counted in whole socket
-/// buffers, headers and slack included, which is more than the bytes of the datagrams.
+/// The kernel's memory accounting of a socket (`SO_MEMINFO` of `linux/sock_diag.h`). All memory is counted in
+/// whole socket buffers, including headers and slack, which is more than the bytes of the datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMemory {
-    /// Held by datagrams that wait to be received.
+    /// Memory of datagrams queued for receiving.
     pub receive_used: Bytes,
-    /// Above this, arriving datagrams are dropped.
+    /// Limit above which arriving datagrams are dropped.
     pub receive_limit: Bytes,
-    /// Held by datagrams that have not left yet.
+    /// Memory of datagrams not sent yet.
     pub send_used: Bytes,
-    /// Above this, sending would block.
+    /// Limit above which sending would block.
     pub send_limit: Bytes,
     /// Socket buffers dropped on arrival, wrapping. With GRO one of them can be dozens of datagrams.
     pub drops: u32,
 }
 
 impl SocketMemory {
-    /// How many integers of `SO_MEMINFO` are read.
+    /// Number of integers of `SO_MEMINFO` that are read.
     pub(crate) const WORDS: usize = 9;
 
-    /// How full the receive buffer is, thousandths: 1,000 also where the kernel let it take more. `None` if it has no
-    /// limit that could be reached.
+    /// Returns the fill level of the receive buffer in thousandths, at most 1,000 even if the kernel let it
+    /// exceed its limit. `None` if the limit is zero.
     pub fn receive_fill(&self) -> Option<u16> {
         let thousandths = self.receive_used.0.saturating_mul(1_000).checked_div(self.receive_limit.0)?;
         Some(thousandths.min(1_000) as u16)
     }
 
-    /// From the words of `SO_MEMINFO`; `None` if the kernel wrote too few.
+    /// Parses the words of `SO_MEMINFO`; `None` if the kernel wrote too few.
     pub(crate) fn from_words(words: &[u32]) -> Option<Self> {
         let [receive_used, receive_limit, send_used, send_limit, _, _, _, _, drops] = *words else {
             return None;

@@ -1,5 +1,5 @@
-//! The system calls and what they take. All unsafe code of this crate is here: each function takes slices and gives a
-//! checked result, and no pointer outlives its call.
+//! System calls. All unsafe code of this crate is here: each function takes slices and returns a checked
+//! result, and no pointer outlives its call.
 #![expect(unsafe_code, reason = "sendmsg, sendmmsg, recvmsg, recvmmsg and socket options need pointers")]
 
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use haul_base::Ecn;
 use crate::cmsg::{Control, space};
 use crate::name::Name;
 
-/// Most messages in one `sendmmsg` or `recvmmsg`; their headers live on the stack (5 KiB).
+/// Maximum number of messages in one `sendmmsg` or `recvmmsg`; their headers are on the stack (5 KiB).
 pub(crate) const MAX_MESSAGES: usize = 64;
 
 /// `UDP_SEGMENT` of linux/udp.h.
@@ -22,15 +22,15 @@ pub(crate) const UDP_SEGMENT: c_int = 103;
 /// `UDP_GRO` of linux/udp.h.
 pub(crate) const UDP_GRO: c_int = 104;
 
-/// Room for everything that one received message can carry: timestamp (16 bytes), drop count (4), TOS or
+/// Space for all control messages of one received message: timestamp (16 bytes), drop count (4), TOS or
 /// traffic class (4), GRO stride (4), and as much again.
 pub(crate) const RECV_CONTROL: usize = 2 * (space(16) + 3 * space(4));
-/// Room for a segment size and ECN bits.
+/// Space for a segment size and ECN bits.
 pub(crate) const SEND_CONTROL: usize = space(2) + space(4);
-/// Room for a `sock_extended_err` with the address behind it, and the messages that come along.
+/// Space for a `sock_extended_err` with the address after it, and the other control messages.
 pub(crate) const ERROR_CONTROL: usize = space(16 + 28) + RECV_CONTROL;
 
-/// What one received message came with.
+/// Metadata of one received message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) name: Name,
@@ -47,7 +47,7 @@ fn checked(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Sets an option that is an int.
+/// Sets an int option.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the pointer and the length describe `value`, which lives until the call returns.
@@ -70,26 +70,26 @@ pub(crate) fn get_option(
     Ok(len as usize / size_of::<u32>())
 }
 
-/// The option, level and name, of the ECN bits of what is sent.
+/// Returns level and name of the option for the ECN bits of sent packets.
 pub(crate) fn ecn_option(v4: bool) -> (i32, i32) {
     if v4 { (libc::IPPROTO_IP, libc::IP_TOS) } else { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) }
 }
 
-/// Adds the ECN bits of a datagram.
+/// Appends the ECN bits of a datagram.
 pub(crate) fn push_ecn(control: &mut Control<SEND_CONTROL>, v4: bool, ecn: Ecn) {
     let (level, name) = ecn_option(v4);
     let fits = control.push(level, name, &(ecn as i32).to_ne_bytes());
     debug_assert!(fits, "SEND_CONTROL has room for one of each");
 }
 
-/// Adds the size at which the kernel is to cut a batch.
+/// Appends the size at which the kernel segments a batch.
 pub(crate) fn push_segment_size(control: &mut Control<SEND_CONTROL>, segment_size: usize) {
-    // More than 65,535 never comes here: such a batch does not fit into one call.
+    // Never above 65,535: such a batch does not fit into one call.
     let fits = control.push(libc::SOL_UDP, UDP_SEGMENT, &(segment_size as u16).to_ne_bytes());
     debug_assert!(fits, "SEND_CONTROL has room for one of each");
 }
 
-/// A message header for sending. It borrows nothing in the compiler's eyes: the caller keeps `vector`,
+/// Builds a message header for sending. It borrows nothing in the compiler's eyes: the caller keeps `vector`,
 /// `to` and `control` alive until the system call has returned.
 fn send_header(vector: *mut libc::iovec, to: Option<&Name>, control: &[u8]) -> libc::msghdr {
     // SAFETY: msghdr is made of integers and pointers, for which zero is a valid value.
@@ -111,7 +111,7 @@ fn send_vector(data: &[u8]) -> libc::iovec {
     libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }
 }
 
-/// One `sendmsg`, without blocking; returns how many bytes the kernel took.
+/// Calls `sendmsg` without blocking; returns how many bytes the kernel accepted.
 pub(crate) fn send(fd: BorrowedFd<'_>, data: &[u8], to: Option<&Name>, control: &[u8]) -> io::Result<usize> {
     let mut vector = send_vector(data);
     let header = send_header(&raw mut vector, to, control);
@@ -120,8 +120,8 @@ pub(crate) fn send(fd: BorrowedFd<'_>, data: &[u8], to: Option<&Name>, control: 
     checked(unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT) })
 }
 
-/// One `sendmmsg`, without blocking, of up to [`MAX_MESSAGES`] datagrams cut from `data`; returns how many
-/// datagrams the kernel took.
+/// Calls `sendmmsg` without blocking, for up to [`MAX_MESSAGES`] datagrams cut from `data`; returns how many
+/// the kernel accepted.
 pub(crate) fn send_many(
     fd: BorrowedFd<'_>,
     data: &[u8],
@@ -145,8 +145,8 @@ pub(crate) fn send_many(
     checked(sent as isize)
 }
 
-/// One `recvmmsg`, without blocking: message `i` goes to bytes `i * size ..` of `buffer`, and what came with
-/// it to `slots[i]`. Returns how many messages arrived.
+/// Calls `recvmmsg` without blocking: message `i` is written to bytes `i * size ..` of `buffer`, and its
+/// metadata to `slots[i]`. Returns how many messages were received.
 pub(crate) fn recv_many(
     fd: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -181,7 +181,7 @@ pub(crate) fn recv_many(
     Ok(received)
 }
 
-/// Points a header for receiving at the places for address and control messages.
+/// Points a header for receiving at the buffers for address and control messages.
 fn point_at(header: &mut libc::msghdr, name: &mut Name, control: &mut [u8]) {
     let name = name.space_mut();
     header.msg_name = name.as_mut_ptr().cast();
@@ -190,8 +190,8 @@ fn point_at(header: &mut libc::msghdr, name: &mut Name, control: &mut [u8]) {
     header.msg_controllen = control.len() as _;
 }
 
-/// Takes one message from the socket's error queue, without blocking. The datagram that caused it is left
-/// out, only the control messages are kept.
+/// Receives one message from the socket's error queue without blocking. Only its control messages are kept,
+/// not the datagram that caused it.
 pub(crate) fn recv_error(fd: BorrowedFd<'_>, control: &mut Control<ERROR_CONTROL>) -> io::Result<()> {
     // SAFETY: msghdr is made of integers and pointers, for which zero is a valid value.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
@@ -205,8 +205,8 @@ pub(crate) fn recv_error(fd: BorrowedFd<'_>, control: &mut Control<ERROR_CONTROL
     Ok(())
 }
 
-/// Waits until one of `events` (`POLLIN`, `POLLOUT`) or an error is there; false if `timeout` passed first
-/// or a signal came.
+/// Waits until one of `events` (`POLLIN`, `POLLOUT`) or an error occurs; returns false if `timeout` expires
+/// or a signal arrives first.
 pub(crate) fn wait(fd: BorrowedFd<'_>, events: i16, timeout: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     // SAFETY: timespec is made of integers, for which zero is a valid value.
