@@ -1,8 +1,8 @@
 //! The rules of the formats as functions, for fuzz targets and tests. Each takes arbitrary bytes, panics if a
-//! rule is broken, and says whether the bytes were accepted.
+//! rule is violated, and returns whether the bytes were accepted.
 //!
-//! The rules: a parser never panics; what it accepts is written back to the same bytes (for feedback, where a
-//! block has several encodings, to the same meaning); and what it accepts is within its documented ranges.
+//! The rules: a parser never panics; accepted input is written back to the same bytes (feedback, where a
+//! block has several encodings, to the same meaning); and accepted values are within their documented ranges.
 
 use crate::control::{self, ControlMessage, FrameDecoder, FrameError, RelPath};
 use crate::packet::{
@@ -12,18 +12,18 @@ use crate::packet::{
 };
 use crate::url::HaulUrl;
 
-/// A sequence of inputs for a machine, out of arbitrary bytes: each step is `what (1) | length (2, big-endian) | body`.
-/// A body that is cut short is as long as what is left, so that all bytes are steps.
+/// A sequence of inputs for a machine, read from arbitrary bytes. Each step is `what (1) | length (2,
+/// big-endian) | body`; a truncated body ends with the bytes, so that any bytes are valid steps.
 #[derive(Clone, Debug)]
 pub struct Steps<'a>(&'a [u8]);
 
 impl<'a> Steps<'a> {
-    /// The steps in `bytes`.
+    /// Reads the steps in `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Appends a step. A body of more than 65,535 bytes is cut off there.
+    /// Appends a step. A body is truncated to 65,535 bytes.
     pub fn write(what: u8, body: &[u8], out: &mut Vec<u8>) {
         let len = u16::try_from(body.len()).unwrap_or(u16::MAX);
         out.push(what);
@@ -45,7 +45,7 @@ impl<'a> Iterator for Steps<'a> {
     }
 }
 
-/// The message whose frame has this body, if it is one.
+/// Decodes the message whose frame has this body; `None` if it is invalid.
 pub fn message(body: &[u8]) -> Option<ControlMessage> {
     let mut decoder = FrameDecoder::new();
     decoder.feed(&u32::try_from(body.len()).ok()?.to_be_bytes());
@@ -53,7 +53,7 @@ pub fn message(body: &[u8]) -> Option<ControlMessage> {
     decoder.next_message().ok().flatten()
 }
 
-/// The body of the frame of a message, for [`message`]; `None` if no frame can hold it.
+/// Returns the body of a message's frame, for [`message`]; `None` if it does not fit a frame.
 pub fn message_body(message: &ControlMessage) -> Option<Vec<u8>> {
     let mut frame = Vec::new();
     control::encode_frame(message, &mut frame).ok()?;
@@ -63,7 +63,7 @@ pub fn message_body(message: &ControlMessage) -> Option<Vec<u8>> {
 /// Checks [`CommonHeader`].
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn packet_headers(bytes: &[u8]) -> bool {
     let common = CommonHeader::parse(bytes);
     if let Ok(header) = common {
@@ -78,7 +78,7 @@ pub fn packet_headers(bytes: &[u8]) -> bool {
 /// Checks [`InitialHeader`], [`ControlFrame`] and [`PairHeader`].
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn connection_packets(bytes: &[u8]) -> bool {
     if let Ok((open, rest)) = InitialHeader::parse(bytes) {
         assert_eq!([&open.to_bytes()[..], rest].concat(), bytes, "the initial header changed");
@@ -86,7 +86,7 @@ pub fn connection_packets(bytes: &[u8]) -> bool {
         return true;
     }
     let is_frame = ControlFrame::parse(bytes).is_ok_and(|frame| {
-        // Filled with ones, so that padding that is not written shows.
+        // Filled with ones to reveal padding that is not written.
         let mut again = vec![0xff; frame.size.into()];
         frame.write(&mut again);
         assert_eq!(again, bytes, "the control frame changed");
@@ -106,7 +106,7 @@ fn pair(bytes: &[u8]) -> bool {
 /// Checks [`DataBody`], as either kind of data packet.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn data_body(bytes: &[u8]) -> bool {
     let last = DataBody::parse(PacketKind::DataFin, bytes);
     let data = DataBody::parse(PacketKind::Data, bytes);
@@ -116,7 +116,7 @@ pub fn data_body(bytes: &[u8]) -> bool {
         assert_eq!(again, bytes[..DATA_BODY_LEN]);
         assert!(body.seq <= MAX_SEQ);
         assert!(body.offset + (bytes.len() - DATA_BODY_LEN) as u64 <= MAX_OFFSET);
-        // Only the rule about an empty payload tells the two kinds apart.
+        // The two kinds differ only in whether an empty payload is valid.
         assert_eq!(data.is_ok(), bytes.len() > DATA_BODY_LEN);
     } else {
         assert!(data.is_err());
@@ -127,7 +127,7 @@ pub fn data_body(bytes: &[u8]) -> bool {
 /// Checks [`FeedbackView`], its blocks, and [`FeedbackWriter`].
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn feedback(bytes: &[u8]) -> bool {
     let Ok(view) = FeedbackView::parse(bytes) else {
         return false;
@@ -157,7 +157,7 @@ fn rewrite<'a>(view: &FeedbackView<'_>, room: &'a mut [u8]) -> &'a [u8] {
     &room[..len]
 }
 
-/// What a block says, whatever its encoding.
+/// Returns the meaning of a block, independent of its encoding.
 fn meaning(block: Block<'_>) -> (u64, usize, [u64; SEGMENT_WORDS]) {
     let mut words = [0; SEGMENT_WORDS];
     words.iter_mut().zip(block.bitmap()).for_each(|(to, from)| *to = from);
@@ -167,7 +167,7 @@ fn meaning(block: Block<'_>) -> (u64, usize, [u64; SEGMENT_WORDS]) {
 /// Checks [`PartBody`].
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn part_body(bytes: &[u8]) -> bool {
     let part = PartBody::parse(bytes);
     if let Ok(body) = part {
@@ -184,11 +184,11 @@ pub fn part_body(bytes: &[u8]) -> bool {
 /// Checks [`ProbeBody`].
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn probe_body(bytes: &[u8]) -> bool {
     let probe = ProbeBody::parse(bytes);
     if let Ok(body) = probe {
-        // Filled with ones, so that padding that is not written shows.
+        // Filled with ones to reveal padding that is not written.
         let mut again = vec![0xff; bytes.len()];
         body.write(&mut again);
         assert_eq!(again, bytes);
@@ -198,10 +198,11 @@ pub fn probe_body(bytes: &[u8]) -> bool {
 }
 
 /// Checks [`FrameDecoder`] and [`control::encode_frame`]: accepted frames are written back to the same bytes,
-/// and it does not matter in what pieces they arrive. Accepted means that at least one message came out.
+/// and the sizes of the pieces in which they arrive do not matter. Accepted means that at least one message
+/// was decoded.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn control_frames(bytes: &[u8]) -> bool {
     let (messages, end) = decode_in_pieces(bytes, bytes.len().max(1));
     let mut again = Vec::new();
@@ -215,7 +216,7 @@ pub fn control_frames(bytes: &[u8]) -> bool {
     !messages.is_empty()
 }
 
-/// Every message up to the end of the bytes or the first error.
+/// Decodes all messages up to the end of the bytes or the first error.
 fn decode_in_pieces(bytes: &[u8], size: usize) -> (Vec<ControlMessage>, Option<FrameError>) {
     let mut decoder = FrameDecoder::new();
     let mut messages = Vec::new();
@@ -232,10 +233,10 @@ fn decode_in_pieces(bytes: &[u8], size: usize) -> (Vec<ControlMessage>, Option<F
     (messages, None)
 }
 
-/// Checks [`RelPath`]: what is accepted stays below the directory where it starts.
+/// Checks [`RelPath`]: an accepted path stays below the directory where it starts.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn rel_path(bytes: &[u8]) -> bool {
     let Ok(path) = RelPath::new(bytes) else {
         return false;
@@ -246,7 +247,7 @@ pub fn rel_path(bytes: &[u8]) -> bool {
     assert!(path.components().all(|c| c != b"." && c != b".."));
     #[cfg(unix)]
     {
-        // The standard library's own idea of components must agree that there are only normal ones.
+        // The standard library must also see only normal components.
         use std::path::Component;
         let mut count = 0;
         assert!(
@@ -260,11 +261,11 @@ pub fn rel_path(bytes: &[u8]) -> bool {
     true
 }
 
-/// Checks [`HaulUrl`]: what is read is written back to an equal URL, of one form, and without its key it does not show
-/// it. True if the bytes are a URL.
+/// Checks [`HaulUrl`]: an accepted URL is written back to an equal one in a unique form, and its forms
+/// without key do not contain the key. Returns whether the bytes are a URL.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If a rule is violated.
 pub fn url(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Ok(url) = text.parse::<HaulUrl>() else { return false };
@@ -276,7 +277,7 @@ pub fn url(bytes: &[u8]) -> bool {
     assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written:?}");
     let (shown, _) = written.split_once("?k=").expect("it has a key");
     assert_eq!(url.without_key(), shown);
-    // A path may hold the key's text: then that shows, as any path does.
+    // The path may contain the key's text, and paths are shown.
     assert_eq!(format!("{url:?}"), format!("{shown}?k=(secret)"));
     true
 }

@@ -1,10 +1,10 @@
-//! Bytes to values and back: [`packet`], what UDP datagrams carry, [`control`], what the two sides tell each other over
-//! the control channel, and [`url`], what a client is given. `docs/wire-format.md` describes the first two field by
+//! Encoding and decoding: [`packet`], the contents of UDP datagrams, [`control`], the messages of the control
+//! channel, and [`url`], the URLs given to clients. `docs/wire-format.md` describes the first two field by
 //! field.
 //!
-//! Parsers take hostile bytes: they never panic, never read past the end, never reserve memory on the word of
-//! a length field alone, and accept exactly one encoding of each value. [`check`] states these rules as
-//! functions, which the fuzz targets and the tests drive.
+//! Parsers accept untrusted bytes: they never panic, never read past the end, never allocate memory based on
+//! a length field alone, and accept exactly one encoding of each value. [`check`] expresses these rules as
+//! functions for the fuzz targets and the tests.
 
 pub mod check;
 pub mod control;

@@ -1,17 +1,16 @@
-//! What must not be shown.
+//! Secrets.
 
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// 32 secret bytes. They are overwritten when they are dropped, compared in the same time wherever they differ, and not
-/// shown.
+/// 32 secret bytes: overwritten on drop, compared in constant time, and hidden in debug output.
 #[derive(Clone, derive_more::Debug, derive_more::From)]
 #[debug("(secret)")]
 #[from([u8; 32])]
 pub struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
-    /// The secret itself; never to be logged.
+    /// Returns the secret; never log it.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

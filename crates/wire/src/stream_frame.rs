@@ -1,11 +1,11 @@
-//! The frame in front of each message of a connection with streams (docs/wire-format.md).
+//! Frames in the messages of a connection with streams (docs/wire-format.md).
 
-/// Number of a stream. The low bit says which end has opened it: 0 for the client.
+/// Number of a stream. The low bit identifies the peer that opened it: 0 for the client.
 pub type StreamId = u32;
 
-/// Bytes before those of a message of the application.
+/// Length of the header of an application message.
 pub const MESSAGE_HEADER: usize = 1;
-/// Bytes before those of a stream.
+/// Length of the header of stream data.
 pub const DATA_HEADER: usize = 13;
 
 const MESSAGE: u8 = 0;
@@ -17,41 +17,41 @@ const STREAM_LIMIT: u8 = 5;
 const MESSAGE_LIMIT: u8 = 6;
 const STREAMS: u8 = 7;
 
-/// A message as it travels.
+/// A message as sent on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'f> {
-    /// One of the application.
+    /// An application message.
     Message(&'f [u8]),
-    /// Bytes of a stream; behind those that are `last` nothing comes.
+    /// Bytes of a stream.
     Data {
-        /// The stream that the bytes belong to.
+        /// Stream number.
         stream: StreamId,
-        /// Where they lie in it.
+        /// Offset in the stream.
         offset: u64,
-        /// Whether the stream ends behind them.
+        /// Whether the stream ends after them.
         last: bool,
-        /// Bytes of the stream.
+        /// Payload.
         bytes: &'f [u8],
     },
-    /// The sender gives the stream up.
+    /// The sender resets the stream.
     Reset(StreamId),
-    /// The receiver gives the stream up.
+    /// The receiver no longer reads the stream.
     Stop(StreamId),
-    /// The receiver takes bytes up to this offset.
+    /// The receiver accepts bytes up to this offset.
     StreamLimit {
-        /// The stream that the limit is for.
+        /// Stream number.
         stream: StreamId,
-        /// First byte that may not be sent yet.
+        /// First offset that may not be sent yet.
         limit: u64,
     },
-    /// The receiver takes messages up to this sum of their costs.
+    /// The receiver accepts messages up to this sum of their costs.
     MessageLimit(u64),
-    /// The receiver takes so many streams, from the first to the last.
+    /// The receiver accepts this number of streams in total.
     Streams(u32),
 }
 
 impl<'f> Frame<'f> {
-    /// Reads a frame, which takes the whole message. `None` if there is no such frame.
+    /// Parses a frame that takes the whole message; `None` if it is invalid.
     pub fn parse(message: &'f [u8]) -> Option<Self> {
         let (&kind, body) = message.split_first()?;
         if kind == MESSAGE {
@@ -78,7 +78,7 @@ impl<'f> Frame<'f> {
         }
     }
 
-    /// The frame as it travels, in a message of its own.
+    /// Returns the frame as the bytes of one message.
     pub fn to_bytes(self) -> Vec<u8> {
         match self {
             Self::Message(bytes) => [&[MESSAGE], bytes].concat(),

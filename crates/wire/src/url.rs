@@ -1,8 +1,8 @@
-//! `haul://HOST:PORT/PATH?k=...`: all that a client needs in order to reach a server and to trust it.
+//! `haul://HOST:PORT/PATH?k=...`: everything that a client needs to reach a server and to authenticate it.
 //!
 //! `k` is base64url without padding of `version (1) | certificate fingerprint (32) | secret (32) | expiry (8,
-//! optional)`, the expiry in seconds since 1970, big-endian. The path is percent-encoded and may hold any
-//! byte; it is relative to the server's root.
+//! optional)`, with the expiry in seconds since 1970, big-endian. The path is percent-encoded, may contain
+//! any byte, and is relative to the server's root.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -15,14 +15,14 @@ use zeroize::Zeroizing;
 use crate::secret::Secret;
 
 const KEY_VERSION: u8 = 1;
-/// Version, fingerprint, secret, expiry.
+/// Length of version, fingerprint, secret and expiry.
 const LONGEST_KEY: usize = 1 + 32 + 32 + 8;
-/// What stays as it is in a path: the unreserved characters of RFC 3986, and the slash.
+/// Characters to encode in a path: all but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 const SCHEME: &str = "haul://";
 
-/// The address of a path on a server, with what proves both ends to each other. It contains a secret:
-/// [`fmt::Display`] shows it, because that is what the URL is for, and [`fmt::Debug`] does not.
+/// Address of a path on a server, with the data that authenticates both peers. It contains a secret:
+/// [`fmt::Display`] shows it, as that is the purpose of the URL, and [`fmt::Debug`] does not.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("{}?k=(secret)", self.without_key())]
 pub struct HaulUrl {
@@ -30,32 +30,32 @@ pub struct HaulUrl {
     pub host: String,
     /// The port, the same for TCP and UDP.
     pub port: u16,
-    /// Path below the server's root, without the slash in front; empty for the root itself.
+    /// Path below the server's root, without a leading slash; empty for the root itself.
     pub path: Vec<u8>,
     /// SHA-256 of the server's certificate.
     pub fingerprint: [u8; 32],
-    /// What the client must know to be let in.
+    /// Secret that clients must know.
     pub secret: Secret,
-    /// When the server stops to accept this URL: seconds since 1970. `None` = while the server runs.
+    /// Expiry in seconds since 1970; `None` if the URL is valid while the server runs.
     pub expires: Option<u64>,
 }
 
-/// Why a text is no `haul://` URL.
+/// Why a text is not a `haul://` URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// It begins with something else.
+    /// It does not start with `haul://`.
     #[error("the URL does not start with haul://")]
     Scheme,
-    /// There is no host, or what stands there can be no host.
+    /// The host is missing or invalid.
     #[error("the URL has no valid host")]
     Host,
-    /// There is no port, or it is not in 1-65535.
+    /// The port is missing or not in 1-65535.
     #[error("the URL has no valid port")]
     Port,
     /// `?k=` is missing.
     #[error("the URL carries no key (?k=...)")]
     NoKey,
-    /// What stands behind `?k=` is damaged.
+    /// The key after `?k=` is damaged.
     #[error("the key of the URL is damaged or incomplete")]
     Key,
     /// The URL was made by a newer version.
@@ -64,23 +64,23 @@ pub enum UrlError {
 }
 
 impl HaulUrl {
-    /// Whether the URL has expired at `now`, seconds since 1970.
+    /// Whether the URL has expired at `now`, in seconds since 1970.
     pub fn is_expired(&self, now: u64) -> bool {
         self.expires.is_some_and(|at| now >= at)
     }
 
-    /// Host and port as they are written in an address.
+    /// Returns host and port in URL notation.
     pub fn authority(&self) -> String {
         format!("{}:{}", display_host(&self.host), self.port)
     }
 
-    /// The URL as far as it is no secret.
+    /// Returns the URL without its secret.
     pub fn without_key(&self) -> String {
         format!("{SCHEME}{}/{}", self.authority(), percent_encode(&self.path, ENCODED))
     }
 
     fn key(&self) -> Zeroizing<String> {
-        // Room for all of it: what grows leaves a copy behind.
+        // Full capacity at once: growing would leave a copy of the secret behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_KEY));
         bytes.push(KEY_VERSION);
         bytes.extend_from_slice(&self.fingerprint);
@@ -135,7 +135,7 @@ fn parse_authority(authority: &str) -> Result<(String, u16), UrlError> {
     }
 }
 
-/// An IPv6 address, perhaps with a zone behind `%25` (RFC 6874).
+/// Parses an IPv6 address, optionally with a zone after `%25` (RFC 6874).
 fn parse_v6(text: &str) -> Result<String, UrlError> {
     let (address, zone) = match text.split_once("%25") {
         Some((address, zone)) => (address, Some(zone)),

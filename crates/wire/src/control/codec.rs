@@ -3,57 +3,57 @@ use serde::Serialize;
 
 use super::{ControlMessage, InvalidEntry};
 
-/// Longest body of a frame in bytes.
+/// Maximum length of a frame's body in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// Bytes of the length in front of each body.
+/// Length of the length field before each body.
 const LENGTH_LEN: usize = 4;
 
-/// Above this capacity an emptied receive buffer is given back.
+/// An empty receive buffer with more capacity is freed.
 const KEEP_CAPACITY: usize = 64 * 1024;
 
-/// Why a frame cannot be written or read. After a failed read the channel is of no more use.
+/// Error of writing or reading a frame. After a read error the channel is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The frame to read claims to be longer than permitted.
+    /// The announced length of a received frame exceeds the limit.
     #[error("the peer announced a control message of {len} bytes; {limit} are permitted")]
     TooLong {
-        /// Length in the frame's header, bytes.
+        /// Announced length in bytes.
         len: usize,
-        /// What is permitted.
+        /// Limit in bytes.
         limit: usize,
     },
-    /// The message to write does not fit a frame.
+    /// The message does not fit a frame.
     #[error("a control message does not fit its frame of {MAX_FRAME} bytes")]
     DoesNotFit,
-    /// The body is not a message of this version of the protocol.
+    /// The body is not a message of this protocol version.
     #[error("the peer sent a control message that is damaged or of another version ({0})")]
     Malformed(postcard::Error),
-    /// There are bytes behind the message.
+    /// The message is followed by further bytes.
     #[error("the peer sent a control message with {0} bytes too many")]
     Trailing(usize),
-    /// The message is not encoded in its shortest form.
+    /// The message is not in its shortest encoding.
     #[error("the peer sent a control message in a form that no correct program writes")]
     NotCanonical,
-    /// The message holds a value out of its range.
+    /// The message has a value out of range.
     #[error("a control message holds an impossible value: {0}")]
     Invalid(#[from] InvalidEntry),
 }
 
-/// How long the body of a frame is, from the four bytes in front of it.
+/// Returns the length of a frame's body, from the four bytes before it.
 ///
 /// # Errors
-/// [`FrameError::TooLong`] if it is more than `limit`, or than [`MAX_FRAME`].
+/// [`FrameError::TooLong`] if it exceeds `limit` or [`MAX_FRAME`].
 pub fn body_len(length: [u8; LENGTH_LEN], limit: usize) -> Result<usize, FrameError> {
     let (len, limit) = (u32::from_be_bytes(length) as usize, limit.min(MAX_FRAME));
     if len > limit { Err(FrameError::TooLong { len, limit }) } else { Ok(len) }
 }
 
-/// Appends `message` to `out` as one frame. On an error `out` is as it was.
+/// Appends `message` to `out` as one frame. On an error, `out` is unchanged.
 ///
 /// # Errors
-/// [`FrameError::Invalid`] if the message does not [validate](ControlMessage::validate), [`FrameError::DoesNotFit`] if
-/// it is longer than [`MAX_FRAME`].
+/// [`FrameError::Invalid`] if the message is not [valid](ControlMessage::validate),
+/// [`FrameError::DoesNotFit`] if it is longer than [`MAX_FRAME`].
 pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), FrameError> {
     message.validate()?;
     let start = out.len();
@@ -61,7 +61,7 @@ pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), F
     let body_start = out.len();
     let end = body_start + MAX_FRAME;
     if postcard::serialize_with_flavor(message, Append { out, end }).is_err() {
-        // The types serialise without conditions, so only the room can have been missing.
+        // Serialising these types cannot fail, so the limit was reached.
         out.truncate(start);
         return Err(FrameError::DoesNotFit);
     }
@@ -70,18 +70,17 @@ pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), F
     Ok(())
 }
 
-/// How many bytes `value` takes in a frame's body, for example one entry, to fill frames without
-/// overrunning [`MAX_FRAME`]. A list takes at most 10 bytes more than its elements, a message 1 more than
-/// its contents.
+/// Returns the encoded length of `value`, for example one entry, for filling frames up to [`MAX_FRAME`]. A
+/// list takes at most 10 bytes more than its elements, a message 1 more than its contents.
 pub fn encoded_len<T: Serialize + ?Sized>(value: &T) -> usize {
-    // Counting cannot fail, and the types of this crate serialise without conditions.
+    // Counting cannot fail, nor can serialising the types of this crate.
     postcard::serialize_with_flavor(value, Count(0)).unwrap_or(usize::MAX)
 }
 
 /// Reads frames from a byte stream that arrives in pieces of any size.
 ///
-/// Memory holds what was fed and not yet taken, never what a length field promises: feed what one read
-/// returned, then call [`FrameDecoder::next_message`] until it has no more.
+/// Buffers only received bytes, and never allocates as much as a length field announces. Feed it the result
+/// of each read, then call [`FrameDecoder::next_message`] until it returns `None`.
 #[derive(Debug)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
@@ -96,12 +95,12 @@ impl Default for FrameDecoder {
 }
 
 impl FrameDecoder {
-    /// A decoder of frames up to [`MAX_FRAME`].
+    /// Creates a decoder of frames up to [`MAX_FRAME`].
     pub const fn new() -> Self {
         Self { buffer: Vec::new(), taken: 0, failed: None }
     }
 
-    /// Takes the next bytes of the stream.
+    /// Appends the next bytes of the stream.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.failed.is_some() {
             return;
@@ -113,11 +112,11 @@ impl FrameDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next message; `None` until more bytes are fed. An error is final: it is returned again, and
-    /// further bytes are ignored.
+    /// Decodes the next message; `None` until more bytes are fed. Errors are final: the same error is
+    /// returned again, and further bytes are ignored.
     ///
     /// # Errors
-    /// How the bytes are no frame, or no message.
+    /// If the bytes are not a frame or not a message.
     pub fn next_message(&mut self) -> Result<Option<ControlMessage>, FrameError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -134,8 +133,8 @@ impl FrameDecoder {
         }
     }
 
-    /// Bytes that were fed and are not yet part of a message. Not zero at the end of the stream means that
-    /// the stream broke off inside a frame.
+    /// Returns the number of bytes that are not yet part of a message. If it is not zero at the end of the
+    /// stream, the stream was truncated inside a frame.
     pub fn buffered(&self) -> usize {
         self.buffer.len() - self.taken
     }
@@ -158,7 +157,7 @@ impl FrameDecoder {
     }
 }
 
-/// The body of the first frame in `bytes`, if all of it is there.
+/// Returns the body of the first frame in `bytes`, if it is complete.
 fn split_frame(bytes: &[u8]) -> Result<Option<&[u8]>, FrameError> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH_LEN>() else {
         return Ok(None);
@@ -166,21 +165,21 @@ fn split_frame(bytes: &[u8]) -> Result<Option<&[u8]>, FrameError> {
     Ok(rest.get(..body_len(*length, MAX_FRAME)?))
 }
 
-/// Decodes a frame's body, all of it, and accepts only what [`encode_frame`] writes.
+/// Decodes a frame's whole body, and accepts only what [`encode_frame`] writes.
 fn decode_body(body: &[u8]) -> Result<ControlMessage, FrameError> {
     let (message, rest) = postcard::take_from_bytes::<ControlMessage>(body).map_err(FrameError::Malformed)?;
     if !rest.is_empty() {
         return Err(FrameError::Trailing(rest.len()));
     }
     message.validate()?;
-    // Numbers of variable length can be written longer than needed, which postcard reads without complaint.
+    // postcard also accepts varints that are longer than needed.
     match postcard::serialize_with_flavor(&message, Compare(body)) {
         Ok([]) => Ok(message),
         _ => Err(FrameError::NotCanonical),
     }
 }
 
-/// Appends to a vector up to a length.
+/// Serialises to the end of a vector, up to a limit.
 struct Append<'a> {
     out: &'a mut Vec<u8>,
     end: usize,
@@ -206,7 +205,7 @@ impl Flavor for Append<'_> {
     }
 }
 
-/// Counts bytes.
+/// Counts the serialised bytes.
 struct Count(usize);
 
 impl Flavor for Count {
@@ -227,7 +226,7 @@ impl Flavor for Count {
     }
 }
 
-/// Compares with bytes that are there already; gives what is left of them.
+/// Compares the serialised bytes with the given ones; returns what remains of these.
 struct Compare<'a>(&'a [u8]);
 
 impl<'a> Flavor for Compare<'a> {
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(decode(&(MAX_FRAME as u32).to_be_bytes()), Ok(None));
     }
 
-    /// A peer that is no program of ours may write anything; it is refused where it arrives.
+    /// A foreign peer may send anything; invalid messages are rejected on arrival.
     #[test]
     fn texts_out_of_their_bounds_are_refused() {
         let decoded = |message: &ControlMessage| decode(&frame(&postcard::to_allocvec(message).unwrap()));
@@ -307,7 +306,7 @@ mod tests {
         decoder.feed(&(MAX_FRAME as u32).to_be_bytes());
         assert_eq!(decoder.next_message(), Ok(None));
         assert!(decoder.buffer.capacity() < 1024);
-        // 2^32 digests are announced and none is there.
+        // Announces 2^32 digests and contains none.
         assert!(decode(&frame(&[6, 0xff, 0xff, 0xff, 0xff, 0x0f])).is_err());
     }
 

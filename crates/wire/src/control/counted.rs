@@ -1,46 +1,46 @@
 use haul_base::{Cause, CauseCounts};
 use serde::{Deserialize, Serialize};
 
-/// What one side has counted, told to the other before the last message of a session. It is for reports only:
-/// the peer may say anything, and nothing is decided by it.
+/// Counters that one peer sends to the other before the last message of a session. For reports only: the peer
+/// may send any values, and no decision depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// Processor time of the session in microseconds.
+    /// CPU time of the session in microseconds.
     pub cpu_us: u64,
-    /// What only the sending side knows.
+    /// Counters of the sender of the object.
     pub sending: Option<CountedSending>,
 }
 
-/// What the sending side has counted.
+/// Counters of the sender of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedSending {
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including retransmissions.
     pub packets: u64,
-    /// Of these, repeated ones.
+    /// Of these, retransmissions.
     pub resent: u64,
     /// Packets declared lost.
     pub lost: u64,
-    /// Of these, those for which the diagnosis names a cause: the receiving host, ...
+    /// Of these, packets lost at the receiving host.
     pub lost_by_host: u64,
-    /// ... a full queue of the path, ...
+    /// Of these, packets lost at a full queue of the path.
     pub lost_by_congestion: u64,
-    /// ... a medium that damages packets, ...
+    /// Of these, packets lost in a medium that corrupts packets.
     pub lost_by_random: u64,
-    /// ... a path that carried nothing for a while.
+    /// Of these, packets lost on a path that delivered nothing for a while.
     pub lost_by_outage: u64,
     /// Smallest round-trip time in microseconds.
     pub min_rtt_us: u64,
-    /// Highest rate of delivery in bits per second.
+    /// Highest delivery rate in bits per second.
     pub peak_delivery_bps: u64,
-    /// What limited the transfer, in a word for scripts; empty if too little was measured to tell.
+    /// What limited the transfer, as a word for scripts; empty if too little was measured.
     pub limited_by: String,
-    /// What it was seen by, for people.
+    /// Evidence for that, for users.
     pub evidence: String,
 }
 
 impl CountedSending {
-    /// The lost packets by cause; those without one are inconclusive. A peer may say anything: there are never more
-    /// than it has lost.
+    /// Returns the lost packets by cause; the remainder is inconclusive. As a peer may send any values, the
+    /// sum is limited to the lost packets.
     pub fn causes(&self) -> CauseCounts {
         let told = [
             (Cause::ReceiverHost, self.lost_by_host),

@@ -1,15 +1,15 @@
-//! When a received file counts as safe.
+//! Durability of received files.
 
 use serde::{Deserialize, Serialize};
 
-/// When a file counts as received; what is later in this list promises more.
+/// When a file counts as received. Later variants promise more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum Durability {
-    /// When the kernel has it: it survives the end of the program.
+    /// When it is in the page cache: it survives the end of the program.
     Cached,
-    /// As above; when the whole set is reported, all of it is on the disk and survives a power failure.
+    /// As above; once the whole set is reported, all of it is on the disk and survives a power failure.
     AtEnd,
-    /// When it and its name are on the disk.
+    /// When the file and its name are on the disk.
     #[default]
     Synced,
 }
@@ -17,9 +17,9 @@ pub enum Durability {
 /// Whether files are read back from the disk before they get their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum Readback {
-    /// What was written was hashed on its way.
+    /// No: data is only hashed while it is written.
     #[default]
     No,
-    /// What is on the disk is hashed too.
+    /// Yes: the data on the disk is hashed too.
     FromDisk,
 }

@@ -1,33 +1,33 @@
-//! What is kept of a file beside contents, permissions and time, if a person asked for it.
+//! Optional file attributes beside contents, permissions and time.
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name of an extended attribute in bytes (`XATTR_NAME_MAX` of Linux).
+/// Maximum length of an extended attribute's name in bytes (`XATTR_NAME_MAX` of Linux).
 pub const MAX_XATTR_NAME: usize = 255;
-/// Longest value of an extended attribute in bytes (`XATTR_SIZE_MAX` of Linux).
+/// Maximum length of an extended attribute's value in bytes (`XATTR_SIZE_MAX` of Linux).
 pub const MAX_XATTR_VALUE: usize = 64 << 10;
-/// Names and values of one entry's extended attributes and ACLs together, in bytes.
+/// Maximum length of all names and values of an entry's extended attributes and ACLs in bytes.
 pub const MAX_EXTRAS: usize = 256 << 10;
-/// Longest name of a user or group in bytes.
+/// Maximum length of a user or group name in bytes.
 pub const MAX_ACCOUNT_NAME: usize = 255;
-/// Notes in a [`Notes`] at most; the others are counted.
+/// Maximum number of texts in [`Notes`]; further ones are only counted.
 pub const MAX_NOTES: usize = 20;
 
-/// What of files travels beside contents, names, permissions and times.
+/// Which file attributes are transferred beside contents, names, permissions and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Preserve {
-    /// What happens to files with several names.
+    /// How files with several names are transferred.
     pub hard_links: HardLinks,
-    /// Whose the files are at the destination.
+    /// Owner of the files at the destination.
     pub owner: Ownership,
-    /// What happens to extended attributes.
+    /// Whether extended attributes are preserved.
     pub xattrs: Keep,
-    /// What happens to access control lists.
+    /// Whether access control lists are preserved.
     pub acls: Keep,
 }
 
 impl Preserve {
-    /// Everything that can be preserved.
+    /// Preserves everything possible.
     pub const ALL: Self = Self {
         hard_links: HardLinks::Keep,
         owner: Ownership::Names,
@@ -41,75 +41,75 @@ impl Preserve {
     }
 }
 
-/// What happens to files with several names.
+/// How files with several names are transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum HardLinks {
-    /// The names that are in the set stay names of one file.
+    /// Names in the set remain names of one file.
     #[default]
     Keep,
-    /// Each name becomes a file of its own.
+    /// Each name becomes a separate file.
     Copy,
 }
 
-/// Whose the files are at the destination.
+/// Owner of the files at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Ownership {
-    /// The receiving user's.
+    /// The receiving user.
     #[default]
     Receiver,
-    /// Those of the users and groups that have the same names there, or else the same numbers.
+    /// The users and groups with the same names, or else with the same IDs.
     Names,
-    /// Those of the same numbers.
+    /// The users and groups with the same IDs.
     Numbers,
 }
 
-/// Whether something is preserved.
+/// Whether an attribute is preserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Keep {
-    /// It stays behind.
+    /// It is not transferred.
     #[default]
     Drop,
-    /// It travels.
+    /// It is transferred.
     Preserve,
 }
 
-/// What was asked for beside contents, permissions and time.
+/// Requested attributes beside contents, permissions and time.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Extras {
-    /// The owner; `None` if not requested.
+    /// Owner; `None` if not requested.
     pub owner: Option<Owner>,
     /// Extended attributes, in byte order of their names; `None` if not requested.
     pub xattrs: Option<Vec<Xattr>>,
-    /// Access control lists, as the extended attributes `system.posix_acl_*` hold them; `None` if not requested.
+    /// Access control lists, as in the extended attributes `system.posix_acl_*`; `None` if not requested.
     pub acls: Option<Vec<Xattr>>,
-    /// How many extended attributes could not be read, or were more than [`MAX_EXTRAS`].
+    /// Number of extended attributes that could not be read or exceeded [`MAX_EXTRAS`].
     pub left_out: u32,
 }
 
-/// Whose a file is.
+/// Owner of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    /// Number of the user.
+    /// User ID.
     pub user: u32,
-    /// Number of the group.
+    /// Group ID.
     pub group: u32,
-    /// The user's name, if it has one and names count.
+    /// User name, if it has one and names are used.
     pub user_name: Option<Vec<u8>>,
-    /// The group's name, if it has one and names count.
+    /// Group name, if it has one and names are used.
     pub group_name: Option<Vec<u8>>,
 }
 
 /// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xattr {
-    /// Its name with the name space, for example `user.comment`.
+    /// Name with its namespace, for example `user.comment`.
     pub name: Vec<u8>,
-    /// The value, uninterpreted bytes.
+    /// Value: uninterpreted bytes.
     pub value: Vec<u8>,
 }
 
 impl Xattr {
-    /// Bytes of name and value.
+    /// Returns the length of name and value in bytes.
     pub fn bytes(&self) -> usize {
         self.name.len() + self.value.len()
     }
@@ -123,7 +123,7 @@ impl Xattr {
 }
 
 impl Extras {
-    /// Whether everything is within its bounds.
+    /// Whether everything is within its limits.
     pub(super) fn is_valid(&self) -> bool {
         let names = self.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
         let mut all = self.xattrs.iter().chain(&self.acls).flatten();
@@ -134,18 +134,18 @@ impl Extras {
     }
 }
 
-/// What could not be preserved although it was asked for, and what was left alone at the destination. Files are where
-/// they belong all the same.
+/// Requested attributes that could not be preserved, and names left alone at the destination. The files
+/// themselves were transferred.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Notes {
-    /// How many there are.
+    /// Number of notes.
     pub count: u64,
-    /// The first [`MAX_NOTES`], for people.
+    /// Texts of the first [`MAX_NOTES`], for users.
     pub first: Vec<String>,
 }
 
 impl Notes {
-    /// Counts one.
+    /// Adds a note.
     pub fn add(&mut self, text: impl FnOnce() -> String) {
         self.count += 1;
         if self.first.len() < MAX_NOTES {

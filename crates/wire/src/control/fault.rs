@@ -3,49 +3,49 @@ use std::fmt;
 use haul_base::Printable;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Something that went wrong, in a form that travels to the peer and ends up before a person.
+/// An error in a form that is sent to the peer and shown to users.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
-    /// What kind of failure.
+    /// Kind of failure.
     pub code: FaultCode,
-    /// What happened and why, one sentence.
+    /// What happened and why, in one sentence.
     pub message: String,
-    /// What to do about it; may be empty.
+    /// How to fix it; may be empty.
     pub hint: String,
-    /// Whether the same command may succeed when it is repeated unchanged.
+    /// Whether repeating the same command unchanged may succeed.
     pub retryable: bool,
-    /// The machine that it happened on, where that was found out. It is no part of what travels to a peer: the side
-    /// that receives a fault knows better whom it is from.
+    /// Machine on which it happened, if known. Not sent to the peer: the receiver of a fault knows better
+    /// whom it came from.
     pub host: Option<Host>,
 }
 
-/// A machine, as seen by the one that shows a fault.
+/// A machine, from the point of view of the one that shows a fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Host {
-    /// This one.
+    /// This machine.
     Here,
-    /// Another one, by the name or address that it was reached by.
+    /// Another machine, by the name or address used to reach it.
     Named(String),
 }
 
-/// Most bytes of a fault's message and hint together.
+/// Maximum length of a fault's message and hint together in bytes.
 pub(super) const MAX_FAULT_TEXT: usize = 64 << 10;
-/// Longer messages are cut: the longest path has room, with each byte as an escape.
+/// Longer messages are truncated. Long enough for the longest path with each byte escaped.
 const MAX_MESSAGE: usize = 56 << 10;
-/// Longer hints are cut.
+/// Longer hints are truncated.
 const MAX_HINT: usize = 4 << 10;
 
 impl Fault {
-    /// The same fault, and where it happened unless that is known.
+    /// Sets the host unless it is known.
     #[must_use]
     pub fn on(mut self, host: Host) -> Self {
         self.host.get_or_insert(host);
         self
     }
 
-    /// As the side understands it that the fault was sent to: that somebody stopped the sender does not mean that
-    /// anybody stopped this side.
+    /// Converts a fault received from the peer to the local point of view: an interrupted peer does not mean
+    /// that this side was interrupted.
     #[must_use]
     pub fn from_peer(mut self) -> Self {
         if self.code == FaultCode::Interrupted {
@@ -55,15 +55,15 @@ impl Fault {
         self
     }
 
-    /// A fault with a message and a hint, which are cut if they are too long to travel; [`FaultCode::is_retryable`]
-    /// says whether it is retryable.
+    /// Creates a fault. Message and hint are truncated if they are too long to send;
+    /// [`FaultCode::is_retryable`] determines whether it is retryable.
     pub fn new(code: FaultCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
         let (message, hint) = (shortened(message.into(), MAX_MESSAGE), shortened(hint.into(), MAX_HINT));
         Self { code, message, hint, retryable: code.is_retryable(), host: None }
     }
 }
 
-/// As much of a text as may travel.
+/// Truncates a text to the length that may be sent.
 fn shortened(mut text: String, max: usize) -> String {
     if text.len() > max {
         let end = (0..=max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
@@ -73,8 +73,8 @@ fn shortened(mut text: String, max: usize) -> String {
     text
 }
 
-/// The machine if it is known, the message, and the hint in parentheses; all of it is [`Printable`], because the text
-/// may come from a peer and go to a terminal.
+/// Formats the machine if known, the message, and the hint in parentheses. All of it is [`Printable`], as the
+/// text may come from a peer and go to a terminal.
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
@@ -90,7 +90,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What travels to a peer.
+/// Binary form, sent to a peer.
 #[derive(Serialize, Deserialize)]
 struct Sent {
     code: FaultCode,
@@ -99,7 +99,7 @@ struct Sent {
     retryable: bool,
 }
 
-/// What one program of this project tells another in text.
+/// Text form, exchanged between programs of this project.
 #[derive(Serialize, Deserialize)]
 struct Told {
     #[serde(flatten)]
@@ -142,17 +142,17 @@ impl<'de> Deserialize<'de> for Fault {
     }
 }
 
-/// Kinds of failure. New kinds are added at the end: the position is what travels.
+/// Kinds of failure. New kinds are added at the end: the position is the encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultCode {
-    /// The request makes no sense as it was given.
+    /// The request is invalid.
     Usage,
-    /// The peer could not prove who it is.
+    /// The peer failed to authenticate.
     NotAuthorised,
-    /// The invitation (URL) is no longer valid.
+    /// The URL has expired.
     Expired,
-    /// The two sides speak different versions of the protocol.
+    /// The peers use different versions of the protocol.
     VersionMismatch,
     /// The server's policy forbids it.
     NotPermitted,
@@ -160,46 +160,46 @@ pub enum FaultCode {
     NoSuchPath,
     /// A file or directory exists and cannot be read.
     Unreadable,
-    /// No space or quota left where the files go.
+    /// No space or quota is left at the destination.
     DiskFull,
-    /// The place where the files go cannot be written.
+    /// The destination is not writable.
     ReadOnly,
-    /// A directory was needed and something else is there.
+    /// A directory was expected.
     NotADirectory,
-    /// A file was needed and a directory is there.
+    /// A file was expected.
     IsADirectory,
     /// A path leads out of the permitted root.
     PathEscape,
-    /// A file changed while it was read.
+    /// A file changed while it was being read.
     SourceChanged,
-    /// The received bytes are not those that were sent.
+    /// The received bytes differ from those sent.
     VerifyFailed,
-    /// UDP does not pass between the two hosts.
+    /// UDP packets do not get through between the two hosts.
     UdpBlocked,
     /// The control connection broke.
     ControlLost,
     /// The peer stopped answering.
     PeerSilent,
-    /// A person or a signal stopped the transfer.
+    /// The user or a signal stopped the transfer.
     Interrupted,
-    /// Reading or writing a disk failed in another way.
+    /// A disk read or write failed for another reason.
     Io,
-    /// A defect of the program.
+    /// A bug in the program.
     Internal,
-    /// The server serves as many sessions as it may.
+    /// The server has reached its limit of sessions.
     Busy,
-    /// No connection could be made at all.
+    /// No connection could be established.
     Unreachable,
-    /// Neither a file nor a directory nor a symbolic link: no command moves it.
+    /// Neither a file nor a directory nor a symbolic link: not supported by any command.
     SpecialFile,
-    /// A file set takes more memory than this side gives it.
+    /// A file set needs more memory than this side allows.
     SetTooLarge,
-    /// A person or a signal stopped the other side.
+    /// The user or a signal stopped the peer.
     PeerStopped,
 }
 
 impl FaultCode {
-    /// Every code, in the order in which they are numbered on the wire.
+    /// Every code, in the order of its number on the wire.
     pub const ALL: [Self; 25] = [
         Self::Usage,
         Self::NotAuthorised,
@@ -228,7 +228,7 @@ impl FaultCode {
         Self::PeerStopped,
     ];
 
-    /// The exit code of the `haul` program when this failure ends it: 1 failed, 2 usage, 4 verification
+    /// Returns the exit code of the `haul` program for this failure: 1 failed, 2 usage, 4 verification
     /// failed, 5 unreachable or UDP blocked, 6 not authorised, 7 disk or permission, 8 source changed while
     /// reading, 130 interrupted. (3, some files failed, follows from a summary and not from one fault.)
     pub const fn exit_code(self) -> u8 {
@@ -255,7 +255,7 @@ impl FaultCode {
         }
     }
 
-    /// Whether repeating the same command unchanged can help with failures of this kind.
+    /// Whether repeating the same command unchanged may succeed.
     pub const fn is_retryable(self) -> bool {
         matches!(
             self,
@@ -270,7 +270,7 @@ impl FaultCode {
         )
     }
 
-    /// The name that scripts see, for example `disk_full`.
+    /// Returns the name for scripts, for example `disk_full`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",

@@ -6,59 +6,57 @@ use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
 pub const MAX_MODE: u32 = 0o7777;
-/// Longest target of a symbolic link in bytes (`PATH_MAX` of Linux).
+/// Maximum length of a symbolic link's target in bytes (`PATH_MAX` of Linux).
 pub const MAX_SYMLINK_TARGET: usize = 4096;
 
-/// Most holes that one file is described with; the sender takes smaller ones for data.
+/// Maximum number of holes described per file; the sender sends smaller ones as data.
 pub const MAX_HOLES: usize = 4096;
 
-/// One thing of a file set. Entries are numbered from 0 in the order in which they are sent; a directory
-/// comes before what is in it. The contents of the regular files, in that order, are the object.
+/// An entry of a file set. Entries are numbered from 0 in the order in which they are sent; a directory
+/// precedes its contents. The contents of the regular files, in that order, are the object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Where it belongs, relative to the destination.
+    /// Path relative to the destination.
     pub path: RelPath,
-    /// The kind, with what only that kind has.
+    /// Kind of entry, with the data specific to it.
     pub kind: EntryKind,
     /// Permission bits, at most [`MAX_MODE`].
     pub mode: u32,
-    /// Time of last modification, whole seconds since 1970-01-01 00:00 UTC, rounded down.
+    /// Modification time in whole seconds since 1970-01-01 00:00 UTC, rounded down.
     pub mtime_secs: i64,
-    /// The rest of that time in nanoseconds, below 1,000,000,000.
+    /// Nanoseconds of the modification time, below 1,000,000,000.
     pub mtime_nanos: u32,
-    /// What else was asked for; one byte if nothing was.
+    /// Other requested attributes; encoded in one byte if there are none.
     pub extras: Option<Box<Extras>>,
 }
 
-/// What an [`Entry`] is.
+/// Kind of an [`Entry`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
-    /// A regular file of `size` bytes. Its stream, which is what travels and is hashed, is its bytes without
-    /// those in holes.
+    /// A regular file of `size` bytes. Its stream, which is sent and hashed, is its contents without holes.
     File {
         /// Length in bytes.
         size: u64,
-        /// Where it has no bytes and reads as zeros, in order; at most [`MAX_HOLES`].
+        /// Ranges without data, which read as zeros, in order; at most [`MAX_HOLES`].
         holes: Vec<Stretch>,
     },
-    /// A directory; its contents follow as entries of their own.
+    /// A directory; its contents follow as separate entries.
     Directory,
     /// A symbolic link.
     Symlink {
-        /// What it points to, as it stands in the link: not empty, no NUL, at most
-        /// [`MAX_SYMLINK_TARGET`] bytes. It may point anywhere.
+        /// Verbatim target: not empty, no NUL, at most [`MAX_SYMLINK_TARGET`] bytes. It may point anywhere.
         target: Vec<u8>,
     },
-    /// The sender could not read it; reported, and nothing of it is sent.
+    /// The sender could not read the entry; it is only reported.
     Failed(Fault),
-    /// Another name of a regular file.
+    /// A further name of a regular file.
     HardLink {
-        /// Number of the earlier entry that is the file.
+        /// Number of the earlier entry for that file.
         entry: u64,
     },
 }
 
-/// Why a message is not valid although it could be decoded.
+/// Why a decoded message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidEntry {
     /// `mode` has bits outside [`MAX_MODE`].
@@ -76,16 +74,16 @@ pub enum InvalidEntry {
     /// The target of a symbolic link is empty, too long, or has a NUL byte.
     #[error("an entry's symbolic link has an impossible target")]
     Target,
-    /// A selection is out of bounds.
+    /// A selection is invalid.
     #[error(transparent)]
     Selection(#[from] InvalidSelection),
-    /// A destination lies in too many directories.
+    /// A destination is nested in too many directories.
     #[error("a destination lies in more directories than may be named")]
     Lineage,
-    /// Extended attributes or names of accounts are too long or too many.
+    /// Extended attributes or account names are too long or too many.
     #[error("an entry's extended attributes or owner are impossible")]
     Extras,
-    /// A text for people is too long.
+    /// A text for users is too long.
     #[error("a message for people has more than {MAX_FAULT_TEXT} bytes")]
     Text,
     /// A [`LawChange`](super::ControlMessage::LawChange) has too many parameters, or too long ones.
@@ -93,14 +91,14 @@ pub enum InvalidEntry {
     LawChange,
 }
 
-/// Checks the bounds that the types do not hold: faults of entries are kept and counted.
+/// Checks the length of a fault, as the receiver keeps and counts those of entries.
 pub(super) fn validate_fault(fault: &Fault) -> Result<(), InvalidEntry> {
     let len = fault.message.len() + fault.hint.len();
     if len > MAX_FAULT_TEXT { Err(InvalidEntry::Text) } else { Ok(()) }
 }
 
 impl EntryKind {
-    /// Why the sender could not read it, if it could not.
+    /// Returns why the sender could not read the entry, if it could not.
     pub(super) fn fault(&mut self) -> Option<&mut Fault> {
         match self {
             Self::Failed(fault) => Some(fault),
@@ -110,10 +108,10 @@ impl EntryKind {
 }
 
 impl Entry {
-    /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    /// Checks the ranges that the types do not enforce, as encoding and decoding do.
     ///
     /// # Errors
-    /// The first bound that the entry breaks.
+    /// The first limit that the entry violates.
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         if self.mode > MAX_MODE {
             return Err(InvalidEntry::Mode);
@@ -141,7 +139,7 @@ impl Entry {
         }
     }
 
-    /// Length of the file's stream in bytes; 0 for anything else.
+    /// Returns the length of the file's stream in bytes; 0 for other kinds.
     pub fn stream_bytes(&self) -> u64 {
         match &self.kind {
             EntryKind::File { size, holes } => {
@@ -152,33 +150,33 @@ impl Entry {
     }
 }
 
-/// What a regular file's bytes hash to, by the sender.
+/// Hash of a regular file by the sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileDigest {
     /// Number of the entry.
     pub entry: u64,
-    /// BLAKE3 of the contents as they were read and sent, or why they could not be read to the end (what was
-    /// sent in their place is void).
+    /// BLAKE3 of the contents as read and sent, or why they could not be read to the end (bytes sent in their
+    /// place are void).
     pub result: Result<[u8; 32], Fault>,
 }
 
-/// What became of one entry at the receiver. Final: committed, or failed.
+/// Final outcome of one entry at the receiver: committed or failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Number of the entry.
     pub entry: u64,
-    /// Why it failed; `None` if it is where it belongs.
+    /// Why it failed; `None` if it was committed.
     pub fault: Option<Fault>,
 }
 
-/// The whole transfer as the receiver has it.
+/// Summary of the whole transfer by the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many entries were announced.
+    /// Number of announced entries.
     pub entries: u64,
-    /// How many of them failed.
+    /// Number of failed entries.
     pub failed: u64,
-    /// Bytes of the object that were received.
+    /// Bytes of the object received.
     pub bytes: u64,
     /// Digest of the whole set.
     pub digest: [u8; 32],

@@ -1,36 +1,36 @@
 use super::PROTOCOL_VERSION;
 use super::codec::FrameError;
 
-/// Longest body of a [`Hello`](super::Hello)'s frame in bytes.
+/// Maximum length of a [`Hello`](super::Hello)'s frame body in bytes.
 pub const MAX_HELLO_BODY: usize = 128 << 10;
 
-/// The position of [`Hello`](super::Hello) among the messages.
+/// Position of [`Hello`](super::Hello) among the messages.
 const HELLO: u32 = 0;
 
-/// What stands at the beginning of a [`Hello`](super::Hello): enough to know whether a client knows the secret,
-/// without a look at anything that it asks for. Reading it takes no memory.
+/// The beginning of a [`Hello`](super::Hello): enough to verify that a client knows the secret without
+/// parsing its request. Reading it allocates no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloHead {
-    /// Of this version of the protocol.
+    /// Of this protocol version.
     Ours {
-        /// As in [`Hello`](super::Hello).
+        /// Proof, as in [`Hello`](super::Hello).
         proof: [u8; 32],
     },
-    /// Of another one, of which nothing else is known.
+    /// Of another version, about which nothing else is known.
     OtherVersion(u16),
 }
 
 impl HelloHead {
-    /// Bytes of a body that are enough: the message's number, this version in one byte, and the proof.
+    /// Sufficient number of bytes: message number, this version in one byte, and proof.
     pub const LEN: usize = {
         assert!(PROTOCOL_VERSION < 128, "a varint of one byte");
         1 + 1 + 32
     };
 
-    /// Reads it from the first [`HelloHead::LEN`] bytes of a frame's body, or from all if there are fewer.
+    /// Parses the first [`HelloHead::LEN`] bytes of a frame's body, or all if there are fewer.
     ///
     /// # Errors
-    /// [`FrameError::Malformed`] if this is no Hello.
+    /// [`FrameError::Malformed`] if this is not a Hello.
     pub fn parse(body: &[u8]) -> Result<Self, FrameError> {
         let (version, rest) = take::<(u32, u16)>(body)
             .and_then(|((number, version), rest)| {
@@ -74,7 +74,7 @@ mod tests {
             let head = HelloHead::parse(&hello(version)[4..][..HelloHead::LEN]).unwrap();
             assert_eq!(head, HelloHead::OtherVersion(version));
         }
-        // Of another version nothing but its beginning is expected.
+        // Only the beginning of another version's Hello is specified.
         assert_eq!(HelloHead::parse(&[0, 100]), Ok(HelloHead::OtherVersion(100)));
     }
 

@@ -2,49 +2,49 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, RelPath};
 
-/// Something that the receiver does, or would do, to one name.
+/// A change that the receiver makes, or would make, to one name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
-    /// The name, relative to the destination.
+    /// Name relative to the destination.
     pub path: RelPath,
-    /// What is done to it.
+    /// The change.
     pub action: Action,
 }
 
-/// What is done to a name.
+/// Change to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
-    /// A regular file that is not there is sent: its size in bytes.
+    /// A regular file that does not exist is sent.
     Send {
         /// Size of the file in bytes.
         size: u64,
     },
-    /// A regular file takes the place of what is there.
+    /// A regular file replaces an existing entry.
     Replace {
         /// Size of the file in bytes.
         size: u64,
     },
-    /// What is missing of a regular file is sent.
+    /// The missing part of a regular file is sent.
     Resume {
-        /// Bytes that are there.
+        /// Bytes that exist already.
         have: u64,
         /// Size of the file in bytes.
         size: u64,
     },
-    /// It stays as it is.
+    /// Unchanged.
     Keep,
-    /// A symbolic link is made.
+    /// A symbolic link is created.
     Link,
-    /// A directory is made.
+    /// A directory is created.
     MakeDirectory,
-    /// It is removed, because the set does not have it.
+    /// It is deleted, as the set does not have it.
     Delete,
-    /// The contents of a regular file stay; permissions, time, owner or attributes are corrected.
+    /// The contents of a regular file are kept; permissions, time, owner or attributes are corrected.
     Adjust,
 }
 
 impl Action {
-    /// The word for people and scripts, for example `replace`.
+    /// Returns the word for users and scripts, for example `replace`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Send { .. } => "send",
@@ -59,23 +59,23 @@ impl Action {
     }
 }
 
-/// How much a set says about names that it does not have.
+/// Which names the set covers completely, so that others may be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub enum Extent {
-    /// Nothing: something may have been left out.
+    /// None: some may have been left out.
     #[default]
     Part,
-    /// The directories of the set have nothing else.
+    /// All names in the directories of the set.
     Directories,
-    /// Likewise, and the set is all that belongs directly into the destination.
+    /// The same, and all names directly in the destination.
     Destination,
 }
 
-/// What became of the names that the set does not have.
+/// Result of deleting names that the set does not have.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Removal {
-    /// How many were removed, or would be.
+    /// Number of names that were deleted, or would be.
     pub removed: u64,
-    /// Why others were not.
+    /// Why others were not deleted.
     pub fault: Option<Fault>,
 }

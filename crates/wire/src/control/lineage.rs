@@ -1,50 +1,52 @@
-//! Where a set goes, and what the destination itself gets.
+//! Location and attributes of a set's destination.
 
 use serde::{Deserialize, Serialize};
 
 use super::files::{InvalidEntry, MAX_MODE};
 use super::{Extras, RelPath};
 
-/// Directories in a [`DestinationLineage`] at most; those further up are left out.
+/// Maximum number of directories in a [`DestinationLineage`]; those further up are omitted.
 pub const MAX_LINEAGE: usize = 1024;
 
-/// What tells a directory from all others of a machine, and says nothing to other machines: half of a hash of device,
-/// inode and the kernel's number of this boot.
+/// Identifies a directory on one machine, and reveals nothing to others: half of a hash of device, inode and
+/// the kernel's boot ID.
 pub type DirectoryId = [u8; 16];
 
-/// Where a set goes, so that a sender on the same machine notices that it would copy a directory into itself.
+/// Location of the destination, so that a sender on the same machine notices that it would copy a directory
+/// into itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DestinationLineage {
-    /// The directory that the set goes to and those that it lies in, the innermost first; at most [`MAX_LINEAGE`].
+    /// The destination directory and its ancestors, innermost first; at most [`MAX_LINEAGE`].
     pub directories: Vec<DirectoryId>,
-    /// The name there that the one source takes; `None` if each keeps its own.
+    /// Name that the single source gets there; `None` if each source keeps its name.
     pub name: Option<RelPath>,
-    /// Whether names that the set does not have are removed.
+    /// Whether names that the set does not have are deleted.
     pub removes: bool,
 }
 
 impl DestinationLineage {
-    /// Checks the bounds that the types do not hold.
+    /// Checks the limits that the types do not enforce.
     pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
         if self.directories.len() > MAX_LINEAGE { Err(InvalidEntry::Lineage) } else { Ok(()) }
     }
 }
 
-/// What the destination itself gets if a source stands for what is in it (`SRC/.`): what that directory has.
+/// Attributes for the destination itself, if a source stands for its contents (`SRC/.`): those of that
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DestinationAttributes {
     /// Permission bits, at most [`MAX_MODE`].
     pub mode: u32,
-    /// As of an [`Entry`](super::Entry).
+    /// As in [`Entry`](super::Entry).
     pub mtime_secs: i64,
-    /// As of an [`Entry`](super::Entry).
+    /// As in [`Entry`](super::Entry).
     pub mtime_nanos: u32,
-    /// As of an [`Entry`](super::Entry).
+    /// As in [`Entry`](super::Entry).
     pub extras: Option<Box<Extras>>,
 }
 
 impl DestinationAttributes {
-    /// Checks the ranges that the types do not hold.
+    /// Checks the ranges that the types do not enforce.
     pub(super) fn validate(&self) -> Result<(), InvalidEntry> {
         match &self.extras {
             _ if self.mode > MAX_MODE => Err(InvalidEntry::Mode),

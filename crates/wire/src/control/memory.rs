@@ -1,4 +1,4 @@
-//! How much memory a message takes once it is decoded: a list may take 24 times as much as on the wire.
+//! Memory size of decoded messages: a list may take 24 times as much as on the wire.
 
 use std::mem::size_of;
 
@@ -9,14 +9,14 @@ use super::{
     Xattr,
 };
 
-/// What a value holds beside itself.
+/// Memory that a value owns outside of itself.
 trait Held {
-    /// In bytes; room that a vector has and does not use is not counted.
+    /// Returns the size in bytes, without unused capacity of vectors.
     fn held(&self) -> usize;
 }
 
 impl ControlMessage {
-    /// Bytes of memory that the message takes, what it points to included.
+    /// Returns the memory size of the message in bytes, including what it points to.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.held()
     }

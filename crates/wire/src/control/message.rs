@@ -8,102 +8,102 @@ use super::{
     WantRun,
 };
 
-/// Everything that the control channel carries. New messages are added at the end: the position is what
-/// travels.
+/// A message of the control channel. New messages are added at the end: the position is the encoding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// Client to server, first: who it is and what it wants.
+    /// Client to server, first message: authentication and request.
     Hello(Hello),
-    /// Server to client: the session begins.
+    /// Server to client: accepts the session.
     Accept(Accept),
-    /// Server to client: it does not; the server closes.
+    /// Server to client: refuses the session; the server closes the channel.
     Refuse(Fault),
-    /// Server to client: the first control frame of the UDP path has authenticated.
+    /// Server to client: the first control frame of the UDP path was authenticated.
     UdpSeen {
-        /// Size of that datagram: UDP payload bytes.
+        /// Size of that datagram in UDP payload bytes.
         size: u16,
     },
     /// Sender to receiver: the next entries of the set.
     Entries(Vec<Entry>),
-    /// Sender to receiver: there are no more.
+    /// Sender to receiver: the set has no further entries.
     EntriesEnd {
-        /// How many entries there were.
+        /// Number of entries.
         entries: u64,
-        /// The sum of the lengths of the regular files' streams.
+        /// Sum of the lengths of the regular files' streams.
         bytes: u64,
     },
     /// Sender to receiver: digests of regular files, in any order.
     Digests(Vec<FileDigest>),
-    /// Receiver to sender: entries whose fate is final, in any order.
+    /// Receiver to sender: entries whose outcome is final, in any order.
     Outcomes(Vec<Outcome>),
-    /// Receiver to sender: everything is final. The sender answers [`ControlMessage::Close`].
+    /// Receiver to sender: all outcomes are final. The sender answers [`ControlMessage::Close`].
     Finish(Summary),
-    /// Bench, sender to receiver: how long the object turned out to be.
+    /// Bench, sender to receiver: final length of the object.
     ObjectSent {
         /// Length of the object.
         bytes: u64,
     },
-    /// Are you there? Any number.
+    /// Keep-alive request with any number.
     Ping(u64),
-    /// Yes. The number of the ping.
+    /// Answer to a ping, with its number.
     Pong(u64),
-    /// Regular end; the channel closes.
+    /// Graceful end; the channel closes.
     Close,
-    /// Irregular end; the channel closes.
+    /// Abnormal end; the channel closes.
     Abort(Fault),
-    /// Either side, before its last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`] or
-    /// [`ControlMessage::Close`]): what it has counted.
+    /// Both directions, before the last message ([`ControlMessage::Finish`], [`ControlMessage::ObjectSent`]
+    /// or [`ControlMessage::Close`]): counters.
     Counted(Counted),
-    /// Receiver to sender, its first message: whether something may be there already.
+    /// Receiver to sender, its first message: whether the destination may contain something already.
     Ready(Destination),
-    /// Receiver to sender, unless the destination is fresh: what is wanted of the next entries, in order.
+    /// Receiver to sender, unless the destination is fresh: what to send of the next entries, in order.
     Wants(Vec<WantRun>),
-    /// Receiver to sender: what else is wanted, because what was there is different.
+    /// Receiver to sender: further ranges to send, as the existing data is different.
     More(More),
-    /// Receiver to sender, unless the destination is fresh: nothing more will be wanted.
+    /// Receiver to sender, unless the destination is fresh: the last request.
     WantsEnd {
-        /// Length of the object: the sum of all that was wanted.
+        /// Length of the object: the sum of all requested ranges.
         bytes: u64,
     },
-    /// Sender to receiver: what groups of files hash to.
+    /// Sender to receiver: hashes of groups of files' streams.
     Proofs(Vec<Proof>),
-    /// Receiver to sender: what is done to names, or would be.
+    /// Receiver to sender: changes that are made to names, or would be.
     Items(Vec<Item>),
-    /// Sender to receiver, before [`ControlMessage::EntriesEnd`]: how much the set says about names that it
-    /// does not have. Without this message it says nothing.
+    /// Sender to receiver, before [`ControlMessage::EntriesEnd`]: which names the set covers completely.
+    /// Without this message, none.
     Extent(Extent),
-    /// Receiver to sender, before [`ControlMessage::Finish`]: what became of names that the set does not have.
+    /// Receiver to sender, before [`ControlMessage::Finish`]: result of deleting names that the set does not
+    /// have.
     Removed(Removal),
-    /// Receiver to sender, at any time: several send to it, and this one is to send no faster.
+    /// Receiver to sender, at any time: limits the rate of this one of several senders.
     Quota {
-        /// Bits per second of UDP payload; the largest number: no bound.
+        /// Bits per second of UDP payload; `u64::MAX` for no limit.
         rate_bps: u64,
     },
-    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were left out of the set;
-    /// several messages are appended. The receiver does not delete what the rules leave out.
+    /// Sender to receiver, before [`ControlMessage::Extent`]: the rules by which names were excluded from the
+    /// set; several messages are appended. The receiver does not delete names that the rules exclude.
     LeftOut(Vec<Rule>),
-    /// Sender to receiver, before [`ControlMessage::Extent`]: names that were left out of the set by other means than
-    /// rules; several messages add up.
+    /// Sender to receiver, before [`ControlMessage::Extent`]: names excluded from the set by other means than
+    /// rules; several messages are appended.
     Filtered(Filtered),
-    /// Receiver to sender, before [`ControlMessage::Ready`]: where the set goes.
+    /// Receiver to sender, before [`ControlMessage::Ready`]: location of the destination.
     DestinationLineage(DestinationLineage),
-    /// Sender to receiver, before the entries of a source that stands for what is in it, of the first one only: what
-    /// the destination itself gets.
+    /// Sender to receiver, before the entries of the first source that stands for its contents: attributes of
+    /// the destination itself.
     DestinationAttributes(DestinationAttributes),
-    /// Either side, while data moves: a message of the transport, at most [`MAX_TRANSPORT`] bytes; what it means is the
-    /// recipe's affair. Only where the recipe has reports on the control channel.
+    /// Both directions, while data is transferred: a message of the transport, at most [`MAX_TRANSPORT`]
+    /// bytes, with a meaning defined by the recipe. Only if the recipe sends reports on the control channel.
     Transport(Vec<u8>),
-    /// Receiver to sender, at any time, of a client to a server or, where a stream is carried, of either to the other:
+    /// Receiver to sender, at any time, from a client to a server or, for byte streams, in both directions:
     /// parameters of the recipe's `rate_control` and their new values, at most [`MAX_LAW_CHANGES`] with
-    /// [`MAX_LAW_CHANGE_BYTES`]. What the sender limits stays within its limits.
+    /// [`MAX_LAW_CHANGE_BYTES`]. Limits set by the sender remain in force.
     LawChange(Vec<(String, String)>),
 }
 
-/// Longest message of the transport.
+/// Maximum length of a transport message.
 pub const MAX_TRANSPORT: usize = 1 << 16;
-/// Most parameters in one [`ControlMessage::LawChange`].
+/// Maximum number of parameters in one [`ControlMessage::LawChange`].
 pub const MAX_LAW_CHANGES: usize = 64;
-/// Bytes of their names and values together: there is room for many rules of `switch`.
+/// Maximum length of their names and values together: enough for many rules of `switch`.
 pub const MAX_LAW_CHANGE_BYTES: usize = 8 << 10;
 
 fn validate_law_change(changes: &[(String, String)]) -> Result<(), InvalidEntry> {
@@ -113,10 +113,10 @@ fn validate_law_change(changes: &[(String, String)]) -> Result<(), InvalidEntry>
 }
 
 impl ControlMessage {
-    /// Checks the ranges that the types do not hold. Encoding and decoding check this too.
+    /// Checks the ranges that the types do not enforce, as encoding and decoding do.
     ///
     /// # Errors
-    /// The first bound that the message breaks.
+    /// The first limit that the message violates.
     pub fn validate(&self) -> Result<(), InvalidEntry> {
         match self {
             Self::Entries(entries) => entries.iter().try_for_each(Entry::validate),
@@ -136,7 +136,7 @@ impl ControlMessage {
         }
     }
 
-    /// The faults in it.
+    /// Returns the faults in the message.
     pub fn faults(&mut self) -> Vec<&mut Fault> {
         match self {
             Self::Refuse(fault) | Self::Abort(fault) => vec![fault],
@@ -148,7 +148,7 @@ impl ControlMessage {
         }
     }
 
-    /// The name of the message's kind, for logs and errors.
+    /// Returns the name of the message's kind, for logs and errors.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Hello(_) => "hello",

@@ -1,6 +1,6 @@
 //! Messages of the control channel and their framing.
 //!
-//! A frame is `length u32 big-endian | body`, the body one [`ControlMessage`] in
+//! A frame is `length u32 big-endian | body`; the body is one [`ControlMessage`] in
 //! [postcard](https://postcard.jamesmunns.com/wire-format) encoding. The channel is an ordered, authenticated
 //! byte stream (TLS 1.3 over TCP).
 

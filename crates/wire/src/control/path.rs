@@ -3,13 +3,14 @@ use std::fmt;
 use haul_base::printable_bytes;
 use serde::{Deserialize, Serialize};
 
-/// Longest path component in bytes (`NAME_MAX` of Linux).
+/// Maximum length of a path component in bytes (`NAME_MAX` of Linux).
 pub const MAX_COMPONENT: usize = 255;
-/// Longest path in bytes: three times `PATH_MAX` of Linux, which limits one system call and not a tree.
+/// Maximum length of a path in bytes: three times `PATH_MAX` of Linux, which limits single system calls, not
+/// trees.
 pub const MAX_PATH: usize = 12_288;
 
-/// A relative path that cannot lead out of the directory below which it is used, as long as no symbolic link
-/// on the way is followed.
+/// A relative path that cannot leave the directory below which it is used, provided that no symbolic link on
+/// the way is followed.
 ///
 /// It is not empty, is at most [`MAX_PATH`] bytes long, has no NUL byte, does not start or end with `/`, and
 /// each of its components is 1 to [`MAX_COMPONENT`] bytes long and neither `.` nor `..`. Deserialising checks
@@ -21,44 +22,44 @@ pub struct RelPath(Vec<u8>);
 /// Why bytes are not a [`RelPath`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// No bytes at all.
+    /// The path is empty.
     #[error("the path is empty")]
     Empty,
-    /// Starts with `/`.
+    /// The path starts with `/`.
     #[error("the path is absolute; a path relative to the root of the transfer is needed")]
     Absolute,
-    /// Has an empty component: `//`, or `/` at the end.
+    /// The path has an empty component: `//`, or `/` at the end.
     #[error("the path has an empty component")]
     EmptyComponent,
-    /// Has a component `.` or `..`.
+    /// The path has a component `.` or `..`.
     #[error("the path has a component '.' or '..'")]
     DotComponent,
-    /// Has a NUL byte.
+    /// The path has a NUL byte.
     #[error("the path has a NUL byte")]
     Nul,
-    /// Has a `/` where one component is needed.
+    /// A single component has a `/`.
     #[error("the name has a '/'")]
     Separator,
-    /// Has a component longer than [`MAX_COMPONENT`].
+    /// A component is longer than [`MAX_COMPONENT`].
     #[error("a component of the path has more than {MAX_COMPONENT} bytes")]
     ComponentTooLong,
-    /// Is longer than [`MAX_PATH`].
+    /// The path is longer than [`MAX_PATH`].
     #[error("the path has more than {MAX_PATH} bytes")]
     TooLong,
 }
 
 impl RelPath {
-    /// Checks `bytes` against the rules of the type.
+    /// Creates a path from `bytes` if they obey the rules of the type.
     ///
     /// # Errors
-    /// The rule that the bytes break.
+    /// The rule that the bytes violate.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, PathError> {
         let bytes = bytes.into();
         check(&bytes)?;
         Ok(Self(bytes))
     }
 
-    /// The path below this one with one more component.
+    /// Returns this path with one more component.
     ///
     /// # Errors
     /// [`PathError::Separator`] if the component has a `/`; otherwise as [`RelPath::new`].
@@ -73,34 +74,34 @@ impl RelPath {
         Self::new(bytes)
     }
 
-    /// The bytes, components separated by `/`.
+    /// Returns the path as bytes, with components separated by `/`.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes, components separated by `/`.
+    /// Converts the path to bytes, with components separated by `/`.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    /// The components from the outermost on; at least one.
+    /// Iterates over the components from the outermost; there is at least one.
     pub fn components(&self) -> impl DoubleEndedIterator<Item = &[u8]> {
         self.0.split(|&b| b == b'/')
     }
 
-    /// The last component.
+    /// Returns the last component.
     pub fn file_name(&self) -> &[u8] {
         let start = self.0.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1);
         &self.0[start..]
     }
 
-    /// The path without its last component; `None` if there is only one.
+    /// Returns the path without its last component; `None` if there is only one.
     pub fn parent(&self) -> Option<Self> {
         let slash = self.0.iter().rposition(|&b| b == b'/')?;
         Some(Self(self.0[..slash].to_vec()))
     }
 
-    /// The path as the operating system takes it. Still relative.
+    /// Returns the path for the operating system. Still relative.
     #[cfg(unix)]
     pub fn as_path(&self) -> &std::path::Path {
         use std::os::unix::ffi::OsStrExt as _;
@@ -145,7 +146,7 @@ impl From<RelPath> for Vec<u8> {
     }
 }
 
-/// For people: what is not UTF-8, and what a terminal would obey, is shown as escapes.
+/// For users: invalid UTF-8 and terminal control characters are escaped.
 impl fmt::Display for RelPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable_bytes(&self.0))

@@ -2,109 +2,109 @@ use serde::{Deserialize, Serialize};
 
 use super::RelPath;
 
-/// Most rules of a [`Selection`].
+/// Maximum number of rules in a [`Selection`].
 pub const MAX_RULES: usize = 10_000;
-/// Longest pattern of a rule in bytes: what a path may have, twice, since any byte may be escaped.
+/// Maximum length of a rule's pattern in bytes.
 pub const MAX_PATTERN: usize = 8192;
-/// Most bytes of all patterns and paths of a [`Selection`] together.
+/// Maximum length of all patterns and paths of a [`Selection`] in bytes.
 pub const MAX_SELECTION_BYTES: usize = 1 << 20;
 
-/// Which entries below the sources are sent. The default is all of them.
+/// Which entries below the sources are sent; by default all.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Selection {
-    /// The first rule that matches an entry decides; an entry that none matches is sent.
+    /// The first matching rule decides; an entry without a match is sent.
     pub rules: Vec<Rule>,
-    /// If there is a list, only these paths, relative to the single source, and the directories above them.
+    /// If set, only these paths, relative to the single source, and their parent directories are sent.
     pub paths: Option<Vec<RelPath>>,
-    /// Whether ignore files in the tree are obeyed.
+    /// Whether ignore files in the tree apply.
     pub ignore_files: IgnoreFiles,
-    /// What is sent for a symbolic link.
+    /// How symbolic links are sent.
     pub links: LinkChoice,
     /// Whether directories of other file systems are entered.
     pub file_systems: FileSystems,
-    /// Regular files of fewer bytes are left out.
+    /// Smaller regular files are excluded.
     pub min_bytes: Option<u64>,
-    /// Regular files of more bytes are left out.
+    /// Larger regular files are excluded.
     pub max_bytes: Option<u64>,
-    /// Whether the receiver is told the names of what is left out by other means than rules.
+    /// Whether the receiver is sent the names excluded by other means than rules.
     pub left_out: LeftOutNames,
 }
 
-/// A pattern and what becomes of the entries that it matches.
+/// A pattern, and whether matching entries are sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rule {
-    /// What becomes of them.
+    /// Whether matching entries are sent.
     pub verdict: Verdict,
-    /// As in rsync; not empty, no NUL, at most [`MAX_PATTERN`] bytes. Bytes need not be UTF-8.
+    /// Pattern as in rsync: not empty, no NUL, at most [`MAX_PATTERN`] bytes, not necessarily UTF-8.
     pub pattern: Vec<u8>,
 }
 
-/// What a rule says.
+/// Decision of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// It is sent.
+    /// The entry is sent.
     Include,
-    /// It is left out, and so is all that is in it.
+    /// The entry and everything in it is excluded.
     Exclude,
 }
 
-/// Whether ignore files in the tree are obeyed.
+/// Whether ignore files in the tree apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum IgnoreFiles {
-    /// They are files like any other.
+    /// They are ordinary files.
     #[default]
     Disregard,
-    /// `.gitignore` and `.ignore` say what of their directory and of those below is left out.
+    /// `.gitignore` and `.ignore` exclude entries of their directory and those below.
     Obey,
 }
 
-/// What is sent for a symbolic link.
+/// How symbolic links are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LinkChoice {
-    /// The symbolic link itself.
+    /// As symbolic links.
     #[default]
     Keep,
-    /// What it points to.
+    /// As what they point to.
     Follow,
 }
 
 /// Whether directories of other file systems are entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum FileSystems {
-    /// They are.
+    /// Yes.
     #[default]
     All,
-    /// Only those of the source's own; of others the directory itself is sent, empty.
+    /// No: such a directory is sent empty.
     One,
 }
 
-/// Whether the receiver is told the names of what ignore files, bounds of sizes and [`FileSystems::One`] leave out.
+/// Whether the receiver is sent the names excluded by ignore files, size limits and [`FileSystems::One`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum LeftOutNames {
-    /// It is not, and removes nothing.
+    /// No; the receiver then deletes nothing.
     #[default]
     Untold,
-    /// It is, by [`Filtered`].
+    /// Yes, in [`Filtered`].
     Told,
 }
 
-/// Names that exist at the source but were left out of the set. The receiver does not delete them or anything below
-/// them.
+/// Names that exist at the source but were excluded from the set. The receiver does not delete them or
+/// anything below them.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Filtered {
-    /// The names, as they would be in the set.
+    /// Names, as they would be in the set.
     pub paths: Vec<RelPath>,
-    /// Whether ignore files of the set also speak of names that only the receiver has.
+    /// Whether ignore files of the set also apply to names that only the receiver has.
     pub ignore_files: IgnoreFiles,
 }
 
-/// Why a [`Selection`] cannot travel.
+/// Why a [`Selection`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelection {
-    /// More than [`MAX_RULES`] rules.
+    /// It has more than [`MAX_RULES`] rules.
     #[error("a selection has more than {MAX_RULES} rules")]
     TooManyRules,
-    /// Patterns and paths of more than [`MAX_SELECTION_BYTES`].
+    /// Its patterns and paths are longer than [`MAX_SELECTION_BYTES`].
     #[error("a selection has more than {MAX_SELECTION_BYTES} bytes of patterns and paths")]
     TooLong,
     /// A pattern is empty, too long, or has a NUL byte.
@@ -118,10 +118,10 @@ impl Selection {
         *self == Self::default()
     }
 
-    /// Checks the bounds that the types do not hold. Encoding and decoding check this too.
+    /// Checks the limits that the types do not enforce, as encoding and decoding do.
     ///
     /// # Errors
-    /// The first bound that the selection breaks.
+    /// The first limit that the selection violates.
     pub fn validate(&self) -> Result<(), InvalidSelection> {
         let patterns = validate_rules(&self.rules).map(|()| pattern_bytes(&self.rules))?;
         let paths: usize = self.paths.iter().flatten().map(|path| path.as_bytes().len()).sum();
@@ -129,7 +129,7 @@ impl Selection {
     }
 }
 
-/// Checks the bounds of a list of rules.
+/// Checks the limits of a list of rules.
 pub(super) fn validate_rules(rules: &[Rule]) -> Result<(), InvalidSelection> {
     if rules.len() > MAX_RULES {
         return Err(InvalidSelection::TooManyRules);

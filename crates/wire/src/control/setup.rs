@@ -3,78 +3,78 @@ use serde::{Deserialize, Serialize};
 use super::durability::{Durability, Readback};
 use super::{Preserve, Selection};
 
-/// The version that this crate speaks. Sides with different versions do not talk.
+/// Protocol version of this crate. Peers of different versions cannot communicate.
 pub const PROTOCOL_VERSION: u16 = 8;
 
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the client.
+    /// The client's [`PROTOCOL_VERSION`].
     pub version: u16,
-    /// Proof that the client knows the URL's secret: BLAKE3, keyed with the secret, of the TLS exporter
-    /// (RFC 8446 section 7.5) labelled `EXPORTER-haul-auth`.
+    /// Proof that the client knows the URL's secret: BLAKE3, keyed with the secret, of the TLS exporter (RFC
+    /// 8446 section 7.5) with the label `EXPORTER-haul-auth`.
     pub proof: [u8; 32],
-    /// Ciphers for the packets, most wanted first. [`Cipher::None`] only if a person asked for it.
+    /// Packet ciphers in order of preference. [`Cipher::None`] only if requested by the user.
     pub ciphers: Vec<Cipher>,
-    /// What the session is for.
+    /// Purpose of the session.
     pub request: Request,
-    /// How it should run.
+    /// Proposed settings.
     pub settings: Settings,
 }
 
-/// What the client wants.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// The client sends files.
     Put {
-        /// Where to, a path below the server's root; empty is the root itself.
+        /// Destination path below the server's root; empty for the root itself.
         destination: Vec<u8>,
-        /// How the entries lie at the destination.
+        /// Layout of the entries at the destination.
         layout: Layout,
-        /// What happens to what is there.
+        /// How existing files are treated.
         receive_policy: ReceivePolicy,
     },
     /// The client receives files.
     Get {
         /// Paths below the server's root.
         sources: Vec<Vec<u8>>,
-        /// Which entries of them.
+        /// Which of their entries are sent.
         selection: Selection,
-        /// What happens to files that grow meanwhile.
+        /// How growing files are treated.
         growth: Growth,
-        /// Whether anything is done at all; the receiver keeps to it.
+        /// Whether anything is changed; applied by the receiver.
         run: RunMode,
-        /// What of the files is to travel.
+        /// Which attributes are transferred.
         preserve: Preserve,
     },
-    /// The client sends memory.
+    /// The client sends data from memory, as a benchmark.
     BenchSend,
-    /// The server sends memory.
+    /// The server sends data from memory, as a benchmark.
     BenchReceive,
-    /// Nothing is moved; the client only wants to know whether it could be.
+    /// Nothing is transferred; the client only checks whether it could be.
     Check,
-    /// Both sides keep stacks of this recipe; packets go on without this connection.
+    /// Both peers keep the recipe for connections, which need no control channel.
     Connect {
-        /// The recipe, TOML.
+        /// Recipe in TOML.
         recipe: String,
-        /// Name and version of each of its micro-protocols at the client.
+        /// Names and versions of its micro-protocols at the client.
         versions: Vec<(String, u16)>,
     },
-    /// The client sends a stream of bytes whose length is not known beforehand.
+    /// The client sends a stream of bytes of unknown length.
     StreamSend,
-    /// The server sends a stream of bytes whose length is not known beforehand.
+    /// The server sends a stream of bytes of unknown length.
     StreamReceive,
-    /// The client sends one file, whose length is not known beforehand.
+    /// The client sends one file of unknown length.
     PutStream {
-        /// Its name, a path below the server's root.
+        /// Destination path below the server's root.
         destination: Vec<u8>,
-        /// When it counts as received.
+        /// When the file counts as received.
         durability: Durability,
     },
 }
 
 impl Request {
-    /// Its name for people and scripts.
+    /// Returns the name for users and scripts.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Put { .. } => "put",
@@ -89,7 +89,7 @@ impl Request {
         }
     }
 
-    /// Whether it is only said what would be moved.
+    /// Whether only the changes are listed.
     pub fn is_dry_run(&self) -> bool {
         match self {
             Self::Put { receive_policy, .. } => receive_policy.run == RunMode::ListChanges,
@@ -99,28 +99,28 @@ impl Request {
     }
 }
 
-/// What happens to a file that has grown since it was found.
+/// How a file that has grown since it was found is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Growth {
     /// It counts as changed and is not delivered.
     #[default]
     Refuse,
-    /// It is sent as long as it was found.
+    /// Only its initial length is sent.
     Accept,
 }
 
-/// What a receiver does about what is at the destination already.
+/// How a receiver treats existing files at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReceivePolicy {
-    /// What counts as there already.
+    /// When a file counts as equal.
     pub equal: Equal,
-    /// What happens to files that are newer at the destination.
+    /// How files that are newer at the destination are treated.
     pub newer: Newer,
-    /// What happens to names in the set's directories that the set does not have.
+    /// How names in the set's directories that the set does not have are treated.
     pub extraneous: Extraneous,
-    /// Whether leftovers of earlier attempts are used.
+    /// Whether partial files of earlier attempts are used.
     pub leftovers: Leftovers,
-    /// Whether anything is done at all.
+    /// Whether anything is changed.
     pub run: RunMode,
     /// When a file counts as received.
     pub durability: Durability,
@@ -128,10 +128,10 @@ pub struct ReceivePolicy {
     pub readback: Readback,
 }
 
-/// When a file at the destination is taken for the one in the set, and not sent.
+/// When a file at the destination counts as equal to the one in the set, and is not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Equal {
-    /// Equal size and time of last modification.
+    /// Equal size and modification time.
     #[default]
     SizeAndTime,
     /// Equal size and equal contents, compared by hash.
@@ -140,7 +140,7 @@ pub enum Equal {
     Nothing,
 }
 
-/// What happens to files that were modified later than those of the set.
+/// How files that were modified later than those of the set are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Newer {
     /// They are replaced like others.
@@ -150,62 +150,62 @@ pub enum Newer {
     Keep,
 }
 
-/// What happens to names that the set does not have, in directories that it has.
+/// How names that the set does not have, in directories that it has, are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Extraneous {
-    /// They stay.
+    /// They are kept.
     #[default]
     Keep,
-    /// They are removed when everything else has succeeded.
+    /// They are deleted after everything else has succeeded.
     Delete,
-    /// Likewise, unless they are more than so many: then all stay.
+    /// The same, unless there are more than this number: then all are kept.
     DeleteAtMost(u64),
 }
 
-/// Whether leftovers of earlier attempts are used.
+/// Whether partial files of earlier attempts are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Leftovers {
-    /// What is proved to be right is not sent again.
+    /// Parts verified as correct are not sent again.
     #[default]
     Resume,
-    /// Everything is sent from its beginning.
+    /// No: everything is sent from the beginning.
     Ignore,
-    /// They are, and so is a shorter file at the destination, as the beginning of the source's.
+    /// As `Resume`, and a shorter file at the destination is used as the beginning of the source's.
     Extend,
 }
 
-/// Whether anything is done at all.
+/// Whether anything is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum RunMode {
-    /// The set is moved.
+    /// The set is transferred.
     #[default]
     Move,
-    /// It is only said what would be done.
+    /// The changes are only listed.
     ListChanges,
-    /// The set is moved, and the receiver says what it does to each name.
+    /// The set is transferred, and the receiver reports each change.
     Verbose,
 }
 
-/// How the entries of a [`Request::Put`] lie at the destination.
+/// Layout of the entries of a [`Request::Put`] at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Layout {
-    /// Below it: the destination is, or becomes, a directory.
+    /// Below the destination, which is or becomes a directory.
     Into,
-    /// In its place: the single source takes the destination's name, unless that is an existing directory.
+    /// The single source takes the destination's name, unless that is an existing directory.
     As,
 }
 
-/// How a session runs. The client asks, and the server's [`Accept`] says what is in force.
+/// Settings of a session. The client proposes them; the server's [`Accept`] has those in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// What carries the object; `None`: the recipe `bulk`.
+    /// Recipe that carries the object; `None` for `bulk`.
     pub recipe: Option<RecipeOffer>,
     /// Whether segmentation and receive offload (GSO, GRO) may be used.
     pub offload: bool,
-    /// Bytes to ask the kernel for, for each of the two buffers of the UDP socket; `None`: as many as each end does by
-    /// itself.
+    /// Size to request for each of the two buffers of the UDP socket, in bytes; `None` for each end's
+    /// default.
     pub socket_buffer: Option<u64>,
-    /// When a bench ends.
+    /// When a benchmark ends.
     pub bench_limit: BenchLimit,
 }
 
@@ -215,43 +215,43 @@ impl Default for Settings {
     }
 }
 
-/// A recipe that a session is to run.
+/// A recipe proposed for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecipeOffer {
-    /// The recipe, TOML.
+    /// Recipe in TOML.
     pub text: String,
-    /// Name and version of each of its micro-protocols at the client.
+    /// Names and versions of its micro-protocols at the client.
     pub versions: Vec<(String, u16)>,
 }
 
-/// When a bench ends.
+/// When a benchmark ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum BenchLimit {
-    /// When one side stops it.
+    /// When either peer stops it.
     #[default]
     Unlimited,
-    /// After so many bytes.
+    /// After this number of bytes.
     Bytes(u64),
-    /// After so many microseconds of sending.
+    /// After sending for this number of microseconds.
     Micros(u64),
 }
 
-/// The server's answer to a [`Hello`] that it will serve.
+/// The server's answer to an accepted [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Accept {
-    /// Identifies the session in the headers of its packets.
+    /// Session ID in packet headers.
     pub session: u32,
-    /// The cipher of the packets, one of those that the client offered.
+    /// Packet cipher, one of those that the client offered.
     pub cipher: Cipher,
-    /// Where the client's packets go.
+    /// The server's UDP port.
     pub udp_port: u16,
-    /// Name and version of the server's program, for people.
+    /// Name and version of the server's program, for users.
     pub server: String,
-    /// The settings in force: those that the client asked for, within what the server permits.
+    /// Settings in force: those that the client proposed, within the server's limits.
     pub settings: Settings,
 }
 
-/// How packets are protected.
+/// Protection of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Cipher {
     /// AES-128 in Galois/counter mode (RFC 5116).
@@ -260,12 +260,12 @@ pub enum Cipher {
     Aes256Gcm,
     /// `ChaCha20` and Poly1305 (RFC 8439).
     ChaCha20Poly1305,
-    /// No secrecy: a token per packet keeps strangers and strays out.
+    /// No encryption: a token per packet rejects foreign packets.
     None,
 }
 
 impl Cipher {
-    /// The name for people and scripts, for example `aes-128-gcm`.
+    /// Returns the name for users and scripts, for example `aes-128-gcm`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Aes128Gcm => "aes-128-gcm",

@@ -1,4 +1,4 @@
-//! Literal bytes of every message, without the length in front. They freeze the format: a change here is a
+//! Encoded bytes of every message, without the length field. They freeze the format: any change requires a
 //! new protocol version.
 
 use super::*;

@@ -2,22 +2,22 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Whether the receiver may have something of the set already.
+/// Whether the destination may contain parts of the set already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Destination {
-    /// Nothing is there: every entry is wanted whole, and no [`WantRun`] follows.
+    /// It is empty: every entry is sent whole, and no [`WantRun`] follows.
     Fresh,
-    /// Something may be there: the receiver says of every entry what it wants.
+    /// It may not be empty: the receiver requests every entry.
     Occupied,
 }
 
-/// A stretch of a regular file's stream (its bytes without its holes), or of the file itself where holes are
-/// described.
+/// A range of a regular file's stream (its contents without holes), or of the file itself when describing
+/// holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stretch {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub start: u64,
-    /// Its length in bytes, not 0.
+    /// Length in bytes, not 0.
     pub len: u64,
 }
 
@@ -28,68 +28,69 @@ impl From<Range<u64>> for Stretch {
 }
 
 impl Stretch {
-    /// One behind its last byte, unless that is beyond any number.
+    /// Returns the offset after the last byte; `None` on overflow.
     pub const fn end(&self) -> Option<u64> {
         self.start.checked_add(self.len)
     }
 
-    /// Whether all stretches are not empty, lie below `limit`, and come in order without touching each other.
+    /// Whether the ranges are not empty, end at or below `limit`, and are in order without touching each
+    /// other.
     pub fn in_order(stretches: &[Self], limit: u64) -> bool {
         let mut free_from = Some(0);
         stretches.iter().all(|stretch| {
             let fits = free_from.is_some_and(|from| stretch.start >= from)
                 && stretch.len > 0
                 && stretch.end().is_some_and(|end| end <= limit);
-            // One byte between two of them, else they are one.
+            // Adjacent ranges must be merged, so there is at least one byte between two.
             free_from = stretch.end().and_then(|end| end.checked_add(1));
             fits
         })
     }
 }
 
-/// What is wanted of so many entries in a row.
+/// Request for a number of consecutive entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantRun {
-    /// How many entries, not 0.
+    /// Number of entries, not 0.
     pub count: u64,
-    /// What is wanted of each.
+    /// Request for each of them.
     pub want: Want,
 }
 
-/// What the receiver wants of an entry.
+/// Which data of an entry the receiver requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Want {
-    /// All of it. Also said of entries without contents.
+    /// All of it. Also used for entries without contents.
     Whole,
-    /// Nothing: it cannot be made there. The outcome, which says why, comes by itself.
+    /// None: the entry cannot be created. Its outcome, with the reason, follows separately.
     Nothing,
-    /// Nothing: it is there already and counts as equal. The entry is settled by that.
+    /// None: the entry exists already and counts as equal, which is its final outcome.
     Kept,
-    /// For the moment only what its groups hash to, to compare with what is there.
+    /// For now only hashes of its groups, to compare with the existing data.
     Compare,
-    /// What its groups hash to, and these stretches of its stream, in order.
+    /// Hashes of its groups, and these ranges of its stream, in order.
     Rest(Vec<Stretch>),
 }
 
-/// Further stretches of an entry of which [`Want::Compare`] or [`Want::Rest`] was said: what is there has
-/// turned out to be different.
+/// Request for further ranges of an entry after [`Want::Compare`] or [`Want::Rest`]: the existing data is
+/// different.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct More {
     /// Number of the entry.
     pub entry: u64,
-    /// Stretches of its stream, in order.
+    /// Ranges of its stream, in order.
     pub stretches: Vec<Stretch>,
 }
 
-/// What groups of a file's stream hash to, by the sender: chaining values of the BLAKE3 tree, or, of a file
-/// that is one group, its hash.
+/// Hashes of groups of a file's stream, by the sender: chaining values of the BLAKE3 tree, or, if the file is
+/// a single group, its hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proof {
     /// Number of the entry.
     pub entry: u64,
     /// Number of the first group.
     pub first: u64,
-    /// One value for each group from there on.
+    /// One value for each consecutive group.
     pub values: Vec<[u8; 32]>,
 }
 

@@ -1,47 +1,46 @@
-//! The packets of a connection beside those of its stack: the initial header, and control frames.
-//!
-//! Both carry a message authentication code in place of a sealed body; the holder of the key computes it.
+//! The packets of a connection besides those of its stack: the initial header, and control frames. Both have
+//! a message authentication code instead of an encrypted body; the caller computes it.
 
 use super::PacketError;
 use super::field::{Reader, Writer, split};
 
-/// Kind of an initial header; the kinds of stacks are other numbers.
+/// Kind of an initial header; stacks use other kinds.
 pub const INITIAL_HEADER_KIND: u8 = 14;
 /// Kind of a control frame.
 pub const CONTROL_FRAME_KIND: u8 = 15;
-/// Bytes of the authentication code: 96 bits, as in RFC 2404.
+/// Length of the message authentication code: 96 bits, as in RFC 2404.
 pub const FRAME_MAC_LEN: usize = 12;
-/// Bytes in front of the packet of the stack that an initial header carries.
+/// Length of the initial header; a packet of the stack follows.
 pub const INITIAL_HEADER_LEN: usize = ID_LEN + FRAME_MAC_LEN;
-/// Bytes of a control frame; challenges and responses may be longer.
+/// Length of a control frame without padding; only challenges and responses may be padded.
 pub const CONTROL_FRAME_LEN: usize = ID_LEN + 5 + FRAME_MAC_LEN;
-/// Where the identity of a connection stands in each of its packets, in those of stacks too.
+/// Offset of the connection's identity in each of its packets, including those of stacks.
 pub const IDENTITY_AT: usize = 7;
 
 const ID_LEN: usize = 19;
 const MAC_AT: usize = CONTROL_FRAME_LEN - FRAME_MAC_LEN;
 const AUTHENTICATED_LEN: usize = MAC_AT + 2;
 
-/// Names a connection: one run of a stack under one set of keys.
+/// Identifies a connection: one run of a stack under one set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId {
-    /// The resumption state, or the session.
+    /// ID of the resumption state, or of the session.
     pub identity: u32,
-    /// Rises from connection to connection: microseconds since 1970 by the client's clock, or one more than the last. 0
-    /// with a control channel.
+    /// Increases with every connection: microseconds since 1970 by the client's clock, or one more than the
+    /// last. 0 with a control channel.
     pub epoch: u64,
-    /// 48 random bits: two connections that were given one epoch by mistake still have different keys. 0 with a control
-    /// channel.
+    /// 48 random bits: two connections with the same epoch by mistake still have different keys. 0 with a
+    /// control channel.
     pub salt: u64,
 }
 
 impl ConnectionId {
-    /// The connection that has this control channel.
+    /// Returns the ID of the connection that has this control channel.
     pub const fn of_session(session: u32) -> Self {
         Self { identity: session, epoch: 0, salt: 0 }
     }
 
-    /// Whether it has a control channel.
+    /// Whether the connection has a control channel.
     pub const fn has_control_channel(&self) -> bool {
         self.epoch == 0
     }
@@ -62,35 +61,35 @@ impl ConnectionId {
     }
 }
 
-/// What stands in front of the client's packets until the server has shown that it knows the connection. A packet of
-/// the stack follows, or nothing.
+/// Precedes the client's packets until the server has confirmed that it knows the connection. A packet of the
+/// stack follows, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitialHeader {
-    /// The connection that the client's packets belong to.
+    /// Connection of the client's packets.
     pub id: ConnectionId,
     /// Authenticates the bytes before it.
     pub mac: [u8; FRAME_MAC_LEN],
 }
 
 impl InitialHeader {
-    /// Reads the header and gives what follows it.
+    /// Parses the header and returns the bytes after it.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is no initial header.
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is not an initial header.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let (id, rest) = ConnectionId::read(INITIAL_HEADER_KIND, packet)?;
         let (mac, rest) = split::<FRAME_MAC_LEN>(rest)?;
         Ok((Self { id, mac: *mac }, rest))
     }
 
-    /// The bytes that the code authenticates.
+    /// Returns the bytes that the code authenticates.
     pub fn authenticated(id: &ConnectionId) -> [u8; ID_LEN] {
         let mut bytes = [0; ID_LEN];
         id.write(INITIAL_HEADER_KIND, &mut bytes);
         bytes
     }
 
-    /// The header as bytes.
+    /// Returns the header as bytes.
     pub fn to_bytes(&self) -> [u8; INITIAL_HEADER_LEN] {
         let mut bytes = [0; INITIAL_HEADER_LEN];
         self.id.write(INITIAL_HEADER_KIND, &mut bytes);
@@ -99,26 +98,26 @@ impl InitialHeader {
     }
 }
 
-/// What a control frame says.
+/// Kind of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControlFrameKind {
-    /// Server: knows the connection, so packets need no initial header.
+    /// Server: confirms the connection, so packets need no initial header any more.
     Opened = 1,
-    /// Closes the connection: nothing more will be sent.
+    /// Closes the connection: no more data will be sent.
     Close = 2,
     /// Answer to [`ControlFrameKind::Close`] and [`ControlFrameKind::CloseAndDropResumption`].
     Closed = 3,
     /// Client: closes the connection, and the server drops its resumption state.
     CloseAndDropResumption = 4,
-    /// Asks for a [`ControlFrameKind::Pong`]: a keep-alive, or a check of a silent peer.
+    /// Requests a [`ControlFrameKind::Pong`]: a keep-alive, or a check of a silent peer.
     Ping = 5,
     /// Answer to [`ControlFrameKind::Ping`], with its number.
     Pong = 6,
-    /// Asks the receiver to prove that it is at its address: it sends the number back. Padded, it also probes whether
-    /// datagrams of its size pass.
+    /// Requests that the receiver prove its address by returning the number. If padded, also probes whether
+    /// datagrams of its size get through.
     Challenge = 7,
-    /// Answer to [`ControlFrameKind::Challenge`], with its number and of its size.
+    /// Answer to [`ControlFrameKind::Challenge`], with its number and size.
     Response = 8,
 }
 
@@ -142,26 +141,27 @@ impl ControlFrameKind {
 /// A control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlFrame {
-    /// The connection that the frame is about.
+    /// Connection of the frame.
     pub id: ConnectionId,
-    /// What the frame says.
+    /// Kind of the frame.
     pub kind: ControlFrameKind,
-    /// Counts pings; what a challenge wants back; in a close 0 if it is graceful and 1 if it is abrupt; 0 in other
-    /// frames.
+    /// Number of a ping; the number that a challenge requests back; the [`CloseReason`] of a close; 0 in
+    /// other frames.
     pub number: u32,
-    /// Size of the datagram, UDP payload bytes: [`CONTROL_FRAME_LEN`], and more only if it is padded with zeros.
+    /// Size of the datagram in UDP payload bytes: more than [`CONTROL_FRAME_LEN`] only if it is padded with
+    /// zeros.
     pub size: u16,
     /// Authenticates the bytes before it, and the size.
     pub mac: [u8; FRAME_MAC_LEN],
 }
 
 impl ControlFrame {
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is no control frame, or of an unknown kind;
-    /// [`PacketError::Padding`] if something else than zeros follows it, if anything follows a frame that has no padding,
-    /// or if it is longer than a datagram.
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if it is not a control frame, or of an unknown kind;
+    /// [`PacketError::Padding`] if the padding is not zero or not permitted for this kind, or the datagram is
+    /// too long.
     pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
         let (id, rest) = ConnectionId::read(CONTROL_FRAME_KIND, packet)?;
         let (fields, rest) = split::<5>(rest)?;
@@ -177,7 +177,7 @@ impl ControlFrame {
         Ok(Self { id, kind, number, size, mac: *mac })
     }
 
-    /// What the code authenticates: the bytes before it, and the size as u16.
+    /// Returns the bytes that the code authenticates: those before it, and the size as u16.
     pub fn authenticated(&self) -> [u8; AUTHENTICATED_LEN] {
         let mut bytes = [0; AUTHENTICATED_LEN];
         self.id.write(CONTROL_FRAME_KIND, &mut bytes);
@@ -185,7 +185,7 @@ impl ControlFrame {
         bytes
     }
 
-    /// Fills the datagram, which has the frame's size.
+    /// Writes the frame to `packet`, which must have the frame's size.
     ///
     /// # Panics
     /// If it is shorter than [`CONTROL_FRAME_LEN`].
@@ -197,7 +197,7 @@ impl ControlFrame {
         padding.fill(0);
     }
 }
-/// How one end closes a connection: the number of [`ControlFrameKind::Close`] and
+/// How a peer closes a connection: number of a [`ControlFrameKind::Close`] or
 /// [`ControlFrameKind::CloseAndDropResumption`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]

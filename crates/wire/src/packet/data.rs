@@ -1,22 +1,22 @@
 use super::field::{Reader, Writer, split};
 use super::{MAX_OFFSET, MAX_SEQ, PacketError, PacketKind};
 
-/// Bytes of the fields in front of the payload.
+/// Length of the fields before the payload.
 pub const DATA_BODY_LEN: usize = 16;
 
 /// The fields of a DATA or `DATA_FIN` body. The payload follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataBody {
-    /// The packet's place in the object, at most [`MAX_SEQ`]; a resent packet keeps it.
+    /// Sequence number in the object, at most [`MAX_SEQ`]; a retransmitted packet keeps it.
     pub seq: u64,
-    /// Where the payload belongs, bytes from the start of the object.
+    /// Offset of the payload in the object in bytes.
     pub offset: u64,
-    /// When it was sent: microseconds of the sender's clock, wrapped to 32 bits.
+    /// Time of sending: microseconds of the sender's clock, wrapped to 32 bits.
     pub timestamp: u32,
 }
 
 impl DataBody {
-    /// Reads the fields of a plain body; the payload is `body[DATA_BODY_LEN..]`. It ends at or below
+    /// Parses the fields of a plaintext body; the payload is `body[DATA_BODY_LEN..]`. It ends at or below
     /// [`MAX_OFFSET`], and is empty only in a `DATA_FIN`. `kind` must be one of the two.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl DataBody {
         Ok(parsed)
     }
 
-    /// Writes the fields to the start of `body`; the payload goes to `body[DATA_BODY_LEN..]`.
+    /// Writes the fields to the start of `body`; the payload belongs in `body[DATA_BODY_LEN..]`.
     ///
     /// # Panics
     /// If `body` is shorter than [`DATA_BODY_LEN`].

@@ -1,10 +1,10 @@
 use super::control_frame::{CONTROL_FRAME_KIND, IDENTITY_AT, INITIAL_HEADER_KIND};
 use super::pair::PAIR_KIND;
 
-/// What a datagram at a shared socket is, by its first bytes.
+/// Kind of a datagram received on a shared socket, by its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
-    /// An initial header, and perhaps a packet behind it.
+    /// An initial header, possibly followed by a packet.
     Initial,
     /// A control frame.
     ControlFrame,
@@ -12,12 +12,12 @@ pub enum DatagramKind {
     Stack(u32),
     /// Two packets.
     Pair,
-    /// Too short for any.
+    /// Too short for any kind.
     Stray,
 }
 
 impl DatagramKind {
-    /// That of this datagram.
+    /// Returns the kind of this datagram.
     #[inline]
     pub fn of(datagram: &[u8]) -> Self {
         let identity = datagram.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());

@@ -3,55 +3,56 @@ use haul_base::{HostSample, Span};
 use super::field::{Reader, Writer, split};
 use super::{LAST_WORD_BITS, MAX_SEQ, PacketError, SEGMENT_PACKETS, SEGMENT_WORDS};
 
-/// Bytes of the fields that all feedback has; the host's sample, where there is one, and the blocks follow.
+/// Length of the fields that all feedback has; the host sample, if present, and the blocks follow.
 pub const FEEDBACK_HEADER_LEN: usize = 82;
-/// Bytes of a host's sample.
+/// Length of a host sample.
 pub const HOST_SAMPLE_LEN: usize = 26;
-/// Bytes of a block in front of its words.
+/// Length of a block before its words.
 pub const BLOCK_HEADER_LEN: usize = 7;
 
 const CONTROL_FRAME_LEN: usize = 8;
 
-/// What the receiver of the data knows, as totals since the session began, so that a lost feedback packet
-/// costs nothing. The first four fields mean something only when `packets` is not 0.
+/// State of the data's receiver, as totals since the session began, so that a lost feedback packet costs
+/// nothing. The first four fields are valid only if `packets` is not 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FeedbackHeader {
     /// Largest packet number that arrived.
     pub largest_pn: u64,
-    /// Timestamp of the data packet that arrived last: microseconds of the sender's clock, wrapped.
+    /// Timestamp of the last data packet received: microseconds of the sender's clock, wrapped.
     pub echo_timestamp: u32,
-    /// How long ago it arrived, in microseconds.
+    /// Time since it arrived in microseconds.
     pub echo_delay_us: u32,
-    /// When the receiver's kernel got the last data packet: microseconds of the receiver's clock, wrapped.
+    /// When the receiver's kernel received the last data packet: microseconds of the receiver's clock,
+    /// wrapped.
     pub received_at: u32,
-    /// Data packets that arrived and authenticated, duplicates included; 48 bits.
+    /// Authentic data packets received, including duplicates; 48 bits.
     pub packets: u64,
-    /// UDP payload bytes of those packets, duplicates and headers included.
+    /// UDP payload bytes of those packets, including headers and duplicates.
     pub bytes: u64,
-    /// Data packets that arrived again, wrapping.
+    /// Duplicate data packets received, wrapping.
     pub duplicates: u32,
     /// Packets marked "congestion experienced" (RFC 3168), wrapping.
     pub ecn_ce: u32,
     /// Socket buffers that the receiver's kernel dropped because the receive buffer was full, wrapping.
     pub socket_drops: u32,
-    /// Datagrams that did not authenticate or parse, wrapping.
+    /// Datagrams that failed authentication or parsing, wrapping.
     pub rejected: u32,
-    /// Size of the PROBE that arrived last, UDP payload bytes; 0 before the first.
+    /// Size of the last PROBE received in UDP payload bytes; 0 before the first.
     pub last_probe: u16,
     /// Flow control: the sender may send bytes of the object below this offset.
     pub limit: u64,
-    /// Every packet with a sequence number below this has arrived.
+    /// All packets with lower sequence numbers were received.
     pub complete_below: u64,
-    /// Highest sequence number that arrived, plus 1; 0 before the first. Not below `complete_below`.
+    /// Highest sequence number received plus 1; 0 before the first. At least `complete_below`.
     pub highest: u64,
-    /// How long the data packet that arrived last waited in the receiver's kernel, in microseconds: it was read at
+    /// Time that the last data packet spent in the receiver's kernel in microseconds: it was read at
     /// `received_at` plus this.
     pub read_delay_us: u32,
-    /// Buffers in which data packets were read, wrapping: `packets` over this is the mean run of GRO.
+    /// Buffers in which data packets were read, wrapping: `packets` divided by this is the mean GRO batch.
     pub buffers: u32,
-    /// When the feedback left: microseconds of the receiver's clock, wrapped.
+    /// When the feedback was sent: microseconds of the receiver's clock, wrapped.
     pub sent_at: u32,
-    /// The load of the receiving host, if it was looked at since the feedback before.
+    /// Load of the receiving host, if sampled since the previous feedback.
     pub host: Option<HostSample>,
 }
 
@@ -80,21 +81,21 @@ impl FeedbackHeader {
         }
     }
 
-    /// Bytes of the fields, with the host's sample if there is one.
+    /// Returns the encoded length of the fields, including the host sample if present.
     pub const fn encoded_len(&self) -> usize {
         FEEDBACK_HEADER_LEN + if self.host.is_some() { HOST_SAMPLE_LEN } else { 0 }
     }
 
-    /// Reads the fields of a plain body; the blocks are not looked at.
+    /// Parses the fields of a plaintext body, without the blocks.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::Sequence`] above the limit; [`PacketError::Contradiction`] if the
-    /// fields do not agree with each other.
+    /// [`PacketError::Truncated`]; [`PacketError::Sequence`] above the limit; [`PacketError::Contradiction`]
+    /// if the fields are inconsistent.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         Self::split(body).map(|(header, _)| header)
     }
 
-    /// The fields, and what follows them.
+    /// Parses the fields and returns what follows them.
     fn split(body: &[u8]) -> Result<(Self, &[u8]), PacketError> {
         let (fields, mut rest) = split::<FEEDBACK_HEADER_LEN>(body)?;
         let mut header = Self::read(fields);
@@ -103,7 +104,7 @@ impl FeedbackHeader {
         if known & HOST_PRESENT != 0 {
             let (sample, blocks) = split::<HOST_SAMPLE_LEN>(rest)?;
             let host = read_host(known, sample);
-            // What is not known is zero, so that there is one way to write a sample.
+            // Unknown fields must be zero, so that a sample has exactly one encoding.
             let mut again = [0; HOST_SAMPLE_LEN];
             if write_host(&host, &mut again) != known || again != *sample {
                 return Err(PacketError::Contradiction);
@@ -158,7 +159,7 @@ impl FeedbackHeader {
     }
 }
 
-/// The bit that says that a host's sample follows; the ones above say which of its fields are known, in their order.
+/// Bit for the presence of a host sample; the bits above are for its known fields, in their order.
 const HOST_PRESENT: u16 = 1;
 
 fn read_host(known: u16, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
@@ -181,9 +182,9 @@ fn read_host(known: u16, sample: &[u8; HOST_SAMPLE_LEN]) -> HostSample {
     }
 }
 
-/// Writes a sample; gives the bits that say what of it is known.
+/// Writes a sample; returns the bits of its known fields.
 fn write_host(host: &HostSample, into: &mut [u8]) -> u16 {
-    // A session of more than 71 minutes without a processor is cut here, not wrapped.
+    // Spans above 71 minutes are clamped, not wrapped.
     let micros =
         |span: Option<Span>| u32::try_from(span.unwrap_or(Span::ZERO).as_micros()).unwrap_or(u32::MAX);
     Writer(into)
@@ -209,15 +210,15 @@ fn write_host(host: &HostSample, into: &mut [u8]) -> u16 {
     known.iter().enumerate().fold(0, |bits, (i, &known)| bits | u16::from(known) << i)
 }
 
-/// How a block says which packets arrived.
+/// How a block encodes which packets were received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Encoding {
-    /// By its words: bit 1 = arrived.
+    /// In its words: 1 for a received packet.
     Bits = 0,
-    /// None of its packets arrived.
+    /// None of its packets were received.
     AllMissing = 1,
-    /// All of its packets arrived.
+    /// All of its packets were received.
     AllReceived = 2,
 }
 
@@ -232,28 +233,28 @@ impl Encoding {
     }
 }
 
-/// The bits that exist in word `word` of a segment's bitmap: all, or the low 16 of the last word.
+/// Returns the used bits of word `word` of a segment's bitmap: all, or the low 16 of the last word.
 const fn word_mask(word: usize) -> u64 {
     if word + 1 == SEGMENT_WORDS { (1 << LAST_WORD_BITS) - 1 } else { u64::MAX }
 }
 
-/// A stretch of one segment's bitmap. Bit `b` (of value `1 << b`) of word `w` stands for the sequence number
+/// A range of one segment's bitmap. Bit `b` (of value `1 << b`) of word `w` is for sequence number
 /// `segment * 10,000 + w * 64 + b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a> {
     /// Number of the segment.
     pub segment: u32,
-    /// First word of the segment's bitmap that the block is about.
+    /// First word of the segment's bitmap in the block.
     pub first_word: usize,
-    /// How many words it is about, at least 1; `first_word + words` is at most [`SEGMENT_WORDS`].
+    /// Number of words, at least 1; `first_word + words` is at most [`SEGMENT_WORDS`].
     pub words: usize,
-    /// How it says what arrived.
+    /// Encoding of the block.
     pub encoding: Encoding,
     bits: &'a [[u8; CONTROL_FRAME_LEN]],
 }
 
 impl<'a> Block<'a> {
-    /// Reads one block from the front of `bytes`; gives what follows it.
+    /// Parses one block at the start of `bytes`; returns what follows it.
     fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), PacketError> {
         let (fields, rest) = split::<BLOCK_HEADER_LEN>(bytes)?;
         let mut fields = Reader(fields);
@@ -275,8 +276,7 @@ impl<'a> Block<'a> {
         Ok((block, rest))
     }
 
-    /// The `i`-th word of the block, whatever its encoding: bit 1 = arrived. Bits that stand for no packet
-    /// are 0.
+    /// Returns the `i`-th word of the block, for any encoding: 1 for a received packet. Unused bits are 0.
     ///
     /// # Panics
     /// If `i` is not below `words`.
@@ -290,30 +290,30 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Every word of the block in order, as [`Block::word`] gives them.
+    /// Iterates over the words of the block in order, as returned by [`Block::word`].
     pub fn bitmap(self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
         (0..self.words).map(move |i| self.word(i))
     }
 
-    /// The sequence number of the first bit of the first word.
+    /// Returns the sequence number of the first bit of the first word.
     pub fn first_seq(&self) -> u64 {
         u64::from(self.segment) * SEGMENT_PACKETS + self.first_word as u64 * 64
     }
 }
 
-/// A checked feedback body.
+/// A validated feedback body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedbackView<'a> {
-    /// The fields in front of the blocks.
+    /// The fields before the blocks.
     pub header: FeedbackHeader,
     blocks: &'a [u8],
 }
 
 impl<'a> FeedbackView<'a> {
-    /// Reads a plain body and checks every block, so that the iteration cannot fail.
+    /// Parses a plaintext body and validates every block, so that iteration cannot fail.
     ///
     /// # Errors
-    /// As [`FeedbackHeader::parse`], and how the first bad block is wrong.
+    /// As [`FeedbackHeader::parse`], and the error of the first invalid block.
     pub fn parse(body: &'a [u8]) -> Result<Self, PacketError> {
         let (header, blocks) = FeedbackHeader::split(body)?;
         let mut rest = blocks;
@@ -323,8 +323,8 @@ impl<'a> FeedbackView<'a> {
         Ok(Self { header, blocks })
     }
 
-    /// The blocks in the order in which they were written. They may lie in any order and overlap: a packet
-    /// arrived if any block says so.
+    /// Iterates over the blocks in the order in which they were written. They may be in any order and
+    /// overlap: a packet was received if any block says so.
     pub const fn blocks(&self) -> Blocks<'a> {
         Blocks { rest: self.blocks }
     }
@@ -340,7 +340,7 @@ impl<'a> Iterator for Blocks<'a> {
     type Item = Block<'a>;
 
     fn next(&mut self) -> Option<Block<'a>> {
-        // The view checked every block, so the error side is only the end.
+        // All blocks were validated, so an error only means the end.
         let (block, rest) = Block::split(self.rest).ok()?;
         self.rest = rest;
         Some(block)
@@ -349,12 +349,12 @@ impl<'a> Iterator for Blocks<'a> {
 
 impl std::iter::FusedIterator for Blocks<'_> {}
 
-/// There is no room for the rest; what was written before stands.
+/// The feedback packet is full; what was written before is still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room left in the feedback packet")]
 pub struct NoRoom;
 
-/// Writes a feedback body into bytes of the caller, up to their end.
+/// Writes a feedback body into the caller's buffer, up to its end.
 #[derive(Debug)]
 pub struct FeedbackWriter<'a> {
     body: &'a mut [u8],
@@ -362,7 +362,7 @@ pub struct FeedbackWriter<'a> {
 }
 
 impl<'a> FeedbackWriter<'a> {
-    /// Starts with the fields.
+    /// Writes the fields.
     ///
     /// # Errors
     /// [`NoRoom`] if `body` is shorter than the fields.
@@ -375,14 +375,14 @@ impl<'a> FeedbackWriter<'a> {
         Ok(Self { body, len })
     }
 
-    /// Adds a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding. Bits
-    /// that stand for no packet are ignored. Writes nothing if it does not fit.
+    /// Appends a block for `bitmap`, the words of `segment` from `first_word` on, in the shortest encoding.
+    /// Unused bits are ignored. Writes nothing if it does not fit.
     ///
     /// # Errors
     /// [`NoRoom`] if the block does not fit.
     ///
     /// # Panics
-    /// If `bitmap` is empty or goes past the end of the segment.
+    /// If `bitmap` is empty or exceeds the segment.
     pub fn push(&mut self, segment: u32, first_word: usize, bitmap: &[u64]) -> Result<(), NoRoom> {
         let masked = || bitmap.iter().enumerate().map(|(i, &w)| (w, word_mask(first_word + i)));
         if masked().all(|(word, mask)| word & mask == 0) {
@@ -398,40 +398,40 @@ impl<'a> FeedbackWriter<'a> {
         }
     }
 
-    /// Adds a block that says that none of the packets of these words arrived.
+    /// Appends a block for words of which no packet was received.
     ///
     /// # Errors
     /// [`NoRoom`] if the block does not fit.
     ///
     /// # Panics
-    /// If `words` is 0 or goes past the end of the segment.
+    /// If `words` is 0 or exceeds the segment.
     pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
         self.begin(segment, first_word, words, Encoding::AllMissing).map(drop)
     }
 
-    /// Adds a block that says that all of the packets of these words arrived.
+    /// Appends a block for words of which all packets were received.
     ///
     /// # Errors
     /// [`NoRoom`] if the block does not fit.
     ///
     /// # Panics
-    /// If `words` is 0 or goes past the end of the segment.
+    /// If `words` is 0 or exceeds the segment.
     pub fn push_received(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
         self.begin(segment, first_word, words, Encoding::AllReceived).map(drop)
     }
 
-    /// How many words a block of bits could have that still fits; 0 if none does.
+    /// Returns the number of words that still fit in a block of bits; 0 if no block fits.
     pub const fn words_left(&self) -> usize {
         let words = (self.body.len() - self.len).saturating_sub(BLOCK_HEADER_LEN) / CONTROL_FRAME_LEN;
         if words < SEGMENT_WORDS { words } else { SEGMENT_WORDS }
     }
 
-    /// Ends the body; gives its length.
+    /// Ends the body and returns its length.
     pub const fn finish(self) -> usize {
         self.len
     }
 
-    /// Writes a block's header; gives the place of its words.
+    /// Writes a block's header and returns a writer for its words.
     fn begin(
         &mut self,
         segment: u32,

@@ -2,10 +2,10 @@
 
 use super::{MAX_OFFSET, PacketError};
 
-/// Bytes of a u48.
+/// Length of a u48.
 pub(super) const U48_LEN: usize = 6;
 
-/// Splits the `N` bytes of the fixed fields from the rest.
+/// Splits off the `N` bytes of fixed fields.
 pub(super) fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), PacketError> {
     bytes.split_first_chunk::<N>().ok_or(PacketError::Truncated { len: bytes.len(), needed: N })
 }

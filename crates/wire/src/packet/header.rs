@@ -1,10 +1,10 @@
 use super::PacketError;
 use super::field::{Reader, Writer, split};
 
-/// Bytes in front of the body.
+/// Length of the header before the body.
 pub const COMMON_HEADER_LEN: usize = 7;
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -12,16 +12,16 @@ pub enum PacketKind {
     Data = 1,
     /// The last piece of the object.
     DataFin = 2,
-    /// What the receiver has.
+    /// Feedback: what the receiver has received.
     Feedback = 3,
-    /// Data sender to data receiver: does a datagram of this size pass?
+    /// Data sender to data receiver: probes whether a datagram of this size gets through.
     Probe = 6,
-    /// A part of a piece of the object: what was sent whole before and no longer fits the path.
+    /// A part of a piece that was sent whole before and no longer fits the path MTU.
     DataPart = 7,
 }
 
 impl PacketKind {
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, if it exists.
     pub const fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Data,
@@ -34,20 +34,20 @@ impl PacketKind {
     }
 }
 
-/// What every packet starts with.
+/// The header of every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonHeader {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: PacketKind,
-    /// Its packet number, 48 bits: one per transmission and direction, never used twice.
+    /// Packet number, 48 bits: one per transmission and direction, never reused.
     pub pn: u64,
 }
 
 impl CommonHeader {
-    /// Reads the header; what follows it is not looked at.
+    /// Parses the header and ignores what follows it.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if the first byte names no kind.
+    /// [`PacketError::Truncated`]; [`PacketError::Kind`] if the first byte is not a kind.
     pub fn parse(packet: &[u8]) -> Result<Self, PacketError> {
         let (fields, _) = split::<COMMON_HEADER_LEN>(packet)?;
         let mut fields = Reader(fields);

@@ -1,8 +1,9 @@
-//! What UDP datagrams carry.
+//! Contents of UDP datagrams.
 //!
-//! A packet of a stack is `kind u8 | pn u48 | body | tag`. What stands before the body is authenticated, the body is
-//! encrypted and authenticated. Initial headers and control frames are authenticated and in clear. This module reads
-//! and writes headers and plain bodies; it does not know ciphers. All integers are big-endian. Nothing here allocates.
+//! A packet of a stack is `kind u8 | pn u48 | body | tag`. The header is authenticated, the body is encrypted
+//! and authenticated. Initial headers and control frames are authenticated and in plaintext. This module
+//! reads and writes headers and plaintext bodies; it implements no ciphers. All integers are big-endian.
+//! Nothing here allocates.
 //!
 //! Writers check ranges in debug builds only: the values are the program's own.
 
@@ -31,17 +32,17 @@ pub use pair::{PAIR_KIND, PAIR_LEN, PairHeader};
 pub use part::{PART_BODY_LEN, PartBody};
 pub use probe::{PROBE_BODY_MIN, ProbeBody};
 
-/// Packets of one segment of the object.
+/// Packets per segment of the object.
 pub const SEGMENT_PACKETS: u64 = 10_000;
-/// 64-bit words of one segment's bitmap; of the last word only [`LAST_WORD_BITS`] bits are used.
+/// 64-bit words of a segment's bitmap; the last word uses only [`LAST_WORD_BITS`] bits.
 pub const SEGMENT_WORDS: usize = SEGMENT_PACKETS.div_ceil(64) as usize;
 /// Used bits of the last word of a segment's bitmap.
 pub const LAST_WORD_BITS: u32 = (SEGMENT_PACKETS % 64) as u32;
-/// The last packet number: they travel in 48 bits.
+/// Maximum packet number: 48 bits on the wire.
 pub const MAX_PN: u64 = (1 << 48) - 1;
-/// The end of the longest object in bytes: offsets travel in 48 bits.
+/// Maximum length of an object in bytes: offsets have 48 bits on the wire.
 pub const MAX_OFFSET: u64 = (1 << 48) - 1;
-/// The last sequence number that feedback can name: segments are numbered in 32 bits.
+/// Maximum sequence number that feedback can express: segment numbers have 32 bits.
 pub const MAX_SEQ: u64 = (1 << 32) * SEGMENT_PACKETS - 1;
 
 /// Why bytes are not a packet of this format.
@@ -50,12 +51,12 @@ pub enum PacketError {
     /// It ends before its fields do.
     #[error("the packet is too short: {len} bytes where at least {needed} are needed")]
     Truncated {
-        /// What is there.
+        /// Actual length.
         len: usize,
-        /// What the fields take.
+        /// Length of the fields.
         needed: usize,
     },
-    /// The first byte names no kind, or not the kind that is being read.
+    /// The first byte is not a kind, or not the expected kind.
     #[error("the packet is of an unknown or unexpected kind ({0})")]
     Kind(u8),
     /// A sequence number is above [`MAX_SEQ`].
@@ -64,16 +65,16 @@ pub enum PacketError {
     /// The payload ends above [`MAX_OFFSET`].
     #[error("the payload ends past the longest object (offset {0})")]
     Offset(u64),
-    /// A data packet that does not end the object carries nothing.
+    /// A data packet that does not end the object has no payload.
     #[error("a data packet has no payload")]
     NoPayload,
-    /// Feedback contradicts itself.
+    /// The fields of feedback are inconsistent.
     #[error("feedback contradicts itself")]
     Contradiction,
-    /// A block of the feedback is impossible.
+    /// A block of the feedback is invalid.
     #[error("a block of the feedback is out of range")]
     Block,
-    /// A part does not lie within its whole.
+    /// A part exceeds its whole.
     #[error("a part of a packet does not lie within it")]
     Part,
     /// Padding is not zero, or the size does not match.

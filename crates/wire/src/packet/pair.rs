@@ -1,26 +1,26 @@
-//! Two packets of one connection in one datagram: an answer and the message that goes with it.
+//! Two packets of one connection in one datagram: an acknowledgement and a message.
 
 use super::PacketError;
 use super::field::split;
 
-/// Kind of a datagram that carries two packets; kinds of stacks are other numbers.
+/// Kind of a datagram that carries two packets; stacks use other kinds.
 pub const PAIR_KIND: u8 = 0x3E;
-/// Bytes in front of the first packet.
+/// Length of the header before the first packet.
 pub const PAIR_LEN: usize = 3;
 
-/// What stands in front of two packets.
+/// Header before two packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairHeader {
-    /// Bytes of the first packet; the rest is the second.
+    /// Length of the first packet; the rest is the second.
     pub first: u16,
 }
 
 impl PairHeader {
-    /// Takes the datagram apart. Neither packet is empty.
+    /// Splits the datagram. Neither packet is empty.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`] if it ends before the second packet, or the first is empty; [`PacketError::Kind`] if it
-    /// is no pair.
+    /// [`PacketError::Truncated`] if it ends before the second packet, or the first is empty;
+    /// [`PacketError::Kind`] if it is not a pair.
     pub fn split(datagram: &mut [u8]) -> Result<(&mut [u8], &mut [u8]), PacketError> {
         let len = datagram.len();
         let ([kind, high, low], _) = split::<PAIR_LEN>(datagram)?;
@@ -35,7 +35,7 @@ impl PairHeader {
         Ok(datagram[PAIR_LEN..].split_at_mut(first))
     }
 
-    /// The header as bytes.
+    /// Returns the header as bytes.
     pub const fn to_bytes(self) -> [u8; PAIR_LEN] {
         let [high, low] = self.first.to_be_bytes();
         [PAIR_KIND, high, low]

@@ -1,34 +1,34 @@
 use super::field::{Reader, Writer, split};
 use super::{MAX_OFFSET, MAX_SEQ, PacketError};
 
-/// Bytes of the fields of a `DATA_PART` in front of the payload.
+/// Length of the fields of a `DATA_PART` before the payload.
 pub const PART_BODY_LEN: usize = 21;
 
-/// The fields of a `DATA_PART` body: a part of a packet that was sent whole before and no longer fits the path.
-/// The payload follows them.
+/// The fields of a `DATA_PART` body: a part of a packet that was sent whole before and no longer fits the
+/// path MTU. The payload follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartBody {
-    /// The whole packet's place in the object, at most [`MAX_SEQ`].
+    /// Sequence number of the whole packet, at most [`MAX_SEQ`].
     pub seq: u64,
-    /// Where the whole packet's payload belongs, bytes from the start of the object.
+    /// Offset of the whole packet's payload in the object in bytes.
     pub offset: u64,
-    /// When the part was sent: microseconds of the sender's clock, wrapped to 32 bits.
+    /// Time of sending the part: microseconds of the sender's clock, wrapped to 32 bits.
     pub timestamp: u32,
-    /// Where the part lies in the whole payload, bytes.
+    /// Offset of the part in the whole payload in bytes.
     pub skip: u16,
-    /// Bytes of the whole payload.
+    /// Length of the whole payload.
     pub whole: u16,
     /// Whether the whole packet ends the object.
     pub fin: bool,
 }
 
 impl PartBody {
-    /// Reads the fields of a plain body; the payload is `body[PART_BODY_LEN..]`, is not empty and lies within the
-    /// whole, which ends at or below [`MAX_OFFSET`].
+    /// Parses the fields of a plaintext body; the payload is `body[PART_BODY_LEN..]`, is not empty and lies
+    /// within the whole, which ends at or below [`MAX_OFFSET`].
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::NoPayload`]; [`PacketError::Sequence`] and [`PacketError::Offset`]
-    /// above their limits; [`PacketError::Part`] if the part does not lie within the whole.
+    /// [`PacketError::Truncated`]; [`PacketError::NoPayload`]; [`PacketError::Sequence`] and
+    /// [`PacketError::Offset`] above their limits; [`PacketError::Part`] if the part exceeds the whole.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, payload) = split::<PART_BODY_LEN>(body)?;
         let mut fields = Reader(fields);
@@ -49,7 +49,7 @@ impl PartBody {
         Ok(Self { seq, offset, timestamp, skip, whole, fin: fin == 1 })
     }
 
-    /// Writes the fields to the start of `body`; the payload goes to `body[PART_BODY_LEN..]`.
+    /// Writes the fields to the start of `body`; the payload belongs in `body[PART_BODY_LEN..]`.
     ///
     /// # Panics
     /// If `body` is shorter than [`PART_BODY_LEN`].

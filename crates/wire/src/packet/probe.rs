@@ -1,22 +1,22 @@
 use super::field::{Reader, Writer, split};
 use super::{COMMON_HEADER_LEN, PacketError};
 
-/// Bytes of the fields of a PROBE in front of the padding.
+/// Length of the fields of a PROBE before the padding.
 pub const PROBE_BODY_MIN: usize = 2;
 
-/// The body of a PROBE. What follows the field is zero padding.
+/// The body of a PROBE, followed by zero padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeBody {
-    /// Size of the whole datagram: UDP payload bytes, header and tag included.
+    /// Size of the whole datagram in UDP payload bytes, including header and tag.
     pub size: u16,
 }
 
 impl ProbeBody {
-    /// Reads a plain body. The padding must be zero and the size more than header and body take; that it is the
-    /// datagram's is for the caller to check, who knows the length of the tag.
+    /// Parses a plaintext body. The padding must be zero, and the size more than header and body take. The
+    /// caller, who knows the length of the tag, must check that the size is that of the datagram.
     ///
     /// # Errors
-    /// [`PacketError::Truncated`]; [`PacketError::Padding`] if the padding is not zero, or the size too small.
+    /// [`PacketError::Truncated`]; [`PacketError::Padding`] if the padding is not zero or the size too small.
     pub fn parse(body: &[u8]) -> Result<Self, PacketError> {
         let (fields, padding) = split::<PROBE_BODY_MIN>(body)?;
         let size = Reader(fields).u16();
