@@ -1,4 +1,4 @@
-//! What a running session allocates: nothing per packet. Without a test harness, whose threads would be counted.
+//! Allocations of a running session: none per packet. Without a test harness, whose threads would be counted.
 
 use std::alloc::System;
 use std::net::SocketAddr;
@@ -43,10 +43,10 @@ fn sealing_and_opening() {
 }
 
 const LEN: u64 = 768 << 20;
-/// Counting starts when pools are filled and the path MTU is found.
+/// Counting starts when pools are filled and the path MTU is known.
 const WARM: u64 = 128 << 20;
 
-/// Allocations of the process (both sides) when the source was read at `WARM` and at the end.
+/// Allocations of the process (both peers) when the source was read at `WARM` and at the end.
 type Marks = Arc<Mutex<Vec<Stats>>>;
 
 struct Zeros {
@@ -90,8 +90,8 @@ fn settings() -> Settings {
     settings_for(&recipe, None).expect("it carries an object")
 }
 
-/// Sends 768 MiB over loopback and counts what the whole process allocates on the way. The control channel may:
-/// it pings once a second.
+/// Sends 768 MiB over loopback and counts the allocations of the whole process. The control channel may
+/// allocate: it pings once a second.
 fn a_whole_session() {
     let address: SocketAddr = "127.0.0.1:0".parse().expect("an address");
     let listener = Listener::bind(ListenOptions::new(address)).expect("loopback");

@@ -1,6 +1,6 @@
-//! What one client with a running connection costs a base station: real handshakes, one reading each, then the
-//! bytes that are left when the sensors have gone. `HAUL_CONNECTIONS=10000` measures the number that is asked for; the
-//! default is smaller because handshakes take time.
+//! Memory per client with a running connection at a base station: real handshakes, one reading each, then the
+//! bytes in use after the sensors have left. `HAUL_CONNECTIONS=10000` sets the number; the default is smaller
+//! because handshakes take time.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -21,16 +21,16 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What one client may cost a base station, bytes. More than half is the stack, the rest the connection, its keys
-/// and its places in the tables.
+/// Maximum memory per client in bytes. More than half is the stack, the rest the connection, its keys and
+/// table entries.
 const MOST: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// By then the closes of the sensors have been answered and keys that are not used are gone, on a busy machine too.
+/// By then the sensors' closes are answered and unused keys are dropped, even on a busy machine.
 const REST: Duration = Duration::from_secs(40);
 
-/// Nothing more is given back when nothing was for so long.
+/// No more memory is released after this time without a release.
 const SETTLED: Duration = Duration::from_secs(4);
-/// A sensor's first reading comes so long after its greeting that a thread of the base station is waiting for it.
+/// Delay of a sensor's first reading, after which a thread of the base station waits for it.
 const AWAITED: Duration = Duration::from_millis(3);
 
 fn left(region: &Region<'_, System>) -> usize {
@@ -66,13 +66,13 @@ fn main() {
             let incoming = listener.accept(TIMEOUT).unwrap();
             match incoming.agree(&terms) {
                 Ok(()) => accepted += 1,
-                // Of 10,000 random numbers two are the same once in 86 times; the sensor comes back with another.
+                // Two of 10,000 random numbers are equal in one of 86 runs; the sensor then tries another.
                 Err(EngineError::Peer(fault)) if fault.code == FaultCode::Busy => {}
                 Err(error) => panic!("{error}"),
             }
         }
     };
-    // What is there once, whatever the number: the compiled stack, buffers, TLS.
+    // One-off costs: the compiled stack, buffers, TLS.
     let warm = std::thread::scope(|scope| {
         scope.spawn(|| agree_with_client(1));
         let endpoint = Endpoint::client().unwrap();
@@ -81,7 +81,7 @@ fn main() {
     send(&warm, &[7; 8]);
     let warm_station = accept(&listener);
     recv(&warm_station);
-    // The first handshake gives its memory back.
+    // The first handshake releases its memory.
     let mut before = None;
     while before != Some(ALLOCATOR.stats().bytes_deallocated) {
         before = Some(ALLOCATOR.stats().bytes_deallocated);
@@ -91,7 +91,7 @@ fn main() {
     let region = Region::new(ALLOCATOR);
     let sensors = Endpoint::client().unwrap();
     let mut clients = Vec::with_capacity(number);
-    // As a base station would: accepting while sensors come.
+    // As a base station does: accepts while sensors connect.
     let hear = || {
         let mut stations = Vec::with_capacity(number);
         while stations.len() < number {
@@ -114,7 +114,8 @@ fn main() {
         stations.join().unwrap()
     });
     println!("{number} sensors connected and heard in {:.1} s", began.elapsed().as_secs_f64());
-    // Channels of both ends and their keys are there; then the sensors go, and the keys of the silent are dropped.
+    // Both ends' channels and their keys exist; then the sensors leave, and keys of idle connections are
+    // dropped.
     let both = left(&region);
     drop((clients, sensors));
     let until = Instant::now() + REST;

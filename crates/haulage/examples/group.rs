@@ -1,4 +1,4 @@
-//! Three senders and one receiver that takes 60 Mbit/s and divides them: one sends little, one counts twice. Run it with
+//! Three senders share a receiver's 60 Mbit/s: one sends little, one has double weight. Run it with
 //! `cargo run --example group`.
 
 use std::error::Error;
@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_millis(250);
 const FRAME: [u8; 1_000] = [7; 1_000];
 
-/// All ends in one program; usually they are four.
+/// All peers in one program; usually they are four programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let mut group = Group::new(Rate::from_mbps(60));
@@ -38,7 +38,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .try_for_each(|thread| thread.join().map_err(|_| "a thread has panicked")?.map_err(Into::into))
 }
 
-/// Sends frames as fast as the rate allows, or one in every `pause`, until the receiver has gone.
+/// Sends frames as fast as the rate allows, or one per `pause`, until the receiver closes.
 fn send(url: &str, pause: Option<Duration>) -> Result<(), haulage::Error> {
     let connection = Connection::open(url, &preset("viz")?, &Options::default()).wait()?;
     loop {

@@ -1,4 +1,4 @@
-//! Messages that arrive, with the least delay: a question and its answer, then a client that comes back without a
+//! Reliable messages at low latency: a request and its response, then a client that resumes without a
 //! handshake. Run it with `cargo run --example msg`.
 
 use std::error::Error;
@@ -8,13 +8,13 @@ use haulage::{Connection, Endpoint, Listener, Options, preset};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Both ends in one program; usually they are two.
+/// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = listener.url("127.0.0.1");
     let server = std::thread::spawn(move || serve(&listener));
 
-    // The file lets a client come back; it is as secret as a password.
+    // The client resumes with this file, which is as secret as a password.
     let file = std::env::temp_dir().join(format!("haulage-example-{}.resumption", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
     let endpoint = Endpoint::client()?;
@@ -22,7 +22,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     ask(&connection, "how far is the moon?")?;
     connection.close(TIMEOUT)?;
 
-    // Later, perhaps in another process: the question travels in the first packet.
+    // Later, perhaps in another process: the first packet carries the request.
     let again = endpoint.resume(&options)?;
     ask(&again, "and the sun?")?;
     again.close(TIMEOUT)?;
@@ -38,7 +38,7 @@ fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Answers two clients, or one that comes twice.
+/// Serves two connections, from two clients or one that resumes.
 fn serve(listener: &Listener) -> Result<(), haulage::Error> {
     for _ in 0..2 {
         let connection = listener.accept().wait_for(TIMEOUT)?;

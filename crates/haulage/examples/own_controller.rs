@@ -1,5 +1,5 @@
-//! A control law of your own, with a parameter, in a transfer, and exchanged for a shipped one while that runs. Run it with
-//! `cargo run -p haulage --example own_controller`.
+//! A custom control law with a parameter, used in a transfer and replaced by a shipped law while it runs. Run
+//! it with `cargo run -p haulage --example own_controller`.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -17,13 +17,13 @@ const BYTES: usize = 8_000_000;
 const LEAST: Rate = Rate::from_mbps(1);
 
 configuration! {
-    /// Its parameters: recipes, help texts and checks have them from here.
+    /// Parameters of the law, as used by recipes, help texts and checks.
     pub struct PoliteConfig: "polite" {
         decrease: f64 in (0.1, 0.99) = "0.5", "what the rate is multiplied by after losses";
     }
 }
 
-/// One line of the registry: recipes, `--controller`, help texts and checks know the law by it.
+/// Registration, which makes the law known to recipes, `--controller`, help texts and checks.
 static POLITE: LawRegistration = LawRegistration {
     name: PoliteConfig::NAME,
     version: 1,
@@ -33,7 +33,7 @@ static POLITE: LawRegistration = LawRegistration {
     build: |parameters, config| Ok(Box::new(Polite::new(&parameters.read(), config))),
 };
 
-/// The law: it sees what a report says, and answers with limits. It has no clock of its own.
+/// The law: handles feedback and returns limits. It reads no clock.
 #[derive(Debug)]
 struct Polite {
     rate: Rate,
@@ -74,7 +74,7 @@ impl RateController for Polite {
     }
 }
 
-/// Both ends in one program; usually they are two, and each registers the law.
+/// Both peers in one program; usually they are two programs, and each registers the law.
 pub fn main() -> Result<(), Box<dyn Error>> {
     register_law(&POLITE)?;
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;

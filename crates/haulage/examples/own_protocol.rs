@@ -1,4 +1,4 @@
-//! A micro-protocol of one's own in a recipe of one's own: it lets only polite messages pass. Run it with
+//! A custom micro-protocol in a custom recipe: it drops messages that are not polite. Run it with
 //! `cargo run --example own_protocol`.
 
 use std::error::Error;
@@ -14,20 +14,20 @@ use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, pr
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 configuration! {
-    /// Its parameters, for recipes in TOML and in Rust.
+    /// Parameters, for recipes in TOML and in Rust.
     pub struct PoliteConfig: "polite" {
         word: String = "please", "what messages begin with";
     }
 }
 
-/// Lets only polite messages through, in both directions.
+/// Drops messages that are not polite, in both directions.
 #[derive(Debug)]
 struct Polite {
     word: String,
     stats: PoliteStats,
 }
 
-/// What it counts: for programs by field, for people as `Debug` shows it.
+/// Counters: programs read the fields, users see the `Debug` output.
 #[derive(Clone, Debug, Default)]
 struct PoliteStats {
     refused: u64,
@@ -60,7 +60,7 @@ impl MicroProtocol for Polite {
     }
 }
 
-/// The project's micro-protocols and this one; both ends need it.
+/// Returns the project's micro-protocols and this one. Both peers need it.
 fn own_registry() -> Arc<Registry> {
     let mut registry = registry();
     registry.register(Registration::of::<PoliteConfig>(1, "only polite messages", |parameters, _| {
@@ -70,7 +70,7 @@ fn own_registry() -> Arc<Registry> {
     Arc::new(registry)
 }
 
-/// Both ends in one program; usually they are two.
+/// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse()?);
     listening.registry = own_registry();

@@ -1,4 +1,4 @@
-//! Sensors and a base station: readings that tell nothing new are not sent, and nothing is acknowledged. Run it with
+//! Sensors and a base station: unchanged readings are not sent, and nothing is acknowledged. Run it with
 //! `cargo run --example sensor`.
 
 use std::error::Error;
@@ -10,7 +10,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const SENSORS: usize = 8;
 const READINGS: u32 = 10;
 
-/// All in one program; usually the sensors are elsewhere.
+/// All peers in one program; usually the sensors are elsewhere.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let base = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = base.url("127.0.0.1");
@@ -20,7 +20,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..SENSORS {
         sensors.push(endpoint.connect(&url, &preset("sensor")?, &Options::default()).wait()?);
     }
-    // A temperature that changes at every second reading.
+    // The temperature changes with every second reading.
     for reading in 0..READINGS {
         for sensor in &sensors {
             sensor.send(&(20.0 + f64::from(reading / 2)).to_be_bytes()).wait()?;

@@ -1,5 +1,5 @@
-//! A reliable stream of bytes over the bulk transport, with the traits of the standard library. Run it with `cargo run
-//! --example stream`.
+//! A reliable byte stream over the bulk transport, with the traits of the standard library. Run it with
+//! `cargo run --example stream`.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use haulage::{ByteWriter, Listener, Options, preset};
 
 const BYTES: usize = 20_000_000;
 
-/// Both ends in one program; usually they are two.
+/// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = listener.url("127.0.0.1");

@@ -1,4 +1,5 @@
-//! Several streams of bytes on one connection, and messages beside them. Run it with `cargo run --example streams`.
+//! Several byte streams on one connection, with messages beside them. Run it with `cargo run --example
+//! streams`.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -11,7 +12,7 @@ use haulage::{
 const TIMEOUT: Duration = Duration::from_secs(10);
 const TEXTS: [&str; 3] = ["one stream", "another stream", "the last stream"];
 
-/// Both ends in one program; usually they are two.
+/// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = listener.url("127.0.0.1");
@@ -38,7 +39,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     server.join().map_err(|_| "the server has panicked")?.map_err(Into::into)
 }
 
-/// Answers each stream on a thread of its own.
+/// Answers each stream in its own thread.
 fn serve(listener: &Listener) -> Result<(), Box<dyn Error>> {
     let connection: Connection = listener.accept().wait_for(TIMEOUT)?;
     println!("{}", String::from_utf8(connection.recv().wait_for(TIMEOUT)?.data)?);

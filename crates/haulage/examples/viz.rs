@@ -1,5 +1,5 @@
-//! A stream at a fixed rate that the receiver sets, also while it runs; nothing is repeated. Run it with `cargo run
-//! --example viz`.
+//! A stream at a fixed rate that the receiver sets and changes while it runs; nothing is retransmitted. Run
+//! it with `cargo run --example viz`.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use haulage::{Connection, ConnectionError, Listener, Options, Rate, SendError, p
 const TIMEOUT: Duration = Duration::from_secs(10);
 const FRAME: [u8; 1_000] = [7; 1_000];
 
-/// Both ends in one program; usually they are two.
+/// Both peers in one program; usually they are two programs.
 pub fn main() -> Result<(), Box<dyn Error>> {
     let listener = Listener::bind("127.0.0.1:0".parse()?)?;
     let url = listener.url("127.0.0.1");
@@ -34,7 +34,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     sender.join().map_err(|_| "the sender has panicked")?.map_err(Into::into)
 }
 
-/// Sends frames as fast as the rate allows, until the viewer has gone.
+/// Sends frames as fast as the rate allows, until the viewer closes.
 fn send(url: &str) -> Result<(), haulage::Error> {
     let connection = Connection::open(url, &preset("viz")?, &Options::default()).wait()?;
     loop {

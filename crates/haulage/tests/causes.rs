@@ -1,4 +1,4 @@
-//! What lies behind an error: down to what the system said, and no text twice.
+//! Causes of errors: down to the system's error, and no message twice.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -8,7 +8,7 @@ use std::iter::successors;
 
 use haulage::{AcceptError, ByteWriter, Connection, Listener, OpenError, Options, preset};
 
-/// What the system said, at the end of the chain that begins with `error`; no link repeats the next one's text.
+/// Returns the system's error at the end of the chain of `error`; no message may repeat that of its cause.
 fn system_error<'a>(error: &'a (dyn Error + 'static)) -> &'a io::Error {
     let chain: Vec<_> = successors(Some(error), |&link| link.source()).collect();
     for (at, link) in chain.iter().enumerate() {
@@ -56,7 +56,7 @@ fn a_port_that_is_taken_is_in_use() {
     assert!(matches!(error, AcceptError::Address(_)), "{error:?}");
     assert!(error.to_string().contains(&first.local_addr().to_string()), "{error}");
     assert_eq!(system_error(&error).kind(), ErrorKind::AddrInUse);
-    // As an error of a stream it has the same cause.
+    // Converted to an error of a stream, it has the same cause.
     let error = io::Error::from(haulage::Error::from(error));
     assert_eq!(system_error(&error).kind(), ErrorKind::AddrInUse);
 }

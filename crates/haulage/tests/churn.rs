@@ -1,5 +1,6 @@
-//! Many connections at once, with many streams and messages each. The tasks either await each future to its end, which
-//! finds a lost wake-up, or drop futures at random and poll new ones, which must lose and repeat nothing.
+//! Many connections at once, with many streams and messages each. The tasks either await each future to its
+//! end, which detects lost wake-ups, or drop futures at random and poll new ones, which must neither lose nor
+//! repeat anything.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -19,11 +20,11 @@ const CONNECTIONS: u32 = 24;
 const STREAMS: u32 = 6;
 const MESSAGES: u32 = 60;
 
-/// What a task does with a future that is pending.
+/// How a task handles a pending future.
 #[derive(Clone, Copy)]
 enum Pending {
     Await,
-    /// Drops it after a random time, half of them after one poll.
+    /// Drops it after a random time; half of the futures after one poll.
     Drop,
 }
 
@@ -37,7 +38,7 @@ impl Pending {
     }
 }
 
-/// The output of a future, which is made anew after each timeout.
+/// Returns the output of a future, which is created again after each timeout.
 macro_rules! retry {
     ($pending:expr, $rng:expr, $future:expr) => {
         loop {
@@ -77,7 +78,7 @@ async fn read(mut stream: RecvStream, seed: u32, pending: Pending) {
     assert!(data[8..] == bytes(number(4), data.len() - 8));
 }
 
-/// One end: opens streams and accepts as many, sends messages and receives as many.
+/// One peer: opens streams and accepts as many, sends messages and receives as many.
 async fn end(connection: Connection, seed: u32, pending: Pending) {
     let mut tasks = JoinSet::new();
     let connection = Arc::new(connection);

@@ -1,4 +1,4 @@
-//! What each end is told when a connection ends before everything has arrived.
+//! Errors at both peers when a connection ends before all data has arrived.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -12,7 +12,8 @@ use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOpti
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A client that has sent more than its server takes, as that does not read; and how many messages that was.
+/// Returns a client that has sent more than its server, which does not read, accepts; and the number of
+/// messages sent.
 fn stuck(listener: &Listener) -> (Connection, Connection, usize) {
     let recipe = preset("msg").unwrap();
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).wait().unwrap();
@@ -29,7 +30,7 @@ fn listener() -> Listener {
     Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// How the connection ends for an end that takes all messages, and how many there were.
+/// Reads all messages; returns their number and how the connection ended.
 fn read_to_end(connection: &Connection) -> (usize, WaitError) {
     let mut messages = 0;
     loop {
@@ -72,7 +73,7 @@ fn a_connection_whose_client_begins_another_has_not_been_closed() {
     let client = first.connect(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
     let server = listener.accept().wait_for(TIMEOUT).unwrap();
     exchange(&client, &server, "before");
-    // The client's program has ended without a word, and was started again.
+    // The client's program ended without closing and was started again.
     let again = Endpoint::client().unwrap().resume(&options).unwrap();
     exchange(&again, &listener.accept().wait_for(TIMEOUT).unwrap(), "after");
     let (_, error) = read_to_end(&server);

@@ -38,7 +38,7 @@ fn one_endpoint_has_connections_with_several_servers_over_ipv4_and_ipv6() {
 
 #[test]
 fn a_client_that_lists_no_cipher_is_told_so_before_it_asks_anybody() {
-    // Nothing listens there.
+    // No server listens there.
     let server = listener("127.0.0.1:0");
     let url = server.url("127.0.0.1");
     drop(server);
@@ -51,10 +51,10 @@ fn a_client_that_lists_no_cipher_is_told_so_before_it_asks_anybody() {
     }
 }
 
-/// What the `models` of all connections were given.
+/// Models that all connections were given.
 static GIVEN: Mutex<Vec<Arc<LossModel>>> = Mutex::new(Vec::new());
 
-/// Takes the model of losses in the place of `rate_control`.
+/// Replaces `rate_control` to record the loss model.
 #[derive(Debug)]
 struct Models;
 
@@ -110,12 +110,12 @@ fn an_endpoint_that_connects_to_its_own_listener_is_told_so() {
     let own = listener.endpoint().connect(&url, &recipe, &Options::default()).wait().unwrap_err();
     assert!(own.to_string().contains("own listener"), "{own}");
     assert_eq!(listener.endpoint().known_peers(), 0);
-    // From another endpoint the same process reaches it.
+    // The same process can reach it from another endpoint.
     let client = Endpoint::client().unwrap().connect(&url, &recipe, &Options::default()).wait().unwrap();
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
 }
 
-/// A port by which one client reaches the server over TCP, and nobody over UDP.
+/// Returns a port on which one client reaches the server over TCP, but not over UDP.
 fn without_udp(server: SocketAddr) -> u16 {
     let (tcp, udp) = loop {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();

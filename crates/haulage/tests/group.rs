@@ -1,4 +1,4 @@
-//! Many senders, one receiver that assigns each a rate, on real sockets.
+//! Many senders and one receiver that assigns each a rate, on real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -10,7 +10,7 @@ use haulage::{Connection, Group, Listener, Options, Rate, preset};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that sends 1,000 bytes and then waits for `pause`, again and again, and one thread that reads them.
+/// A connection that repeatedly sends 1,000 bytes and waits for `pause`, and a thread that reads them.
 fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
     let url = listener.url("127.0.0.1");
     let open =
@@ -27,7 +27,7 @@ fn sender(listener: &Listener, pause: Duration) -> (Connection, Connection) {
     (here, there)
 }
 
-/// Rounds until the shares, in Mbit/s, are as they should be.
+/// Runs rounds until the shares, in Mbit/s, are as expected.
 fn settle(group: &mut Group, right: impl Fn(&[f64]) -> bool) {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -52,12 +52,12 @@ fn what_one_sender_leaves_the_others_get_by_weight() {
     for (weight, (_, there)) in (1..).zip(&greedy) {
         group.add(there.clone(), NonZeroU32::new(weight).unwrap());
     }
-    // The first uses a megabit a second of the 7.5 that it might.
+    // The first sender uses 1 of its 7.5 Mbit/s.
     settle(&mut group, |shares| {
         let left = 30.0 - shares[0];
         shares[0] < 3.0 && (shares[1] - left / 3.0).abs() < 0.01 && (shares[2] - left / 1.5).abs() < 0.01
     });
-    // Who has gone leaves its part, and a smaller capacity is divided in the same way.
+    // The share of a sender that has left, and a smaller capacity, are divided in the same way.
     greedy[1].0.abort();
     settle(&mut group, |shares| {
         shares.len() == 2 && (shares[0] + shares[1] - 30.0).abs() < 0.01 && shares[0] < 3.0

@@ -1,4 +1,4 @@
-//! How many threads and sockets an endpoint takes, in a process of its own with one test.
+//! Threads and sockets of an endpoint, in a separate process with one test.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -24,7 +24,7 @@ fn sockets() -> usize {
     links.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// The numbers of threads and sockets; handshakes have some for as long as they last.
+/// Returns the numbers of threads and sockets, once the handshakes have released theirs.
 fn settled(wanted: (usize, usize)) -> (usize, usize) {
     let until = Instant::now() + TIMEOUT;
     loop {
@@ -58,7 +58,7 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     let (client, server) = ends.swap_remove(500);
     client.close(TIMEOUT).unwrap();
     assert!(matches!(server.recv().wait_for(TIMEOUT), Err(WaitError::Ended(ConnectionError::Closed))));
-    // A connection that ends takes no other with it, and leaves nothing behind.
+    // A connection that ends affects no other, and leaves nothing behind.
     drop(client);
     assert_eq!(endpoint.known_peers(), 999);
     exchange(&ends[7].0, &ends[7].1, "goes on");
@@ -67,7 +67,7 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
     many_opens_that_nobody_answers_have_few_threads(before);
 }
 
-/// A server that accepts TCP connections and says nothing: the clients wait.
+/// A server that accepts TCP connections and never answers: the clients wait.
 fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, usize)) {
     const MOST_HELPERS: usize = 16;
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +84,7 @@ fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, 
         let helpers = threads() - threads_before - threads_of_endpoints;
         assert!(helpers <= MOST_HELPERS, "{helpers} threads");
     }
-    // Those that nobody waits for do not begin, and the others end.
+    // Operations that nothing waits for do not start, and the others end.
     opens.truncate(20);
     for open in opens {
         assert!(block_on(open).is_err());

@@ -1,5 +1,5 @@
-//! Code of the user's that panics while a recipe is compiled, a stack is made or a client is let in: that client is
-//! told, and nobody else notices.
+//! User code that panics while a recipe is compiled, a stack is built or a client is admitted: that client
+//! gets an error, and others are not affected.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -14,7 +14,7 @@ use haulage::{Connection, ListenOptions, Listener, Options, Recipe, Registry, pr
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where the server's `brittle` breaks.
+/// Where the server's `brittle` panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Build,
@@ -85,7 +85,7 @@ fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_n
     }
 }
 
-/// Made for the check of its recipe, and never again.
+/// A micro-protocol that can be built once, when its recipe is checked, and never again.
 fn made_once() -> Arc<Registry> {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let mut registry = registry();
@@ -139,7 +139,7 @@ fn a_check_of_recipes_that_breaks_refuses_its_client_and_no_other() {
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap());
 }
 
-/// A waker that panics, as one of an executor that was shut down may.
+/// A waker that panics, as that of an executor that was shut down may.
 struct Dead(AtomicU32);
 
 impl Wake for Dead {
@@ -149,7 +149,7 @@ impl Wake for Dead {
     }
 }
 
-/// Waits until it was woken so often.
+/// Waits until the waker was called this many times.
 fn woken(dead: &Dead, times: u32) {
     let end = Instant::now() + TIMEOUT;
     while dead.0.load(Ordering::Relaxed) < times {

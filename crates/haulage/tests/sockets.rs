@@ -1,4 +1,5 @@
-//! What the examples do not show: tasks, timeouts, clones, rates and recipes that change, streams that are cut.
+//! Cases not covered by the examples: tasks, timeouts, clones, changing rates and recipes, interrupted
+//! streams.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -138,14 +139,14 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
     assert_eq!(got, sent);
     assert_eq!(client.event().wait_for(TIMEOUT).unwrap(), Event::Reconfigured);
     assert_eq!(server.recipe().get("rate_control", "controller"), Some("reno"));
-    // What the receiver asks for bounds the law.
+    // The rate requested by the receiver limits the law.
     let rate = Rate::from_bps(7_000_000);
     server.set_rate(rate);
     while client.event().wait_for(TIMEOUT).unwrap() != Event::Rate(rate) {}
 }
 
-/// What the server does not permit at the beginning it does not permit later, whichever end wants it; what was in force
-/// stays in force.
+/// What the server does not permit at the start it does not permit later, whichever peer requests it; the
+/// current recipe stays in force.
 #[test]
 fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
     let mut options = ListenOptions::new("127.0.0.1:0".parse().unwrap());
@@ -233,7 +234,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
     reader.read_exact(&mut buffer).unwrap();
     drop(writer);
     assert!(reader.read(&mut buffer).is_err());
-    // And the other way round: the writer hears that nobody reads.
+    // And in reverse: the writer is told that the reader is gone.
     let (mut writer, reader) = open();
     drop(reader);
     let error = loop {
@@ -256,7 +257,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
                 .wait()
                 .unwrap()
         };
-        // At once: no packet of the connection has left.
+        // At once: no packet of the connection was sent yet.
         open().close(TIMEOUT).unwrap();
         let server = listener.accept().wait_for(TIMEOUT).unwrap();
         assert!(
@@ -317,7 +318,7 @@ fn the_resumption_state_of_another_server_is_of_no_use() {
     std::fs::remove_file(file).unwrap();
 }
 
-/// Keeps what comes.
+/// Keeps received messages.
 struct Sink(mpsc::Sender<Vec<u8>>);
 
 impl MessageSink for Sink {
@@ -326,7 +327,7 @@ impl MessageSink for Sink {
     }
 }
 
-/// Has so many messages.
+/// Provides this number of messages.
 struct Source(u32);
 
 impl MessageSource for Source {
@@ -432,7 +433,7 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
     assert_eq!((reading.join().unwrap(), writer.statistics().bytes), (written, written));
 }
 
-/// Over the loopback interface a segment of 10,000 packets holds more than the writer keeps.
+/// Over loopback, a segment of 10,000 packets is larger than the writer's buffer.
 #[test]
 fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
     let listener = listener();
@@ -465,7 +466,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
             listener.accept_reader().wait_for(TIMEOUT).unwrap().read_to_end(&mut bytes).unwrap();
             bytes
         });
-        // It would take four minutes.
+        // Sending it all would take four minutes.
         let options = Options { rate: Some(Rate::from_bps(1_000_000)), ..Options::default() };
         let mut writer = ByteWriter::open(&url, &bulk(), &options).wait().unwrap();
         let (first, rest) = data.split_at(100_000);
@@ -521,7 +522,7 @@ fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
     });
 }
 
-/// Whoever wants no limit where one has to be given says so with the longest there is.
+/// Callers pass the longest duration where they want no limit.
 #[test]
 fn no_timeout_is_too_long() {
     let listener = listener();

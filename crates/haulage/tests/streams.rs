@@ -1,4 +1,4 @@
-//! Several streams of bytes on one connection, also over a path that loses, doubles and reorders packets.
+//! Several byte streams on one connection, also over a path that drops, duplicates and reorders packets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -50,8 +50,8 @@ fn accept(connection: &Connection) -> (SendStream, RecvStream) {
     connection.accept_stream().wait_for(TIMEOUT).unwrap()
 }
 
-/// A path to a server that is bad for UDP, and loses everything while it is `cut`. Gives the port for clients, of which
-/// there may be one.
+/// A path to a server that impairs UDP, and drops everything while it is `cut`. Returns the port for a single
+/// client.
 fn bad_path(server: SocketAddr, cut: &Arc<AtomicBool>) -> u16 {
     let (tcp, udp) = loop {
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -87,7 +87,7 @@ fn bad_path(server: SocketAddr, cut: &Arc<AtomicBool>) -> u16 {
     port
 }
 
-/// Of every hundred packets six are lost, six doubled and six late.
+/// Of every hundred packets, six are dropped, six duplicated and six delayed.
 fn forward(
     mut random: u32,
     cut: &AtomicBool,
@@ -157,8 +157,8 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
     assert!(client.statistics().totals.data_resent > 0, "the path has lost nothing");
 }
 
-/// What the streams themselves have to say finds no room either then. They must not try again and again: the thread
-/// that does is the one that would receive the acknowledgements.
+/// Control frames of streams do not fit then either. They must not be retried in a loop: that would occupy
+/// the thread that has to receive the acknowledgements.
 #[test]
 fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     let (listener, cut) = (listener(), Arc::new(AtomicBool::new(false)));
@@ -179,7 +179,7 @@ fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
     }
     while client.send(b"").now().unwrap().is_some() {}
     drop(unread);
-    // Retransmissions leave meanwhile.
+    // Retransmissions are sent meanwhile.
     thread::sleep(Duration::from_secs(1));
     cut.store(false, Ordering::Relaxed);
     let ((_b, mut reader), (mut answer, _c)) = (accept(&server), accept(&server));
@@ -205,7 +205,7 @@ fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
     }
     assert_eq!(idle.write_some(&piece).wait_for(SHORT).unwrap_err().kind(), ErrorKind::TimedOut);
     assert_eq!(written, window);
-    // Messages that nobody takes hold up messages.
+    // Unread messages block messages.
     while client.send_with(&piece[..10_000], SendOptions::default()).wait_for(SHORT).is_ok() {}
     let data = bytes(3, 5_000_000);
     thread::scope(|scope| {
@@ -242,7 +242,7 @@ fn a_stream_that_is_given_up_is_no_stream_that_has_ended() {
         for _ in 0..2 {
             assert_eq!(reader.read(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionReset);
         }
-        // The other direction goes on.
+        // The other direction still works.
         answer.write_all(b"goes on").unwrap();
         answer.finish().unwrap();
         assert_eq!(read_to_end(&mut answers), b"goes on");
@@ -300,7 +300,7 @@ fn as_many_streams_are_open_as_the_recipe_permits() {
         matches!(server.accept_stream().wait_for(SHORT), Err(WaitError::TimedOut(_))),
         "nothing was sent"
     );
-    // One that is dropped makes room as soon as its reader knows.
+    // A dropped stream frees its slot as soon as its reader knows.
     drop(opened.remove(1));
     let first = accept(&server);
     let (_answer, mut second) = accept(&server);
@@ -326,14 +326,14 @@ fn the_end_of_the_connection_is_no_end_of_its_streams() {
         match how {
             0 => client.close(TIMEOUT).unwrap(),
             1 => client.abort(),
-            // The streams of a connection hold it; the last of them drops it.
+            // The streams of a connection own it; the last of them drops it.
             _ => drop((client, whole, whole_answer, cut, cut_answer)),
         }
         let ended = server.closed().wait_for(TIMEOUT).unwrap();
         assert_eq!(matches!(ended, ConnectionError::Closed), how != 1, "{ended:?}");
         assert_eq!(read_to_end(&mut reads_whole), b"whole", "what has come with its end is there");
         let error = reads_cut.read_to_end(&mut Vec::new()).unwrap_err();
-        // Dropping a stream says that it is not whole, too.
+        // Dropping a stream also tells the peer that it is incomplete.
         let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
         assert!(kinds.contains(&error.kind()), "{how}: {error:?}");
         assert_eq!(answer.write(b"nobody hears this").unwrap_err().kind(), ErrorKind::ConnectionAborted);
@@ -343,7 +343,7 @@ fn the_end_of_the_connection_is_no_end_of_its_streams() {
     }
 }
 
-/// A peer that does not keep to the format: its connection ends with a reason, and nobody else's.
+/// A peer violates the format: its connection ends with a reason, and others are not affected.
 #[test]
 fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
     let listener = listener();
@@ -381,14 +381,14 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
     let mut wider = recipe();
     wider.set("streams.window", "2MiB").unwrap();
     assert!(client.reconfigure(&wider).is_err());
-    // The longest message is that of the recipe less a byte.
+    // The longest message is that of the recipe minus a byte.
     let longest = vec![5; (64 << 10) - 1];
     client.send(&longest).wait().unwrap();
     assert!(server.recv().wait_for(TIMEOUT).unwrap().data == longest);
     for too_long in [64 << 10, 3 << 20] {
         assert!(matches!(client.send(&vec![5; too_long]).wait(), Err(SendError::Message(_))));
     }
-    // Streams go on while the rest of the recipe changes.
+    // Streams continue while the rest of the recipe changes.
     let (mut writer, _a) = open(&client);
     writer.write_all(b"before ").unwrap();
     client.reconfigure(&recipe().with("in_order")).unwrap();
@@ -420,7 +420,7 @@ fn streams_go_on_when_either_end_makes_the_longest_message_shorter() {
     assert!(matches!(client.send(&[1; 64]).wait(), Err(SendError::Message(_))));
 }
 
-/// Counts how often a task is woken.
+/// Counts the wake-ups of a task.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -445,7 +445,7 @@ fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
     assert!(idle.poll_read(&reads, &mut into).is_pending());
     assert!(recv.as_mut().poll(&mut receives).is_pending());
     assert!(accept.as_mut().poll(&mut accepts).is_pending());
-    // Others have much to do meanwhile.
+    // Other streams are busy meanwhile.
     thread::scope(|scope| {
         scope.spawn(|| (busy.write_all(&vec![1; 3_000_000]).unwrap(), busy.finish().unwrap()));
         let first = server.accept_stream().wait_for(TIMEOUT).unwrap();

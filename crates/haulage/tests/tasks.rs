@@ -1,5 +1,5 @@
-//! Both ends as tasks of one tokio runtime with one thread: whatever blocked it would keep the other end from
-//! answering.
+//! Both peers as tasks of one single-threaded tokio runtime: anything that blocked it would keep the peer
+//! from answering.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -53,7 +53,7 @@ async fn read_to_end(reader: &mut ByteReader) -> Vec<u8> {
     }
 }
 
-/// What was given to it need not outlive it.
+/// Arguments need not outlive the operation.
 #[test]
 fn a_task_of_its_own_may_open() {
     fn spawned<T: Send + 'static>(opening: impl Future<Output = T> + Send + 'static) {
@@ -153,7 +153,7 @@ fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
         let mut reader = accepting.await.unwrap();
         let reading = tokio::spawn(async move { reader.read_some(&mut [0; 10]).await });
         sleep(Duration::from_millis(100)).await;
-        // It waits for the message to go out, not for anybody here.
+        // It waits until the message is sent, not for a local task.
         drop(writer);
         assert!(reading.await.unwrap().is_err());
     });
@@ -209,7 +209,7 @@ fn streams_of_one_connection_serve_tasks() {
     });
 }
 
-/// More servers that say nothing than any number of helper threads.
+/// More silent servers than any number of helper threads.
 #[test]
 fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() {
     const SILENT: usize = 40;
@@ -254,7 +254,7 @@ async fn exchange(here: &Connection, there: &Connection) {
     assert_eq!(here.recv().await.unwrap().data, b"and afterwards");
 }
 
-/// A task that is polled by another waker each time.
+/// A waker that differs from poll to poll.
 struct Nobody;
 
 impl Wake for Nobody {

@@ -1,4 +1,4 @@
-//! What a look at the host costs: the interval of looks is chosen by it (0.1 % of a core are 50 us in 50 ms).
+//! Cost of a sample, from which the sampling interval was chosen (0.1 % of a core is 50 us per 50 ms).
 
 #![expect(clippy::unwrap_used, reason = "a benchmark ends where something unexpected happens")]
 
@@ -10,7 +10,7 @@ use haul_base::{Span, Time};
 use haul_host::Sensors;
 
 fn looks(criterion: &mut Criterion) {
-    // Pressures and steal are read once a second, the rest with each look.
+    // Pressures and steal are read once a second, the rest with each sample.
     for (name, gap) in
         [("frequent", Span::from_millis(1)), ("with pressures and steal", Span::from_secs(3_600))]
     {

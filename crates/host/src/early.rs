@@ -141,10 +141,10 @@ mod tests {
         let looks = [
             counters(10, 20, 30, 40),
             counters(13, 23, 30, 40),
-            // Those of another interface, and those of no protocol.
+            // Packets of another interface, and of no protocol.
             counters(99, 23, 30, 40),
             counters(99, 80, 30, 40),
-            // A full ring, by both names and by one.
+            // A full ring, in both counters and in one.
             counters(99, 80, 35, 45),
             counters(99, 80, 42, 45),
         ];
@@ -158,7 +158,7 @@ mod tests {
             counters(near, near, near, near),
             counters(1, 1, near, near),
             counters(1, 1, 2, 0),
-            // The interface was made anew, then vanishes and comes back with other counters.
+            // The interface is recreated, then vanishes and returns with other counters.
             counters(0, 0, 0, 0),
             Counters { backlog: Some(7), ..Counters::default() },
             counters(9, 50, 60, 70),

@@ -14,7 +14,7 @@ fn at(begun: Instant) -> Time {
     Time::ZERO + Span::from(begun.elapsed())
 }
 
-/// Lets `act` run while each processor has two threads that only compute.
+/// Runs `act` while each CPU has two busy threads.
 fn beside_load(act: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn what_this_kernel_has_is_told_and_the_rest_is_not() {
     assert!(sample.involuntary_switches.is_some());
     assert_eq!(sample.early_drops.is_some(), is_there("/sys/class/net/lo/statistics/rx_dropped"));
     assert_eq!((sample.socket_fill, sample.sleep_average), (None, None));
-    // Totals begin with the sensors.
+    // Totals start with the sensors.
     assert!(sample.steal.is_none_or(|steal| steal < Span::from_secs(1)), "{sample:?}");
     assert!(sample.run_delay.is_none_or(|delay| delay < Span::from_secs(5)), "{sample:?}");
 }
@@ -79,7 +79,7 @@ fn each_thread_has_sensors_of_its_own() {
             theirs.sample(Time::ZERO)
         });
         let theirs = theirs.join().unwrap();
-        // This thread slept, and waits at most for the look.
+        // This thread slept, and waits at most for the sample.
         let ours = ours.sample(Time::ZERO).since(&before);
         assert!(theirs.involuntary_switches.unwrap() > ours.involuntary_switches.unwrap());
     });

@@ -1,14 +1,14 @@
-//! How fast can datagrams go from one socket to another? Sends as fast as the kernel takes them, with nothing
-//! in them and nothing done to them: the upper bound of what a transport on this driver can reach.
+//! Measures how fast datagrams go from one socket to another. Sends empty content as fast as the kernel
+//! accepts it and does not process it: the upper bound for a transport on this driver.
 //!
 //! ```text
 //! blaster recv --bind ADDR:PORT [--plain]
 //! blaster send --to ADDR:PORT [--seconds 5] [--size 1448] [--plain]
 //! ```
 //!
-//! Each side prints one line of JSON. The receiver starts its clock at the first datagram and ends when nothing
-//! has come for a second, which it does not count. `--plain` goes without GSO and GRO: one socket buffer per
-//! datagram, `sendmmsg` and `recvmmsg`.
+//! Each side prints one line of JSON. The receiver starts its clock at the first datagram and ends after 1 s
+//! without any, which it does not count. `--plain` disables GSO and GRO: one socket buffer per datagram,
+//! `sendmmsg` and `recvmmsg`.
 
 use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use haul_base::{Ecn, WithCauses};
 use haul_udp::{Full, Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 
-/// The receiver ends when nothing has come for so long.
+/// Silence after which the receiver ends.
 const QUIET: Duration = Duration::from_secs(1);
-/// Bytes that the sender hands over at a time: what fits into one call with GSO.
+/// Bytes that the sender passes per call: the maximum with GSO.
 const SLOT: usize = 65_507;
 const USAGE: &str = "usage: blaster recv --bind ADDR:PORT [--plain]
        blaster send --to ADDR:PORT [--seconds 5] [--size 1448] [--plain]";
@@ -81,14 +81,14 @@ fn number<T: std::str::FromStr>(flag: &str, text: &str, example: &str) -> Result
     text.parse().map_err(|_| format!("`{text}` will not do for {flag}; write for example {example}"))
 }
 
-/// Processor time of this process so far in seconds, if the kernel tells (`/proc/self/schedstat`).
+/// Returns this process's CPU time so far in seconds, if available (`/proc/self/schedstat`).
 fn cpu_seconds() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/self/schedstat").ok()?;
     let nanos: f64 = text.split_whitespace().next()?.parse().ok()?;
     Some(nanos / 1e9)
 }
 
-/// What is printed in the end.
+/// The printed results.
 struct Report {
     role: &'static str,
     offload: Offload,
@@ -144,7 +144,7 @@ fn receive(bind: SocketAddr, offload: Offload) -> Result<(), Box<dyn Error>> {
         }
     };
     let drops = socket.socket_memory().ok().map(|memory| memory.drops);
-    // The quiet second itself takes no processor time.
+    // The silent second takes no CPU time.
     let cpu = cpu_seconds().zip(cpu_start).map(|(end, start)| end - start);
     Report { role: "recv", offload, bytes, packets, calls, drops, took: end - start, cpu }.print();
     Ok(())
@@ -171,7 +171,7 @@ fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result
             Err(SendError::WouldBlock(Full::LocalQueue)) => std::thread::yield_now(),
             Err(error @ SendError::TooLarge) => return Err(format!("{error} than --size {size}").into()),
             Err(error) if error.is_fatal() => return Err(error.into()),
-            // Nobody there yet, or no route yet: keep trying until the time is over.
+            // No receiver or no route yet: retry until the time is over.
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }

@@ -2,12 +2,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Datagrams that can be told apart.
+/// Returns distinguishable datagrams.
 fn datagrams(count: u32, size: usize) -> Vec<Vec<u8>> {
     (0..count).map(|number| number.to_be_bytes().iter().copied().cycle().take(size).collect()).collect()
 }
 
-/// What leaves when `sent` go in.
+/// Returns what is sent if `sent` is passed in.
 fn through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut mangler = Faults::new(Plan::parse(plan).unwrap());
     for datagram in sent {

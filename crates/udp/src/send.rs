@@ -210,7 +210,7 @@ mod tests {
         if !sending.capabilities().gso.support.works() {
             return;
         }
-        // The kernel does no GSO without checksums, so this is a real refusal.
+        // The kernel does not support GSO without checksums, so this is a real rejection.
         sys::set_option(sending.fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let data = [9; 10_000];
         let sent = sending.send(&data, 1_000, Ecn::NotEct).unwrap();

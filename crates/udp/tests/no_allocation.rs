@@ -1,5 +1,5 @@
-//! Sending and receiving allocate nothing once the buffers are there. A program of its own, with one thread,
-//! so that every allocation counted is the driver's.
+//! Sending and receiving allocate nothing once the buffers exist. A separate program with one thread, so that
+//! all counted allocations are the driver's.
 
 use std::alloc::System;
 use std::time::Duration;
@@ -32,7 +32,7 @@ impl Loop {
         Self { sending, receiving, receiver, data, too_large, clock: ArrivalClock::new() }
     }
 
-    /// One batch there, including what happens when nothing waits and when a datagram is too large.
+    /// Sends and receives one batch, including an empty queue and a datagram that is too large.
     fn round(&mut self) -> usize {
         assert!(matches!(self.receiver.recv(&self.receiving), Err(RecvError::WouldBlock)));
         let too_large = self.sending.send(&self.too_large, 70_000, Ecn::NotEct);

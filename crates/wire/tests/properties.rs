@@ -1,4 +1,4 @@
-//! Round trips of every format, and what must hold for arbitrary and for truncated bytes.
+//! Round trips of every format, and properties for arbitrary and truncated bytes.
 
 mod common;
 
@@ -54,7 +54,7 @@ proptest! {
         let mut bytes = vec![0xff; size.into()];
         frame.write(&mut bytes);
         prop_assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
-        // A shorter one is another frame, which its code does not authenticate.
+        // A truncated frame is a different one, which its code does not authenticate.
         prop_assert!((0..36).all(|len| ControlFrame::parse(&bytes[..len]).is_err()));
         if let Ok(cut) = ControlFrame::parse(&bytes[..bytes.len() - 1]) {
             prop_assert_ne!(cut.authenticated(), frame.authenticated());
@@ -203,7 +203,7 @@ proptest! {
     #[test]
     fn no_accepted_path_escapes(bytes in vec(prop_oneof![Just(b'/'), Just(b'.'), Just(b'a'), Just(0)], 0..12)) {
         let accepted = check::rel_path(&bytes);
-        // Walk it as a file system would: the depth must never fall and never restart.
+        // Walk it like a file system: the depth must never decrease and never restart.
         let dots = bytes.split(|&b| b == b'/').any(|c| c == b"." || c == b"..");
         let gaps = bytes.split(|&b| b == b'/').any(<[u8]>::is_empty);
         prop_assert_eq!(accepted, !dots && !gaps && !bytes.contains(&0));

@@ -1,5 +1,5 @@
-//! The checks of the fuzz targets on seeded inputs, so that they run everywhere: random bytes, valid inputs,
-//! and valid inputs with damage.
+//! Runs the checks of the fuzz targets everywhere, on seeded inputs: random bytes, valid inputs, and damaged
+//! valid inputs.
 
 mod common;
 
@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 const ITERATIONS: u32 = 20_000;
 const SEED: u64 = 0x6861_756c;
 
-/// Drives `check` with valid inputs, damaged ones and random ones in turn, and with the corpus of `target`.
+/// Runs `check` on valid, damaged and random inputs in turn, and on the corpus of `target`.
 fn drive(target: &str, valid: impl Strategy<Value = Vec<u8>>, check: impl Fn(&[u8]) -> bool) {
     let seed = [&SEED.to_le_bytes()[..], &[0; 24]].concat();
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);

@@ -1,4 +1,4 @@
-//! The checks of the fuzz targets on their corpora and on seeded inputs, so that they run everywhere.
+//! Runs the checks of the fuzz targets everywhere, on their corpora and on seeded inputs.
 
 use haul_base::Rng;
 use haul_testing::fuzz::drive;
@@ -25,7 +25,8 @@ fn url() {
     drive("url", 20_000, valid, check::url);
 }
 
-/// Found by the fuzzer: it asked that the key's text be nowhere in what is shown, and here the path is that text.
+/// Found by the fuzzer: the check required that the shown text not contain the key's text, but here it is the
+/// path.
 #[test]
 fn a_url_whose_path_is_the_text_of_its_key() {
     let url = HaulUrl {

@@ -1,8 +1,8 @@
-//! Connects to a server of this machine without knowing its secret, at a rate: `strangers ADDR:PORT KIND RATE SECONDS
-//! THREADS`. What it costs the server is for others to look at (scripts/bench/strangers.sh).
+//! Connects to a server on this machine without knowing its secret, at a given rate: `strangers ADDR:PORT
+//! KIND RATE SECONDS THREADS`. The cost to the server is measured separately (scripts/bench/strangers.sh).
 //!
-//! KIND is `plain` (connects and closes), `hold` (connects and says nothing for 5 s) or `proof` (completes TLS, sends a
-//! wrong proof and waits for the refusal).
+//! KIND is `plain` (connects and closes), `hold` (connects and is silent for 5 s) or `proof` (completes TLS,
+//! sends a wrong proof and waits for the refusal).
 
 mod stranger;
 
@@ -17,13 +17,13 @@ use haul_wire::control::FaultCode;
 use rustls::ClientConfig;
 use stranger::Stranger;
 
-/// Where the connections come from.
+/// Source address of the connections.
 const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
-/// Nothing is waited for longer than this.
+/// Timeout of every step.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a connection is held.
+/// Time for which a connection is held.
 const HELD: Duration = Duration::from_secs(5);
-/// Most connections a second, seconds and threads.
+/// Maximum connections per second, seconds and threads.
 const MOST: (u64, u64, u64) = (20_000, 120, 64);
 
 const USAGE: &str = "strangers 127.0.0.1:PORT plain|hold|proof RATE SECONDS THREADS
@@ -97,13 +97,13 @@ fn run(load: &Load) {
     );
 }
 
-/// One thread's part of it.
+/// One thread's part of the load.
 fn come(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Instant) {
     let each = Duration::from_secs_f64(load.threads as f64 / load.rate as f64);
     let (mut next, mut held) = (started, VecDeque::<(Instant, TcpStream)>::new());
     while started.elapsed() < Duration::from_secs(load.seconds) {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        // What could not be kept up with is not made good later.
+        // Missed connections are not made up for later.
         next = (next + each).max(Instant::now().checked_sub(Duration::from_millis(100)).unwrap_or(next));
         while held.front().is_some_and(|(since, _)| since.elapsed() > HELD) {
             held.pop_front();

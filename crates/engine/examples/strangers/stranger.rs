@@ -1,4 +1,4 @@
-//! A client that does not know the secret, as far as it gets.
+//! A client that does not know the secret.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned, version};
 use socket2::{Domain, Socket, Type};
 
-/// The beginning of a Hello's body: its number among the messages, the version, and a proof of zeros.
+/// The beginning of a Hello's body: message number, version, and a proof of zeros.
 pub(crate) const HEAD: [u8; HelloHead::LEN] = {
     let mut head = [0; HelloHead::LEN];
     head[1] = PROTOCOL_VERSION as u8;
     head
 };
 
-/// TLS as Haulage speaks it; every certificate will do.
+/// TLS configuration of a Haulage client that accepts every certificate.
 pub(crate) fn config() -> Arc<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone());
@@ -32,7 +32,7 @@ pub(crate) fn config() -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Connects from an address of this host; nothing that is waited for takes longer than `timeout`.
+/// Connects from an address of this host, with `timeout` for each step.
 pub(crate) fn dial(from: IpAddr, to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
@@ -60,13 +60,13 @@ impl Stranger {
         Ok(Self(stream))
     }
 
-    /// Sends the beginning of a Hello with a wrong proof, as if `body` bytes of it followed in all.
+    /// Sends the beginning of a Hello with a wrong proof, as if `body` bytes followed in all.
     pub(crate) fn prove_wrongly(&mut self, body: u32) -> std::io::Result<()> {
         self.0.write_all(&[&body.to_be_bytes()[..], &HEAD].concat())?;
         self.0.flush()
     }
 
-    /// Why the server refuses it.
+    /// Returns why the server refuses it.
     pub(crate) fn refusal(&mut self) -> std::io::Result<Fault> {
         let mut decoder = FrameDecoder::new();
         loop {
@@ -114,7 +114,7 @@ impl ServerCertVerifier for Anyone {
         _: &CertificateDer<'_>,
         _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        // Whoever it is, it costs the server as much.
+        // The cost to the server does not depend on the certificate.
         Ok(HandshakeSignatureValid::assertion())
     }
 

@@ -1,4 +1,4 @@
-//! The control channel: messages over TLS over TCP, served by a thread of its own.
+//! The control channel: messages over TLS over TCP, served by a separate thread.
 
 mod pump;
 mod state;

@@ -6,7 +6,7 @@ use haul_wire::control::{FaultCode, MAX_RULES, Rule, Verdict, encode_frame};
 use super::*;
 use crate::tls::{InThread, pair};
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any operation takes on a busy machine.
 const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
 fn timing(silence_ms: u64) -> Timing {
@@ -64,10 +64,10 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
     assert!(a.failure().is_none() && b.failure().is_none());
 }
 
-/// A queue that the session's own packets keep full holds up TCP, not the session.
+/// A queue that the session's own packets keep full delays TCP, but must not end the session.
 #[test]
 fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
-    // The other end of the connection never says a word.
+    // The peer never sends anything.
     let [(tls, tcp), _silent] = pair();
     let (begun, channel) = (Instant::now(), Control::start(tls, tcp, timing(500)).unwrap());
     while channel.failure().is_none() {
@@ -80,7 +80,7 @@ fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
 #[test]
 fn a_message_that_may_be_left_out_waits_for_nobody() {
     let [a, b] = channels(Timing::default());
-    // More than the queues of both ends and of the system take.
+    // More than the queues of both ends and of the system hold.
     let sent = (0..200).take_while(|_| a.send_if_room(&text(900_000)).unwrap()).count();
     assert!((1..200).contains(&sent), "{sent}");
     for _ in 0..sent {
@@ -121,14 +121,14 @@ fn an_abort_reaches_the_peer_with_its_fault() {
     assert_eq!(b.failure().unwrap().fault(), fault);
 }
 
-/// A server may accept a session and break it off at once: both come together.
+/// A server may accept a session and abort it at once: both messages arrive together.
 #[test]
 fn what_ends_the_channel_right_behind_an_answer_is_not_lost_with_it() {
     let [(tls, tcp), server] = pair();
     let mut pump = Pump::new(tls, tcp, Timing::default()).unwrap();
     let server = Control::start(server.0, server.1, Timing::default()).unwrap();
     server.send(text(1)).unwrap();
-    // Returns when it is out.
+    // Returns once it is sent.
     server.abort(Fault::new(FaultCode::Usage, "what you ask for is a directory", ""));
     let answer = block_on(pump.recv(after(SOON.unwrap()), &InThread)).unwrap();
     assert_eq!(answer, Some(text(1)));
@@ -188,7 +188,7 @@ fn a_peer_that_sends_garbage_is_told_and_dropped() {
     assert_eq!(peer.recv(SOON).unwrap_err().fault().code, FaultCode::Internal);
 }
 
-/// On the wire each rule takes 3 bytes, and in memory 11 times as much.
+/// Each rule takes 3 bytes on the wire, and 11 times as much in memory.
 #[test]
 fn messages_that_wait_are_counted_as_they_are_decoded() {
     let rule = Rule { verdict: Verdict::Exclude, pattern: b"a".to_vec() };

@@ -17,8 +17,7 @@ use crate::secret_file::{no_file, write_secret_file};
 const LINK: i32 = Errno::LOOP.raw_os_error();
 const LONGEST: u64 = 256 << 10;
 
-/// A file with resumption state that only its owner can read, locked against concurrent programs while in
-/// use.
+/// A file with resumption state that only its owner can read; locked against other programs while in use.
 #[derive(Clone, Debug)]
 pub struct ResumptionFile {
     path: PathBuf,

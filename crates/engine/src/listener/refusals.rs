@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// What was logged.
+    /// Returns what was logged.
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
 

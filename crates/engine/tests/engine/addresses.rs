@@ -1,4 +1,5 @@
-//! Where data goes: to addresses that have answered a challenge, however early a copy of a packet comes from elsewhere.
+//! Data is only sent to addresses that have answered a challenge, however early a copy of a packet arrives
+//! elsewhere.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use haul_wire::packet::CONTROL_FRAME_KIND;
 use crate::connections::{client_of, connection, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, listener};
 
-/// Whose address an attacker writes on copies of packets.
+/// The address that an attacker uses as the source of copied packets.
 struct Victim {
     socket: UdpSocket,
     sent: usize,
@@ -28,7 +29,7 @@ impl Victim {
         self.sent += self.socket.send_to(datagram, to).unwrap();
     }
 
-    /// Bytes that have come, until nothing comes any more.
+    /// Returns the number of bytes received, once no more arrive.
     fn received(&self) -> usize {
         let mut buffer = vec![0; 65_536];
         std::iter::from_fn(|| self.socket.recv(&mut buffer).ok()).sum()
@@ -39,8 +40,8 @@ impl Victim {
     }
 }
 
-/// The first packet with a message, or what a connection begins with, that the client has sent and the server has not
-/// got.
+/// Returns the first packet with a message, or the initial packet, that the client has sent and the server
+/// has not received.
 fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
     relay.heard.lock().unwrap().clear();
     relay.to_server.store(false, Ordering::Relaxed);
@@ -104,7 +105,7 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
     sends_much(&server);
     let received = victim.received();
     assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);
-    // The client says again that it is there, answers the challenge, and gets what has waited for it.
+    // The client sends again, answers the challenge, and gets what was waiting for it.
     relay.to_server.store(true, Ordering::Relaxed);
     let client = again.unwrap();
     for _ in 0..30 {

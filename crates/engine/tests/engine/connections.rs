@@ -1,4 +1,4 @@
-//! Connections: agreed on once, begun and ended without TCP, and what strangers can do about it.
+//! Connections: agreed on once, opened and closed without TCP, and attacks by strangers.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn connect_and_agree(
     })
 }
 
-/// The client's end; the server's connection has not begun when it returns, unless a packet was faster.
+/// Returns the client's end. The server's connection usually does not exist yet.
 pub(crate) fn client_of(listener: &Listener, url: &HaulUrl) -> Channel {
     let terms = Terms::new(own_registry());
     let (client, accepted) =
@@ -87,10 +87,10 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     let late = Duration::from_millis(1_500);
     let relay = Relay::start_late(listener.local_addr(), late);
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    // No more is believed, whatever TCP took.
+    // Larger samples are ignored, however long TCP took.
     let guess = Span::from_millis(333);
-    // The client has asked twice, and the second time nothing was late. On a machine that stands still meanwhile it was, and
-    // the client tries again; a repetition that counted would be that late each time.
+    // The client has two samples, and nothing was late in the second. If the machine stalled meanwhile, the
+    // client tries again; if a retransmission counted, it would be that late each time.
     let mut clients = Vec::new();
     while clients.last().is_none_or(|client: &Channel| client.path().rtt >= guess) {
         assert!(clients.len() < 20, "{:?}", clients.last());
@@ -98,7 +98,7 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     }
     let client = clients.last().expect("there is one");
     send(client, b"one");
-    // The server has one sample only: it counts as no more than what is taken where nothing is known.
+    // The server has only one sample, which counts at most as much as the default estimate.
     let server = connection(&listener);
     assert!(server.path().rtt <= guess, "{:?}", server.path());
     assert_eq!(recv(&server), b"one");
@@ -107,7 +107,7 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
 #[test]
 fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let listener = listener("127.0.0.1");
-    // No more is believed, whatever TCP took.
+    // Larger samples are ignored, however long TCP took.
     let guess = Span::from_millis(333);
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -119,7 +119,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     send(&client, b"one");
     assert_eq!(recv(&server), b"one");
     assert!(server.path().rtt < guess, "{:?}", server.path());
-    // Who comes back need not learn it again.
+    // A resuming client need not measure it again.
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
     file.keep(&mut client).unwrap();
@@ -141,7 +141,7 @@ fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     let guess = server.path().rtt;
     let before = relay.answered.lock().unwrap().len();
     until("the server does not ask", || relay.answered.lock().unwrap().len() > before + 5);
-    // The message comes soon after an answer to the server's question, which says nothing of the round trip.
+    // The message follows an answer to the server's challenge, which is no sample of the round trip.
     send(&client, b"one");
     assert_eq!((recv(&server), server.path().rtt), (b"one".to_vec(), guess));
 }
@@ -188,7 +188,7 @@ fn a_server_may_speak_first_once_the_client_has_opened() {
     assert!(matches!(client.recv(Some(TIMEOUT)), Err(EngineError::Closed)));
 }
 
-/// Too large for the path, all packets of the beginning would be lost, with the header that the server waits for.
+/// If too large for the path, all initial packets would be lost, with the header that the server needs.
 #[test]
 fn packets_behind_an_initial_header_are_no_larger_than_others() {
     const LARGEST: u16 = 1_300;
@@ -309,7 +309,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
     assert!(server.try_recv().unwrap().is_none(), "a replayed message was taken");
     assert_eq!(server.peer(), peer, "the attacker's address was taken");
     assert!(listener.endpoint().stats().unauthentic > 0);
-    // The connection is over, and the next one has begun: its packets are of no more use.
+    // The connection has ended and the next one is open: its packets are useless.
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let again = file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
@@ -335,7 +335,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
         let mut client = client_of(&listener, &url);
         file.keep(&mut client).unwrap();
         let _server = connection(&listener);
-        // The close of a connection that is not known to be known takes an initial header along.
+        // A close of an unconfirmed connection carries an initial header.
         client.wait_confirmed(TIMEOUT).unwrap();
     }
     relay.heard.lock().unwrap().clear();
@@ -460,11 +460,11 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
     let server = connection(&listener);
-    // Several times the interval: alive as long as somebody answers.
+    // Several times the interval: alive while the peer answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
-    // A copy of the frame that opened the connection is no keep-alive.
+    // A replayed initial header is no keep-alive.
     let is_opened =
         |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
@@ -474,8 +474,8 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     assert!(server.ended().is_none());
 }
 
-/// Sends `count` messages of `len` bytes to a server with room for `inbox`, and gives how many that has for its
-/// application.
+/// Sends `count` messages of `len` bytes to a server with an inbox of `inbox`; returns how many it keeps for
+/// its application.
 fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let listener = listener("127.0.0.1");
     let room = ConnectionOptions { inbox, ..ConnectionOptions::default() };
@@ -488,7 +488,8 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
     }
     client.flush(Some(TIMEOUT)).unwrap();
     until("nothing was dropped", || listener.endpoint().stats().inbox_full > 0);
-    // What is still on its way would find the room that taking makes: on a busy machine that may be most of it.
+    // Messages still in flight would use the capacity freed by reading: on a busy machine, possibly most of
+    // them.
     until("it goes on dropping", || {
         let dropped = || listener.endpoint().stats().inbox_full;
         let before = dropped();
@@ -500,7 +501,7 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
         assert_eq!(message.data.len(), len);
         kept += 1;
     }
-    // There is room again.
+    // There is capacity again.
     send(&client, b"after");
     assert_eq!(recv(&server), b"after");
     kept
@@ -508,7 +509,7 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
 
 #[test]
 fn messages_that_nobody_takes_do_not_fill_the_memory() {
-    // One buffer of packets may come above the limit: 64 KiB, or 64 packets.
+    // One buffer of packets may exceed the limit: 64 KiB, or 64 packets.
     let kept = kept_of(Bytes(100_000), 1_000, 1_000);
     assert!((100..=170).contains(&kept), "{kept} messages of 1,000 bytes");
     assert_eq!(ConnectionOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
@@ -518,7 +519,7 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
 fn no_more_messages_wait_than_the_limit_however_small_they_are() {
     let kept = kept_of(ConnectionOptions::default().inbox, 1, 24_000);
     assert!((16_384..=17_600).contains(&kept), "{kept} messages of 1 byte");
-    // However little room there is: 16, and at most one buffer of packets more.
+    // However small the limit: 16, and at most one buffer of packets more.
     let kept = kept_of(Bytes(1), 1_000, 1_000);
     assert!((16..=90).contains(&kept), "{kept} messages of 1,000 bytes");
 }
@@ -542,7 +543,7 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
         let one_more = scope.spawn(|| {
             connect_by(None, &url, &recipe(), &own_registry(), &OpenOptions::default(), Ends::default())
         });
-        // It asks twice: the first refusal might have been for its number.
+        // It tries twice: the first refusal might be due to its number.
         for _ in 0..2 {
             assert!(
                 matches!(agree_with_client(&listener, &terms), Err(EngineError::Peer(f)) if f.code == FaultCode::Busy)
@@ -552,7 +553,7 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
     });
     assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
     assert_eq!(listener.endpoint().known_peers(), MOST);
-    // One whose connection is over gives way, and only that.
+    // Only a peer whose connection has ended is replaced.
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
     let (mut client, server) = connections.remove(1);
@@ -583,7 +584,7 @@ fn no_more_connections_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_
             client
         })
         .collect();
-    // Each says repeatedly that it is there, until the server has answered.
+    // Each repeats its header until the server has answered.
     until("two connections have begun", || listener.endpoint().stats().connections == MOST as u64);
     assert!(clients[MOST].wait_confirmed(Duration::from_millis(500)).is_err());
     assert_eq!(listener.endpoint().stats().connections, MOST as u64);

@@ -1,4 +1,4 @@
-//! Closes of connections of which the server has not heard yet, or never hears.
+//! Closes of connections that the server has not heard of yet, or never hears of.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn a_close_opens_its_connection_however_late_the_first_packet_gets_through() {
         url.port = relay.port;
         let client = client_of(&listener, &url);
         let way = relay.to_server.clone();
-        // Longer than the closes of a connection that is known take.
+        // Longer than all closes of a confirmed connection take.
         let opening = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_secs(2));
             way.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Sessions that do not come about, or end badly: everyone is told why, and nobody else is harmed.
+//! Sessions that fail to open or end abnormally: both peers get the reason, and others are not affected.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use haul_wire::control::{Cipher, FaultCode, Request};
 
 const HOST: &str = "127.0.0.1";
 
-/// A server of something else, which answers every connection with these bytes.
+/// A foreign server that answers every connection with these bytes.
 fn other_server(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind((HOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -140,7 +140,7 @@ fn a_server_that_does_not_decide_is_given_up() {
     wanted.timeout = Duration::from_secs(3);
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
     assert!(matches!(error, EngineError::TimedOut { .. }), "{error}");
-    // Whether the listener has noticed yet or not, there is no session.
+    // Whether or not the listener has noticed yet, there is no session.
     if let Some(incoming) = listener.accept(Duration::from_millis(500)) {
         let ended = incoming.accept().and_then(|session| session.control().recv(Some(TIMEOUT)));
         assert!(matches!(ended, Err(EngineError::ControlLost(_))), "{ended:?}");

@@ -1,4 +1,4 @@
-//! The load of the receiving host, as the sender learns of it in a running transfer.
+//! Load of the receiving host, as reported to the sender in a running transfer.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +10,12 @@ use haul_wire::control::Request;
 
 use crate::support::{Nowhere, TIMEOUT, Zeros, listener, session_pair, settings};
 
-/// 1.6 s at the rate below: some thirty looks.
+/// 1.6 s at the rate below: about thirty samples.
 const LEN: u64 = 40_000_000;
 const RATE_BPS: u64 = 200_000_000;
 
-/// Moves the object while each processor has so many threads that only compute: what the sender knows of the receiver's
-/// host then, and what the receiver knows itself.
+/// Transfers the object while each CPU runs this many busy threads; returns what the sender knows of the
+/// receiver's host, and what the receiver knows.
 fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
@@ -50,10 +50,11 @@ fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
     assert_eq!(sample.run_delay.is_some(), std::fs::read("/proc/thread-self/schedstat").is_ok());
     if let Some(delay) = sample.run_delay {
         assert!((Span::from_millis(1)..Span::from_secs(60)).contains(&delay), "{sample:?}");
-        // Totals: what was told is no more than what is known there.
+        // Totals: the sender knows at most what the receiver does.
         assert!(Some(delay) <= own.run_delay, "{sample:?}, {own:?}");
     }
-    // At this rate it gives its processor up by itself, and waits to get it back: there need be none.
+    // At this rate the thread sleeps voluntarily and waits to be scheduled again: there may be no involuntary
+    // switches.
     assert!(sample.involuntary_switches.is_some(), "{sample:?}");
     assert!(sample.socket_fill.is_some_and(|fill| fill <= 1_000), "{sample:?}");
     assert!(sample.sleep_average.is_none(), "no kernel of today has one");
@@ -82,7 +83,7 @@ fn what_is_told_of_a_host_is_what_its_kernel_says_there() {
     let is_there = |path: &str| std::fs::read(path).is_ok();
     assert_eq!(sample.cpu_pressure.is_some(), is_there("/proc/pressure/cpu"));
     assert!(sample.cpu_pressure.is_none_or(|share| share <= 1_000), "{sample:?}");
-    // Over a round trip of well below a millisecond, so it is a rate of few packets.
+    // The round trip is far below 1 ms, so this is a rate of few packets.
     let drained = told.drain_rate.unwrap().as_bps();
     assert!((RATE_BPS / 100..RATE_BPS * 100).contains(&drained), "{drained} bit/s");
 }

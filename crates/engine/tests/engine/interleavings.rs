@@ -1,5 +1,5 @@
-//! Threads that send, receive and close at random, on several channels of one endpoint: nobody is left waiting, and
-//! every message comes back once. `HAUL_INTERLEAVINGS` is the number of runs.
+//! Threads that send, receive and close at random, on several channels of one endpoint: none hangs, and every
+//! message is answered once. `HAUL_INTERLEAVINGS` is the number of runs.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -15,10 +15,10 @@ use haul_testing::block_on;
 use crate::support::{TIMEOUT, Waits, listener};
 use crate::waiting::pair_on;
 
-/// A run that takes longer hangs; most take less than a second.
+/// A run that takes longer hangs; most take less than 1 s.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Pauses now and then, so that nobody drives the endpoint inline for a while.
+/// Pauses at random, so that no thread drives the endpoint inline for a while.
 fn dawdle(rng: &mut Rng) {
     match rng.below(8) {
         0 => std::thread::sleep(Duration::from_micros(rng.below(600))),
@@ -27,7 +27,7 @@ fn dawdle(rng: &mut Rng) {
     }
 }
 
-/// The next message in one of the ways in which it can be had.
+/// Receives the next message in a random way.
 fn receive(channel: &Channel, rng: &mut Rng) -> Result<Message, EngineError> {
     loop {
         dawdle(rng);
@@ -80,7 +80,7 @@ fn send_all(channel: &Channel, numbers: std::ops::Range<u64>, mut rng: Rng) {
     }
 }
 
-/// Takes answers; who takes the last one closes, or breaks off.
+/// Receives answers; the thread that gets the last one closes or aborts.
 fn collect(channel: &Channel, back: &Mutex<HashSet<u64>>, last: usize, cut: bool, mut rng: Rng) {
     while let Ok(message) = receive(channel, &mut rng) {
         let number = u64::from_be_bytes(message.data[..8].try_into().unwrap());
@@ -101,7 +101,7 @@ fn run(seed: u64) {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     let channels = 1 + rng.below(3) as usize;
-    // One endpoint for all clients, or one for each: then each thread that waits may be alone.
+    // One endpoint for all clients, or one for each: then each waiting thread may be alone.
     let endpoints: Vec<_> = (0..channels).map(|_| Endpoint::client().unwrap()).collect();
     let alone = rng.chance(0.5);
     let pairs: Vec<_> =
@@ -111,7 +111,7 @@ fn run(seed: u64) {
         for ((client, server), back) in pairs.iter().zip(&backs) {
             let mut seed = || Rng::from_seed(rng.next_u64());
             let (senders, each) = (1 + seed().below(2), 20 + seed().below(80));
-            // Some are broken off after so many answers.
+            // Some are aborted after this many answers.
             let cut = seed().chance(0.2);
             let all = senders * each;
             let last = if cut { 1 + seed().below(all) } else { all };
@@ -137,7 +137,7 @@ fn run(seed: u64) {
     println!("seed {seed}: {channels} channels, {waits:?} inline waits");
 }
 
-/// Without a message of its own to wait for.
+/// Waits for the end, not for a message.
 fn until_ended(channel: &Channel) {
     while channel.ended().is_none() {
         // A flush that succeeds, or one that waits.

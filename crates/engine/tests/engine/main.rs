@@ -1,4 +1,4 @@
-//! Whole sessions over loopback: those that come about, and those that do not.
+//! Whole sessions over loopback, successful and failing.
 
 #[cfg(test)]
 mod addresses;

@@ -1,4 +1,4 @@
-//! An answer and a message in one datagram.
+//! An acknowledgement and a message in one datagram.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn pairs_of_anything_else_are_counted_and_change_nothing() {
     let pair = |first: &[u8], second: &[u8]| {
         [&PairHeader { first: first.len() as u16 }.to_bytes()[..], first, second].concat()
     };
-    // Of each, what it counts as: unknown, not authentic, or neither packet nor pair.
+    // One of each counter: unknown, unauthentic, and neither packet nor pair.
     for (datagram, expected) in [
         (pair(&stranger, &stranger), (2, 0, 0)),
         (pair(&forged, &forged), (0, 2, 0)),

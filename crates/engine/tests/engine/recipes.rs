@@ -11,7 +11,7 @@ use haul_wire::control::{FaultCode, Request, Settings};
 
 use crate::support::{Relay, TIMEOUT, listener, session_pair, settings_of};
 
-/// The end of a round, which only `rbudp` says.
+/// Message at the end of a round, sent only by `rbudp`.
 const ROUND: u8 = 16;
 const FEEDBACK: u8 = 3;
 const LEN: usize = 3_000_000;
@@ -67,7 +67,7 @@ fn options(settings: Settings) -> ConnectOptions {
     ConnectOptions::new(Request::BenchSend, settings)
 }
 
-/// The server refuses, and gives the reason to both sides.
+/// The server refuses, and both peers get the reason.
 fn refused(listener: &Listener, url: &HaulUrl, settings: Settings) -> EngineError {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| connect(url, options(settings)).unwrap_err());

@@ -1,4 +1,4 @@
-//! How the packets of a session end: by a close that the other side answers, or because the path is silent.
+//! How the UDP side of a session ends: by a close that the peer answers, or by an idle timeout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use crate::support::{Nowhere, Relay, TIMEOUT, listener, options, session_pair};
 
 const LEN: u64 = 1_000_000;
-/// Longer than either end waits for a sign of life.
+/// Longer than either peer's idle timeout.
 const LONG: Duration = Duration::from_secs(40);
 
-/// Has so many bytes now, of all.
+/// A source with this many bytes so far.
 struct Growing(Arc<AtomicU64>);
 
 impl ObjectSource for Growing {
@@ -37,7 +37,7 @@ struct Running {
     available: Arc<AtomicU64>,
     sending: Transfer,
     receiving: Transfer,
-    // What a session leaves behind when it is dropped is the subject of other tests.
+    // What a dropped session leaves behind is covered by other tests.
     _rest: Box<dyn std::any::Any>,
 }
 
@@ -112,7 +112,7 @@ fn a_silent_path_is_noticed_at_both_ends() {
     wait_until("a part", || arrived(&run.receiving) > LEN / 4);
     run.relay.to_server.store(false, Ordering::Relaxed);
     run.relay.to_client.store(false, Ordering::Relaxed);
-    // There is something to send, so the sender's stack would notice alone.
+    // Data is pending, so the sender's stack alone would notice.
     run.available.store(LEN, Ordering::Relaxed);
     for end in [&run.sending, &run.receiving] {
         let error = end.wait_delivered(LONG).unwrap_err();

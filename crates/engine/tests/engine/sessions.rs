@@ -1,4 +1,4 @@
-//! Sessions that come about: both address families, every cipher, many at once.
+//! Successful sessions: both address families, every cipher, many at once.
 
 use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
@@ -72,8 +72,8 @@ fn the_client_may_send_before_its_challenges_are_answered() {
     relay.to_client.store(false, Ordering::Relaxed);
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchSend));
-    // What is early for the session's socket is lost: few enough that they are repeated without any feedback, before
-    // the client takes the way back for blocked.
+    // Packets that arrive before the session's socket is open are lost: few enough to be retransmitted
+    // without feedback before the client considers the reverse path blocked.
     let len = 2_000;
     let sending = client.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
     let receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
@@ -83,7 +83,7 @@ fn the_client_may_send_before_its_challenges_are_answered() {
     assert!(sending.wait_delivered(TIMEOUT).unwrap());
 }
 
-/// Waits until the server has heard the client over UDP.
+/// Waits until the server has received a UDP packet from the client.
 fn wait_until_heard(client: &Session) {
     let until = Instant::now() + TIMEOUT;
     while client.control().udp_seen().is_none() {
@@ -106,7 +106,7 @@ fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
         };
         for request in [Request::BenchReceive, Request::BenchSend] {
             let wanted = if host == "::1" { 8952 } else { 8972 };
-            // On a busy machine an object can be over before the largest challenge has been answered.
+            // On a busy machine the transfer can end before the largest challenge is answered.
             let found: Vec<_> = std::iter::repeat_with(|| datagram_of(request.clone()))
                 .take(5)
                 .take_while(|&it| it != wanted)

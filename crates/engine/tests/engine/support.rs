@@ -1,4 +1,4 @@
-//! What the integration tests share: servers, clients, and a relay that can be told what to drop.
+//! Helpers of the integration tests: servers, clients, and a relay with configurable drops.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,7 +17,7 @@ use haul_proto::{Available, ObjectSink, ObjectSource, SenderStats};
 use haul_stack::{Ends, Recipe, Registry, SendOptions};
 use haul_wire::control::{Growth, Preserve, Request, RunMode, Selection, Settings};
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any operation takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) const LOOPBACKS: [&str; 2] = ["127.0.0.1", "::1"];
 
@@ -25,7 +25,7 @@ pub(crate) fn settings() -> Settings {
     settings_of(&preset("bulk").unwrap().unwrap(), Some(Rate::from_mbps(200)))
 }
 
-/// This recipe with the law `fixed`, small chunks and rare reports.
+/// Returns this recipe with the law `fixed`, small chunks and rare reports.
 pub(crate) fn settings_of(recipe: &Recipe, rate: Option<Rate>) -> Settings {
     let mut recipe = recipe.clone();
     for (parameter, value) in
@@ -50,7 +50,7 @@ pub(crate) fn options(request: Request) -> ConnectOptions {
     ConnectOptions::new(request, settings())
 }
 
-/// Connects in a thread of its own while the server accepts.
+/// Connects in a separate thread while the server accepts.
 pub(crate) fn session_pair(
     listener: &Listener,
     url: &HaulUrl,
@@ -82,7 +82,7 @@ pub(crate) fn check(url: &HaulUrl) -> Result<Session, EngineError> {
     connect(url, options(Request::Check))
 }
 
-/// An object of so many zeros.
+/// An object of this many zeros.
 pub(crate) struct Zeros(pub(crate) u64);
 
 impl ObjectSource for Zeros {
@@ -97,7 +97,7 @@ impl ObjectSource for Zeros {
     fn release(&mut self, _: u64) {}
 }
 
-/// Takes an object and forgets it.
+/// Discards an object.
 pub(crate) struct Nowhere;
 
 impl ObjectSink for Nowhere {
@@ -110,7 +110,7 @@ impl ObjectSink for Nowhere {
     fn complete(&mut self, _: u64) {}
 }
 
-/// Sends an object of `len` bytes, and gives the sender's last counters.
+/// Sends an object of `len` bytes, and returns the sender's last counters.
 pub(crate) fn carry(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
     let mut sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
     let mut receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
@@ -135,9 +135,9 @@ pub(crate) struct Relay {
     pub(crate) heard: Recorded,
     /// Every datagram that a server has sent.
     pub(crate) answered: Recorded,
-    /// Sent to the client again and again.
+    /// Sent to the client repeatedly.
     pub(crate) again: Again,
-    /// From now on the server sees the client at another port, as when a NAT has forgotten it.
+    /// From now on the server sees the client at another port, as after a NAT rebinding.
     pub(crate) rebind: Arc<AtomicBool>,
     tcp: Arc<Mutex<Vec<TcpStream>>>,
 }
@@ -147,12 +147,12 @@ impl Relay {
         Self::start_with(server, Late::default())
     }
 
-    /// The first bytes of either side on each TCP connection are late, as if TCP had to repeat them.
+    /// The first bytes in both directions of each TCP connection are late, as if retransmitted.
     pub(crate) fn start_late(server: SocketAddr, first: Duration) -> Self {
         Self::start_with(server, Late { first, each: Duration::ZERO })
     }
 
-    /// All bytes on TCP connections are late, as if TCP had to repeat everything.
+    /// All bytes on TCP connections are late, as if retransmitted.
     pub(crate) fn start_slow(server: SocketAddr, each: Duration) -> Self {
         Self::start_with(server, Late { first: Duration::ZERO, each })
     }
@@ -204,7 +204,7 @@ fn bind_both() -> (TcpListener, UdpSocket) {
     }
 }
 
-/// How late bytes come over TCP.
+/// Delay of bytes over TCP.
 #[derive(Clone, Copy, Default)]
 struct Late {
     first: Duration,
@@ -270,7 +270,7 @@ fn relay_udp(
     }
 }
 
-/// What tasks poll on a channel, in a thread.
+/// Blocking versions of a channel's poll functions.
 pub(crate) trait Waits {
     fn try_send(&self, data: &[u8], options: SendOptions) -> Result<Option<u64>, EngineError>;
     fn send(&self, data: &[u8], options: SendOptions, timeout: Option<Duration>) -> Result<u64, EngineError>;
@@ -326,13 +326,13 @@ impl Waits for Channel {
     }
 }
 
-/// The next connection that the other side has begun.
+/// Returns the next connection opened by a peer.
 pub(crate) fn next_connection(endpoint: &Endpoint, timeout: Duration) -> Option<Channel> {
     let until = Some(Instant::now() + timeout);
     block_until(until, |context| endpoint.poll_accept(context)).map(Result::unwrap)
 }
 
-/// Connects in a thread; without `endpoint` the channel has one for itself.
+/// Connects in a thread; without `endpoint` the channel has its own.
 pub(crate) fn connect_by(
     endpoint: Option<&Endpoint>,
     url: &HaulUrl,

@@ -1,4 +1,4 @@
-//! Threads that wait on channels and drive the endpoint meanwhile: beside other threads and tasks, when they stop
+//! Threads that wait on channels and drive the endpoint: beside other threads and tasks, when they stop
 //! waiting, and when they fail.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use haul_testing::block_on;
 use crate::connections::{agree_with_client, connection, own_registry, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, connect_by, listener};
 
-/// Two ends that repeat what is lost; the client's on this endpoint.
+/// Two ends with retransmission, the client's on this endpoint.
 pub(crate) fn pair_on(endpoint: &Endpoint, listener: &Listener, url: &HaulUrl) -> (Channel, Channel) {
     pair_with(endpoint, listener, url, &OpenOptions::default())
 }
@@ -47,10 +47,11 @@ fn pair(endpoint: &Endpoint, listener: &Listener) -> (Channel, Channel) {
     pair_on(endpoint, listener, &listener.url("127.0.0.1", b""))
 }
 
-/// Until the thread that waits on the channel drives the endpoint, or has since there were `before` inline waits.
+/// Waits until the thread waiting on the channel drives the endpoint, or has done so since `before` inline
+/// waits.
 fn until_inline(endpoint: &Endpoint, channel: &Channel, before: u64) {
     until("the thread that waits does not drive the endpoint", || {
-        // It tries again whenever something may have changed.
+        // It retries after any possible change.
         assert!(channel.try_recv().unwrap().is_none());
         endpoint.stats().inline_waits > before
     });
@@ -89,7 +90,7 @@ fn other_threads_may_use_the_channel_that_another_waits_on_inline() {
         until_inline(&endpoint, &client, before);
         send(&client, b"round");
         until("the message has not come round", || client.stats().messages_delivered > 0);
-        // Ends the wait at once, although nothing comes: nobody answers to this.
+        // Ends the wait at once although nothing arrives: such a packet is not answered.
         client.abort();
         let (first, second) = waits.join().unwrap();
         assert_eq!(first.unwrap().data, b"round");
@@ -143,7 +144,7 @@ fn packets_are_answered_after_the_application_has_stopped_coming() {
             send(&client, &[round]);
             assert_eq!(waits.join().unwrap(), [round]);
         });
-        // The server does nothing now, and the client drives nothing.
+        // The server is idle now, and the client drives nothing.
         send(&client, b"unread");
         block_on(poll_fn(|context| client.poll_flush(context))).unwrap();
         assert_eq!(recv(&server), b"unread");
@@ -181,14 +182,14 @@ fn what_waited_for_the_application_leaves_before_the_close() {
         let client = Arc::new(client);
         std::thread::scope(|scope| {
             let (before, ours) = (endpoint.stats().inline_waits, client.clone());
-            // The last who has the channel drops it as soon as the message is there.
+            // The last owner of the channel drops it as soon as the message has arrived.
             let waits = scope.spawn(move || recv(&ours));
             until_inline(&endpoint, &client, before);
             drop(client);
             send(&server, b"last");
             assert_eq!(waits.join().unwrap(), b"last");
         });
-        // Who has gone says nothing any more: it is there already.
+        // A dropped client sends no more: the message has arrived already.
         server.flush(Some(TIMEOUT)).unwrap();
     }
 }
@@ -229,7 +230,7 @@ fn a_thread_that_polls_busily_is_woken_without_a_packet() {
         let waits = scope.spawn(|| client.recv(None));
         until("no thread drives the endpoint", || endpoint.stats().inline_waits > before);
         relay.to_client.store(false, Ordering::Relaxed);
-        // The endpoint's thread finds out that the server is silent.
+        // The endpoint's thread detects that the server is silent.
         until("the thread that waits is not woken", || waits.is_finished());
         let ended = waits.join().unwrap();
         assert!(matches!(ended, Err(EngineError::Silent(_))), "{ended:?}");
@@ -275,12 +276,12 @@ fn a_task_is_not_woken_by_its_own_looking() {
     for _ in 0..1_000 {
         assert!(look().is_pending());
     }
-    // What the handshake has left on its way may wake it, and nothing else.
+    // Packets left over from the handshake may wake it, and nothing else.
     assert!(wakes.0.load(Ordering::Relaxed) < 20);
     send(&server, b"now");
     let seen = AtomicUsize::new(0);
     until("the task is not woken for its message", || {
-        // Only a task that was woken looks again.
+        // Only a task that was woken polls again.
         let now = wakes.0.load(Ordering::Relaxed);
         now > seen.swap(now, Ordering::Relaxed)
             && matches!(look(), Poll::Ready(Ok(message)) if message.data == b"now")
@@ -312,8 +313,8 @@ fn a_task_that_panics_when_it_is_woken_ends_neither_an_inline_wait_nor_the_endpo
     of_thread.0.close(TIMEOUT).unwrap();
 }
 
-/// Runs this test again, as root, on a loopback of 20 Mbit/s: packets wait in its queue and fill the socket's send
-/// buffer.
+/// Runs this test again, as root, on a loopback of 20 Mbit/s: packets wait in its queue and fill the socket's
+/// send buffer.
 fn on_slow_loopback(test: &str) -> bool {
     const INSIDE: &str = "HAUL_TEST_SLOW_LOOPBACK";
     if std::env::var_os(INSIDE).is_some() {
@@ -342,7 +343,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
         return;
     }
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
-    // Nothing is repeated: what is lost here is lost for good.
+    // Nothing is retransmitted: packets lost here are lost for good.
     let recipe =
         Recipe::new("x").with("fixed_size").with("transport_driver").with("sequenced_segment").with("seal");
     let (url, terms, options) =
@@ -353,7 +354,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
         let client = connect_by(Some(&endpoint), &url, &recipe, &own_registry(), &options, ends).unwrap();
         let receives = scope.spawn(|| {
             let server = connection(&listener);
-            // Two processors that empty the queue in turn let packets overtake each other.
+            // If two CPUs drain the queue in turn, packets may be reordered.
             let mut missing: BTreeSet<u32> = (0..MESSAGES).collect();
             while !missing.is_empty() {
                 let number = u32::from_be_bytes(*recv(&server).first_chunk().unwrap());
@@ -366,7 +367,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
             send(&client, &message);
         }
         client.flush(Some(TIMEOUT)).unwrap();
-        // What is flushed has left before the connection closes.
+        // Flushed data was sent before the connection closes.
         client.close(TIMEOUT).unwrap();
         receives.join().unwrap();
     });

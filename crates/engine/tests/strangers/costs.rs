@@ -1,4 +1,4 @@
-//! The tests; one at a time, as they count what the process has.
+//! The tests; one at a time, as they count the threads and sockets of the process.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -14,10 +14,10 @@ use crate::stranger::{self, HEAD, Stranger};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PLACES: usize = 8;
-/// Where strangers come from.
+/// Source address of strangers.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 
-/// One test at a time, as they count what the process has.
+/// Lock for one test at a time, as they count the threads and sockets of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn options() -> ListenOptions {
@@ -33,14 +33,14 @@ fn stranger(listener: &Listener, config: &Arc<ClientConfig>) -> std::io::Result<
     Stranger::secure(stranger::dial(ELSEWHERE, listener.local_addr(), TIMEOUT)?, config)
 }
 
-/// Threads that serve strangers or sessions.
+/// Returns the number of threads that serve strangers or sessions.
 fn serving_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     names.filter(|name| name.starts_with("haul-handshake") || name.starts_with("haul-control")).count()
 }
 
-/// What an earlier test has left is gone.
+/// Waits until an earlier test has released its resources.
 fn settled() {
     until("an earlier test's threads have ended", || serving_threads() == 0);
 }
@@ -93,7 +93,7 @@ fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
     head[HelloHead::LEN - 32..].copy_from_slice(proof.as_bytes());
     client.0.write_all(&[&1_000_u32.to_be_bytes()[..], &head].concat()).unwrap();
     until("the proof is not taken", || listener.sessions() == 1);
-    // Closed without a word.
+    // Closed without sending anything.
     let closed = client.0.read(&mut [0; 16]);
     let is_closed = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset)
@@ -111,7 +111,7 @@ fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_pla
     let before = descriptors();
     let (mut staying, mut most_threads, mut most_descriptors) = (Vec::new(), 0, 0);
     for _ in 0..100 {
-        // Some are closed in favour of others before they have said anything.
+        // Some are evicted before they have sent anything.
         if let Ok(mut stranger) = stranger(&listener, &config) {
             let _ = stranger.prove_wrongly(34);
             staying.push(stranger);
@@ -121,7 +121,7 @@ fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_pla
     }
     assert!(staying.len() > PLACES, "{}", staying.len());
     assert!(most_threads <= PLACES, "{most_threads} threads");
-    // Those that are closed to make room for as many new ones.
+    // Connections that are evicted for as many new ones.
     assert!(most_descriptors <= before + 2 * PLACES, "{most_descriptors}, at first {before}");
     until("all of it is given back", || serving_threads() == 0 && descriptors() <= before + staying.len());
 }
@@ -161,7 +161,7 @@ fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
 fn a_hello_of_another_version_is_answered_with_both_versions() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
-    // A Hello (0) of the next version, of which this one understands no more.
+    // A Hello (0) of the next version, which this version cannot parse any further.
     let next = PROTOCOL_VERSION + 1;
     let fault = refusal(&listener, &[0, 0, 0, 5, 0, next as u8, 0xff, 0xff, 0xff]);
     assert_eq!(fault.code, FaultCode::VersionMismatch);
@@ -181,7 +181,7 @@ fn what_is_no_hello_or_too_long_is_refused_by_its_first_bytes() {
     assert_eq!(listener.stats().refused, 3);
 }
 
-/// What a client is told whose connection begins with these bytes.
+/// Returns the server's answer to a client whose connection begins with these bytes.
 fn refusal(listener: &Listener, start: &[u8]) -> Fault {
     let mut stranger = stranger(listener, &stranger::config()).unwrap();
     stranger.0.write_all(start).unwrap();

@@ -1,5 +1,5 @@
-//! What clients that do not know the secret cost. A program of its own: the threads and sockets of the whole process
-//! are counted.
+//! Cost of clients that do not know the secret. A separate program: it counts the threads and sockets of the
+//! whole process.
 
 #[cfg(test)]
 mod costs;

@@ -9,12 +9,12 @@ use haul_udp::{Arrival, Interest, Offload, Options, Receiver, RecvError, UdpSock
 pub(crate) const V4: &str = "127.0.0.1:0";
 const V6: &str = "[::1]:0";
 
-/// Both address families, or IPv4 alone on a machine without IPv6.
+/// Both address families, or only IPv4 on a machine without IPv6.
 pub(crate) fn families() -> impl Iterator<Item = &'static str> {
     [V4, V6].into_iter().filter(|addr| *addr == V4 || std::net::UdpSocket::bind(addr).is_ok())
 }
 
-/// Buffers that are granted everywhere, so that tests do not depend on the machine.
+/// Options with buffers that every machine grants.
 pub(crate) fn options(offload: Offload) -> Options {
     Options { recv_buffer: Bytes(200_000), send_buffer: Bytes(200_000), offload, ..Options::default() }
 }
@@ -41,7 +41,7 @@ pub(crate) struct Message {
     pub(crate) drops: Option<u32>,
 }
 
-/// Everything that is waiting; waits for the first.
+/// Returns everything that is queued; waits for the first message.
 pub(crate) fn receive(receiver: &mut Receiver, socket: &UdpSocket) -> Vec<Message> {
     socket.wait(Interest::Read, Duration::from_secs(5)).expect("poll works");
     let mut messages = Vec::new();
@@ -60,7 +60,7 @@ pub(crate) fn receive(receiver: &mut Receiver, socket: &UdpSocket) -> Vec<Messag
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that depend on their position.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }

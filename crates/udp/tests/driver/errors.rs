@@ -1,4 +1,4 @@
-//! Errors are told apart, counted, and do not end the use of a socket.
+//! Errors are distinguished and counted, and do not make the socket unusable.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -26,13 +26,13 @@ fn a_datagram_that_is_too_large_is_told_apart_and_no_icmp() {
         assert!(matches!(error, SendError::TooLarge), "{error:?}");
         assert!(!error.is_fatal());
         assert_eq!(sending.stats().packet_too_big, 0);
-        // The next one goes.
+        // The next one is sent.
         sending.send(&pattern(1_000), 1_000, Ecn::NotEct).unwrap();
         assert_eq!(receive(&mut Receiver::new(&receiving), &receiving).len(), 1);
     }
 }
 
-/// A socket connected to a port where nobody listens.
+/// Returns a socket connected to a port without a listener.
 fn towards_nobody(addr: &str, offload: Offload) -> (UdpSocket, SocketAddr) {
     let (sending, receiving) = pair(addr, offload);
     let nobody = receiving.local_addr().expect("bound");
@@ -80,7 +80,7 @@ fn draining_clears_the_error() {
 
 #[test]
 fn a_batch_that_is_cut_short_says_how_far_it_came() {
-    // On the loopback interface the refusal is back before the next datagram of the same call.
+    // On the loopback interface the error arrives before the next datagram of the same call.
     let (sending, _) = towards_nobody(V4, Offload::Off);
     let sent = sending.send(&pattern(5_000), 1_000, Ecn::NotEct).unwrap();
     assert!(sent.bytes < 5_000 && sent.bytes == sent.datagrams * 1_000, "{sent:?}");
@@ -96,7 +96,7 @@ fn a_listener_is_not_disturbed_by_peers_that_are_gone() {
     listener.send_to(b"too late", 100, Ecn::NotEct, addr).unwrap();
     sending.send(b"hello", 100, Ecn::NotEct).unwrap();
     let mut receiver = Receiver::new(&listener);
-    // At most one word about it, and then what has come.
+    // At most one error, then the received datagrams.
     let received = receiver.recv(&listener).or_else(|error| {
         assert!(matches!(error, RecvError::Refused), "{error:?}");
         receiver.recv(&listener)

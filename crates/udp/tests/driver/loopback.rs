@@ -1,4 +1,4 @@
-//! What is sent arrives, whole and with all that belongs to it, with and without offload, over IPv4 and IPv6.
+//! Sent datagrams arrive complete and with all metadata, with and without offload, over IPv4 and IPv6.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -40,7 +40,7 @@ fn one_message_carries_a_whole_batch_where_the_kernel_joins() {
     if !sending.capabilities().gso.support.works() || !receiving.capabilities().gro.works() {
         return;
     }
-    // A last datagram of 60 bytes, and one without any.
+    // A last datagram of 60 bytes, and one that is empty.
     for addr in families() {
         assert_eq!(carry(addr, Offload::Auto, 40 * 1448 + 60, 1448), (1, Method::Gso));
         assert_eq!(carry(addr, Offload::Auto, 40 * 1448, 1448), (1, Method::Gso));
@@ -51,7 +51,7 @@ fn one_message_carries_a_whole_batch_where_the_kernel_joins() {
 fn batches_beyond_one_call_are_cut_at_datagram_boundaries() {
     let (messages, _) = carry(V4, Offload::Auto, 120_000, 1448);
     assert!(messages >= 2);
-    // More segments than any kernel takes in one call.
+    // More segments than any kernel accepts in one call.
     let (messages, _) = carry(V4, Offload::Auto, 2_000, 10);
     assert!(messages >= 2);
 }
@@ -105,10 +105,10 @@ fn an_ipv6_socket_serves_ipv4_peers() {
     }
     sending.send(&pattern(3_000), 1_000, Ecn::Ect1).unwrap();
     let messages = receive(&mut Receiver::new(&receiving), &receiving);
-    // Nothing comes where the system keeps the two apart (net.ipv6.bindv6only).
+    // Nothing arrives if the system separates the two (net.ipv6.bindv6only).
     for message in messages {
         assert_eq!(message.ecn, Ecn::Ect1);
-        // And the way back, with ECN, to an address of the form ::ffff:127.0.0.1.
+        // In the other direction, with ECN, to an IPv4-mapped address (::ffff:127.0.0.1).
         receiving.send_to(&pattern(2_000), 1_000, Ecn::Ce, message.source).unwrap();
         let back = receive(&mut Receiver::new(&sending), &sending);
         assert!(back.iter().all(|m| m.ecn == Ecn::Ce) && !back.is_empty());
@@ -128,7 +128,7 @@ fn arrival_times_lie_between_sending_and_reading() {
         let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         for message in messages {
             let arrival = message.arrival.expect("Linux gives arrival times");
-            // The kernel's clock may be read a little coarser than ours.
+            // The kernel's clock may have a lower resolution than ours.
             let slack = Duration::from_millis(10);
             assert!(
                 arrival.since_unix_epoch() + slack >= before && arrival.since_unix_epoch() <= after + slack

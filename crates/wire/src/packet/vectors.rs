@@ -181,7 +181,7 @@ fn connections() {
         assert_eq!(frame.authenticated()[..], [&bytes[..24], &size.to_be_bytes()].concat());
         assert_eq!(ControlFrame::parse(&bytes), Ok(frame));
     }
-    // Only what asks for a size is padded, and with zeros.
+    // Only challenges and responses may be padded, and only with zeros.
     let pong = [&[15][..], &head, &[6, 0, 0, 0, 0], &[0; 12], &[0]].concat();
     let response = [&[15][..], &head, &[8, 0, 0, 0, 0], &[0; 12], &[1]].concat();
     for bytes in [pong, response] {

@@ -15,7 +15,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// A number of up to `max`, with the ends more often than chance would have them.
+/// A number up to `max`; 0 and `max` are more likely than by chance.
 pub(crate) fn up_to(max: u64) -> impl Strategy<Value = u64> {
     prop_oneof![1 => Just(0), 1 => Just(max), 2 => 0..=max.min(300), 4 => 0..=max]
 }
@@ -305,7 +305,7 @@ pub(crate) fn frames(messages: &[ControlMessage]) -> Vec<u8> {
     bytes
 }
 
-/// The fields of feedback, consistent with each other.
+/// Consistent fields of feedback.
 pub(crate) fn feedback_header() -> impl Strategy<Value = FeedbackHeader> {
     let places = up_to(MAX_SEQ + 1).prop_flat_map(|highest| (up_to(highest), Just(highest)));
     let times = any::<(u32, u32, u32)>();
@@ -366,7 +366,7 @@ fn host_sample() -> impl Strategy<Value = HostSample> {
         )
 }
 
-/// Segment, first word, and the words of one block, none reaching past the segment.
+/// Segment, first word, and the words of one block, which do not exceed the segment.
 pub(crate) type BlockValue = (u32, usize, Vec<u64>);
 
 /// A block of feedback; bits past the end of the segment may be set.
