@@ -179,7 +179,7 @@ impl Connection {
         self.channel.cipher()
     }
 
-    /// Returns the address from which the peer last sent a valid packet.
+    /// Returns the peer's address: the last validated one, or that of its first packet.
     pub fn peer(&self) -> SocketAddr {
         self.channel.peer()
     }

@@ -54,7 +54,7 @@ impl Endpoint {
     /// `ends.message_sink`; messages to send are read from `ends.message_source`, directly into their
     /// packets, when the path has capacity. Both run on the thread that serves the socket: the endpoint's
     /// own, or one that waits on a connection. They must neither block nor use the connection, which is
-    /// locked during the call.
+    /// locked meanwhile.
     pub fn connect_with(
         &self,
         url: &str,
@@ -109,8 +109,7 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
     ) -> Option<Connection> {
-        /// Timeout for resuming, as a server that has forgotten the client is silent. A handshake is not
-        /// slower.
+        /// Timeout for resuming, as a server that has forgotten the client is silent. Handshakes are as fast.
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every resumed connection, so only resume one that will be used.
         let known = file.peek().ok()?;

@@ -25,8 +25,8 @@ impl Member for Sender {
 /// max-min fair; what one sender does not use, the others get. For connections whose recipe has
 /// `rate_feedback`, such as `viz`.
 ///
-/// Senders announce no demand: it is derived from what each sent since the last round. So call
-/// [`Group::round`] periodically, at least two round-trip times apart; 500 ms suits any path.
+/// Senders announce no demand: it is derived from what arrived since the last round. So call [`Group::round`]
+/// periodically, at least two round-trip times apart; 500 ms suits any path.
 #[derive(Debug)]
 pub struct Group {
     senders: group::Group<Sender>,

@@ -126,8 +126,8 @@ impl Listener {
     /// waiting goes to the next caller.
     ///
     /// # Errors
-    /// [`AcceptError::Closed`] if the listener has stopped; [`AcceptError::Failed`] if opening a stream
-    /// failed.
+    /// [`AcceptError::Closed`] if the listener has stopped; [`AcceptError::Failed`] if a stream failed to
+    /// open.
     pub fn accept_any(&self) -> Operation<'_, impl Polled<Accepted, AcceptError>> {
         Operation::new("a client", None, |context| self.poll_any(context))
     }

@@ -19,7 +19,7 @@ pub struct Options {
     pub ciphers: Vec<Cipher>,
     /// Timeout of each step: TCP connection, TLS handshake, server's answer to the request or first packet.
     pub timeout: Duration,
-    /// Hard upper limit for the rate of a byte stream; recipes have parameters of their own.
+    /// Maximum rate of a byte stream, in place of the one in the recipe.
     pub rate: Option<Rate>,
     /// Byte streams: whether to use segmentation offload (GSO and GRO), if the peer also wants it.
     pub offload: bool,

@@ -230,8 +230,7 @@ impl ByteWriter {
     }
 
     /// Changes parameters of `rate_control` while the stream runs, such as `("rate", "50Mbit")` or
-    /// `("controller", "reno")`. No written data is lost, and a new law starts at the rate of the previous
-    /// one.
+    /// `("controller", "reno")`. No written data is lost; a new law starts at the current rate.
     ///
     /// # Errors
     /// If there is no such law or parameter; nothing is changed then.
@@ -263,7 +262,7 @@ impl ByteWriter {
         self.outbox.lock().outstanding()
     }
 
-    /// Async version of [`Write::write`].
+    /// Like [`Write::write`], as an [`Operation`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         Operation::new("room for bytes", None, |context| self.poll_write(context, bytes))
     }
@@ -403,7 +402,7 @@ impl ByteReader {
         self.transport.statistics()
     }
 
-    /// Async version of [`Read::read`].
+    /// Like [`Read::read`], as an [`Operation`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         Operation::new("bytes", None, |context| self.poll_read(context, into))
     }

@@ -84,7 +84,7 @@ fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, 
         let helpers = threads() - threads_before - threads_of_endpoints;
         assert!(helpers <= MOST_HELPERS, "{helpers} threads");
     }
-    // Operations that nothing waits for do not start, and the others end.
+    // Operations dropped before they started never start, and the others end.
     opens.truncate(20);
     for open in opens {
         assert!(block_on(open).is_err());

@@ -68,7 +68,7 @@ impl Channel {
         lock(&self.endpoint.shared().table).get(self.identity()).map(|peer| peer.resumption.cipher)
     }
 
-    /// Returns the peer's latest address, which may not be validated yet.
+    /// Returns the peer's validated address, or that of its first packet if none is validated yet.
     pub fn peer(&self) -> SocketAddr {
         canonical(self.connection.lock().peer.at)
     }

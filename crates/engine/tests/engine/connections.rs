@@ -464,7 +464,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
     assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);
-    // A replayed initial header is no keep-alive.
+    // A replayed `Opened` frame is no keep-alive.
     let is_opened =
         |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();

@@ -90,7 +90,7 @@ fn other_threads_may_use_the_channel_that_another_waits_on_inline() {
         until_inline(&endpoint, &client, before);
         send(&client, b"round");
         until("the message has not come round", || client.stats().messages_delivered > 0);
-        // Ends the wait at once although nothing arrives: such a packet is not answered.
+        // Ends the wait at once although no packet arrives: an abort is not answered.
         client.abort();
         let (first, second) = waits.join().unwrap();
         assert_eq!(first.unwrap().data, b"round");

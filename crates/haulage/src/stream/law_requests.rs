@@ -49,8 +49,7 @@ impl LawRequests {
     /// [`ByteWriter::take_law_request`](crate::ByteWriter::take_law_request)). Does not block.
     ///
     /// # Errors
-    /// If there is no such law or parameter, or the request cannot be sent; [`LawRequests::law`] is
-    /// unchanged.
+    /// If there is no such law or parameter, or sending the request fails; [`LawRequests::law`] is unchanged.
     pub fn ask(&mut self, changes: &[(&str, &str)]) -> Result<(), LawRequestError> {
         let Some(law) = &mut self.law else { return Ok(()) };
         let changes = owned(changes);

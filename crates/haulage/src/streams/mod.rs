@@ -62,7 +62,7 @@ impl SendStream {
         self.streams.poll_write(self.number, bytes, context)
     }
 
-    /// Async version of [`Write::write`].
+    /// Like [`Write::write`], as an [`Operation`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let poll = |context: &mut Context<'_>| self.write_once(context, bytes);
         Operation::new("room for bytes", Some(self.streams.channel()), poll)
@@ -116,7 +116,7 @@ impl RecvStream {
         streams.poll_read(*number, into, context, failed)
     }
 
-    /// Async version of [`Read::read`].
+    /// Like [`Read::read`], as an [`Operation`].
     pub fn read_some(&mut self, into: &mut [u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let Self { streams, number, failed } = self;
         let poll = |context: &mut Context<'_>| streams.poll_read(*number, into, context, failed);
