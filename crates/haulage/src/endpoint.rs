@@ -109,7 +109,7 @@ impl Endpoint {
         recipe: &Recipe,
         options: &Options,
     ) -> Option<Connection> {
-        /// Timeout for resuming: a server that has forgotten the client is silent. A handshake takes no longer.
+        /// Timeout for resuming: a server that has forgotten the client is silent. Handshakes take no longer.
         const ANSWER: Duration = Duration::from_secs(1);
         // The server accepts every resumed connection, so only resume one that will be used.
         let known = file.peek().ok()?;
