@@ -1,11 +1,11 @@
-//! The truth in numbers: what came in, what came out, and why the rest did not.
+//! Ground-truth packet counters of stages and paths.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::parcel::{DropReason, Parcel};
 
-/// Drops by reason, in packets.
+/// Numbers of dropped packets by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
 
@@ -14,12 +14,12 @@ impl Drops {
         self.0[reason as usize] += u64::from(parcel.packets());
     }
 
-    /// Packets dropped for this reason.
+    /// Returns the number of packets dropped for `reason`.
     pub const fn of(&self, reason: DropReason) -> u64 {
         self.0[reason as usize]
     }
 
-    /// Counts `packets` more.
+    /// Adds `packets` to the count of `reason`.
     pub const fn count(&mut self, reason: DropReason, packets: u64) {
         self.0[reason as usize] += packets;
     }
@@ -31,12 +31,12 @@ impl Drops {
         }
     }
 
-    /// Packets dropped for whatever reason.
+    /// Returns the total number of dropped packets.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The reasons that occurred, with their counts.
+    /// Returns the reasons with a count above 0, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
         DropReason::ALL.into_iter().zip(self.0).filter(|(_, packets)| *packets > 0)
     }
@@ -52,67 +52,65 @@ impl Serialize for Drops {
     }
 }
 
-/// What one stage has done so far, in packets:
-/// `offered + copies = forwarded + drops + inside`.
+/// Counters of one stage, in packets: `offered + copies = forwarded + drops + inside`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StageCounters {
-    /// The stage's name, by which it can be changed.
+    /// Name of the stage, by which changes refer to it.
     pub name: String,
-    /// Packets that came in.
+    /// Packets that entered the stage.
     pub offered: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `offered`.
     pub offered_bytes: u64,
-    /// Packets that went out, copies included.
+    /// Packets that left the stage, including copies.
     pub forwarded: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `forwarded`.
     pub forwarded_bytes: u64,
-    /// Copies that the stage made.
+    /// Copies made by the stage.
     pub copies: u64,
-    /// Packets that it marked "congestion experienced".
+    /// Packets marked "congestion experienced" by the stage.
     pub marked: u64,
-    /// Packets that it damaged and let go on.
+    /// Packets that the stage damaged and forwarded.
     pub damaged: u64,
-    /// Packets that are in it now.
+    /// Packets currently in the stage.
     pub inside: u64,
-    /// Packets that died in it.
+    /// Packets dropped by the stage.
     pub drops: Drops,
 }
 
 impl StageCounters {
-    /// Whether the counts add up to the packet.
+    /// Whether the counters balance exactly.
     pub fn adds_up(&self) -> bool {
         self.offered + self.copies == self.forwarded + self.drops.total() + self.inside
     }
 }
 
-/// What a path has done so far, in packets:
-/// `offered + copies = delivered + drops + inside`.
+/// Counters of a path, in packets: `offered + copies = delivered + drops + inside`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PathCounters {
-    /// Packets that came in.
+    /// Packets offered to the path.
     pub offered: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `offered`.
     pub offered_bytes: u64,
-    /// Packets that came out, copies included.
+    /// Packets delivered by the path, including copies.
     pub delivered: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `delivered`.
     pub delivered_bytes: u64,
-    /// Copies that the path made.
+    /// Copies made on the path.
     pub copies: u64,
     /// Packets marked "congestion experienced".
     pub marked: u64,
-    /// Packets that were damaged and went on.
+    /// Packets damaged and forwarded.
     pub damaged: u64,
-    /// Packets that are on the path now.
+    /// Packets currently on the path.
     pub inside: u64,
-    /// Packets that died, by reason.
+    /// Packets dropped, by reason.
     pub drops: Drops,
-    /// The same for every stage, in the order of the path.
+    /// Counters of each stage, in path order.
     pub stages: Vec<StageCounters>,
 }
 
 impl PathCounters {
-    /// Whether the counts add up to the packet, of the path and of every stage.
+    /// Whether the counters of the path and of every stage balance exactly.
     pub fn adds_up(&self) -> bool {
         self.offered + self.copies == self.delivered + self.drops.total() + self.inside
             && self.stages.iter().all(StageCounters::adds_up)

@@ -1,6 +1,6 @@
-//! The discrete-event world of Haulage: paths as lists of stages, links, nodes that run sans-IO machines, traffic
-//! beside them, and the truth about every packet. Nothing here reads a clock, opens a socket or starts a thread:
-//! the same [`Path`] serves virtual time and the emulator, `haul-wan`.
+//! Discrete-event simulator: network paths as lists of stages, links, nodes that run sans-IO machines,
+//! background traffic, and ground truth about every packet. Reads no clock, opens no socket and starts no
+//! thread: the same [`Path`] runs in virtual time and in the emulator, `haul-wan`.
 
 mod counters;
 pub mod host;

@@ -1,12 +1,12 @@
-//! Things that wait for their time.
+//! Time-ordered queue.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
 use haul_base::Time;
 
-/// A queue ordered by time, and by the order of insertion where times are equal. What comes in the order of time
-/// costs a ring's push and pop; only what overtakes goes through a heap.
+/// Queue ordered by time; entries with equal times keep their insertion order. Entries pushed in time
+/// order only touch the ring; entries that overtake others go through the heap.
 #[derive(Debug)]
 pub(crate) struct Line<T> {
     ring: VecDeque<Entry<T>>,
@@ -54,7 +54,7 @@ impl<T> Default for Line<T> {
 }
 
 impl<T> Line<T> {
-    /// A queue with room for `capacity` things before it allocates again.
+    /// Creates a queue that holds `capacity` items without allocating again.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self { ring: VecDeque::with_capacity(capacity), ..Self::default() }
     }
@@ -68,7 +68,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// When the first thing is due.
+    /// Returns the time of the first item.
     pub(crate) fn next(&self) -> Option<Time> {
         match (self.ring.front(), self.heap.peek()) {
             (Some(ring), Some(Reverse(heap))) => Some(ring.at.min(heap.at)),
@@ -77,7 +77,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Takes the first thing if it is due at `now`, with its time.
+    /// Removes and returns the first item, with its time, if it is due at `now`.
     pub(crate) fn pop_due(&mut self, now: Time) -> Option<(Time, T)> {
         let from_heap = match (self.ring.front(), self.heap.peek()) {
             (Some(ring), Some(Reverse(heap))) => heap < ring,

@@ -1,11 +1,12 @@
-//! Logarithm and exponential from the four basic operations alone, which IEEE 754 rounds the same everywhere; the
-//! ones of a platform's library differ in their last bits, and a simulation must not.
+//! Logarithm and exponential computed with the four basic operations only, which IEEE 754 rounds
+//! identically on every platform. Math libraries differ in the last bits, which would make simulations
+//! irreproducible.
 
 use std::f64::consts::LN_2;
 
-/// Natural logarithm of a positive, normal number; relative error below 1e-14.
+/// Returns the natural logarithm of a positive, normal number; relative error below 1e-14.
 ///
-/// `x = m * 2^e` with `m` in `[1/sqrt 2, sqrt 2)`, `ln m = 2 artanh((m - 1) / (m + 1))` by its series.
+/// `x = m * 2^e` with `m` in `[1/sqrt 2, sqrt 2)`; `ln m = 2 artanh((m - 1) / (m + 1))` as a series.
 pub(crate) fn ln(x: f64) -> f64 {
     debug_assert!(x.is_normal() && x > 0.0);
     let bits = x.to_bits();
@@ -17,12 +18,12 @@ pub(crate) fn ln(x: f64) -> f64 {
     }
     let z = (mantissa - 1.0) / (mantissa + 1.0);
     let square = z * z;
-    // |z| <= 0.172: the term with z^25 is below 1e-20.
+    // |z| <= 0.172, so the z^25 term is below 1e-20.
     let series = (0..13).rev().fold(0.0, |sum, n| sum * square + 1.0 / f64::from(2 * n + 1));
     2.0 * z * series + exponent as f64 * LN_2
 }
 
-/// `e^x`; 0 below -700, infinite above 709. Relative error below 1e-13.
+/// Returns `e^x`: 0 below -700, infinity above 709. Relative error below 1e-13.
 pub(crate) fn exp(x: f64) -> f64 {
     if x < -700.0 {
         return 0.0;
@@ -36,7 +37,7 @@ pub(crate) fn exp(x: f64) -> f64 {
     series * f64::from_bits(((halvings + 1_023) as u64) << 52)
 }
 
-/// `base^exponent` for a positive, normal base.
+/// Returns `base^exponent` for a positive, normal base.
 pub(crate) fn pow(base: f64, exponent: f64) -> f64 {
     exp(exponent * ln(base))
 }
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_values_are_frozen() {
-        // They must be these bits on every platform, or equal seeds no longer mean equal runs.
+        // These bits must be equal on every platform, or equal seeds would give different runs.
         assert_eq!(ln(0.3).to_bits(), ln(0.3).to_bits());
         assert_eq!(ln(1.0).to_bits(), 0.0f64.to_bits());
         assert_eq!(exp(0.0).to_bits(), 1.0f64.to_bits());

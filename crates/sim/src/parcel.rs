@@ -1,62 +1,63 @@
-//! What travels: packets, alone or as a batch of neighbours that share one event.
+//! Packets in transit, single or as batches of adjacent packets that share one event.
 
 use haul_base::{Cause, Ecn};
 use serde::{Deserialize, Serialize};
 
-/// The most packets of one parcel; as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS` of Linux 4.18).
+/// Maximum number of packets in a parcel: what every kernel with GSO accepts (`UDP_MAX_SEGMENTS`, Linux
+/// 4.18).
 pub const MAX_PARCEL: usize = 64;
 
-/// Which flow a packet belongs to.
+/// Identifies a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlowId(pub u32);
 
-/// One packet as a path sees it.
+/// Packet as a path sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketInfo {
-    /// Chosen by the caller, who finds the bytes by it.
+    /// Identifier chosen by the caller to find the packet's bytes.
     pub id: u64,
-    /// Whose it is.
+    /// Flow of the packet.
     pub flow: FlowId,
     /// Bytes on the wire: the whole IP packet.
     pub bytes: u32,
-    /// Its ECN bits.
+    /// ECN codepoint.
     pub ecn: Ecn,
 }
 
-/// Why a packet died.
+/// Reason for dropping a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
     /// The bottleneck's queue was full.
     QueueFull,
-    /// Random early detection.
+    /// Dropped by random early detection.
     Red,
-    /// `CoDel`.
+    /// Dropped by `CoDel`.
     Codel,
-    /// More than a policer lets pass.
+    /// Exceeded a policer's rate.
     Policed,
     /// Random loss.
     Random,
-    /// The Gilbert-Elliott channel, in either state.
+    /// Lost by the Gilbert-Elliott channel, in either state.
     GilbertElliott,
     /// The link was down.
     Outage,
     /// Longer than the path's MTU.
     TooLarge,
-    /// Damaged, and found out by a checksum of the link.
+    /// Damaged, and detected by a checksum of the link.
     Corrupted,
     /// The receiving host's NIC had no free descriptor.
     NicRing,
     /// The receiving socket's buffer was full.
     SocketBuffer,
-    /// Nobody listens there.
+    /// No receiver exists at the destination.
     NoReceiver,
-    /// What carries the path had no room or came too late: of an emulator, never of the path.
+    /// The emulator had no buffer for the packet or was too late: never a property of the path.
     Carrier,
 }
 
 impl DropReason {
-    /// Every reason, in the order of reports.
+    /// All reasons, in the order of reports.
     pub const ALL: [Self; 13] = [
         Self::QueueFull,
         Self::Red,
@@ -73,8 +74,8 @@ impl DropReason {
         Self::Carrier,
     ];
 
-    /// What a perfect diagnosis would say. `None` for packets that were too large: most are probes of the path MTU,
-    /// which no rate law counts as lost.
+    /// Returns what a perfect diagnosis would report. `None` for packets that were too large: most of
+    /// them are path MTU probes, which no control law counts as lost.
     pub const fn cause(self) -> Option<Cause> {
         Some(match self {
             Self::QueueFull | Self::Red | Self::Codel | Self::Policed => Cause::Congestion,
@@ -86,7 +87,7 @@ impl DropReason {
         })
     }
 
-    /// The name in reports and scenario files.
+    /// Returns the name used in reports and scenario files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueFull => "queue_full",
@@ -106,22 +107,22 @@ impl DropReason {
     }
 }
 
-/// What the path did to the bytes of a packet that it delivers.
+/// Damage that the path does to a delivered packet's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Damage {
-    /// Nothing.
+    /// No damage.
     #[default]
     None,
     /// One bit is flipped.
     Flip,
-    /// The end is missing.
+    /// The packet is truncated.
     Truncate,
 }
 
 impl Damage {
-    /// Damages `packet`; which bit, or how much is left (at least one byte), follows from `salt` alone. Returns
-    /// the new length.
+    /// Damages `packet` and returns its new length, at least one byte. The flipped bit or the remaining
+    /// length depends on `salt` alone.
     pub fn apply(self, packet: &mut [u8], salt: u64) -> usize {
         let len = packet.len();
         if len == 0 || self == Self::None {
@@ -137,12 +138,12 @@ impl Damage {
     }
 }
 
-/// One packet, or up to [`MAX_PARCEL`] packets of one flow that travel together: all of the same size but the
-/// last, which may be shorter. Packets that were lost or went another way leave holes.
+/// One packet, or up to [`MAX_PARCEL`] packets of one flow that travel together. All have the same size
+/// but the last, which may be shorter. Packets that were lost or took another way leave holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parcel {
     id: u64,
-    /// Bit `i` is set if packet `i` is (still) in this parcel.
+    /// Bit `i` is set while packet `i` is in this parcel.
     present: u64,
     bytes: u32,
     last_bytes: u32,
@@ -153,12 +154,12 @@ pub struct Parcel {
     origin: Origin,
 }
 
-/// Whether somebody sent the packets of a parcel or the path made them.
+/// Whether the packets of a parcel were sent or made by the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// They were offered to the path.
+    /// Offered to the path.
     Sent,
-    /// They are copies that a duplicating stage made.
+    /// Copies made by a duplicating stage.
     Copy,
 }
 
@@ -180,8 +181,8 @@ impl From<PacketInfo> for Parcel {
 }
 
 impl Parcel {
-    /// `count` packets like `first`, of which the last has `last_bytes` on the wire; `None` if there are none, or
-    /// more than [`MAX_PARCEL`].
+    /// Creates a parcel of `count` packets like `first`, the last with `last_bytes` on the wire. Returns
+    /// `None` if `count` is 0 or above [`MAX_PARCEL`].
     pub fn batch(first: PacketInfo, count: usize, last_bytes: u32) -> Option<Self> {
         let present = match count {
             1..MAX_PARCEL => (1 << count) - 1,
@@ -191,64 +192,64 @@ impl Parcel {
         Some(Self { present, last_bytes, count: count as u8, ..Self::from(first) })
     }
 
-    /// The caller's id of the whole batch.
+    /// Returns the caller's identifier of the whole batch.
     pub const fn id(&self) -> u64 {
         self.id
     }
 
-    /// Whose packets these are.
+    /// Returns the flow of the packets.
     pub const fn flow(&self) -> FlowId {
         self.flow
     }
 
-    /// The ECN bits of every packet in it.
+    /// Returns the ECN codepoint that all packets share.
     pub const fn ecn(&self) -> Ecn {
         self.ecn
     }
 
-    /// What was done to the bytes of every packet in it.
+    /// Returns the damage done to every packet.
     pub const fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// Whether these are copies.
+    /// Returns whether the packets were sent or are copies.
     pub const fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// How many packets are in it.
+    /// Returns the number of packets in the parcel.
     pub const fn packets(&self) -> u32 {
         self.present.count_ones()
     }
 
-    /// How many packets it had when it was offered.
+    /// Returns the number of packets when the parcel was offered.
     pub const fn offered_packets(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether no packet is missing.
+    /// Whether all packets of the batch are still present.
     pub const fn is_whole(&self) -> bool {
         self.packets() == self.count as u32
     }
 
-    /// Bit `i` says whether packet `i` of the batch is in it.
+    /// Returns the presence bitmap: bit `i` stands for packet `i` of the batch.
     pub const fn present(&self) -> u64 {
         self.present
     }
 
-    /// Bytes on the wire of packet `index`.
+    /// Returns the bytes on the wire of packet `index`.
     pub const fn bytes_of(&self, index: usize) -> u32 {
         if index + 1 == self.count as usize { self.last_bytes } else { self.bytes }
     }
 
-    /// Bytes on the wire of all packets in it.
+    /// Returns the bytes on the wire of all packets present.
     pub const fn bytes(&self) -> u64 {
         let last = 1 << (self.count - 1);
         let full = (self.present & !last).count_ones() as u64 * self.bytes as u64;
         if self.present & last == 0 { full } else { full + self.last_bytes as u64 }
     }
 
-    /// The places of its packets in the batch, ascending.
+    /// Returns the indices of the packets present, ascending.
     pub fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         let mut left = self.present;
         std::iter::from_fn(move || {
@@ -258,7 +259,7 @@ impl Parcel {
         })
     }
 
-    /// Runs of consecutive packets that are in it: place of the first, and how many.
+    /// Returns the runs of consecutive packets present: index of the first and length.
     pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let mut left = self.present;
         std::iter::from_fn(move || {
@@ -269,68 +270,69 @@ impl Parcel {
         })
     }
 
-    /// The parcel with only those packets whose bits are set in `which`.
+    /// Keeps only the packets whose bits are set in `which`.
     #[must_use]
     pub const fn only(self, which: u64) -> Self {
         Self { present: self.present & which, ..self }
     }
 
-    /// The parcel without those packets.
+    /// Removes the packets whose bits are set in `which`.
     #[must_use]
     pub const fn without(self, which: u64) -> Self {
         Self { present: self.present & !which, ..self }
     }
 
-    /// The parcel with its first `count` packets only.
+    /// Keeps only the first `count` packets.
     #[must_use]
     pub fn first(self, count: u32) -> Self {
-        // Each step takes the lowest bit away.
+        // Each step clears the lowest set bit.
         let rest = (0..count).fold(self.present, |left, _| left & left.wrapping_sub(1));
         self.without(rest)
     }
 
-    /// This parcel and another part of the same batch as one, if nothing tells them apart.
+    /// Merges two parts of the same batch, if they differ in nothing but their packets.
     pub fn joined(self, other: Self) -> Option<Self> {
         let alike = other.only(self.present) == self.only(other.present);
         let disjoint = self.present & other.present == 0;
         (alike && disjoint).then_some(Self { present: self.present | other.present, ..self })
     }
 
-    /// The parcel as packets of `flow`.
+    /// Assigns the packets to `flow`.
     #[must_use]
     pub const fn of_flow(self, flow: FlowId) -> Self {
         Self { flow, ..self }
     }
 
-    /// Whether no packet is left.
+    /// Whether no packet is present.
     pub const fn is_empty(&self) -> bool {
         self.present == 0
     }
 
-    /// The parcel, each packet of it marked "congestion experienced".
+    /// Marks each packet "congestion experienced".
     #[must_use]
     pub const fn marked(self) -> Self {
         Self { ecn: Ecn::Ce, ..self }
     }
 
-    /// Whether a mark may stand for a drop (RFC 3168).
+    /// Whether the packets may be marked instead of dropped (RFC 3168).
     pub const fn is_ecn_capable(&self) -> bool {
         !matches!(self.ecn, Ecn::NotEct)
     }
 
-    /// The parcel, each packet of it damaged.
+    /// Marks each packet as damaged.
     #[must_use]
     pub const fn damaged(self, damage: Damage) -> Self {
         Self { damage, ..self }
     }
 
-    /// The parcel as copies.
+    /// Turns the packets into copies.
     #[must_use]
     pub const fn copied(self) -> Self {
         Self { origin: Origin::Copy, ..self }
     }
 
-    /// Cuts the parcel, in order, into runs whose packets are all in `which` or all outside, and says which.
+    /// Splits the parcel, in order, into runs entirely inside or entirely outside `which`; `true` stands
+    /// for inside.
     pub fn cut(self, which: u64) -> impl Iterator<Item = (Self, bool)> {
         let mut rest = self;
         std::iter::from_fn(move || {
@@ -344,14 +346,14 @@ impl Parcel {
     }
 }
 
-/// How a parcel, or what is left of it, left a path.
+/// How packets left a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It came out at the far end.
+    /// They were delivered at the far end.
     Delivered,
-    /// It died.
+    /// They were dropped.
     Dropped(DropReason),
-    /// Not an exit but a birth: the path made copies of these packets, which leave later by themselves.
+    /// Not an exit: the path made copies of these packets, which leave separately.
     Copied,
 }
 

@@ -1,4 +1,4 @@
-//! A path: stages one behind the other, and the packets on their way through them.
+//! A path: a sequence of stages, and the packets in transit through them.
 
 use std::collections::VecDeque;
 
@@ -9,9 +9,9 @@ use crate::line::Line;
 use crate::parcel::{Exit, MAX_PARCEL, PacketInfo, Parcel};
 use crate::stage::{Emitter, PathSpec, SpecError, Stage, StageChange, StageRef, StageSpec, StandingQueue};
 
-/// One direction of a path. The same code runs in virtual time (the simulator) and in real time (the emulator):
-/// offer packets with the time at which they arrive, ask when something happens next, and collect what has
-/// happened. `now` of successive calls should not go back; a time that does counts as the latest one.
+/// One direction of a path, usable in virtual time (simulator) and in real time (emulator). The caller
+/// offers packets with their arrival time, reads the time of the next event and collects what has left.
+/// `now` should not go back between calls; an earlier time counts as the latest one.
 #[derive(Debug)]
 pub struct Path {
     slots: Vec<Slot>,
@@ -21,7 +21,7 @@ pub struct Path {
     delivered: Delivered,
 }
 
-/// Whether batches stay whole.
+/// Whether batches stay whole or are split into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grain {
     Batch,
@@ -34,7 +34,7 @@ struct Delivered {
     bytes: u64,
 }
 
-/// A stage with what has left it but not yet entered the next one.
+/// A stage with the parcels that have left it but not yet entered the next one.
 #[derive(Debug)]
 struct Slot {
     stage: Box<dyn Stage>,
@@ -42,19 +42,20 @@ struct Slot {
     exits: Line<Parcel>,
     passed: Vec<Parcel>,
     counters: StageCounters,
-    /// The earlier of the first exit and the stage's own event.
+    /// Earlier of the first exit and the stage's own event.
     next: Option<Time>,
 }
 
-/// Parcels for which every line has room before it allocates.
+/// Initial capacity of each queue, in parcels.
 const ROOM: usize = 1_024;
 
-/// The seed of the stage at `index`, so that a stage's numbers do not depend on what the others draw.
+/// Derives the seed of the stage at `index`, so that its random numbers do not depend on other stages'
+/// draws.
 fn seed_of(seed: u64, index: usize) -> u64 {
     seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Names by kind; the second one of a kind is `kind-2`.
+/// Names a stage by its kind; the second one of a kind is `kind-2`.
 fn name_of(stages: &[StageSpec], index: usize) -> String {
     let kind = stages[index].kind();
     match stages[..index].iter().filter(|other| other.kind() == kind).count() {
@@ -92,10 +93,10 @@ fn earlier(a: Option<Time>, b: Option<Time>) -> Option<Time> {
 }
 
 impl Path {
-    /// A path whose every random decision follows from `seed`.
+    /// Creates a path. All its random decisions follow from `seed`.
     ///
     /// # Errors
-    /// [`SpecError::Stage`] if a parameter of a stage makes no sense.
+    /// [`SpecError::Stage`] if a parameter of a stage is invalid.
     pub fn new(spec: &PathSpec, seed: u64) -> Result<Self, SpecError> {
         spec.check()?;
         let slot = |(index, stage): (usize, &StageSpec)| Slot {
@@ -120,14 +121,15 @@ impl Path {
         }
     }
 
-    /// Puts a stage of your own at the end of the path.
+    /// Appends a user-defined stage.
     pub fn push_stage(&mut self, name: &str, stage: Box<dyn Stage>) {
         if !stage.takes_batches() {
             self.grain = Grain::Packet;
         }
         self.slots.push(Slot {
             stage,
-            // What it takes is its own business; the text is for errors only.
+            // Placeholder, used in error messages only: a user-defined stage decides itself which changes
+            // it accepts.
             kind: StageSpec::Outages(Vec::new()),
             exits: Line::with_capacity(ROOM),
             passed: Vec::with_capacity(2 * MAX_PARCEL),
@@ -136,17 +138,17 @@ impl Path {
         });
     }
 
-    /// Whether batches travel whole: no stage needs to treat their packets one by one.
+    /// Whether batches travel whole, because no stage has to process packets singly.
     pub fn carries_batches(&self) -> bool {
         self.grain == Grain::Batch
     }
 
-    /// A packet arrives at the near end.
+    /// Offers a packet at the near end.
     pub fn offer(&mut self, now: Time, packet: PacketInfo) {
         self.offer_batch(now, packet.into());
     }
 
-    /// Several packets arrive together.
+    /// Offers a batch at the near end.
     pub fn offer_batch(&mut self, now: Time, parcel: Parcel) {
         self.run(now);
         let now = self.clock;
@@ -159,7 +161,7 @@ impl Path {
         }
     }
 
-    /// When something happens next: call [`Path::advance`] then.
+    /// Returns when to call [`Path::advance`] next.
     pub fn next_event(&self) -> Option<Time> {
         match self.reports.front() {
             Some((at, _, _)) => Some(*at),
@@ -167,8 +169,8 @@ impl Path {
         }
     }
 
-    /// Lets time pass, and hands over what has left the path up to `now`, in order: when, what, and how. Whoever
-    /// keeps the bytes of a batch may let go of them when as many packets were delivered and dropped as were
+    /// Advances to `now` and passes everything that has left the path by then to `sink`, in time order.
+    /// The bytes of a batch may be released when as many packets were delivered and dropped as were
     /// offered and copied.
     pub fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, &Parcel, Exit)) {
         self.run(now);
@@ -177,11 +179,11 @@ impl Path {
         }
     }
 
-    /// Changes a stage; what is inside stays there.
+    /// Changes a stage. Packets inside stay there.
     ///
     /// # Errors
-    /// [`SpecError::Change`] if the parameters make no sense, [`SpecError::NoStage`] if no stage is called that,
-    /// [`SpecError::WrongChange`] if that stage does not take such a change.
+    /// [`SpecError::Change`] if the parameters are invalid, [`SpecError::NoStage`] if no stage has that
+    /// name, [`SpecError::WrongChange`] if the stage does not support the change.
     pub fn change(&mut self, now: Time, which: &StageRef, change: &StageChange) -> Result<(), SpecError> {
         change.check()?;
         self.run(now);
@@ -201,12 +203,12 @@ impl Path {
         Ok(())
     }
 
-    /// The names of the stages, in order.
+    /// Returns the stage names in order, separated by commas.
     fn names(&self) -> String {
         self.slots.iter().map(|slot| slot.counters.name.as_str()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The truth so far.
+    /// Returns the counters so far.
     pub fn counters(&self) -> PathCounters {
         let stages: Vec<StageCounters> = self.slots.iter().map(Slot::counters).collect();
         let first = stages.first();
@@ -228,13 +230,13 @@ impl Path {
         counters
     }
 
-    /// What waits in front of the first bottleneck at `now`.
+    /// Returns the queue in front of the first bottleneck at `now`.
     pub fn standing_queue(&self, now: Time) -> Option<StandingQueue> {
         self.slots.iter().find_map(|slot| slot.stage.standing_queue(now))
     }
 
-    /// Everything that happens up to `now`. Of what happens at the same time, what is further along comes first:
-    /// a departure makes room before an arrival looks for it.
+    /// Processes all events up to `now`. Of simultaneous events the one furthest along the path comes
+    /// first, so that a departure frees queue space before an arrival needs it.
     fn run(&mut self, now: Time) {
         loop {
             let mut first: Option<(Time, usize)> = None;
@@ -253,7 +255,7 @@ impl Path {
         self.clock = self.clock.max(now);
     }
 
-    /// What happens next at the stage `index`, which is at `at`.
+    /// Processes the next event of stage `index`, due at `at`.
     fn step(&mut self, index: usize, at: Time) {
         let at = at.max(self.clock);
         self.clock = at;
@@ -269,7 +271,7 @@ impl Path {
         }
     }
 
-    /// The parcel enters the stage `index`.
+    /// Passes the parcel to stage `index`.
     fn enter(&mut self, index: usize, now: Time, parcel: Parcel) {
         let Some(slot) = self.slots.get_mut(index) else {
             self.delivered.packets += u64::from(parcel.packets());
@@ -284,7 +286,7 @@ impl Path {
         self.pass_on(index, now);
     }
 
-    /// What the stage `index` has let through at once goes on.
+    /// Forwards what stage `index` passed without delay.
     fn pass_on(&mut self, index: usize, now: Time) {
         let slot = &mut self.slots[index];
         slot.refresh();

@@ -7,16 +7,16 @@ use haul_base::{Bytes, Probability, Rate, Span};
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 
-/// A quantity with a spelling that reads back as the same value.
+/// Quantity with a text form that parses back to the same value.
 pub(crate) trait Text: Sized {
-    /// What a good value looks like, for error messages.
+    /// Example of valid text, for error messages.
     const EXPECTED: &'static str;
 
     fn read(text: &str) -> Result<Self, String>;
 
     fn write(&self) -> String;
 
-    /// The quantity that a bare number means, if it means one.
+    /// Interprets a number without a unit, if the type allows one.
     fn bare(_: f64) -> Option<Self> {
         None
     }
@@ -114,7 +114,7 @@ pub(crate) fn deserialize<'de, T: Text, D: Deserializer<'de>>(from: D) -> Result
     from.deserialize_any(Reader(PhantomData))
 }
 
-/// The same for a quantity that may be absent.
+/// As above, for an optional quantity.
 pub(crate) mod optional {
     use serde::{Deserializer, Serializer};
 

@@ -1,13 +1,13 @@
-//! The queue of events: which actor is next, and when.
+//! Event queue: the next actor and its time.
 
 use haul_base::Time;
 
-/// A heap of actors by the time of their next event, and by the order in which those were set where times are
-/// equal. Each actor has at most one event, which can be moved.
+/// Heap of actors ordered by the time of their next event; equal times keep the order in which they were
+/// set. Each actor has at most one event, which can be moved.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: Vec<u32>,
-    /// Of each actor: its place in the heap, and its event.
+    /// Per actor: its position in the heap, and its event.
     actors: Vec<Entry>,
     sequence: u64,
 }
@@ -19,13 +19,13 @@ struct Entry {
 }
 
 impl Agenda {
-    /// A new actor, without an event.
+    /// Adds an actor without an event.
     pub(super) fn add(&mut self) -> u32 {
         self.actors.push(Entry::default());
         (self.actors.len() - 1) as u32
     }
 
-    /// Sets, moves or clears the event of an actor.
+    /// Sets, moves or clears the actor's event.
     pub(super) fn set(&mut self, actor: u32, at: Option<Time>) {
         let entry = self.actors[actor as usize];
         match (entry.place, at) {
@@ -46,7 +46,7 @@ impl Agenda {
         }
     }
 
-    /// The actor with the earliest event, and its time.
+    /// Returns the actor with the earliest event, and its time.
     pub(super) fn first(&self) -> Option<(Time, u32)> {
         self.heap.first().map(|&actor| (self.key(actor).0, actor))
     }

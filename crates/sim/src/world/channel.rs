@@ -1,25 +1,26 @@
-//! A reliable channel in order between two nodes, as TCP gives it: the control channel of a session.
+//! Reliable ordered channel between two nodes, as TCP provides it: the control channel of a session.
 
 use haul_base::{Probability, Rng, Span, Time};
 
 use super::ids::NodeId;
 use crate::line::Line;
 
-/// How a channel carries messages. It has no rate of its own: messages are few and short.
+/// Properties of a channel. It has no rate limit: messages are few and short.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChannelSpec {
-    /// From one end to the other.
+    /// One-way delay.
     pub delay: Span,
-    /// Share of the messages that are lost and sent again. All that were sent behind one wait for it.
+    /// Probability that a message is lost and retransmitted. Later messages wait for it.
     pub loss: Probability,
-    /// How much later a lost message comes, each time that it is lost.
+    /// Additional delay for each loss of a message.
     pub recovery: Span,
 }
 
-/// A message is lost so often in a row at most: a channel that loses everything would never carry it.
+/// Maximum consecutive losses of a message: otherwise a channel with a loss of 100 % would never deliver
+/// it.
 const MOST_LOST: usize = 16;
 
-/// A channel, number so-and-so of its world.
+/// Index of a channel in its world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChannelId(pub(super) u32);
 
@@ -28,7 +29,7 @@ pub(super) struct ChannelId(pub(super) u32);
 struct Way {
     to: NodeId,
     messages: Line<Vec<u8>>,
-    /// When the last one arrives.
+    /// Arrival time of the last message.
     last: Time,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct Channel {
     spec: ChannelSpec,
     rng: Rng,
     ends: [NodeId; 2],
-    /// To the first end, and to the second.
+    /// Messages towards the first end and towards the second.
     ways: [Way; 2],
     pub(super) actor: u32,
 }
@@ -57,12 +58,13 @@ impl Channel {
         way.messages.push(way.last, message);
     }
 
-    /// When the next message arrives.
+    /// Returns when the next message arrives.
     pub(super) fn next(&self) -> Option<Time> {
         self.ways.iter().filter_map(|way| way.messages.next()).min()
     }
 
-    /// The next message that has come by now, to the first end or to the second.
+    /// Removes and returns the next message due at `now` in direction `way` (0: to the first end, 1: to
+    /// the second).
     pub(super) fn due(&mut self, now: Time, way: usize) -> Option<(NodeId, Vec<u8>)> {
         let way = &mut self.ways[way];
         let (_, message) = way.messages.pop_due(now)?;

@@ -1,4 +1,4 @@
-//! Packets and messages from place to place.
+//! Moves packets and messages between links, hosts and nodes.
 
 use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 
@@ -10,10 +10,10 @@ use super::{
 };
 use crate::parcel::FlowId;
 
-/// How soon a node is called again that wants to be called at once.
+/// Delay before a node is called again whose deadline is not in the future.
 const SHORTEST_WAIT: Span = Span::from_nanos(100);
 
-/// When and how packets came to a socket.
+/// When and how packets reached a socket.
 #[derive(Clone, Copy, Debug)]
 struct Coming {
     arrived: Time,
@@ -42,7 +42,7 @@ impl World {
         self.transit_buffers.finish(parcel);
     }
 
-    /// Something happens on a link.
+    /// Handles events of a link.
     pub(super) fn on_link(&mut self, id: LinkId) {
         let mut exits = std::mem::take(&mut self.exits);
         let link = &mut self.links[id.0 as usize];
@@ -69,7 +69,7 @@ impl World {
         }
     }
 
-    /// The parcel has crossed a link: on to the next one, or to its host, or to its node.
+    /// Forwards a parcel that has crossed a link: to the next link, its host or its node.
     fn on_hop(&mut self, link: LinkId, parcel: Parcel) {
         let flow = &self.flows[parcel.flow().0 as usize];
         let hop = flow.links.iter().position(|l| *l == link).unwrap_or(flow.links.len());
@@ -93,7 +93,7 @@ impl World {
         self.agenda.set(slot.actor, slot.path.next_event());
     }
 
-    /// Something happens in a host.
+    /// Handles events of a host.
     pub(super) fn on_host(&mut self, id: HostId) {
         let mut exits = std::mem::take(&mut self.host_exits);
         let slot = &mut self.hosts[id.0 as usize];
@@ -117,7 +117,7 @@ impl World {
         self.agenda.set(slot.actor, slot.model.next_event());
     }
 
-    /// The parcel has come to its node.
+    /// Delivers the parcel to its node.
     fn arrive(&mut self, parcel: &Parcel, coming: Coming) {
         let flow = &mut self.flows[parcel.flow().0 as usize];
         flow.truth.delivered += u64::from(parcel.packets());
@@ -126,7 +126,7 @@ impl World {
         self.tell_arrived(Place::Node(node), parcel, Exit::Delivered, coming.arrived);
         let mut lent = self.transit_buffers.lend(parcel);
         for (first, count) in parcel.runs() {
-            // Each damaged packet is one of its own.
+            // Damaged packets are delivered one by one.
             let (parts, each) = if lent.is_damaged() { (count, 1) } else { (1, count) };
             for part in 0..parts {
                 let first = first + part;
@@ -149,7 +149,7 @@ impl World {
         self.transit_buffers.finish(parcel);
     }
 
-    /// The node's process has the CPU: now and then it looks at what its host does.
+    /// Passes a sample of the host's load to the node at regular intervals, when its process has the CPU.
     fn look_at_host(&mut self, id: NodeId) {
         let slot = &mut self.nodes[id.0 as usize];
         let Some(host) = slot.host.filter(|_| self.now >= slot.looks_at) else { return };
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    /// Tells the node why more of what it has sent has died, if more has.
+    /// Passes a verdict to the node if more of its packets have been dropped.
     fn tell_verdict(&mut self, id: NodeId) {
         let (slot, flows) = (&mut self.nodes[id.0 as usize], &mut self.flows);
         let mut take_news = |flow: &FlowId| flows[flow.0 as usize].losses.take_news();
@@ -192,7 +192,7 @@ impl World {
         self.after_node(id, before);
     }
 
-    /// A node's deadline has come.
+    /// Handles an expired deadline of a node.
     pub(super) fn on_node_timer(&mut self, id: NodeId) {
         let slot = &mut self.nodes[id.0 as usize];
         if let Some(host) = slot.host
@@ -224,7 +224,7 @@ impl World {
         self.take_messages(id);
         let slot = &self.nodes[id.0 as usize];
         if !slot.waits_for_cpu {
-            // A node may ask for the present; time still has to move.
+            // A node may request the current time; virtual time still has to advance.
             let at =
                 slot.node.deadline().map(|at| if at <= self.now { self.now + SHORTEST_WAIT } else { at });
             self.agenda.set(slot.actor, at);
@@ -247,13 +247,13 @@ impl World {
         self.launches = launches;
     }
 
-    /// How many batches a node may send in one go.
+    /// Returns the number of batches that a node may send at once.
     pub(super) fn room(&self, id: NodeId) -> usize {
         let host = self.nodes[id.0 as usize].host;
         host.map_or(MOST_BATCHES, |host| self.hosts[host.0 as usize].model.batches_at_once())
     }
 
-    /// What a node is sending keeps its process at work.
+    /// Charges the node's process for the packets that it sends.
     fn charge(&mut self, id: NodeId) {
         let Some(host) = self.nodes[id.0 as usize].host.filter(|_| self.room(id) < MOST_BATCHES) else {
             return;
@@ -291,7 +291,7 @@ impl World {
         self.offer(first, parcel);
     }
 
-    /// Takes what a node has for its channel.
+    /// Sends a node's pending messages on its channel.
     pub(super) fn take_messages(&mut self, node: NodeId) {
         let slot = &mut self.nodes[node.0 as usize];
         let Some(id) = slot.channel else { return };
@@ -303,7 +303,7 @@ impl World {
         self.agenda.set(channel.actor, channel.next());
     }
 
-    /// Messages of a channel arrive.
+    /// Delivers due messages of a channel.
     pub(super) fn on_channel(&mut self, id: ChannelId) {
         for way in 0..2 {
             while let Some((to, message)) = self.channels[id.0 as usize].due(self.now, way) {

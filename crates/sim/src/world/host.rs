@@ -1,4 +1,4 @@
-//! What stands between the wire and a machine on a receiving host.
+//! Model of a receiving host: everything between the wire and a machine.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -13,67 +13,69 @@ use crate::parcel::{DropReason, FlowId, Parcel};
 pub enum HostExit {
     /// The process reads them from its socket.
     Read {
-        /// The packets that were read.
+        /// Packets read.
         parcel: Parcel,
-        /// When the kernel took them from the wire.
+        /// When the kernel received them.
         arrived: Time,
-        /// The socket's wrapping count of dropped buffers up to here, once there is one.
+        /// The socket's wrapping count of dropped buffers up to this point; `None` before the first drop.
         socket_drops: Option<u32>,
     },
-    /// They died in the host.
+    /// The host dropped them.
     Dropped {
-        /// The packets that were dropped.
+        /// Packets dropped.
         parcel: Parcel,
-        /// The queue or limit that dropped them.
+        /// Queue or limit that dropped them.
         reason: DropReason,
     },
 }
 
-/// A host: NIC ring, socket buffers and a CPU that several processes share. The world hands it what comes off the
-/// wire, and the machine gets what its process reads, when it reads it. Times never go back.
+/// A host: NIC ring, socket buffers and a CPU shared by several processes. The world passes it packets
+/// from the wire; the machine receives them when its process reads them. Times never go back.
 pub trait HostModel: Any + Debug + Send {
-    /// Packets of `flow` will come, for the socket of the process that runs `node`.
+    /// Announces a flow for the socket of the process that runs `node`.
     fn open(&mut self, flow: FlowId, node: NodeId);
 
-    /// Packets come off the wire.
+    /// Handles packets from the wire.
     fn on_arrival(&mut self, now: Time, parcel: Parcel);
 
-    /// The timer of `node`'s machine is due: has its process the CPU? If not, the host must have a
-    /// [`HostModel::next_event`] no later than when it has, and is asked again after it.
+    /// Whether the process that runs `node`, whose timer is due, has the CPU. If not,
+    /// [`HostModel::next_event`] must be no later than the time at which it gets the CPU; the world calls
+    /// again after that event.
     fn may_run(&mut self, now: Time, node: NodeId) -> bool;
 
-    /// The process that runs `node` has sent packets, where [`HostModel::batches_at_once`] is bounded. As long as they
-    /// keep it at work, it has no CPU for its timer.
+    /// Reports packets sent by the process that runs `node`; called only if
+    /// [`HostModel::batches_at_once`] is bounded. While the process handles these packets, its timer has
+    /// to wait.
     fn on_sent(&mut self, _now: Time, _node: NodeId, _packets: u64) {}
 
-    /// How many batches a process sends in one go. What it has beyond that it sends a moment later.
+    /// Returns the number of batches that a process sends at once. It sends further ones a moment later.
     fn batches_at_once(&self) -> usize {
         MOST_BATCHES
     }
 
-    /// When something happens in the host next.
+    /// Returns the time of the host's next event.
     fn next_event(&self) -> Option<Time>;
 
-    /// Lets time pass and hands over what has left the host up to `now`, in order. Nothing may be handed over
-    /// with a time below that of an earlier call's `now`.
+    /// Advances to `now` and passes everything that has left the host by then to `sink`, in order. Times
+    /// passed to `sink` must not be earlier than `now` of previous calls.
     fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit));
 
-    /// What the process that runs `node` would find if it looked at the host's load now, when it has the CPU. `None` if
-    /// there is nothing to see.
+    /// Returns the load that the process running `node` would measure now, while it has the CPU. `None`
+    /// if the model has no such measurement.
     fn sample(&self, _node: NodeId) -> Option<HostSample> {
         None
     }
 
-    /// The longest time for which the process that runs `node` was ready to run and had no core.
+    /// Returns the longest time for which the process running `node` was ready without a core.
     fn longest_wait(&self, _node: NodeId) -> Span {
         Span::ZERO
     }
 
-    /// The number of tasks that run or wait for a core, summed over time.
+    /// Returns the number of running and waiting tasks, integrated over time.
     fn runnable_time(&self) -> Span {
         Span::ZERO
     }
 
-    /// Packets that are in the host now.
+    /// Returns the number of packets currently in the host.
     fn inside(&self) -> u64;
 }

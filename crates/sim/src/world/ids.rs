@@ -1,29 +1,29 @@
-//! The numbers by which the parts of a world are called.
+//! Identifiers of the parts of a world.
 
 use serde::Serialize;
 
-/// A node of a world.
+/// Index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct NodeId(pub u32);
 
-/// A link of a world: one direction.
+/// Index of a link (unidirectional).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct LinkId(pub u32);
 
-/// A host of a world.
+/// Index of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct HostId(pub u32);
 
-/// Where something happened.
+/// Place of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// At the node that has sent the packets: they are on their way to the first link.
+    /// The sending node: the packets are on their way to the first link.
     Source(NodeId),
-    /// On a link.
+    /// A link.
     Link(LinkId),
-    /// In a host.
+    /// A host.
     Host(HostId),
-    /// At a node, which has the packets now.
+    /// The receiving node.
     Node(NodeId),
 }

@@ -1,4 +1,4 @@
-//! The event world: links, nodes and hosts in virtual time.
+//! The simulated world: links, nodes and hosts in virtual time.
 
 mod agenda;
 mod channel;
@@ -39,27 +39,27 @@ pub use session::{SessionNode, UDP_OVERHEAD};
 pub use summary::{FlowSummary, LinkSummary, NodeSummary, Summary};
 pub use truth::FlowTruth;
 
-/// One line of the trace.
+/// One trace event.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceEvent<'a> {
     /// Virtual time of the event.
     pub at: Time,
-    /// When the packets had come to the kernel of the node's host; elsewhere as `at`.
+    /// When the packets reached the kernel of the node's host; at other places the same as `at`.
     pub arrived: Time,
-    /// The node, link or host.
+    /// Node, link or host of the event.
     pub place: Place,
-    /// The packets of one flow that it is about.
+    /// Packets of the event, all of one flow.
     pub parcel: &'a Parcel,
-    /// What became of them there.
+    /// What happened to the packets.
     pub exit: Exit,
-    /// The UDP payloads as they were sent, one behind the other, of packets that are no longer in the parcel too.
+    /// Concatenated UDP payloads as sent, including those of packets no longer in the parcel.
     pub payload: &'a [u8],
-    /// Bytes of each packet's payload; the last may have fewer.
+    /// Bytes per payload; the last may be shorter.
     pub stride: usize,
 }
 
 impl<'a> TraceEvent<'a> {
-    /// The UDP payload of each packet.
+    /// Returns the UDP payload of each packet.
     pub fn payloads(&self) -> impl Iterator<Item = &'a [u8]> {
         let (payload, stride) = (self.payload, self.stride);
         let starts = self.parcel.indices().filter_map(move |index| payload.get(index * stride..));
@@ -71,37 +71,37 @@ impl<'a> TraceEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// What was waited for has happened.
+    /// The condition was met.
     Done,
-    /// The time given was over first.
+    /// The time limit was reached.
     Cap,
-    /// Nothing will ever happen again.
+    /// No events are left.
     Idle,
 }
 
-/// Why a world cannot be built like that.
+/// Error of building or changing a world.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
-    /// A flow needs at least one link.
+    /// The flow has no link.
     #[error("flow `{0}` crosses no link; a link without stages carries packets at once")]
     NoLink(String),
-    /// Something was named that the world does not have.
+    /// The world has no node, link or host with that index.
     #[error("there is no {0} number {1}")]
     Unknown(&'static str, u32),
-    /// Two flows leave a node by the same port.
+    /// Another flow already uses this port of the node.
     #[error("port {port} of node `{node}` has a flow already")]
     PortTaken {
         /// Name of the node.
         node: String,
-        /// The port that is taken.
+        /// The port in use.
         port: u16,
     },
-    /// A path cannot be built, or not be changed like that.
+    /// The path specification or the change is invalid.
     #[error(transparent)]
     Path(#[from] SpecError),
 }
 
-/// Who an event of the agenda is for.
+/// Target of an event of the agenda.
 #[derive(Clone, Copy, Debug)]
 enum Actor {
     Link(LinkId),
@@ -116,7 +116,8 @@ enum Actor {
 type Action = Box<dyn FnOnce(&mut World) + Send>;
 type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
-/// A world in virtual time. Equal worlds with equal seeds run equally, to the last byte of their summaries.
+/// A world in virtual time. Equal worlds with equal seeds run identically, to the last byte of their
+/// summaries.
 pub struct World {
     seed: u64,
     now: Time,
@@ -129,7 +130,7 @@ pub struct World {
     channels: Vec<Channel>,
     transit_buffers: TransitBuffers,
     launches: Vec<Launch>,
-    /// What leaves its node later than it was written.
+    /// Parcels with a release time after the time at which they were written.
     later: Line<(NodeId, Launch)>,
     later_packets: u64,
     exits: Vec<(Time, Parcel, Exit)>,
@@ -137,7 +138,7 @@ pub struct World {
     script: Line<Action>,
     recorder: Option<Recorder>,
     trace: Option<Trace>,
-    /// Packets that nodes sent by ports without a flow.
+    /// Packets sent on ports without a flow.
     strays: u64,
     happenings: u64,
 }
@@ -159,7 +160,7 @@ const SCRIPT: u32 = 1;
 const RECORDER: u32 = 2;
 
 impl World {
-    /// An empty world at time zero; every random decision in it follows from `seed`.
+    /// Creates an empty world at time zero. All its random decisions follow from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut agenda = Agenda::default();
         let actors = vec![Actor::Launches, Actor::Script, Actor::Recorder];
@@ -195,26 +196,26 @@ impl World {
         self.agenda.add()
     }
 
-    /// The seed of the world.
+    /// Returns the seed of the world.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// A seed for something of the world that draws random numbers: another one for each `index`.
+    /// Derives a seed for a user of random numbers; each `index` gives a different one.
     pub fn seed_for(&self, index: u64) -> u64 {
         haul_base::Rng::from_seed(self.seed ^ index.wrapping_mul(0xD1B5_4A32_D192_ED03)).next_u64()
     }
 
-    /// A new link, in one direction.
+    /// Adds a unidirectional link.
     ///
     /// # Errors
-    /// [`WorldError::Path`] if a parameter of a stage makes no sense.
+    /// [`WorldError::Path`] if a parameter of a stage is invalid.
     pub fn add_link(&mut self, name: &str, spec: &PathSpec) -> Result<LinkId, WorldError> {
         let seed = self.seed_for(self.links.len() as u64);
         Ok(self.add_path(name, Path::new(spec, seed)?))
     }
 
-    /// A new link from a path that may have stages of your own.
+    /// Adds a link with an existing path, which may have user-defined stages.
     pub fn add_path(&mut self, name: &str, path: Path) -> LinkId {
         let id = LinkId(self.links.len() as u32);
         let actor = self.actor(Actor::Link(id));
@@ -222,7 +223,7 @@ impl World {
         id
     }
 
-    /// A new node, which is called at time zero, or now, for the first time.
+    /// Adds a node. It is called for the first time at the current virtual time.
     pub fn add_node(&mut self, name: &str, node: impl Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         let actor = self.actor(Actor::Node(id));
@@ -241,7 +242,7 @@ impl World {
         id
     }
 
-    /// A new host.
+    /// Adds a host.
     pub fn add_host(&mut self, model: impl HostModel) -> HostId {
         let id = HostId(self.hosts.len() as u32);
         let actor = self.actor(Actor::Host(id));
@@ -250,11 +251,11 @@ impl World {
         id
     }
 
-    /// The node's process runs on this host: what comes for it passes the host's NIC, socket and CPU. Flows toward
-    /// it must be connected afterwards.
+    /// Runs the node's process on this host: its packets pass the host's NIC, socket and CPU. Must be
+    /// called before flows to the node are connected.
     ///
     /// # Errors
-    /// [`WorldError::Unknown`] if this world has no such node or host.
+    /// [`WorldError::Unknown`] if the world has no such node or host.
     pub fn place(&mut self, node: NodeId, host: HostId) -> Result<(), WorldError> {
         if host.0 as usize >= self.hosts.len() {
             return Err(WorldError::Unknown("host", host.0));
@@ -267,11 +268,11 @@ impl World {
         self.nodes.get_mut(node.0 as usize).ok_or(WorldError::Unknown("node", node.0))
     }
 
-    /// Whatever `from` sends by its port crosses `links`, one behind the other, and arrives at `to`.
+    /// Connects a flow: packets that `from` sends on its port cross `links` in order and arrive at `to`.
     ///
     /// # Errors
-    /// [`WorldError::NoLink`] if `links` is empty, [`WorldError::Unknown`] if this world has no such node or link,
-    /// [`WorldError::PortTaken`] if a flow leaves `from` by that port already.
+    /// [`WorldError::NoLink`] if `links` is empty, [`WorldError::Unknown`] if the world has no such node
+    /// or link, [`WorldError::PortTaken`] if another flow uses that port of `from`.
     pub fn connect(
         &mut self,
         name: &str,
@@ -306,10 +307,10 @@ impl World {
         Ok(flow)
     }
 
-    /// Connects two nodes' ports 0 both ways.
+    /// Connects port 0 of two nodes in both directions.
     ///
     /// # Errors
-    /// As [`World::connect`]. If the way back fails, the way there stays connected.
+    /// As for [`World::connect`]. If the second direction fails, the first one stays connected.
     pub fn connect_pair(
         &mut self,
         name: &str,
@@ -323,11 +324,11 @@ impl World {
         Ok((forth, back))
     }
 
-    /// Opens a control channel between two nodes, each of which has one at most. Messages do not wait for the CPU of a
-    /// host.
+    /// Opens a control channel between two nodes, each of which can have one. Messages do not wait for
+    /// the host's CPU.
     ///
     /// # Errors
-    /// If there is no such node.
+    /// [`WorldError::Unknown`] if there is no such node.
     pub fn open_channel(&mut self, a: NodeId, b: NodeId, spec: ChannelSpec) -> Result<(), WorldError> {
         let id = ChannelId(self.channels.len() as u32);
         self.node_slot(a)?.channel = Some(id);
@@ -338,17 +339,17 @@ impl World {
         Ok(())
     }
 
-    /// At `at`, `action` changes the world.
+    /// Schedules `action` at the virtual time `at`.
     pub fn at(&mut self, at: Time, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.script.push(at, Box::new(action));
         self.agenda.set(SCRIPT, self.script.next());
     }
 
-    /// Changes a stage of a link now.
+    /// Changes a stage of a link at the current time.
     ///
     /// # Errors
-    /// [`WorldError::Unknown`] if this world has no such link, [`WorldError::Path`] if its path cannot be changed like
-    /// that.
+    /// [`WorldError::Unknown`] if the world has no such link, [`WorldError::Path`] if its path does not
+    /// support the change.
     pub fn change_link(
         &mut self,
         link: LinkId,
@@ -369,23 +370,23 @@ impl World {
         self.recorder = Some(recorder);
     }
 
-    /// Calls `trace` with whatever happens to packets.
+    /// Sets a function that is called for every packet event.
     pub fn set_trace(&mut self, trace: impl FnMut(&TraceEvent<'_>) + Send + 'static) {
         self.trace = Some(Box::new(trace));
     }
 
-    /// The present virtual time.
+    /// Returns the current virtual time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// A node, if it is of that type.
+    /// Returns the node, if it has type `N`.
     pub fn node<N: Node>(&self, id: NodeId) -> Option<&N> {
         let node: &dyn Any = self.nodes.get(id.0 as usize)?.node.as_ref();
         node.downcast_ref()
     }
 
-    /// A node to be changed from outside, if it is of that type. Its deadline is looked at again.
+    /// Returns the node mutably, if it has type `N`. Its deadline is read again afterwards.
     pub fn node_mut<N: Node>(&mut self, id: NodeId) -> Option<&mut N> {
         let slot = self.nodes.get_mut(id.0 as usize)?;
         self.agenda.set(slot.actor, Some(self.now));
@@ -393,13 +394,13 @@ impl World {
         node.downcast_mut()
     }
 
-    /// A host, if it is of that type.
+    /// Returns the host, if it has type `H`.
     pub fn host<H: HostModel>(&self, id: HostId) -> Option<&H> {
         let model: &dyn Any = self.hosts.get(id.0 as usize)?.model.as_ref();
         model.downcast_ref()
     }
 
-    /// A host to be changed from outside, if it is of that type; its time has come up to the present before.
+    /// Returns the host mutably, if it has type `H`, after advancing it to the current time.
     pub fn host_mut<H: HostModel>(&mut self, id: HostId) -> Option<&mut H> {
         if id.0 as usize >= self.hosts.len() {
             return None;
@@ -411,23 +412,23 @@ impl World {
         model.downcast_mut()
     }
 
-    /// A link's path.
+    /// Returns a link's path.
     pub fn path(&self, id: LinkId) -> Option<&Path> {
         self.links.get(id.0 as usize).map(|link| &link.path)
     }
 
-    /// Buffers of packets that are under way.
+    /// Returns the number of buffers of packets in transit.
     pub fn buffers_in_use(&self) -> usize {
         self.transit_buffers.in_use()
     }
 
-    /// Runs until `until`; what happens at that time happens.
+    /// Runs all events up to and including `until`.
     pub fn run_until(&mut self, until: Time) {
         self.run_while(until, |_| true);
     }
 
-    /// Runs while `keep` says so, but not beyond `cap`. It is asked whenever a node has said that something
-    /// happened ([`Node::happenings`]).
+    /// Runs while `keep` returns true, but not beyond `cap`. `keep` is called whenever a node's
+    /// [`Node::happenings`] changes.
     pub fn run_while(&mut self, cap: Time, mut keep: impl FnMut(&Self) -> bool) -> Ended {
         if !keep(self) {
             return Ended::Done;
@@ -481,7 +482,7 @@ impl World {
             nodes: &self.nodes,
             hosts: &self.hosts,
         });
-        // Alone it would keep the world going for ever.
+        // Its event alone would keep the world running forever.
         self.agenda.set(RECORDER, None);
         let due = self.agenda.first().map(|_| recorder.due());
         self.agenda.set(RECORDER, due);

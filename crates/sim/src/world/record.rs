@@ -1,4 +1,4 @@
-//! Rates over time.
+//! Recorded rates over time.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,35 @@ use super::ids::NodeId;
 use super::slots::{Flow, HostSlot, Link, NodeSlot};
 use crate::counters::Drops;
 
-/// What happened in each interval of a run. The outer lists follow the order in which flows, links and nodes were
+/// Rates per interval of a run. The outer lists are in the order in which flows, links and nodes were
 /// added; each inner list has one number per interval.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Rates {
     /// Length of an interval, nanoseconds.
     pub interval_ns: u64,
-    /// Bits per second on the wire that reached each flow's end.
+    /// Bits per second on the wire delivered by each flow.
     pub delivered_bps: Vec<Vec<u64>>,
-    /// Packets of each flow that died.
+    /// Dropped packets of each flow.
     pub dropped: Vec<Vec<u64>>,
-    /// The same for each reason of which some have died.
+    /// Dropped packets of each flow by reason, for the reasons that occurred.
     pub dropped_by: Vec<BTreeMap<&'static str, Vec<u64>>>,
-    /// Bits per second of each node's goodput; empty lists for nodes that count none.
+    /// Goodput of each node, bits per second; empty lists for nodes that do not count it.
     pub goodput_bps: Vec<Vec<u64>>,
-    /// The rate of each node's control law at the end of the interval; empty lists for nodes that have none.
+    /// Rate of each node's control law at the end of the interval, bits per second; empty lists for nodes
+    /// without one.
     pub law_bps: Vec<Vec<u64>>,
-    /// For how much of the interval each node's process was ready to run and had no core, in thousandths; empty lists
-    /// for nodes on no host.
+    /// Share of the interval for which each node's process was ready without a core, thousandths; empty
+    /// lists for nodes without a host.
     pub waited: Vec<Vec<u64>>,
-    /// The sleep average of each node's process at the end of the interval, microseconds; empty lists where there is
-    /// none.
+    /// Sleep average of each node's process at the end of the interval, microseconds; empty lists where
+    /// there is none.
     pub sleep_average_us: Vec<Vec<u64>>,
-    /// How full the socket buffer of each node's process is at the end of the interval, thousandths; empty lists for
-    /// nodes on no host.
+    /// Fill level of the socket buffer of each node's process at the end of the interval, thousandths;
+    /// empty lists for nodes without a host.
     pub socket_fill: Vec<Vec<u64>>,
-    /// The mean length of each host's run queue, the running task included, in thousandths.
+    /// Mean length of each host's run queue, including the running task, thousandths.
     pub host_load: Vec<Vec<u64>>,
-    /// Bytes that waited at each link's first bottleneck at the end of the interval.
+    /// Bytes queued at each link's first bottleneck at the end of the interval.
     pub queue_bytes: Vec<Vec<u64>>,
 }
 
@@ -55,7 +56,7 @@ pub(super) struct Recorder {
     waited_ns: Vec<u64>,
 }
 
-/// What samples are taken of: a world.
+/// The parts of a world that are sampled.
 #[derive(Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) now: Time,
@@ -65,7 +66,7 @@ pub(super) struct Parts<'a> {
     pub(super) hosts: &'a [HostSlot],
 }
 
-/// How much `total` has grown since it was last looked at.
+/// Returns how much `total` has grown since the last sample.
 fn growth(before: &mut Vec<u64>, index: usize, total: u64) -> u64 {
     if before.len() <= index {
         before.resize(index + 1, 0);
@@ -73,7 +74,7 @@ fn growth(before: &mut Vec<u64>, index: usize, total: u64) -> u64 {
     total - std::mem::replace(&mut before[index], total)
 }
 
-/// Appends to the list of `index`, which may be new: what it has missed was nothing.
+/// Appends to the list at `index`. A new list is filled with zeros for earlier samples.
 fn note(lists: &mut Vec<Vec<u64>>, index: usize, samples: usize, value: u64) {
     if lists.len() <= index {
         lists.resize(index + 1, Vec::new());

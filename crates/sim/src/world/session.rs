@@ -6,13 +6,14 @@ use haul_base::{HostSample, Machine, Rate, Span, Time, Verdict};
 
 use super::node::{Arrival, Node, Outbox};
 
-/// IPv4 and UDP header of every datagram (RFC 791, RFC 768).
+/// IPv4 and UDP header length of every datagram (RFC 791, RFC 768).
 pub const UDP_OVERHEAD: u32 = 28;
 
-/// How soon a machine that asks to be called at once is called again: about what a system call takes.
+/// Delay before a machine is called again that requests an immediate call: about the duration of a system
+/// call.
 const SHORTEST_WAIT: Span = Span::from_micros(1);
 
-/// Runs a machine unchanged, by the contract of [`haul_base::Machine`].
+/// Node that runs an unmodified machine, following the contract of [`haul_base::Machine`].
 #[derive(Debug)]
 pub struct SessionNode<M: Machine> {
     machine: M,
@@ -26,7 +27,7 @@ pub struct SessionNode<M: Machine> {
 }
 
 impl<M: Machine> SessionNode<M> {
-    /// A node for this machine, whose datagrams travel over UDP and IPv4.
+    /// Creates a node for this machine, whose datagrams travel over UDP and IPv4.
     pub fn new(machine: M) -> Self {
         Self {
             machine,
@@ -40,45 +41,45 @@ impl<M: Machine> SessionNode<M> {
         }
     }
 
-    /// Says how to read from the machine how many bytes have served their purpose.
+    /// Sets the function that reads the machine's useful bytes.
     #[must_use]
     pub fn with_progress(mut self, progress: fn(&M) -> Option<u64>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// Says how to read from the machine at which rate its control law lets it send.
+    /// Sets the function that reads the rate of the machine's control law.
     #[must_use]
     pub fn with_law_rate(mut self, law_rate: fn(&M) -> Option<Rate>) -> Self {
         self.law_rate = law_rate;
         self
     }
 
-    /// Says how to tell the machine of the load of the host on which it runs.
+    /// Sets the function that passes samples of the host's load to the machine.
     #[must_use]
     pub fn with_host_sample(mut self, tell: fn(&mut M, Time, HostSample)) -> Self {
         self.host_sample = tell;
         self
     }
 
-    /// Says how to tell the machine why packets that it has sent died: the truth, in place of a diagnosis.
+    /// Sets the function that passes the true causes of losses to the machine, in place of a diagnosis.
     #[must_use]
     pub fn with_verdict(mut self, tell: fn(&mut M, Time, Option<Verdict>)) -> Self {
         self.verdict = tell;
         self
     }
 
-    /// The machine that the node runs.
+    /// Returns the machine.
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// The machine, to be changed from outside the world.
+    /// Returns the machine mutably, for changes from outside the world.
     pub fn machine_mut(&mut self) -> &mut M {
         &mut self.machine
     }
 
-    /// What the machine has told, and when.
+    /// Returns the machine's events with their times.
     pub fn events(&self) -> &[(Time, M::Event)] {
         &self.events
     }

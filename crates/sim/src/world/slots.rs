@@ -1,4 +1,4 @@
-//! What a world consists of.
+//! The parts of a world.
 
 use haul_base::{PathId, Time};
 
@@ -18,30 +18,29 @@ pub(super) struct Link {
     pub(super) actor: u32,
 }
 
-/// A node with its place in the world.
+/// A node and its state in the world.
 #[derive(Debug)]
 pub(super) struct NodeSlot {
     pub(super) name: String,
     pub(super) node: Box<dyn Node>,
     pub(super) host: Option<HostId>,
-    /// The flow that leaves by each port.
+    /// Flow sent on each port.
     pub(super) ports: Vec<(PathId, FlowId)>,
     pub(super) actor: u32,
-    /// Its timer is due and its process has not the CPU.
+    /// Whether its timer is due while its process has no CPU.
     pub(super) waits_for_cpu: bool,
-    /// When its process looks at the host's load again.
+    /// When its process next samples the host's load.
     pub(super) looks_at: Time,
     pub(super) channel: Option<ChannelId>,
 }
 
-/// A host.
 #[derive(Debug)]
 pub(super) struct HostSlot {
     pub(super) model: Box<dyn HostModel>,
     pub(super) actor: u32,
 }
 
-/// A flow, from the port of a node over links to another node.
+/// A flow from a node's port over links to another node.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) name: String,

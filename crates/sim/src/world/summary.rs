@@ -1,4 +1,4 @@
-//! A run in numbers.
+//! Results of a run.
 
 use haul_base::Time;
 use serde::Serialize;
@@ -6,71 +6,71 @@ use serde::Serialize;
 use super::{FlowTruth, Rates, World};
 use crate::counters::PathCounters;
 
-/// One flow of a run.
+/// Results of one flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowSummary {
-    /// The name given when the flow was made.
+    /// Name given when the flow was added.
     pub name: String,
-    /// Bits per second on the wire that arrived, over the whole run.
+    /// Delivered bits per second on the wire, over the whole run.
     pub delivered_bps: u64,
-    /// What became of its packets.
+    /// Counters of the flow's packets.
     pub truth: FlowTruth,
 }
 
-/// One link of a run.
+/// Results of one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LinkSummary {
-    /// The name given when the link was made.
+    /// Name given when the link was added.
     pub name: String,
-    /// What it did to packets.
+    /// Counters of the link's path.
     pub counters: PathCounters,
 }
 
-/// One node of a run.
+/// Results of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeSummary {
-    /// The name given when the node was made.
+    /// Name given when the node was added.
     pub name: String,
-    /// Bytes that served their purpose, if the node counts them.
+    /// Useful bytes, if the node counts them.
     pub goodput_bytes: Option<u64>,
-    /// The same per second of the whole run, bits.
+    /// Useful bits per second over the whole run.
     pub goodput_bps: Option<u64>,
 }
 
-/// A run in numbers. Serialised it is the same, byte by byte, for equal worlds and seeds.
+/// Results of a run. The serialised form is identical, byte by byte, for equal worlds and seeds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Summary {
     /// Seed of all random numbers of the run.
     pub seed: u64,
-    /// Virtual time that passed, nanoseconds.
+    /// Elapsed virtual time, nanoseconds.
     pub elapsed_ns: u64,
-    /// Every flow.
+    /// All flows.
     pub flows: Vec<FlowSummary>,
-    /// Every link.
+    /// All links.
     pub links: Vec<LinkSummary>,
-    /// Every node.
+    /// All nodes.
     pub nodes: Vec<NodeSummary>,
-    /// Packets that nodes sent where no flow leaves.
+    /// Packets sent on ports without a flow.
     pub strays: u64,
     /// Rates over time, if they were recorded.
     pub rates: Option<Rates>,
 }
 
 impl World {
-    /// What became of the packets of a flow so far.
+    /// Returns the packet counters of a flow so far.
     pub fn truth(&self, flow: crate::FlowId) -> FlowTruth {
         self.flows.get(flow.0 as usize).map(|flow| flow.truth).unwrap_or_default()
     }
 
-    /// The longest time for which a node's process has waited for a core; zero if it is on no host.
+    /// Returns the longest time for which a node's process waited for a core; zero if it is on no host.
     pub fn longest_wait(&self, node: crate::NodeId) -> haul_base::Span {
         let host = self.nodes.get(node.0 as usize).and_then(|slot| slot.host);
         let host = host.and_then(|host| self.hosts.get(host.0 as usize));
         host.map(|host| host.model.longest_wait(node)).unwrap_or_default()
     }
 
-    /// Whether every packet is accounted for: on every link, and over all flows what is under way is just what
-    /// links, hosts and senders' queues hold.
+    /// Whether every packet is accounted for: on every link, and in total, where the packets in transit
+    /// of all flows equal those held by links, hosts and senders' queues.
     pub fn adds_up(&self) -> bool {
         let links = self.links.iter().map(|link| link.path.counters());
         let on_links: u64 = links.clone().map(|counters| counters.inside).sum();
@@ -79,7 +79,7 @@ impl World {
         links.into_iter().all(|counters| counters.adds_up()) && on_links + in_hosts == under_way
     }
 
-    /// The run so far in numbers.
+    /// Returns the results so far.
     pub fn summary(&self) -> Summary {
         let elapsed = self.now.since(Time::ZERO);
         let bps = |bytes| haul_base::Rate::from_transfer(bytes, elapsed).as_bps();

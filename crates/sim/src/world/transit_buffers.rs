@@ -1,10 +1,10 @@
-//! The bytes of packets in transit.
+//! Payload bytes of packets in transit.
 
 use haul_base::{Ecn, PathId, Time, Transmit};
 
 use crate::parcel::{Damage, FlowId, MAX_PARCEL, PacketInfo, Parcel};
 
-/// Buffers by index. The last packet of a buffer to arrive or to be dropped frees it.
+/// Buffers by index. A buffer is freed when its last packet arrives or is dropped.
 #[derive(Debug)]
 pub(super) struct TransitBuffers {
     places: Vec<TransitBuffer>,
@@ -15,26 +15,26 @@ pub(super) struct TransitBuffers {
     scratch: Vec<u8>,
 }
 
-/// Size of the slot that a writer gets: what one buffer of the kernel holds.
+/// Size of a writer's slot: the capacity of one kernel buffer.
 const SLOT: usize = 65_536;
 
-/// log2 of the smallest and the largest buffer.
+/// log2 of the smallest and largest buffer size.
 const SMALLEST: u32 = 7;
 const LARGEST: u32 = 16;
 
-/// The bytes of one parcel.
+/// Payload bytes of one parcel.
 #[derive(Debug, Default)]
 struct TransitBuffer {
     data: Vec<u8>,
     len: usize,
     stride: usize,
-    /// Packets that have neither arrived nor been dropped.
+    /// Packets neither delivered nor dropped.
     left: u32,
-    /// Copies read the same bytes, so they must not be changed in place.
+    /// Whether copies share the bytes, which must then not be changed in place.
     shared: bool,
 }
 
-/// Something that a node has just sent.
+/// A parcel that a node has just sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
     pub(super) at: Time,
@@ -59,7 +59,7 @@ impl TransitBuffers {
         }
     }
 
-    /// The buffer that the next sender writes to.
+    /// Returns the slot for the next sender.
     pub(super) fn slot(&mut self) -> &mut [u8] {
         &mut self.slot
     }
@@ -107,7 +107,7 @@ impl TransitBuffers {
         }
     }
 
-    /// The bytes `at..end` of the slot in a buffer of their own: a full slot goes as it is, without a copy.
+    /// Moves bytes `at..end` of the slot to a separate buffer. A full slot is moved without copying.
     fn detach(&mut self, at: usize, end: usize) -> Vec<u8> {
         let class = class_of(end - at);
         let mut buffer = self.buffer(class);
@@ -149,14 +149,14 @@ impl TransitBuffers {
         }
     }
 
-    /// The path has made copies: their bytes must last.
+    /// Registers copies made by the path, so that their bytes are kept.
     pub(super) fn copied(&mut self, parcel: &Parcel) {
         let buffer = &mut self.places[parcel.id() as usize];
         buffer.left += parcel.packets();
         buffer.shared = true;
     }
 
-    /// These packets have arrived or were dropped. The last of a buffer frees it.
+    /// Registers packets as delivered or dropped. The last one of a buffer frees it.
     pub(super) fn finish(&mut self, parcel: &Parcel) {
         let buffer = &mut self.places[parcel.id() as usize];
         buffer.left -= parcel.packets();
@@ -169,13 +169,13 @@ impl TransitBuffers {
         }
     }
 
-    /// The bytes of a parcel, and how many of them each packet has.
+    /// Returns the payload bytes of a parcel, and the bytes per packet.
     pub(super) fn payload(&self, parcel: &Parcel) -> (&[u8], usize) {
         let buffer = &self.places[parcel.id() as usize];
         (&buffer.data[..buffer.len.min(buffer.data.len())], buffer.stride)
     }
 
-    /// Takes the bytes of a parcel out, for a reader that may change them; to be given back.
+    /// Takes the bytes of a parcel out for a reader that may change them. They must be returned.
     pub(super) fn lend(&mut self, parcel: &Parcel) -> Lent {
         let buffer = &mut self.places[parcel.id() as usize];
         Lent {
@@ -193,13 +193,13 @@ impl TransitBuffers {
         self.scratch = lent.scratch;
     }
 
-    /// Buffers of packets that have neither arrived nor been dropped.
+    /// Returns the number of buffers with packets in transit.
     pub(super) fn in_use(&self) -> usize {
         self.places.len() - self.free.len()
     }
 }
 
-/// Whether a reader may change the bytes where they lie.
+/// Whether a reader may change the bytes in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     InPlace,
@@ -218,12 +218,13 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    /// Whether packets have to be read one by one.
+    /// Whether the packets have to be read one by one.
     pub(super) fn is_damaged(&self) -> bool {
         self.damage != Damage::None
     }
 
-    /// The bytes of `count` packets from `first`, damaged as they should be; which bit follows from `salt`.
+    /// Returns the bytes of `count` packets from `first`, damaged if necessary; the flipped bit follows
+    /// from `salt`.
     pub(super) fn run(&mut self, first: usize, count: usize, salt: u64) -> &mut [u8] {
         let from = (first * self.stride).min(self.len);
         let to = ((first + count) * self.stride).min(self.len);

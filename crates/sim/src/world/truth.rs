@@ -1,4 +1,4 @@
-//! What became of packets, and why they died lately: the verdict of a diagnosis that is always right.
+//! True fate of packets and causes of recent losses: a diagnosis that is always right.
 
 use std::collections::VecDeque;
 
@@ -7,41 +7,40 @@ use serde::Serialize;
 
 use crate::counters::Drops;
 
-/// Losses count together in stretches of this length.
+/// Losses are counted in stretches of this length.
 const STRETCH: Span = Span::from_millis(100);
-/// A verdict is about so many of them, back from the newest loss: a sender finds its losses a round trip after they
-/// happen, and some of them later. Our choice.
+/// Number of stretches that a verdict covers, back from the newest loss: a sender detects a loss a round
+/// trip after it happens, or later. Our choice.
 const STRETCHES: u64 = 10;
 
-/// What became of the packets of one flow:
-/// `offered + copies = delivered + drops + under way`.
+/// Counters of one flow's packets: `offered + copies = delivered + drops + under way`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlowTruth {
-    /// Packets that were sent.
+    /// Packets sent.
     pub offered: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `offered`.
     pub offered_bytes: u64,
-    /// Packets that reached the machine, copies included.
+    /// Packets delivered to the machine, including copies.
     pub delivered: u64,
-    /// Their bytes on the wire.
+    /// Bytes on the wire of `delivered`.
     pub delivered_bytes: u64,
-    /// Copies made on the way.
+    /// Copies made on the path.
     pub copies: u64,
-    /// Packets that died, by reason.
+    /// Dropped packets, by reason.
     pub drops: Drops,
 }
 
 impl FlowTruth {
-    /// Packets that are under way.
+    /// Returns the number of packets in transit.
     pub fn under_way(&self) -> u64 {
         self.offered + self.copies - self.delivered - self.drops.total()
     }
 }
 
-/// What a flow lost in the last second in which it lost anything.
+/// Losses of a flow in the last second in which there were any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentLosses {
-    /// By the number of the stretch.
+    /// Counts by stretch number.
     stretches: VecDeque<(u64, CauseCounts)>,
     is_news: bool,
 }
@@ -59,12 +58,12 @@ impl RecentLosses {
         self.is_news = true;
     }
 
-    /// All of it, added to `sum`.
+    /// Adds all counts to `sum`.
     pub(super) fn add_to(&self, sum: &mut CauseCounts) {
         self.stretches.iter().for_each(|(_, tally)| sum.merge(tally));
     }
 
-    /// Whether something was lost since this was asked last.
+    /// Whether there were losses since the last call.
     pub(super) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.is_news)
     }
@@ -96,10 +95,10 @@ mod tests {
         assert!(losses.take_news() && !losses.take_news());
         let shares = [(Cause::Congestion, 0.3), (Cause::ReceiverHost, 0.6), (Cause::Random, 0.1)];
         assert_eq!(verdict(&losses), Verdict::mixed(&shares));
-        // The first stretch is a second old.
+        // The first stretch is one second old.
         losses.add(at(1_050), Cause::ReceiverHost, 30);
         assert_eq!(verdict(&losses), Verdict::mixed(&[(Cause::ReceiverHost, 0.9), (Cause::Random, 0.1)]));
-        // However long ago: what was lost last is what the sender finds.
+        // Even a long time later: the sender detects the most recent losses.
         losses.add(at(60_000), Cause::Outage, 1);
         assert_eq!(verdict(&losses), Some(Verdict::of(Cause::Outage)));
         assert_eq!(losses.stretches.len(), 1);
