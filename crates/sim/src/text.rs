@@ -1,4 +1,5 @@
-//! Quantities as text in configuration files: `"50ms"`, `"1Gbit"`, `"0.1%"`. For `#[serde(with = "crate::text")]`.
+//! Text form of quantities in configuration files: `"50ms"`, `"1Gbit"`, `"0.1%"`, for `#[serde(with =
+//! "crate::text")]`.
 
 use std::fmt;
 use std::marker::PhantomData;

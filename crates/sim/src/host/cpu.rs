@@ -1,18 +1,18 @@
-//! One core: tasks with work to do under a scheduler, and interrupt work that comes before all of them.
+//! One core: tasks with work to do under a scheduler, and softirq work that preempts all of them.
 
 use haul_base::{Span, Time};
 
 use super::scheduler::{Scheduler, SchedulerKind, SleepKind, TaskId, TaskSpec, Waker};
 
-/// A core whose tasks have a known amount of work until they next do something of their own accord.
+/// One core whose tasks have a known amount of work until their next step.
 ///
-/// Softirq work takes the core from whoever holds it, without the scheduler's knowledge: as on kernels that do not
-/// account for interrupt time, the task is charged for it and gets nothing done.
+/// Softirq work preempts the running task without the scheduler's knowledge: as on kernels without interrupt
+/// time accounting, the task is charged for that time although it makes no progress.
 #[derive(Debug)]
 pub struct Cpu {
     scheduler: Box<dyn Scheduler>,
     now: Time,
-    /// Work left per task, `None` for work without end.
+    /// Remaining work per task; `None` for endless work.
     work: Vec<Option<Span>>,
     softirq_until: Time,
     softirq_total: Span,
@@ -20,7 +20,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// An idle core.
+    /// Creates an idle core.
     pub fn new(kind: SchedulerKind, start: Time) -> Self {
         Self {
             scheduler: kind.build(start),
@@ -32,22 +32,22 @@ impl Cpu {
         }
     }
 
-    /// Up to when everything has happened.
+    /// Returns the time up to which the core has been simulated.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// The scheduler, to look at.
+    /// Returns the scheduler.
     pub fn scheduler(&self) -> &dyn Scheduler {
         &*self.scheduler
     }
 
-    /// The scheduler, to switch its trace.
+    /// Returns the scheduler mutably, to switch its trace.
     pub fn scheduler_mut(&mut self) -> &mut dyn Scheduler {
         &mut *self.scheduler
     }
 
-    /// A new task, with work until its first step.
+    /// Creates a task with `work` until its first step.
     pub fn spawn(&mut self, spec: &TaskSpec, work: Option<Span>) -> TaskId {
         let id = self.scheduler.spawn(self.now, spec);
         debug_assert_eq!(id.index(), self.work.len());
@@ -55,54 +55,54 @@ impl Cpu {
         id
     }
 
-    /// A task has this much to do until its next step.
+    /// Sets a task's work until its next step.
     pub fn set_work(&mut self, task: TaskId, work: Option<Span>) {
         self.work[task.index()] = work;
     }
 
-    /// The running task sleeps.
+    /// Puts the running task to sleep.
     pub fn sleep(&mut self, kind: SleepKind) {
         self.scheduler.sleep(self.now, kind);
     }
 
-    /// A task wakes.
+    /// Wakes a task.
     pub fn wake(&mut self, task: TaskId, waker: Waker) {
         self.scheduler.wake(self.now, task, waker);
     }
 
-    /// A task ends.
+    /// Ends a task.
     pub fn kill(&mut self, task: TaskId) {
         self.scheduler.kill(self.now, task);
     }
 
-    /// Softirq work takes the core; it queues behind what is there already.
+    /// Takes the core for softirq work, after softirq work that is already pending.
     ///
     /// # Returns
-    /// When this work is done.
+    /// The time at which this work is done.
     pub fn steal(&mut self, work: Span) -> Time {
         self.softirq_until = self.softirq_until.max(self.now) + work;
         self.softirq_total = self.softirq_total + work;
         self.softirq_until
     }
 
-    /// How much softirq work there has been, part of it perhaps still to do.
+    /// Returns the total softirq work, including work still to do.
     pub fn softirq_time(&self) -> Span {
         self.softirq_total
     }
 
-    /// How much of it was taken from tasks so far; the rest fell into idle time.
+    /// Returns the softirq time taken from tasks so far; the rest fell into idle time.
     pub fn stolen_time(&self) -> Span {
         self.stolen
     }
 
-    /// The running task, if it has done its work and wants its next step.
+    /// Returns the running task if it has finished its work and needs a next step.
     pub fn finished(&self) -> Option<TaskId> {
         let task = self.scheduler.running()?;
         let done = self.softirq_until <= self.now && self.work[task.index()] == Some(Span::ZERO);
         done.then_some(task)
     }
 
-    /// When the scheduler acts or the running task has done its work.
+    /// Returns when the scheduler acts or the running task finishes its work.
     pub fn next_event(&self) -> Option<Time> {
         let task = self.scheduler.running()?;
         let tick = self.scheduler.next_event();
@@ -113,7 +113,7 @@ impl Cpu {
         }
     }
 
-    /// Time passes; not beyond the next event.
+    /// Advances to `to`, which must not be after the next event.
     pub fn advance(&mut self, to: Time) {
         debug_assert!(self.next_event().is_none_or(|next| to <= next), "an event was passed over");
         if let Some(task) = self.scheduler.running() {

@@ -1,4 +1,4 @@
-//! What else runs on the receiver's core: the four kinds of load of the papers, and their generator.
+//! Background load on the receiver's core: the four kinds of load of the papers, and their generator.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,71 +8,72 @@ use haul_base::{Rng, Span, Time};
 use super::cpu::Cpu;
 use super::scheduler::{Nice, SleepKind, TaskId, TaskSpec, Waker};
 
-/// A load on the core.
+/// Background load on a core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
-    /// Processes that only compute.
+    /// CPU-bound processes.
     Computation {
         /// Number of processes.
         processes: u32,
-        /// How nice they are, and the sleep average with which they start.
+        /// Nice value and initial sleep average.
         spec: TaskSpec,
     },
-    /// Processes that read and write files: they run, wait a little for the disk, and run again. Both spans vary by up
-    /// to half, evenly.
+    /// Processes that read and write files: they run, wait briefly for the disk, and run again. Both spans
+    /// vary uniformly by up to half.
     SystemCalls {
         /// Number of processes.
         processes: u32,
-        /// How long they run on average.
+        /// Mean run time.
         run: Span,
-        /// How long they wait on average.
+        /// Mean wait time.
         wait: Span,
-        /// What the waits are for the scheduler.
+        /// How the scheduler classifies the waits.
         sleep: SleepKind,
     },
-    /// Processes that read through a buffer larger than the cache (1 GB in the paper). They compute without end, and
-    /// while they live the receivers on this core take longer for everything, as the cache is cold.
+    /// Processes that read through a buffer larger than the cache (1 GB in the paper). They compute without
+    /// end. While they exist the cache is cold, and receivers on this core take longer for everything.
     Memory {
         /// Number of processes.
         processes: u32,
-        /// What receivers take, in thousandths of what they take otherwise; at least 1,000.
+        /// Cost of receivers' work in thousandths of the normal cost; at least 1,000.
         slowdown_permille: u32,
     },
-    /// Packets that the kernel forwards for others: softirq time comes before every task.
+    /// Packets forwarded by the kernel, whose softirq time preempts every task.
     Forwarding {
-        /// Packets a second; none at zero.
+        /// Packets per second; none at zero.
         packets_per_second: u64,
-        /// Core time for each.
+        /// Core time per packet.
         per_packet: Span,
         /// Packets per interrupt.
         burst: u32,
     },
-    /// The generator of the papers (dickens-classifier): 0 to `most` computing processes, evenly, for `run`; then a
-    /// `pause`; both even between their bounds.
+    /// The papers' generator (dickens-classifier): 0 to `most` CPU-bound processes (uniform) for `run`, then
+    /// a `pause`; both times uniform between their bounds.
     Generator {
-        /// Most processes at a time.
+        /// Maximum number of concurrent processes.
         most: u32,
-        /// Shortest and longest time that they run.
+        /// Minimum and maximum run time.
         run: (Span, Span),
-        /// Shortest and longest pause.
+        /// Minimum and maximum pause.
         pause: (Span, Span),
-        /// The sleep average with which its processes start on the O(1) scheduler: see [`Load::papers`].
+        /// Sleep average with which its processes start on the O(1) scheduler: see [`Load::papers`].
         inherited: Span,
     },
-    /// The receivers on this core are stopped, as by `SIGSTOP`: their sockets go on filling.
+    /// The receivers on this core are stopped, as by `SIGSTOP`; their sockets continue to fill.
     Suspension {
-        /// Time from one stop to the next; the first comes after `every - stop`.
+        /// Period of the stops; the first one comes after `every - stop`.
         every: Span,
-        /// How long each stop lasts.
+        /// Length of each stop.
         stop: Span,
     },
 }
 
 impl Load {
-    /// The generator with the papers' numbers: 0-7 processes for 1-7 s, pauses of 0-20 s.
+    /// Returns the generator with the papers' numbers: 0-7 processes for 1-7 s, pauses of 0-20 s.
     ///
-    /// On the O(1) scheduler a child inherits most of its parent's sleep average (`wake_up_new_task`). A parent that
-    /// slept long has 799 ms (`INTERACTIVE_SLEEP`), bonus 7; `7 * CHILD_PENALTY / 100` is 6, that is 600 ms.
+    /// On the O(1) scheduler a child inherits most of its parent's sleep average (`wake_up_new_task`). A
+    /// parent that slept long has 799 ms (`INTERACTIVE_SLEEP`), bonus 7; `7 * CHILD_PENALTY / 100` is 6, that
+    /// is 600 ms.
     pub const fn papers() -> Self {
         Self::Generator {
             most: 7,
@@ -82,7 +83,7 @@ impl Load {
         }
     }
 
-    /// File reading and writing in short pieces: 2 ms of work, 1 ms of waiting.
+    /// Returns a load of short file accesses: 2 ms of work, 1 ms of waiting.
     pub const fn system_calls(processes: u32) -> Self {
         Self::SystemCalls {
             processes,
@@ -93,7 +94,7 @@ impl Load {
     }
 }
 
-/// A load that was started.
+/// Index of a started load.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LoadId(usize);
 
@@ -112,7 +113,7 @@ struct Running {
     live: bool,
     started: Time,
     bursts: u64,
-    /// Whether it stops the receivers now.
+    /// Whether the load currently stops the receivers.
     stops_receivers: bool,
 }
 
@@ -121,24 +122,24 @@ struct Running {
 pub struct LoadSet {
     rng: Rng,
     loads: Vec<Running>,
-    /// To which load a task belongs, by its number.
+    /// Index of the owning load, by task number.
     owner: Vec<Option<usize>>,
     alarms: BinaryHeap<Reverse<(Time, u64, Alarm)>>,
     next_alarm: u64,
 }
 
-/// Even between the bounds.
+/// Draws uniformly between the bounds.
 fn between(rng: &mut Rng, (low, high): (Span, Span)) -> Span {
     low + Span::from_nanos(rng.below(high.saturating_sub(low).as_nanos() + 1))
 }
 
-/// Even between half and one and a half of `mean`.
+/// Draws uniformly between 0.5 and 1.5 times `mean`.
 fn around(rng: &mut Rng, mean: Span) -> Span {
     between(rng, (mean / 2, mean + mean / 2))
 }
 
 impl LoadSet {
-    /// None.
+    /// Creates an empty set.
     pub fn new(seed: u64) -> Self {
         Self {
             rng: Rng::from_seed(seed),
@@ -209,12 +210,12 @@ impl LoadSet {
         }
     }
 
-    /// When a load next does something of its own accord, besides the work of its tasks.
+    /// Returns when a load next acts, other than by its tasks' work.
     pub fn next_event(&self) -> Option<Time> {
         self.alarms.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Does what is due at the core's time.
+    /// Runs the actions that are due at the core's time.
     pub fn fire(&mut self, cpu: &mut Cpu) {
         while self.next_event().is_some_and(|at| at <= cpu.now()) {
             let Some(Reverse((_, _, alarm))) = self.alarms.pop() else { return };
@@ -238,7 +239,7 @@ impl LoadSet {
         if packets_per_second == 0 || burst == 0 {
             return;
         }
-        // From the start, so that rounding does not add up.
+        // Computed from the start, so that rounding errors do not accumulate.
         running.bursts += 1;
         let packets = u128::from(running.bursts) * u128::from(burst);
         let offset = (packets * 1_000_000_000 / u128::from(packets_per_second)) as u64;
@@ -287,7 +288,7 @@ impl LoadSet {
         self.set_alarm(cpu.now() + pause, Alarm::Begin(index));
     }
 
-    /// The running task `task` has done its work: if it belongs to a load, it takes its next step.
+    /// Runs the next step of `task`, which has finished its work. Returns false if it belongs to no load.
     pub fn step(&mut self, cpu: &mut Cpu, task: TaskId) -> bool {
         let Some(index) = self.owner.get(task.index()).copied().flatten() else { return false };
         match self.loads[index].load {
@@ -303,7 +304,7 @@ impl LoadSet {
         true
     }
 
-    /// How many processes there are now.
+    /// Returns the current number of processes.
     pub fn processes(&self) -> usize {
         self.loads.iter().map(|running| running.tasks.len()).sum()
     }
@@ -313,12 +314,12 @@ impl LoadSet {
         self.owner.get(task.index()).copied().flatten().is_some()
     }
 
-    /// Whether the receivers are stopped.
+    /// Whether the receivers are currently stopped.
     pub fn stops_receivers(&self) -> bool {
         self.loads.iter().any(|running| running.stops_receivers)
     }
 
-    /// What receivers take now, in thousandths of what they take on a core with a warm cache.
+    /// Returns the receivers' current cost in thousandths of the cost with a warm cache.
     pub fn slowdown_permille(&self) -> u32 {
         let of = |running: &Running| match running.load {
             Load::Memory { processes, slowdown_permille } if running.live && processes > 0 => {

@@ -1,9 +1,9 @@
 //! A receiving host: ring, softirq, socket buffers, and the tasks that compete for its core.
 //!
-//! A packet that arrives takes a slot of the NIC's ring (none free: [`HostDrop::NicRing`]). The softirq takes it up
-//! the stack at the cost of core time, alone or merged with its neighbours, and queues it in the socket buffer (full:
-//! [`HostDrop::SocketBuffer`]). The receiving task reads it when the scheduler lets it run. Nothing is lost without
-//! a reason: packets in = delivered + dropped + still inside.
+//! An arriving packet occupies a slot of the NIC's ring (none free: [`HostDrop::NicRing`]). The softirq
+//! passes it up the stack at a cost of core time, singly or merged with its neighbours, and queues it in the
+//! socket buffer (full: [`HostDrop::SocketBuffer`]). The receiving task reads it when the scheduler runs the
+//! task. Every loss has a reason: packets in = delivered + dropped + still inside.
 
 mod cpu;
 mod load;
@@ -22,56 +22,57 @@ pub use receiver::{HostConfig, HostCounters, ReceiverConfig, ReceivingHost};
 pub use simulated::SimulatedHost;
 pub use socket::{AdmitRule, Skb, SkbLayout, SocketBuffer, SocketConfig};
 
-/// One packet, or several of equal size that travel as one (GSO), at a host's network card.
+/// One packet, or several of equal size that travel as one (GSO), arriving at a host's network card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Incoming {
-    /// The caller's name for it.
+    /// Identifier chosen by the caller.
     pub tag: u64,
-    /// To which of the host's sockets it goes.
+    /// Index of the destination socket.
     pub socket: u16,
-    /// Packets of one flow may be merged.
+    /// Flow of the packets. Packets of one flow may be merged.
     pub flow: u32,
-    /// UDP payload of all its packets.
+    /// UDP payload of all packets, bytes.
     pub bytes: u32,
-    /// How many packets.
+    /// Number of packets.
     pub packets: u32,
 }
 
-/// Why a host lost a packet.
+/// Reason for a drop in a host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HostDrop {
-    /// No slot was free in the network card's ring.
+    /// The network card's ring had no free slot.
     NicRing,
     /// The socket buffer was full.
     SocketBuffer,
 }
 
-/// What a network card does with an arrival.
+/// Result of an arrival at the network card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// It is in the ring; what becomes of it, [`ReceivingHost::advance`] will say.
+    /// The packets are in the ring; [`ReceivingHost::advance`] reports their fate.
     Accepted,
-    /// It is gone.
+    /// The packets were dropped.
     Dropped(HostDrop),
 }
 
-/// What has become of an arrival that was accepted.
+/// Fate of an accepted arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HostOutput {
-    /// The receiving program has read it.
+    /// The receiving program has read the packets.
     Delivered {
         /// The packets as they arrived.
         arrival: Incoming,
-        /// When the program had it in its hands.
+        /// When the program finished reading them.
         at: Time,
-        /// When the kernel queued it.
+        /// When the kernel queued them.
         queued: Time,
-        /// Whether it lies behind the delivery before it in one buffer (GRO).
+        /// Whether they follow the previous delivery in the same buffer (GRO).
         continues: bool,
-        /// The socket's wrapping count of dropped socket buffers when it was queued; absent before the first.
+        /// The socket's wrapping count of dropped socket buffers at queueing time; `None` before the first
+        /// drop.
         socket_drops: Option<u32>,
     },
-    /// It was lost on the way.
+    /// The packets were dropped after being accepted.
     Dropped {
         /// The packets as they arrived.
         arrival: Incoming,

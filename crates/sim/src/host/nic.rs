@@ -6,12 +6,12 @@ use haul_base::{Span, Time};
 
 use super::Incoming;
 
-/// Merging of packets that lie one behind the other in the ring (GRO).
+/// Limits for merging adjacent packets in the ring (GRO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gro {
-    /// Most packets of one buffer (`UDP_GRO_CNT_MAX`: 64).
+    /// Maximum packets per buffer (`UDP_GRO_CNT_MAX`: 64).
     pub packets: u32,
-    /// Most bytes of one buffer (65,536 with headers).
+    /// Maximum bytes per buffer (65,536 with headers).
     pub bytes: u32,
 }
 
@@ -21,24 +21,24 @@ impl Default for Gro {
     }
 }
 
-/// Size and costs.
+/// Ring size and processing costs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// Slots of the ring.
+    /// Number of slots in the ring.
     pub slots: u32,
-    /// Whether an arrival of many packets takes one slot (a virtual device that carries a super-packet whole), not
-    /// one each.
+    /// Whether a batch occupies one slot, as on a virtual device that carries GSO packets whole, rather than
+    /// one slot per packet.
     pub carries_batches: bool,
-    /// Merging, if switched on.
+    /// Merging limits; `None` disables GRO.
     pub gro: Option<Gro>,
-    /// Core time for each packet.
+    /// Core time per packet.
     pub per_packet: Span,
-    /// Core time for each skb that goes up the stack.
+    /// Core time per skb passed up the stack.
     pub per_skb: Span,
 }
 
 impl Default for NicConfig {
-    /// 1,024 slots; 1 us for a packet that goes up the stack alone.
+    /// 1,024 slots; 1 us for a packet passed up the stack singly.
     fn default() -> Self {
         Self {
             slots: 1_024,
@@ -50,7 +50,7 @@ impl Default for NicConfig {
     }
 }
 
-/// The ring and the group of packets that the softirq has in hand.
+/// The ring, and the group of packets that the softirq is processing.
 #[derive(Clone, Debug)]
 pub struct Nic {
     config: NicConfig,
@@ -61,12 +61,12 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// An empty ring.
+    /// Creates an empty ring.
     pub fn new(config: NicConfig) -> Self {
         Self { config, ring: VecDeque::new(), used: 0, in_hand: Vec::new(), done_at: None }
     }
 
-    /// What it was made with.
+    /// Returns the configuration.
     pub fn config(&self) -> &NicConfig {
         &self.config
     }
@@ -75,7 +75,7 @@ impl Nic {
         if self.config.carries_batches { 1 } else { arrival.packets }
     }
 
-    /// Puts an arrival into the ring; false if there are not enough slots.
+    /// Puts an arrival into the ring. Returns false if there are not enough free slots.
     pub fn offer(&mut self, arrival: Incoming) -> bool {
         let slots = self.slots_for(&arrival);
         if self.used + slots > self.config.slots {
@@ -86,20 +86,20 @@ impl Nic {
         true
     }
 
-    /// Packets in the ring and in hand.
+    /// Returns the number of packets in the ring and in processing.
     pub fn packets(&self) -> u64 {
         self.ring.iter().chain(&self.in_hand).map(|arrival| u64::from(arrival.packets)).sum()
     }
 
-    /// When the group in hand has gone through, if there is one.
+    /// Returns when the softirq finishes the current group, if there is one.
     pub fn done_at(&self) -> Option<Time> {
         self.done_at
     }
 
-    /// Takes the next group out of the ring, if the softirq has nothing in hand. Its slots are free at once.
+    /// Takes the next group out of the ring if the softirq is idle. Its slots are free immediately.
     ///
     /// # Returns
-    /// The core time that the group costs; answer with [`Nic::started`].
+    /// The core time that the group costs. The caller must then call [`Nic::started`].
     pub fn take(&mut self) -> Option<Span> {
         if self.done_at.is_some() {
             return None;
@@ -120,7 +120,8 @@ impl Nic {
         Some(self.config.per_packet * u64::from(packets) + self.config.per_skb)
     }
 
-    /// Whether `next` goes into the buffer that `first` began: same flow, packets of the same size.
+    /// Whether `next` can be merged into the buffer that starts with `first`: same flow and packet size,
+    /// within limits.
     fn merges(&self, first: &Incoming, next: &Incoming, packets: u32, bytes: u32) -> bool {
         self.config.gro.is_some_and(|gro| {
             next.flow == first.flow
@@ -131,12 +132,12 @@ impl Nic {
         })
     }
 
-    /// The group in hand will have gone through at `done`.
+    /// Sets when the softirq finishes the current group.
     pub fn started(&mut self, done: Time) {
         self.done_at = Some(done);
     }
 
-    /// The group has gone through: what was in it.
+    /// Finishes the current group and appends its packets to `into`.
     pub fn finish(&mut self, into: &mut Vec<Incoming>) {
         self.done_at = None;
         into.append(&mut self.in_hand);

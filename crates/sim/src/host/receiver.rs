@@ -1,4 +1,4 @@
-//! Ring, softirq, socket buffers and tasks put together.
+//! A complete receiving host: ring, softirq, socket buffers and tasks.
 
 use std::collections::VecDeque;
 
@@ -14,24 +14,24 @@ use super::{Admission, HostDrop, HostOutput, Incoming};
 /// A receiving program: one task with one socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReceiverConfig {
-    /// Size and accounting rule of its socket buffer.
+    /// Size and accounting rule of the socket buffer.
     pub socket: SocketConfig,
-    /// How nice it is.
+    /// Nice value of the task.
     pub nice: Nice,
-    /// Core time for each system call (`recvmmsg`), also for one that finds nothing.
+    /// Core time per system call (`recvmmsg`), even if it returns nothing.
     pub per_call: Span,
-    /// Core time for each socket buffer read.
+    /// Core time per socket buffer read.
     pub per_skb: Span,
-    /// Core time for each packet: copying, decrypting, writing.
+    /// Core time per packet: copying, decrypting, writing.
     pub per_packet: Span,
-    /// Most socket buffers read by one call.
+    /// Maximum socket buffers read per call.
     pub batch: u32,
-    /// Core time for each packet that it sends: making, encrypting, its share of the system call.
+    /// Core time per packet sent: building, encrypting, its share of the system call.
     pub per_sent: Span,
 }
 
 impl ReceiverConfig {
-    /// A program that reads a packet with each call and takes 10 us for it, as the receivers of the papers do.
+    /// Returns a program that reads one packet per call and takes 10 us for it, as the papers' receivers do.
     pub fn packet_by_packet(socket: SocketConfig) -> Self {
         Self {
             socket,
@@ -46,7 +46,7 @@ impl ReceiverConfig {
 }
 
 impl Default for ReceiverConfig {
-    /// About 2 us a packet: good for half a million packets a second. Sending costs nothing.
+    /// About 2 us per packet: enough for 500,000 packets per second. Sending costs nothing.
     fn default() -> Self {
         Self {
             socket: SocketConfig::default(),
@@ -60,48 +60,48 @@ impl Default for ReceiverConfig {
     }
 }
 
-/// Everything that a receiving host is made of.
+/// Configuration of a receiving host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
-    /// Who shares out the core.
+    /// Scheduler of the core.
     pub scheduler: SchedulerKind,
-    /// The network card.
+    /// Network card.
     pub nic: NicConfig,
-    /// The receiving programs, all on the one core.
+    /// Receiving programs, all on the one core.
     pub receivers: Vec<ReceiverConfig>,
-    /// What runs beside them from the start.
+    /// Loads that run from the start.
     pub loads: Vec<Load>,
-    /// Seed of everything random in it.
+    /// Seed of all random decisions.
     pub seed: u64,
 }
 
-/// Packets that went through a host. `arrived = ring_drops + socket_drops + delivered + inside`.
+/// Packet counters of a host: `arrived = ring_drops + socket_drops + delivered + inside`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostCounters {
-    /// Packets that came to the network card.
+    /// Packets that reached the network card.
     pub arrived: u64,
-    /// Packets lost because the ring was full.
+    /// Packets dropped because the ring was full.
     pub ring_drops: u64,
-    /// Packets lost because a socket buffer was full.
+    /// Packets dropped because a socket buffer was full.
     pub socket_drops: u64,
-    /// Packets that a program has read.
+    /// Packets read by a program.
     pub delivered: u64,
 }
 
-/// Where a receiving task is in its loop.
+/// Phase of a receiving task's loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
-    /// Waits for packets.
+    /// Sleeping until packets arrive.
     Asleep,
-    /// In the system call, before it looks into the buffer.
+    /// In the system call, before it reads the buffer.
     Calling,
-    /// Has a socket buffer in hand; the number says how many it read in this call, with this one.
+    /// Processing a socket buffer; the number of buffers read in this call, including this one.
     Reading(u32),
-    /// Is at work for what it has sent.
+    /// Doing the work for packets that it has sent.
     Sending,
 }
 
-/// A queued socket buffer: how many arrivals it has of the queue beside it.
+/// A queued socket buffer: the number of its entries in the queue of arrivals.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     arrivals: u32,
@@ -113,17 +113,17 @@ struct Receiver {
     config: ReceiverConfig,
     task: TaskId,
     phase: Phase,
-    /// Stopped as by `SIGSTOP`: it reads nothing, and nothing wakes it.
+    /// Whether the task is stopped, as by `SIGSTOP`: it reads nothing, and nothing wakes it.
     is_stopped: bool,
     buffer: SocketBuffer<Group>,
-    /// The arrivals of all queued groups and the one in hand, in order.
+    /// The arrivals of all queued groups and of the current one, in order.
     arrivals: VecDeque<Incoming>,
     in_hand: Option<(Group, Option<u32>)>,
-    /// What it has sent, and has not worked for yet.
+    /// Core time for sent packets that has not been spent yet.
     owed: Span,
 }
 
-/// A host of one core with receiving programs and loads.
+/// A single-core host with receiving programs and loads.
 #[derive(Debug)]
 pub struct ReceivingHost {
     cpu: Cpu,
@@ -131,12 +131,12 @@ pub struct ReceivingHost {
     receivers: Vec<Receiver>,
     loads: LoadSet,
     counters: HostCounters,
-    /// Reused for what leaves the softirq.
+    /// Reused buffer for packets that leave the softirq.
     passing: Vec<Incoming>,
 }
 
 impl ReceivingHost {
-    /// A host whose receivers wait for packets from `start` on.
+    /// Creates a host whose receivers wait for packets from `start` on.
     pub fn new(config: &HostConfig, start: Time) -> Self {
         let mut cpu = Cpu::new(config.scheduler, start);
         let mut loads = LoadSet::new(config.seed);
@@ -154,28 +154,28 @@ impl ReceivingHost {
         }
     }
 
-    /// The core: run times, softirq time, the scheduler and its trace.
+    /// Returns the core: run times, softirq time, the scheduler and its trace.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// Records who holds the core from now on.
+    /// Starts or stops recording which task holds the core.
     pub fn set_trace(&mut self, trace: Option<Trace>) {
         self.cpu.scheduler_mut().ledger_mut().set_trace(trace);
     }
 
-    /// What went through.
+    /// Returns the packet counters.
     pub fn counters(&self) -> HostCounters {
         self.counters
     }
 
-    /// Packets in the ring, in hand and in the socket buffers.
+    /// Returns the number of packets in the ring, in processing and in socket buffers.
     pub fn inside(&self) -> u64 {
         let queued = self.receivers.iter().flat_map(|receiver| &receiver.arrivals);
         self.nic.packets() + queued.map(|arrival| u64::from(arrival.packets)).sum::<u64>()
     }
 
-    /// The task of receiver `socket`.
+    /// Returns the task of receiver `socket`.
     ///
     /// # Panics
     /// If there is no such receiver.
@@ -183,7 +183,7 @@ impl ReceivingHost {
         self.receivers[usize::from(socket)].task
     }
 
-    /// What is charged to the buffer of receiver `socket` (`sk_rmem_alloc`), and its drops of socket buffers.
+    /// Returns the memory charged to the buffer of receiver `socket` (`sk_rmem_alloc`), and its dropped skbs.
     ///
     /// # Panics
     /// If there is no such receiver.
@@ -192,8 +192,8 @@ impl ReceivingHost {
         (buffer.charged(), buffer.drops())
     }
 
-    /// What the program of receiver `socket` would find if it looked at the host now. Pressure averages, steal and
-    /// disks are not modelled.
+    /// Returns the host sample that the program of receiver `socket` would take now. Pressure averages, steal
+    /// and disks are not modelled.
     ///
     /// # Panics
     /// If there is no such receiver.
@@ -212,12 +212,12 @@ impl ReceivingHost {
         }
     }
 
-    /// The loads, to look at.
+    /// Returns the loads.
     pub fn loads(&self) -> &LoadSet {
         &self.loads
     }
 
-    /// Starts a load; time must have been advanced to now.
+    /// Starts a load. The host must have been advanced to the current time.
     pub fn start_load(&mut self, load: Load) -> LoadId {
         self.loads.start(&mut self.cpu, load)
     }
@@ -228,7 +228,7 @@ impl ReceivingHost {
         self.stop_or_continue();
     }
 
-    /// Stops the receivers, or lets them go on, as the loads have it now.
+    /// Stops or continues the receivers, as the loads currently require.
     fn stop_or_continue(&mut self) {
         let is_stopped = self.loads.stops_receivers();
         for receiver in self.receivers.iter_mut().filter(|receiver| receiver.is_stopped != is_stopped) {
@@ -237,7 +237,7 @@ impl ReceivingHost {
         }
     }
 
-    /// Lets the softirq take the next group if it has nothing in hand.
+    /// Lets the softirq take the next group if it is idle.
     fn poll_nic(&mut self) {
         if let Some(cost) = self.nic.take() {
             let done = self.cpu.steal(cost);
@@ -245,7 +245,7 @@ impl ReceivingHost {
         }
     }
 
-    /// The softirq's group goes into a socket buffer, or is lost.
+    /// Moves the softirq's group into a socket buffer, or drops it.
     fn pass_up(&mut self, deliver: &mut dyn FnMut(HostOutput)) {
         let at = self.cpu.now();
         let mut passing = std::mem::take(&mut self.passing);
@@ -277,9 +277,9 @@ impl ReceivingHost {
     }
 }
 
-/// How a world drives it: times never go back.
+/// Interface to the world. Times never go back.
 impl ReceivingHost {
-    /// Packets arrive; [`ReceivingHost::advance`] must have been called with this `now` before.
+    /// Handles arriving packets. [`ReceivingHost::advance`] must have been called with the same `now` before.
     pub fn on_arrival(&mut self, now: Time, arrival: Incoming) -> Admission {
         debug_assert!(self.cpu.now() == now, "advance to {now:?} first");
         self.counters.arrived += u64::from(arrival.packets);
@@ -293,7 +293,7 @@ impl ReceivingHost {
         Admission::Accepted
     }
 
-    /// When something happens inside next.
+    /// Returns the time of the next event inside the host.
     pub fn next_event(&self) -> Option<Time> {
         if self.cpu.finished().is_some() {
             return Some(self.cpu.now());
@@ -301,11 +301,11 @@ impl ReceivingHost {
         [self.cpu.next_event(), self.nic.done_at(), self.loads.next_event()].into_iter().flatten().min()
     }
 
-    /// Time passes up to `now`; `deliver` is told what becomes of packets, in order of time.
+    /// Advances to `now` and passes the fate of packets to `deliver`, in time order.
     pub fn advance(&mut self, now: Time, deliver: &mut dyn FnMut(HostOutput)) {
         while let Some(at) = self.next_event().filter(|&at| at <= now) {
             self.cpu.advance(at);
-            // Interrupts come before timers, and both before what tasks do.
+            // Interrupts come before timers, and both before tasks.
             if self.nic.done_at().is_some_and(|done| done <= at) {
                 self.pass_up(deliver);
             } else if self.loads.next_event().is_some_and(|alarm| alarm <= at) {
@@ -318,17 +318,17 @@ impl ReceivingHost {
         self.cpu.advance(now);
     }
 
-    /// Whether the program of `socket` has the core now, to act on a timer, and is not at work for what it has sent; it
-    /// is woken if it sleeps. If not, it will have it after one of the next events. Time must have been advanced to
-    /// now.
+    /// Whether the program of `socket` has the core now, to act on a timer, and has no pending work for
+    /// packets it sent. Wakes it if it sleeps; otherwise it gets the core after one of the next events. The
+    /// host must have been advanced to the current time.
     pub fn may_run(&mut self, socket: u16) -> bool {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return false };
         receiver.wake(&mut self.cpu);
         self.cpu.scheduler().running() == Some(receiver.task) && !receiver.is_sending()
     }
 
-    /// The program of `socket` has sent packets, and works for them before it does anything else. Time must have been
-    /// advanced to now.
+    /// Charges the program of `socket` for sent packets; it does this work before anything else. The host
+    /// must have been advanced to the current time.
     pub fn on_sent(&mut self, socket: u16, packets: u64) {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return };
         receiver.owed = receiver.owed + receiver.config.per_sent * packets;
@@ -337,7 +337,7 @@ impl ReceivingHost {
         }
     }
 
-    /// Starts another receiving program; its socket's number.
+    /// Starts another receiving program and returns its socket's index.
     pub fn add_receiver(&mut self, config: ReceiverConfig) -> u16 {
         self.receivers.push(Receiver::new(config, &mut self.cpu));
         (self.receivers.len() - 1) as u16
@@ -347,7 +347,7 @@ impl ReceivingHost {
 impl Receiver {
     fn new(config: ReceiverConfig, cpu: &mut Cpu) -> Self {
         let spec = TaskSpec { nice: config.nice, sleep_average: Span::ZERO };
-        // It begins with the call that finds nothing and makes it sleep.
+        // Starts with the call that finds nothing and puts the task to sleep.
         let task = cpu.spawn(&spec, Some(config.per_call));
         Self {
             config,
@@ -365,8 +365,8 @@ impl Receiver {
         self.phase == Phase::Sending || self.owed > Span::ZERO
     }
 
-    /// Queues one socket buffer with all of `passing`; false if there is no room. What travelled as one has one charge,
-    /// what the host merged has that of each packet.
+    /// Queues one socket buffer with all of `passing`. Returns false if the buffer is full. A batch that
+    /// travelled as one is charged once, one merged by the host for each packet.
     fn queue(&mut self, passing: &[Incoming], travelled_as_one: bool, queued: Time) -> bool {
         let layout = self.config.socket.layout;
         let charge = |arrival: &Incoming| match arrival.packets {
@@ -389,10 +389,10 @@ impl Receiver {
         }
     }
 
-    /// What it did is done; it goes on.
+    /// Finishes the current phase and enters the next one.
     ///
     /// # Returns
-    /// How many packets it delivered.
+    /// The number of packets delivered.
     fn step(&mut self, cpu: &mut Cpu, slowdown_permille: u32, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
         let slowed = |cost: Span| Span::from_nanos(cost.as_nanos() * u64::from(slowdown_permille) / 1_000);
         let delivered = self.hand_over(cpu.now(), deliver);
@@ -417,7 +417,7 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
         } else {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
-            // A program that has just sent looks for more to send before it sleeps.
+            // A program that has just sent checks for more to send before it sleeps.
             if (read == 0 && !has_sent) || self.is_stopped {
                 self.phase = Phase::Asleep;
                 cpu.sleep(SleepKind::Interruptible);

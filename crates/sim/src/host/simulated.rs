@@ -1,4 +1,4 @@
-//! The receiving host as the simulated world's [`HostModel`].
+//! The receiving host as a [`HostModel`] of the simulated world.
 
 use std::collections::BTreeMap;
 
@@ -17,26 +17,27 @@ impl From<HostDrop> for DropReason {
     }
 }
 
-/// A [`ReceivingHost`] in a world: each node placed on it gets a task and a socket of its own.
+/// A [`ReceivingHost`] in a world. Each node placed on it gets its own task and socket.
 #[derive(Debug)]
 pub struct SimulatedHost {
     host: ReceivingHost,
     template: ReceiverConfig,
-    /// Whether parcels go in whole, or a packet at a time.
+    /// Whether parcels enter whole or one packet at a time.
     whole: bool,
     /// Whether the card merges packets, so that programs read them together.
     merges: bool,
     sockets: BTreeMap<NodeId, u16>,
     flows: BTreeMap<FlowId, u16>,
-    /// What is inside, by tag; free places are `None`.
+    /// Parcels inside the host by tag; free slots are `None`.
     parcels: Vec<Option<Parcel>>,
     free: Vec<u64>,
-    /// What has left but was not asked for yet.
+    /// Exits not yet collected by the world.
     left: Vec<HostExit>,
 }
 
 impl SimulatedHost {
-    /// A host at time zero. Nodes get sockets like `template`; the receivers of `config` are there beside them.
+    /// Creates a host at time zero. Nodes get sockets like `template`, in addition to the receivers of
+    /// `config`.
     pub fn new(config: &HostConfig, template: ReceiverConfig) -> Self {
         Self {
             host: ReceivingHost::new(config, Time::ZERO),
@@ -51,12 +52,12 @@ impl SimulatedHost {
         }
     }
 
-    /// The host, to look at.
+    /// Returns the host.
     pub fn host(&self) -> &ReceivingHost {
         &self.host
     }
 
-    /// The host, to start and stop loads and traces.
+    /// Returns the host mutably, to start and stop loads and traces.
     pub fn host_mut(&mut self) -> &mut ReceivingHost {
         &mut self.host
     }
@@ -75,7 +76,7 @@ impl SimulatedHost {
         tag
     }
 
-    /// Lets time pass up to `now`, and keeps what leaves until it is asked for.
+    /// Advances to `now` and stores exits until they are collected.
     fn catch_up(&mut self, now: Time) {
         let (parcels, free, left, merges) = (&mut self.parcels, &mut self.free, &mut self.left, self.merges);
         let mut take = |tag: u64| {
@@ -111,8 +112,8 @@ impl SimulatedHost {
     }
 }
 
-/// Adds what was read to what was read before it, if both were in one merged buffer: those were queued at one time.
-/// Only packets of one batch of the sender become one again.
+/// Adds read packets to the previous ones if both were in one merged buffer, that is, queued at the same
+/// time. Only packets of one batch of the sender are rejoined.
 fn merge(before: &mut HostExit, next: &HostExit) -> bool {
     let (
         HostExit::Read { parcel, arrived, socket_drops },
@@ -203,7 +204,8 @@ mod tests {
     use super::*;
     use crate::PacketInfo;
 
-    /// What a program reads of a batch of 8 packets that comes off the wire in two parts, 5 and 3, one of them missing.
+    /// What a program reads of a batch of 8 packets that arrives in two parts, 5 and 3, with one packet
+    /// missing.
     fn read(gro: Option<Gro>) -> Vec<(u32, u64)> {
         let nic = NicConfig { gro, ..NicConfig::default() };
         let scheduler = SchedulerKind::Fair(FairConfig::default());
@@ -231,12 +233,12 @@ mod tests {
     fn what_the_card_has_merged_is_read_as_one_and_no_more_than_that() {
         let single: Vec<(u32, u64)> = (0..7).map(|n| (1, 1 << n)).collect();
         assert_eq!(read(None), single);
-        // The first packet goes up alone: the softirq takes it before the others are in the ring.
+        // The first packet is passed up singly: the softirq takes it before the others are in the ring.
         let merged = read(Some(Gro::default()));
         assert_eq!(merged.iter().map(|(packets, _)| packets).sum::<u32>(), 7);
         assert!(merged.len() <= 4, "{merged:?}");
         assert!(merged.iter().all(|(_, present)| present.trailing_zeros() >= 5 || *present < 1 << 5));
-        // With room for two packets in a buffer.
+        // With at most two packets per buffer.
         let pairs = read(Some(Gro { packets: 2, bytes: 65_507 }));
         assert!(pairs.iter().all(|(packets, _)| *packets <= 2) && pairs.len() < 7, "{pairs:?}");
     }

@@ -1,7 +1,7 @@
 //! A UDP socket's receive buffer with the kernel's accounting.
 //!
-//! The kernel counts memory, not payload: each queued socket buffer ("skb") is charged with its *truesize*, which is
-//! the allocation behind the data and the control structures. `SO_RCVBUF` is doubled on setting to make up for it.
+//! The kernel counts memory, not payload: each queued socket buffer ("skb") is charged with its *truesize*,
+//! the allocation for the data and the control structures. `SO_RCVBUF` is doubled when set, to compensate.
 //! Measured on Linux 6.18 (loopback, `SO_MEMINFO`), and reproduced by the tests of this file:
 //!
 //! ```text
@@ -21,28 +21,28 @@ const SK_BUFF: u64 = 256;
 const SHARED_INFO: u64 = 320;
 /// IP and UDP headers, and the headroom for a link-layer header.
 const HEADERS: u64 = 59;
-/// The allocation for small heads.
+/// Allocation for small heads.
 const SMALL_HEAD: u64 = 576;
-/// Data above this leave the linear head (`SKB_MAX_ALLOC`).
+/// Larger data are not kept in the linear head (`SKB_MAX_ALLOC`).
 const LINEAR_LIMIT: u64 = 16_064;
 /// `SOCK_MIN_RCVBUF`: 2,048 + `SK_BUFF`.
 const LEAST_BUFFER: u64 = 2_304;
 
-/// How the sender's or the driver's memory is laid out.
+/// Memory layout of skbs, which depends on the sender or driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SkbLayout {
-    /// A linear head of a power of two, as on loopback, veth and copying drivers; a GRO buffer keeps one head per
-    /// packet (fraglist).
+    /// Linear head of a power of two, as on loopback, veth and with copying drivers; a GRO buffer keeps one
+    /// head per packet (fraglist).
     Linear,
-    /// A small head and `page` bytes of a page for each packet, as with drivers that receive into page fragments.
+    /// A small head and `page` bytes of a page per packet, as with drivers that receive into page fragments.
     Pages {
-        /// Half a page (2,048) up to an MTU of 1,500 with most drivers.
+        /// Half a page (2,048) for an MTU of up to 1,500 with most drivers.
         page: u32,
     },
 }
 
 impl SkbLayout {
-    /// What one packet with `payload` bytes of UDP payload is charged with, alone in its skb.
+    /// Returns the truesize of a single packet with `payload` bytes of UDP payload.
     pub fn truesize(self, payload: u32) -> u64 {
         let payload = u64::from(payload);
         match self {
@@ -59,10 +59,10 @@ impl SkbLayout {
     }
 }
 
-/// When a buffer counts as full. `rmem` is what is charged already, `size` the truesize of the newcomer.
+/// When a buffer is full. `rmem` is the memory already charged, `size` the truesize of the new skb.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AdmitRule {
-    /// Dropped if `rmem + size >= rcvbuf` (`sock_queue_rcv_skb` of 2.6); memory is given back with each read.
+    /// Dropped if `rmem + size >= rcvbuf` (`sock_queue_rcv_skb` of 2.6); each read frees its memory.
     Linux26,
     /// Dropped if `rmem > rcvbuf`: the buffer may overshoot by one skb (4.10 to 6.14).
     Linux410,
@@ -74,13 +74,13 @@ pub enum AdmitRule {
 /// Size and rules of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
-    /// What the program asks for with `SO_RCVBUF`.
+    /// Size requested with `SO_RCVBUF`.
     pub asked: Bytes,
-    /// What the system permits (`net.core.rmem_max`).
+    /// Maximum size permitted by the system (`net.core.rmem_max`).
     pub permitted: Bytes,
     /// The kernel's rule for admitting a packet to a nearly full buffer.
     pub rule: AdmitRule,
-    /// How packets lie in memory.
+    /// Memory layout of packets.
     pub layout: SkbLayout,
 }
 
@@ -96,7 +96,7 @@ impl Default for SocketConfig {
 }
 
 impl SocketConfig {
-    /// `sk_rcvbuf`: twice what was asked for and permitted (`__sock_set_rcvbuf`).
+    /// Returns `sk_rcvbuf`: twice the lower of the requested and permitted sizes (`__sock_set_rcvbuf`).
     pub fn rcvbuf(&self) -> u64 {
         (self.asked.0.min(self.permitted.0) * 2).max(LEAST_BUFFER)
     }
@@ -107,10 +107,10 @@ impl SocketConfig {
 pub struct Skb<T> {
     /// The packets in the skb.
     pub content: T,
-    /// What it is charged with.
+    /// Memory charged for the skb.
     pub truesize: u64,
-    /// The socket's count of drops when it was queued, as `SO_RXQ_OVFL` shows it: absent before the first drop,
-    /// wrapping.
+    /// The socket's wrapping count of drops when the skb was queued, as reported by `SO_RXQ_OVFL`; `None`
+    /// before the first drop.
     pub drops_before: Option<u32>,
 }
 
@@ -120,17 +120,17 @@ pub struct SocketBuffer<T> {
     config: SocketConfig,
     rcvbuf: u64,
     charged: u64,
-    /// What interrupts fill.
+    /// Queue filled by interrupts.
     arriving: VecDeque<Skb<T>>,
-    /// What the reader has taken over at once (`reader_queue`).
+    /// Queue that the reader has taken over (`reader_queue`).
     reading: VecDeque<Skb<T>>,
-    /// Read, but not yet given back (`forward_deficit`).
+    /// Memory read but not yet freed (`forward_deficit`).
     deficit: u64,
     drops: u64,
 }
 
 impl<T> SocketBuffer<T> {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     pub fn new(config: SocketConfig) -> Self {
         Self {
             config,
@@ -143,27 +143,27 @@ impl<T> SocketBuffer<T> {
         }
     }
 
-    /// `sk_rcvbuf`.
+    /// Returns `sk_rcvbuf`.
     pub fn rcvbuf(&self) -> u64 {
         self.rcvbuf
     }
 
-    /// `sk_rmem_alloc`.
+    /// Returns `sk_rmem_alloc`.
     pub fn charged(&self) -> u64 {
         self.charged
     }
 
-    /// How many skbs were dropped: one for a whole GRO buffer, however many packets it holds.
+    /// Returns the number of dropped skbs; a whole GRO buffer counts as one.
     pub fn drops(&self) -> u64 {
         self.drops
     }
 
-    /// How many skbs are queued.
+    /// Returns the number of queued skbs.
     pub fn len(&self) -> usize {
         self.arriving.len() + self.reading.len()
     }
 
-    /// Whether nothing is queued.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.arriving.is_empty() && self.reading.is_empty()
     }
@@ -176,10 +176,10 @@ impl<T> SocketBuffer<T> {
         }
     }
 
-    /// Queues an skb, or gives its content back when there is no room (`__udp_enqueue_schedule_skb`).
+    /// Queues an skb (`__udp_enqueue_schedule_skb`).
     ///
     /// # Errors
-    /// The content, if the socket has no room for it.
+    /// Returns the content if the buffer is full.
     pub fn push(&mut self, content: T, truesize: u64) -> Result<(), T> {
         if !self.has_room(truesize) {
             self.drops += 1;
@@ -191,8 +191,8 @@ impl<T> SocketBuffer<T> {
         Ok(())
     }
 
-    /// Takes the first skb. Its memory is given back with it on 2.6, and later in steps of a quarter of the buffer,
-    /// or when the reader has emptied its own queue (`udp_rmem_release`).
+    /// Removes the first skb. Its memory is freed immediately on 2.6, otherwise in steps of a quarter of the
+    /// buffer or when the reader's queue is empty (`udp_rmem_release`).
     pub fn pop(&mut self) -> Option<Skb<T>> {
         if self.reading.is_empty() {
             std::mem::swap(&mut self.reading, &mut self.arriving);

@@ -363,7 +363,7 @@ impl World {
         Ok(())
     }
 
-    /// Notes every flow's rates at this interval from now on.
+    /// Starts recording every flow's rates at this interval.
     pub fn record_every(&mut self, interval: Span) {
         let recorder = Recorder::new(self.now, interval);
         self.agenda.set(RECORDER, Some(recorder.due()));

@@ -69,7 +69,7 @@ fn forwarding_steals_its_share_to_the_packet() {
     bench.loads.start(&mut bench.cpu, Load::Computation { processes: 1, spec: TaskSpec::default() });
     let end = Time::ZERO + Span::from_secs(1);
     bench.run(end, |_, _| {});
-    // 4,687 whole bursts in a second.
+    // 4,687 full bursts per second.
     assert_eq!(bench.cpu.softirq_time(), Span::from_micros(4_687 * 64));
     let stolen = bench.cpu.stolen_time();
     assert!(stolen <= bench.cpu.softirq_time() && stolen >= Span::from_micros(4_686 * 64));

@@ -9,7 +9,7 @@ use super::*;
 
 const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
 
-/// 10 us a packet for the program and 1 us for the softirq.
+/// The program takes 10 us per packet, the softirq 1 us.
 fn host(scheduler: SchedulerKind, asked: u64, loads: &[Load]) -> ReceivingHost {
     let socket = SocketConfig {
         asked: Bytes(asked),
@@ -27,7 +27,7 @@ fn one(tag: u64) -> Incoming {
     Incoming { tag, socket: 0, flow: 0, bytes: 1_472, packets: 1 }
 }
 
-/// Offers packets at a constant rate for a time; the drops with time and reason.
+/// Offers packets at a constant rate; returns the drops with time and reason.
 fn offer(host: &mut ReceivingHost, per_second: u64, seconds: f64) -> Vec<(Time, HostDrop)> {
     let mut drops = Vec::new();
     for n in 0..(per_second as f64 * seconds) as u64 {
@@ -63,7 +63,7 @@ fn a_receiver_good_for_so_many_packets_loses_the_excess_in_the_socket_buffer() {
     let drops = offer(&mut host, 120_000, 2.0);
     assert_adds_up(&host);
     assert!(drops.iter().all(|&(_, reason)| reason == HostDrop::SocketBuffer));
-    // 120,000 softirqs of 1 us leave 0.88 s of each second, for 10 us a packet.
+    // 120,000 softirqs of 1 us leave 0.88 s of each second, at 10 us per packet.
     let delivered = host.counters().delivered as f64 / 2.0;
     assert!((delivered / 88_000.0 - 1.0).abs() < 0.002, "{delivered} packets a second");
     let lost = drops.len() as f64 / 2.0;
@@ -73,7 +73,7 @@ fn a_receiver_good_for_so_many_packets_loses_the_excess_in_the_socket_buffer() {
 #[test]
 fn a_softirq_that_is_too_slow_loses_in_the_ring() {
     let mut host = host(O1, 1 << 20, &[]);
-    // 1 us a packet: a million a second is the limit, and nothing is left for the program.
+    // 1 us per packet: the limit is a million per second, and no time is left for the program.
     let drops = offer(&mut host, 1_250_000, 0.5);
     assert_adds_up(&host);
     let ring = drops.iter().filter(|(_, reason)| *reason == HostDrop::NicRing).count() as f64;
@@ -96,12 +96,12 @@ fn merged_packets_arrive_and_are_lost_together() {
     let mut host = host(O1, 16 << 10, &[Load::Computation { processes: 1, spec: TaskSpec::default() }]);
     host.nic = Nic::new(NicConfig { gro: Some(Gro::default()), ..NicConfig::default() });
     host.advance(Time::ZERO, &mut |_| {});
-    // All at once: the softirq takes the first at once and alone, then 44 (65,507 bytes) and what remains.
+    // All at once: the softirq takes the first singly, then 44 (65,507 bytes), 44 again and the last 11.
     let _ = (0..100).map(|n| host.on_arrival(Time::ZERO, one(n))).collect::<Vec<_>>();
     let mut outputs = Vec::new();
     host.advance(Time::ZERO + Span::from_secs(1), &mut |output| outputs.push(output));
     assert_adds_up(&host);
-    // 32 KiB of buffer hold the first packet, not the 44 of the next buffer, nor the 44 after, but the last 11.
+    // 32 KiB hold the first packet, neither of the two buffers of 44, but the last 11.
     let dropped = outputs.iter().filter(|output| matches!(output, HostOutput::Dropped { .. })).count();
     assert_eq!((dropped, host.socket_memory(0).1), (88, 2));
     let delivered: Vec<(u64, bool, Option<u32>)> = outputs
@@ -153,7 +153,7 @@ fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
         assert_eq!((sample.run_delay, sample.involuntary_switches), (Some(Span::ZERO), Some(0)));
         assert_eq!(sample.socket_fill, Some(0), "{scheduler:?}");
 
-        // More than it can read: it is always ready to run, so it waits whenever another task runs.
+        // More than it can read: it is always ready, so it waits whenever another task runs.
         let mut busy =
             host(scheduler, 1 << 20, &[Load::Computation { processes: 2, spec: TaskSpec::default() }]);
         offer(&mut busy, 110_000, 2.0);
@@ -173,7 +173,7 @@ fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
 
 #[test]
 fn the_sleep_average_is_a_saw_tooth_and_the_core_changes_hands_at_its_minimum() {
-    // asynch figures 7 and 8: a receiver that is busy for about two thirds of its time, and a computing process.
+    // asynch figures 7 and 8: a receiver that is busy for two thirds of the time, and a CPU-bound process.
     let mut host = host(O1, 4 << 20, &[Load::Computation { processes: 1, spec: TaskSpec::default() }]);
     host.set_trace(Some(Trace::new(4_000_000, Span::from_millis(1))));
     offer(&mut host, 53_333, 12.0);
@@ -207,7 +207,7 @@ fn the_sleep_average_is_a_saw_tooth_and_the_core_changes_hands_at_its_minimum() 
         assert!(last <= least + Span::from_millis(1), "switch at {last}, minimum {least}");
         assert!(first + Span::from_millis(1) >= most, "start at {first}, maximum {most}");
         assert!(most.saturating_sub(least) > Span::from_millis(50), "{least} to {most}");
-        // Polling the dynamic priority tells nothing: three values at most.
+        // The dynamic priority alone carries little information: at most three values.
         assert!(cycle.iter().all(|sample| (123..=125).contains(&sample.priority)));
     }
 }
@@ -297,10 +297,10 @@ fn a_receiver_that_is_stopped_loses_what_its_buffer_does_not_hold_and_goes_on_af
     assert_adds_up(&host);
     assert!(drops.iter().all(|&(_, reason)| reason == HostDrop::SocketBuffer));
     let in_period = |at: Time| at.since(Time::ZERO).as_nanos() % every.as_nanos();
-    // A buffer that is full is so for a moment longer.
+    // A full buffer stays full a moment longer.
     let is_stopped = |at| in_period(at) >= 240_000_000 || in_period(at) < 1_000_000;
     assert!(drops.iter().all(|&(at, _)| is_stopped(at)));
-    // 2 * 208 KiB of buffer have room for 184 packets of 2,304 bytes; each of five stops of 60 ms brings 1,200.
+    // 2 * 208 KiB hold 184 packets of 2,304 bytes; each of five stops of 60 ms brings 1,200 packets.
     assert!(drops.len().abs_diff(5 * (1_200 - 184)) <= 10, "{} packets", drops.len());
     let mut large = self::host(O1, 8 << 20, &[Load::Suspension { every, stop }]);
     assert!(offer(&mut large, 20_000, 1.5).is_empty());

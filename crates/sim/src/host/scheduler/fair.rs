@@ -1,10 +1,10 @@
-//! A fair scheduler with slices: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995), in the
-//! form that Linux has had since 6.6 (`kernel/sched/fair.c`).
+//! A fair scheduler with slices: earliest eligible virtual deadline first (Stoica and Abdel-Wahab, 1995), as
+//! in Linux since 6.6 (`kernel/sched/fair.c`).
 //!
-//! Virtual time runs at `1024 / weight` of real time while a task holds the core. A task is eligible while its
-//! virtual time is not ahead of the weighted average of all that are runnable. Of the eligible ones the one with the
-//! earliest virtual deadline (virtual time at the start of its slice, plus the slice) runs. Not modelled: groups,
-//! several cores, and that a sleeper with negative lag stays queued until the lag has decayed (6.12).
+//! Virtual time runs at `1024 / weight` of real time while a task holds the core. A task is eligible while
+//! its virtual time is not ahead of the weighted average of all runnable tasks. Of the eligible tasks, the
+//! one with the earliest virtual deadline (virtual time at the start of its slice, plus the slice) runs. Not
+//! modelled: groups, several cores, and delayed dequeueing of sleepers with negative lag (6.12).
 
 use haul_base::{Span, Time};
 
@@ -19,20 +19,20 @@ const WEIGHTS: [i64; 40] = [
 ];
 const NICE_0_WEIGHT: i64 = 1_024;
 
-/// What may differ from machine to machine.
+/// Machine-dependent parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FairConfig {
-    /// Time between two ticks (`1 / HZ`); slices end at ticks.
+    /// Tick interval (`1 / HZ`); slices end at ticks.
     pub tick: Span,
-    /// How long a task may run before others with an earlier deadline come first.
+    /// Time for which a task may run before tasks with earlier deadlines are preferred.
     pub slice: Span,
-    /// Whether a task keeps the core until its slice is used up or it is no longer eligible, whoever wakes
-    /// (`RUN_TO_PARITY`). Otherwise a task that wakes with an earlier deadline takes the core at once.
+    /// Whether a task keeps the core until its slice is used up or it is no longer eligible
+    /// (`RUN_TO_PARITY`). Otherwise a waking task with an earlier deadline preempts it immediately.
     pub run_to_parity: bool,
 }
 
 impl Default for FairConfig {
-    /// HZ = 1000, slices of 3 ms (`sysctl_sched_base_slice` on eight cores and more), wake-up preemption.
+    /// HZ = 1000, slices of 3 ms (`sysctl_sched_base_slice` with eight or more cores), wake-up preemption.
     fn default() -> Self {
         Self { tick: Span::from_millis(1), slice: Span::from_millis(3), run_to_parity: false }
     }
@@ -49,10 +49,10 @@ enum FairTaskState {
 struct Task {
     weight: i64,
     nice: i8,
-    /// Virtual time, in ns at weight 1024.
+    /// Virtual time in ns at weight 1024.
     virtual_time: i64,
     deadline: i64,
-    /// How far behind the average it was when it went to sleep.
+    /// Lag behind the average when the task went to sleep.
     lag: i64,
     state: FairTaskState,
 }
@@ -70,18 +70,18 @@ pub struct Fair {
     config: FairConfig,
     tasks: Vec<Task>,
     runnable: Vec<TaskId>,
-    /// The average virtual time when the queue was last not empty.
+    /// Average virtual time when the queue was last non-empty.
     floor: i64,
-    /// Up to when the running task's virtual time is settled.
+    /// Time up to which the running task's virtual time is accounted.
     settled: Time,
-    /// The deadline with which the running task was picked.
+    /// Deadline with which the running task was picked.
     picked_deadline: i64,
     next_tick: Time,
     ledger: Ledger,
 }
 
 impl Fair {
-    /// An idle core.
+    /// Creates an idle core.
     pub fn new(config: FairConfig, start: Time) -> Self {
         Self {
             config,
@@ -103,7 +103,7 @@ impl Fair {
         self.runnable.iter().map(|&id| self.task(id).weight).sum()
     }
 
-    /// `avg_vruntime`: the weighted average, rounded down.
+    /// `avg_vruntime`: weighted average, rounded down.
     fn average(&self) -> i64 {
         let sum: i128 = self
             .runnable
@@ -143,12 +143,12 @@ impl Fair {
         {
             return Some(id);
         }
-        // The running task yields to an equal.
+        // On equal deadlines another task is preferred to the running one.
         let key = |id: &TaskId| (self.task(*id).deadline, Some(*id) == running, *id);
         self.runnable.iter().copied().filter(|&id| self.is_eligible(id)).min_by_key(key)
     }
 
-    /// `update_curr`: charges the running task; true if its slice is used up.
+    /// `update_curr`: charges the running task. Returns true if its slice is used up.
     fn settle(&mut self, now: Time) -> bool {
         let ran = now.since(self.settled).as_nanos().cast_signed();
         self.settled = now;
@@ -184,13 +184,14 @@ impl Fair {
         self.ledger.switch(now, next);
     }
 
-    /// `place_entity`: the newcomer gets the lag that it left with, and a fresh deadline.
+    /// `place_entity`: gives a task that becomes runnable its former lag and a new deadline.
     fn place(&mut self, id: TaskId, share_of_slice: i64) {
         let average = self.average();
         let others = self.weight();
         let slice = self.config.slice.as_nanos().cast_signed();
         let task = &mut self.tasks[id.index()];
-        // Coming in moves the average by weight * lag: the lag is stretched so that it is what it was afterwards.
+        // Adding the task moves the average by weight * lag, so the lag is scaled up to keep its value
+        // afterwards.
         let lag = match others {
             0 => 0,
             others => (i128::from(task.lag) * i128::from(others + task.weight) / i128::from(others)) as i64,
@@ -201,7 +202,7 @@ impl Fair {
         self.runnable.push(id);
     }
 
-    /// Takes a runnable task out and keeps its lag (`update_entity_lag`), bounded by two slices or a tick.
+    /// Removes a runnable task and stores its lag (`update_entity_lag`), bounded by two slices or a tick.
     fn leave(&mut self, id: TaskId, state: FairTaskState) {
         let average = self.average();
         let bound = (self.config.slice * 2).max(self.config.tick).as_nanos().cast_signed();

@@ -1,4 +1,4 @@
-//! The schedulers that there are.
+//! The available schedulers.
 
 use haul_base::Time;
 
@@ -6,17 +6,17 @@ use super::Scheduler;
 use super::fair::{Fair, FairConfig};
 use super::o1::{O1, O1Config};
 
-/// Which scheduler a host has.
+/// Scheduler of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SchedulerKind {
-    /// Linux 2.6 up to 2.6.22, the one of the papers.
+    /// O(1) scheduler of Linux 2.6 up to 2.6.22, as used in the papers.
     O1(O1Config),
-    /// Fair with slices, as Linux from 6.6.
+    /// Fair scheduler with slices, as in Linux from 6.6.
     Fair(FairConfig),
 }
 
 impl SchedulerKind {
-    /// The scheduler, at the start of its core.
+    /// Creates the scheduler of a core that starts at `start`.
     pub fn build(self, start: Time) -> Box<dyn Scheduler> {
         match self {
             Self::O1(config) => Box::new(O1::new(config, start)),

@@ -1,17 +1,17 @@
-//! The account of a core: to the nanosecond, who held it and when.
+//! Run-time accounting of a core: which task held it and when, exact to the nanosecond.
 
 use haul_base::{Span, Time};
 
 use super::TaskId;
 
-/// A task held the core without a break.
+/// Period in which a task held the core without interruption.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunSlice {
-    /// The task that held the core.
+    /// Task that held the core.
     pub task: TaskId,
-    /// From when.
+    /// Start of the period.
     pub from: Time,
-    /// To when.
+    /// End of the period.
     pub to: Time,
 }
 
@@ -20,7 +20,7 @@ pub struct RunSlice {
 pub struct Sample {
     /// When the sample was taken.
     pub at: Time,
-    /// About whom.
+    /// Task that was sampled.
     pub task: TaskId,
     /// Its sleep average, as a switch at this moment would leave it.
     pub sleep_average: Span,
@@ -28,7 +28,7 @@ pub struct Sample {
     pub priority: u8,
 }
 
-/// Slices and samples, up to a number of each; what comes later is counted and not kept.
+/// Recorded slices and samples, up to a limit for each. Further ones are counted but not stored.
 #[derive(Clone, Debug)]
 pub struct Trace {
     slices: Vec<RunSlice>,
@@ -39,29 +39,29 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Keeps up to `limit` slices and samples, the samples of a task no closer than `sample_gap` except when the
-    /// core changes hands.
+    /// Creates a trace of up to `limit` slices and samples. Samples of a task are at least `sample_gap`
+    /// apart, except at task switches.
     pub fn new(limit: usize, sample_gap: Span) -> Self {
         Self { slices: Vec::new(), samples: Vec::new(), limit, sample_gap, left_out: 0 }
     }
 
-    /// Every stretch that a task held the core, in order of time.
+    /// Returns every period in which a task held the core, in time order.
     pub fn slices(&self) -> &[RunSlice] {
         &self.slices
     }
 
-    /// The samples, in order of time.
+    /// Returns the samples in time order.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
     }
 
-    /// How many slices and samples did not fit.
+    /// Returns the number of slices and samples beyond the limit.
     pub fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// The slices with breaks shorter than `gap` joined, when nobody else ran in the break: a receiver that sleeps
-    /// a few microseconds between packets then holds the core in one piece, as a plot shows it.
+    /// Returns the slices, merged across gaps shorter than `gap` in which no other task ran. A receiver that
+    /// sleeps a few microseconds between packets then holds the core in one piece, as a plot shows it.
     pub fn joined(&self, gap: Span) -> Vec<RunSlice> {
         let mut joined: Vec<RunSlice> = Vec::new();
         for slice in &self.slices {
@@ -84,11 +84,11 @@ impl Trace {
     }
 }
 
-/// How a task gets on that is ready to run.
+/// Scheduling delays of a task.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
     runnable: bool,
-    /// Since when it has had no core, if it is ready.
+    /// Since when the task has been ready without the core.
     since: Option<Time>,
     total: Span,
     longest: Span,
@@ -96,7 +96,7 @@ struct Waits {
 }
 
 impl Waits {
-    /// The wait is over, if there is one.
+    /// Ends the current wait, if any.
     fn settle(&mut self, now: Time) {
         let wait = self.since.take().map_or(Span::ZERO, |since| now.since(since));
         self.total = self.total + wait;
@@ -104,7 +104,7 @@ impl Waits {
     }
 }
 
-/// Run times of all tasks and of idling. Their sum is the time since the start.
+/// Run times of all tasks, and idle time. Their sum is the time since the start.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     start: Time,
@@ -133,63 +133,64 @@ impl Ledger {
         }
     }
 
-    /// Records slices and samples from now on, or stops when given `None`.
+    /// Starts recording slices and samples, or stops if `None`.
     pub fn set_trace(&mut self, trace: Option<Trace>) {
         self.trace = trace;
     }
 
-    /// What was recorded.
+    /// Returns the trace, if one is recorded.
     pub fn trace(&self) -> Option<&Trace> {
         self.trace.as_ref()
     }
 
-    /// When the core started.
+    /// Returns when the core started.
     pub fn start(&self) -> Time {
         self.start
     }
 
-    /// How long `task` has held the core up to `now`.
+    /// Returns how long `task` has held the core up to `now`.
     pub fn run_time(&self, task: TaskId, now: Time) -> Span {
         let settled = self.run.get(task.index()).copied().unwrap_or(Span::ZERO);
         if self.running == Some(task) { settled + now.since(self.since) } else { settled }
     }
 
-    /// How long `task` was ready to run without the core up to `now`, in all (`sched_info.run_delay`).
+    /// Returns the total time for which `task` was ready without the core up to `now`
+    /// (`sched_info.run_delay`).
     pub fn run_delay(&self, task: TaskId, now: Time) -> Span {
         let waits = self.waits.get(task.index()).copied().unwrap_or_default();
         waits.since.map_or(waits.total, |since| waits.total + now.since(since))
     }
 
-    /// The longest time without a break for which `task` was ready to run without the core up to `now`.
+    /// Returns the longest single wait of `task` for the core up to `now`.
     pub fn longest_wait(&self, task: TaskId, now: Time) -> Span {
         let waits = self.waits.get(task.index()).copied().unwrap_or_default();
         waits.since.map_or(waits.longest, |since| waits.longest.max(now.since(since)))
     }
 
-    /// The number of tasks that run or wait for the core, summed over time up to `now`: its growth over an interval,
-    /// divided by that, is the mean length of the run queue.
+    /// Returns the number of running and waiting tasks, integrated over time up to `now`. Its growth over an
+    /// interval, divided by the interval, is the mean run queue length.
     pub fn runnable_time(&self, now: Time) -> Span {
         let waited = (0..self.run.len()).map(|task| self.run_delay(TaskId(task as u32), now));
         let busy = now.since(self.start).saturating_sub(self.idle_time(now));
         waited.fold(busy, |sum, wait| sum + wait)
     }
 
-    /// How often the core was taken from `task` while it was ready to run (`nivcsw`).
+    /// Returns how often `task` lost the core while it was ready to run (`nivcsw`).
     pub fn involuntary_switches(&self, task: TaskId) -> u32 {
         self.waits.get(task.index()).map_or(0, |waits| waits.involuntary)
     }
 
-    /// How long nobody has held the core up to `now`.
+    /// Returns how long the core was idle up to `now`.
     pub fn idle_time(&self, now: Time) -> Span {
         if self.running.is_none() { self.idle + now.since(self.since) } else { self.idle }
     }
 
-    /// How often the core went from one task to another, or to or from idling.
+    /// Returns the number of switches between tasks or between a task and idle.
     pub fn switches(&self) -> u64 {
         self.switches
     }
 
-    /// How many tasks there have been.
+    /// Returns the number of tasks created.
     pub fn tasks(&self) -> usize {
         self.run.len()
     }
@@ -206,7 +207,7 @@ impl Ledger {
         self.running
     }
 
-    /// `task` becomes ready to run.
+    /// Registers that `task` becomes ready.
     pub(super) fn ready(&mut self, now: Time, task: TaskId) {
         let waits = &mut self.waits[task.index()];
         waits.runnable = true;
@@ -215,14 +216,14 @@ impl Ledger {
         }
     }
 
-    /// `task` sleeps or ends.
+    /// Registers that `task` sleeps or ends.
     pub(super) fn not_ready(&mut self, now: Time, task: TaskId) {
         let waits = &mut self.waits[task.index()];
         waits.runnable = false;
         waits.settle(now);
     }
 
-    /// The core goes to `next`.
+    /// Gives the core to `next`.
     pub(super) fn switch(&mut self, now: Time, next: Option<TaskId>) {
         if next == self.running {
             return;
@@ -256,7 +257,7 @@ impl Ledger {
         self.trace.is_some()
     }
 
-    /// Keeps a sample if it is far enough from the task's last one, or `change` says that the core changes hands.
+    /// Stores a sample if it is far enough from the task's last one, or if `change` is set (task switch).
     pub(super) fn sample(&mut self, sample: Sample, change: bool) {
         let Some(trace) = self.trace.as_mut() else { return };
         let last = &mut self.last_sample[sample.task.index()];
@@ -303,7 +304,7 @@ mod tests {
         ledger.ready(at(0), a);
         ledger.switch(at(0), Some(a));
         ledger.ready(at(2), b);
-        // `a` is made to go after 5 ms and gets the core back when `b` sleeps.
+        // `a` is preempted at 5 ms and gets the core back when `b` sleeps.
         ledger.switch(at(5), Some(b));
         assert_eq!((ledger.run_delay(a, at(7)), ledger.run_delay(b, at(7))), (ms(2), ms(3)));
         assert_eq!(ledger.longest_wait(a, at(7)), ms(2));
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!((ledger.involuntary_switches(a), ledger.involuntary_switches(b)), (1, 0));
         // One task for 2 ms, two of them for 7, one again for 1.
         assert_eq!(ledger.runnable_time(now), ms(2 + 2 * 7 + 1));
-        // One that is ended while it waits.
+        // A task that ends while it waits.
         ledger.ready(at(50), b);
         ledger.not_ready(at(60), b);
         assert_eq!(ledger.run_delay(b, at(90)), ms(13));

@@ -1,4 +1,4 @@
-//! What decides which task holds a core: one trait, and two schedulers behind it.
+//! Task schedulers of a core: one trait with two implementations.
 
 mod fair;
 mod kind;
@@ -19,38 +19,38 @@ pub use task::{Nice, SleepKind, TaskId, TaskSpec, TaskView, Waker};
 
 /// The scheduler of one core.
 ///
-/// The caller brings the time, which never goes back. Before any other input at `now` it must have called
-/// [`Scheduler::advance`] for every [`Scheduler::next_event`] up to `now`; so the running task is the same from
-/// one event to the next.
+/// The caller supplies the time, which never goes back. Before any other input at `now`, it must call
+/// [`Scheduler::advance`] for every [`Scheduler::next_event`] up to `now`; the running task then does not
+/// change between events.
 pub trait Scheduler: Debug + Send {
-    /// A new task, runnable at once.
+    /// Creates a task, which is runnable immediately.
     fn spawn(&mut self, now: Time, spec: &TaskSpec) -> TaskId;
-    /// A sleeping task becomes runnable; nothing happens if it is so already.
+    /// Makes a sleeping task runnable. No effect if it already is.
     fn wake(&mut self, now: Time, task: TaskId, waker: Waker);
-    /// The running task goes to sleep; nothing happens on an idle core.
+    /// Puts the running task to sleep. No effect on an idle core.
     fn sleep(&mut self, now: Time, kind: SleepKind);
-    /// A task ends, in whatever state it is.
+    /// Ends a task in any state.
     fn kill(&mut self, now: Time, task: TaskId);
-    /// Who holds the core.
+    /// Returns the task that holds the core.
     fn running(&self) -> Option<TaskId>;
-    /// When the running task may change without any input: the next tick that matters.
+    /// Returns when the running task may change without input: the next relevant tick.
     fn next_event(&self) -> Option<Time>;
-    /// Time passes up to `now`, which is not beyond the next event.
+    /// Advances to `now`, which must not be after the next event.
     fn advance(&mut self, now: Time);
-    /// What it knows about a task.
+    /// Returns the state of a task.
     fn view(&self, task: TaskId) -> TaskView;
-    /// A task's sleep average as a switch at `now` would leave it, which is what a program beside it reads: to read, it
-    /// has to get the core. `None` if this scheduler keeps none.
+    /// Returns a task's sleep average as a switch at `now` would leave it, which is what another program
+    /// reads: it needs the core to read it. `None` if the scheduler has no sleep average.
     fn sleep_average(&self, _now: Time, _task: TaskId) -> Option<Span> {
         None
     }
-    /// Who held the core, and how long.
+    /// Returns the run-time accounting.
     fn ledger(&self) -> &Ledger;
-    /// The same, to switch the trace on or off.
+    /// Returns the accounting mutably, to switch the trace on or off.
     fn ledger_mut(&mut self) -> &mut Ledger;
 }
 
-/// The next multiple of `tick` after `now`.
+/// Returns the first multiple of `tick` after `now`.
 pub(crate) fn next_tick(now: Time, tick: Span) -> Time {
     let tick = tick.as_nanos();
     Time::from_nanos((now.as_nanos() / tick + 1).saturating_mul(tick))

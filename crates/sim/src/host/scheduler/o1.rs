@@ -1,8 +1,9 @@
-//! The O(1) scheduler of Linux 2.6 as of 2.6.21 (the last with it was 2.6.22), for one core and tasks of normal policy.
+//! The O(1) scheduler of Linux 2.6.21 (2.6.22 was the last version to use it), for one core and tasks of
+//! normal policy.
 //!
-//! The facts are those of `kernel/sched.c`; each function here names the kernel's. Not modelled: real-time and
-//! batch policies, several cores, `nice` of kernel threads (which are exempt from the limit on long sleeps), and
-//! that a child shares its parent's first time slice.
+//! It follows `kernel/sched.c`; each function here names the kernel's. Not modelled: real-time and batch
+//! policies, several cores, kernel threads (which are exempt from the limit on long sleeps), and that a child
+//! shares its parent's first time slice.
 
 use haul_base::{Span, Time};
 
@@ -10,9 +11,9 @@ use super::ledger::{Ledger, Sample};
 use super::priority_array::PriorityArray;
 use super::{Scheduler, SleepKind, TaskId, TaskSpec, TaskView, Waker, next_tick};
 
-/// `MAX_RT_PRIO`: the best priority of a normal task.
+/// `MAX_RT_PRIO`: best priority of a normal task.
 const BEST: i32 = 100;
-/// `MAX_PRIO - 1`: the worst.
+/// `MAX_PRIO - 1`: worst priority.
 const WORST: i32 = 139;
 /// `NICE_TO_PRIO(0)`.
 const NICE_0: i32 = 120;
@@ -31,35 +32,35 @@ const QUEUE_WEIGHT_128THS: u64 = 38;
 /// `GRANULARITY`: 10 ms.
 const GRANULARITY_MS: u64 = 10;
 
-/// What may differ from machine to machine.
+/// Machine-dependent parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct O1Config {
-    /// Time between two ticks (`1 / HZ`): a divisor of 5 ms.
+    /// Tick interval (`1 / HZ`): a divisor of 5 ms.
     pub tick: Span,
 }
 
 impl O1Config {
-    /// The most that a sleep average can be.
+    /// Maximum sleep average.
     pub const MOST_SLEEP_AVERAGE: Span = Span::from_nanos(MAX_SLEEP_AVERAGE);
 }
 
 impl Default for O1Config {
-    /// HZ = 1000, as in the distributions of the time for servers.
+    /// HZ = 1000, as in server distributions of that time.
     fn default() -> Self {
         Self { tick: Span::from_millis(1) }
     }
 }
 
-/// `enum sleep_type`: what the time between waking and running counts for.
+/// `enum sleep_type`: how the time between waking and running is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Credit {
-    /// Has run since it woke.
+    /// The task has run since it woke.
     Normal,
-    /// Waited for a disk, or slept for very long: waiting for the core earns nothing.
+    /// Waited for a disk, or slept very long: waiting for the core is not credited.
     NonInteractive,
-    /// Woken by a task: 30 % of the waiting counts as sleep.
+    /// Woken by a task: 30 % of the wait counts as sleep.
     Interactive,
-    /// Woken by an interrupt: all of the waiting counts as sleep.
+    /// Woken by an interrupt: the whole wait counts as sleep.
     Interrupted,
 }
 
@@ -76,7 +77,7 @@ struct Task {
     static_priority: i32,
     priority: u8,
     sleep_average: u64,
-    /// When it last changed hands: woke, began or ceased to run.
+    /// Time of its last transition: wake-up, start or end of a run.
     stamp: Time,
     slice_ticks: u64,
     credit: Credit,
@@ -96,7 +97,7 @@ fn interactive_margin(static_priority: i32) -> i32 {
     (nice + 20) * MAX_BONUS as i32 / 40 - 5 + INTERACTIVE_DELTA
 }
 
-/// `INTERACTIVE_SLEEP`: the sleep average that one long sleep can give at most.
+/// `INTERACTIVE_SLEEP`: maximum sleep average that one long sleep can give.
 fn sleep_ceiling(static_priority: i32, tick: Span) -> u64 {
     let jiffies = MAX_SLEEP_AVERAGE / tick.as_nanos();
     let levels = MAX_BONUS.cast_signed() / 2 + i64::from(interactive_margin(static_priority)) + 1;
@@ -110,7 +111,7 @@ impl Task {
         self.sleep_average / tick.as_nanos() * MAX_BONUS / (MAX_SLEEP_AVERAGE / tick.as_nanos())
     }
 
-    /// `effective_prio`: the static priority, better or worse by up to 5.
+    /// `effective_prio`: static priority, improved or worsened by up to 5.
     fn effective_priority(&self, tick: Span) -> u8 {
         let bonus = self.bonus(tick) as i32 - MAX_BONUS as i32 / 2;
         (self.static_priority - bonus).clamp(BEST, WORST) as u8
@@ -121,13 +122,13 @@ impl Task {
         i32::from(self.priority) <= self.static_priority - interactive_margin(self.static_priority)
     }
 
-    /// `TIMESLICE_GRANULARITY`: after how many ticks an interactive task lets its equals run.
+    /// `TIMESLICE_GRANULARITY`: ticks after which an interactive task lets tasks of equal priority run.
     fn granularity(&self, tick: Span) -> u64 {
         let exponent = (MAX_BONUS - self.bonus(tick)).max(1) - 1;
         (GRANULARITY_MS * 1_000_000 / tick.as_nanos()).max(1) << exponent
     }
 
-    /// `recalc_task_prio`: the time since the stamp counts as sleep.
+    /// `recalc_task_prio`: counts the time since the stamp as sleep.
     fn credit_sleep(&mut self, now: Time, tick: Span) {
         let slept = now.since(self.stamp).as_nanos();
         if slept > 0 {
@@ -136,7 +137,7 @@ impl Task {
                 self.sleep_average = ceiling;
                 self.credit = Credit::NonInteractive;
             } else if self.credit == Credit::NonInteractive {
-                // A wait for a disk lifts the average up to the ceiling and no further.
+                // A wait for a disk raises the average no further than the ceiling.
                 self.sleep_average = self.sleep_average.max((self.sleep_average + slept).min(ceiling));
             } else {
                 self.sleep_average += slept;
@@ -155,7 +156,7 @@ pub struct O1 {
     active: PriorityArray,
     expired: PriorityArray,
     runnable: u64,
-    /// When the first task of the expired array came there.
+    /// Time at which the first task entered the expired array.
     expired_since: Option<Time>,
     best_expired: i32,
     next_tick: Time,
@@ -163,7 +164,7 @@ pub struct O1 {
 }
 
 impl O1 {
-    /// An idle core.
+    /// Creates an idle core.
     pub fn new(config: O1Config, start: Time) -> Self {
         Self {
             config,
@@ -206,7 +207,7 @@ impl O1 {
         }
     }
 
-    /// `schedule`: settles the task that ran, and gives the core to the best one.
+    /// `schedule`: accounts for the task that ran, and gives the core to the best one.
     fn schedule(&mut self, now: Time) {
         let previous = self.ledger.running();
         let charge = previous.map_or(0, |id| {
@@ -236,7 +237,7 @@ impl O1 {
         if let Some(id) = next {
             self.tasks[id.index()].stamp = now;
             if previous.is_none() {
-                // Ticks were not counted while the core was idle.
+                // Ticks are not counted while the core is idle.
                 self.next_tick = next_tick(now, self.config.tick);
             }
         }
@@ -244,7 +245,7 @@ impl O1 {
         self.ledger.switch(now, next);
     }
 
-    /// The part of `schedule` that counts the wait for the core after waking as sleep.
+    /// Part of `schedule` that counts the wait for the core after a wake-up as sleep.
     fn credit_waiting(&mut self, now: Time, id: TaskId) {
         let tick = self.config.tick;
         let task = &mut self.tasks[id.index()];
@@ -266,8 +267,8 @@ impl O1 {
         self.tasks[id.index()].credit = Credit::Normal;
     }
 
-    /// The task's sleep average as the next switch would leave it: less what it has run, or more by what it has
-    /// waited where that counts.
+    /// Returns the task's sleep average as the next switch would leave it: reduced by its run time, or
+    /// increased by its wait where that counts.
     fn settled(&self, now: Time, id: TaskId) -> u64 {
         let tick = self.config.tick;
         let mut task = self.tasks[id.index()].clone();
@@ -287,7 +288,7 @@ impl O1 {
         self.ledger.sample(Sample { at: now, task: id, sleep_average, priority }, change);
     }
 
-    /// Samples of the tasks between which the core changes hands.
+    /// Samples both tasks of a switch.
     fn sample_switch(&mut self, now: Time, previous: Option<TaskId>, next: Option<TaskId>) {
         if !self.ledger.traces() {
             return;
@@ -298,7 +299,7 @@ impl O1 {
         }
     }
 
-    /// Samples of all that run or wait, at a tick.
+    /// Samples all runnable tasks at a tick.
     fn sample_runnable(&mut self, now: Time) {
         for index in 0..self.tasks.len() {
             if matches!(self.tasks[index].state, O1TaskState::Active | O1TaskState::Expired) {
@@ -307,7 +308,7 @@ impl O1 {
         }
     }
 
-    /// `expired_starving`: whether interactive tasks must stop coming back into the active array.
+    /// `expired_starving`: whether interactive tasks must no longer return to the active array.
     fn expired_starves(&self, now: Time, running: i32) -> bool {
         let limit = Span::from_nanos(MAX_SLEEP_AVERAGE) * self.runnable;
         running > self.best_expired || self.expired_since.is_some_and(|since| now.since(since) > limit)
@@ -340,7 +341,7 @@ impl O1 {
         }
     }
 
-    /// The time slice is used up: a new one, and a place in one of the arrays.
+    /// Ends the task's time slice: assigns a new one, and inserts the task into one of the arrays.
     fn end_slice(&mut self, now: Time, id: TaskId) {
         self.dequeue(id);
         let tick = self.config.tick;
@@ -431,7 +432,7 @@ impl Scheduler for O1 {
         while self.next_tick <= now {
             let at = self.next_tick;
             self.tick(at);
-            // Ticks on an idle core change nothing.
+            // Ticks on an idle core have no effect.
             let from = if self.ledger.running().is_some() { at } else { now };
             self.next_tick = next_tick(from, self.config.tick);
         }

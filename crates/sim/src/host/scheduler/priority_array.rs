@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::TaskId;
 
-/// Priority levels: 0 to 99 for real time, 100 to 139 for everybody else (`MAX_PRIO` of `linux/sched.h`).
+/// Priority levels: 0 to 99 for real time, 100 to 139 for other tasks (`MAX_PRIO` of `linux/sched.h`).
 pub(super) const LEVELS: usize = 140;
 
-/// Tasks by priority; lower numbers first, first come first served within a level.
+/// Tasks by priority: lower numbers first, FIFO within a level.
 #[derive(Clone, Debug)]
 pub(super) struct PriorityArray {
     queues: Vec<VecDeque<TaskId>>,
@@ -30,7 +30,7 @@ impl PriorityArray {
         self.tasks += 1;
     }
 
-    /// Takes `task` out of `level`; it must be there.
+    /// Removes `task` from `level`, where it must be.
     pub(super) fn remove(&mut self, level: u8, task: TaskId) {
         let queue = &mut self.queues[usize::from(level)];
         let Some(place) = queue.iter().position(|&queued| queued == task) else {
@@ -44,7 +44,7 @@ impl PriorityArray {
         }
     }
 
-    /// The first task of the best level.
+    /// Returns the first task of the best level.
     pub(super) fn first(&self) -> Option<TaskId> {
         let word = self.occupied.iter().position(|&word| word != 0)?;
         let level = word * 64 + self.occupied[word].trailing_zeros() as usize;

@@ -1,8 +1,8 @@
-//! The tasks of a core, as a scheduler is told of them and tells of them.
+//! Tasks of a core, as passed to and reported by a scheduler.
 
 use haul_base::Span;
 
-/// A task of one core. Numbers are never used twice.
+/// Identifies a task of a core; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TaskId(pub u32);
 
@@ -12,58 +12,58 @@ impl TaskId {
     }
 }
 
-/// How nice a task is to others: -20 (gets most) to 19.
+/// Nice value of a task: -20 (most CPU time) to 19.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Nice(i8);
 
 impl Nice {
-    /// The nearest permitted value.
+    /// Clamps `nice` to the permitted range.
     pub fn new(nice: i8) -> Self {
         Self(nice.clamp(-20, 19))
     }
 
-    /// -20 to 19.
+    /// Returns the value, -20 to 19.
     pub const fn get(self) -> i8 {
         self.0
     }
 }
 
-/// What a new task brings along.
+/// Parameters of a new task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TaskSpec {
-    /// Its static priority.
+    /// Nice value, which sets the static priority.
     pub nice: Nice,
-    /// The sleep average it inherits; only the O(1) scheduler looks at it.
+    /// Inherited sleep average; used by the O(1) scheduler only.
     pub sleep_average: Span,
 }
 
-/// What a task waits for when it goes to sleep.
+/// Kind of event that a sleeping task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SleepKind {
     /// A packet, a key, a timer.
     Interruptible,
-    /// A disk. The O(1) scheduler gives less credit for it.
+    /// A disk. The O(1) scheduler credits this less.
     Uninterruptible,
 }
 
-/// Who wakes a task.
+/// What wakes a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waker {
-    /// An interrupt or softirq, as with packets and timers.
+    /// An interrupt or softirq, as for packets and timers.
     Interrupt,
     /// Another task.
     Task,
 }
 
-/// What a scheduler knows about a task.
+/// A scheduler's state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TaskView {
-    /// Whether it runs or waits for the core.
+    /// Whether the task runs or waits for the core.
     pub runnable: bool,
-    /// Dynamic priority of the O(1) scheduler (100 best to 139), or 120 + nice of the fair one.
+    /// Dynamic priority of the O(1) scheduler (100, best, to 139), or 120 + nice for the fair one.
     pub priority: u8,
     /// The O(1) scheduler's sleep average; zero for the fair one.
     pub sleep_average: Span,
-    /// What is left of the time slice.
+    /// Remaining time slice.
     pub slice_left: Span,
 }

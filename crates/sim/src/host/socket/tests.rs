@@ -10,7 +10,7 @@ fn buffer(asked: u64, rule: AdmitRule) -> SocketBuffer<u32> {
 
 #[test]
 fn truesize_is_the_measured_one() {
-    // UDP payload and the charge that SO_MEMINFO showed on Linux 6.18, x86-64, loopback.
+    // UDP payload and the charge reported by SO_MEMINFO on Linux 6.18, x86-64, loopback.
     let measured = [
         (1, 832),
         (197, 832),
@@ -59,7 +59,8 @@ fn it_holds_as_many_datagrams_as_the_kernel_does() {
 
 #[test]
 fn memory_comes_back_in_quarters_as_in_the_kernel() {
-    // 1,472 bytes, SO_RCVBUF 65,536: after which reads the charge fell, and to what, measured on Linux 6.18.
+    // 1,472 bytes, SO_RCVBUF 65,536: the reads after which the charge fell, and to what, measured on Linux
+    // 6.18.
     let mut buffer = buffer(65_536, AdmitRule::Linux615);
     while buffer.push(0, 2_304).is_ok() {}
     let mut falls = Vec::new();
@@ -87,7 +88,7 @@ fn kernels_differ_in_the_last_datagram() {
     assert_eq!(held(AdmitRule::Linux26), 1);
     assert_eq!(held(AdmitRule::Linux410), 3);
     assert_eq!(held(AdmitRule::Linux615), 2);
-    // One that is too large passes if nothing else is there, but not on 2.6.
+    // An oversized skb is accepted if the queue is empty, but not on 2.6.
     let lone = |rule| buffer(1_152, rule).push(0, 100_000).is_ok();
     assert_eq!([AdmitRule::Linux26, AdmitRule::Linux410, AdmitRule::Linux615].map(lone), [false, true, true]);
 }
@@ -98,7 +99,7 @@ fn the_count_of_drops_is_stamped_on_what_comes_after() {
     for n in 0..5 {
         let _ = buffer.push(n, 2_304);
     }
-    // 0 and 1 are queued, 2, 3 and 4 dropped. Room comes when the reader's queue is empty.
+    // 0 and 1 are queued, 2, 3 and 4 dropped. Memory is freed when the reader's queue is empty.
     assert_eq!(buffer.pop().unwrap().drops_before, None);
     assert_eq!(buffer.pop().unwrap().drops_before, None);
     buffer.push(5, 2_304).unwrap();

@@ -39,7 +39,7 @@ fn equals_take_turns_of_a_slice() {
     let ms = |time: Time| time.as_nanos() / 1_000_000;
     let trace = core.ledger().trace().unwrap();
     let slices: Vec<_> = trace.slices().iter().map(|s| (s.task.0, ms(s.from), ms(s.to))).collect();
-    // The newcomer comes before its equal. The first slice is half one, 1.5 ms, up to the next tick; then 3 ms.
+    // The new task runs before its equal: half a slice, 1.5 ms, rounded up to the next tick; then 3 ms each.
     assert_eq!(slices, [(1, 0, 2), (0, 2, 4), (1, 4, 7), (0, 7, 10), (1, 10, 13)]);
 }
 
@@ -75,7 +75,7 @@ fn a_sleeper_to_which_time_is_due_preempts_at_once() {
         core.spawn(Time::ZERO, &spec(0));
         core.spawn(Time::ZERO, &spec(0));
         advance(&mut core, at(2));
-        // One has had 2 ms, and the other, whose turn it is, nothing: it leaves with a lag of 1 ms.
+        // One has run for 2 ms, the other, whose turn it is, not at all: its lag is 1 ms when it sleeps.
         let sleeper = core.running().unwrap();
         assert_eq!(core.ledger().run_time(sleeper, at(2)), Span::ZERO);
         core.sleep(at(2), SleepKind::Interruptible);
@@ -83,7 +83,7 @@ fn a_sleeper_to_which_time_is_due_preempts_at_once() {
         let woken = at(6) + Span::from_micros(500);
         advance(&mut core, woken);
         core.wake(woken, sleeper, Waker::Interrupt);
-        // Back with its lag, it makes the other ineligible.
+        // Its lag makes the other task ineligible.
         assert_eq!(core.running(), Some(sleeper));
     }
 }
@@ -109,7 +109,7 @@ fn a_long_sleep_earns_no_more_than_the_bounded_lag() {
     advance(&mut core, at(60_000));
     core.wake(at(60_000), sleeper, Waker::Interrupt);
     advance(&mut core, at(60_100));
-    // Half of 100 ms, and at most two slices beyond.
+    // Half of 100 ms, plus at most two slices.
     let run = run_ms(&core, sleeper, at(60_100));
     assert!((44.0..=56.0).contains(&run), "{run} ms");
     assert!(run_ms(&core, burner, at(60_100)) > 60_000.0 - 2.0 + 44.0 - 1.0);
@@ -141,7 +141,7 @@ proptest! {
         }
     }
 
-    /// Nobody falls behind its share by more than two slices of everybody, whatever the weights.
+    /// No task falls behind its fair share by more than two slices of every task, whatever the weights.
     #[test]
     fn lag_stays_bounded(nices in prop::collection::vec(-10i8..10, 2..6)) {
         let mut core = core(false);

@@ -25,7 +25,7 @@ fn advance(core: &mut O1, to: Time) {
     }
 }
 
-/// Who ran from when to when, in ms.
+/// Returns task, start and end of each slice, in ms.
 fn slices(core: &O1) -> Vec<(u32, u64, u64)> {
     let ms = |time: Time| time.as_nanos() / 1_000_000;
     let trace = core.ledger().trace().unwrap();
@@ -50,7 +50,7 @@ fn a_bonus_of_ten_levels_follows_from_the_sleep_average() {
         let id = core.spawn(Time::ZERO, &spec(0, average));
         assert_eq!(core.view(id).priority, priority, "{average} ms");
     }
-    // The ends of the scale are cut off.
+    // The scale is clamped at both ends.
     let best = core.spawn(Time::ZERO, &spec(-20, 1_000));
     let worst = core.spawn(Time::ZERO, &spec(19, 0));
     assert_eq!((core.view(best).priority, core.view(worst).priority), (100, 139));
@@ -109,7 +109,7 @@ fn one_long_sleep_gives_no_more_than_the_ceiling_and_a_disk_neither() {
         assert_eq!(core.view(id).sleep_average, Span::from_millis(799), "{kind:?}");
         assert_eq!(core.view(id).priority, 118);
     }
-    // Many short sleeps go on to the end of the scale, unless they are waits for a disk.
+    // Many short sleeps reach the end of the scale, unless they are waits for a disk.
     for (kind, average, priority) in
         [(SleepKind::Interruptible, 1_000, 115), (SleepKind::Uninterruptible, 799, 118)]
     {
@@ -141,10 +141,11 @@ fn waiting_for_the_core_after_an_interrupt_counts_as_sleep() {
         let mut core = core();
         core.spawn(Time::ZERO, &spec(0, 0));
         let waiter = core.spawn(Time::ZERO, &spec(0, 0));
-        // The first burner's slice ends at 100 ms; the waiter sleeps in the middle of its own, for no time at all.
+        // The first burner's slice ends at 100 ms; the waiter sleeps for zero time in the middle of its
+        // slice.
         advance(&mut core, at(120));
         core.sleep(at(120), SleepKind::Interruptible);
-        // The burner has a new slice from the expired array.
+        // The burner got a new slice from the expired array.
         core.wake(at(160), waiter, waker);
         // 40 ms of sleep: no bonus, no preemption.
         assert_eq!(core.view(waiter).priority, 125);
@@ -161,17 +162,17 @@ fn an_interactive_task_comes_back_into_the_active_array_until_others_starve() {
     let burner = core.spawn(Time::ZERO, &spec(0, 0));
     let interactive = core.spawn(Time::ZERO, &spec(0, 1_000));
     advance(&mut core, at(2_150));
-    // 21 slices one after the other, each to the active array.
+    // 21 consecutive slices, each returning to the active array.
     assert_eq!(core.running(), Some(interactive));
     assert_eq!(core.ledger().run_time(burner, at(2_150)), Span::ZERO);
     advance(&mut core, at(2_201));
-    // The expired array has waited since 100 ms, for more than 1 s times the two runnable tasks: now it expires.
+    // The expired array has waited since 100 ms, longer than 1 s times the two runnable tasks.
     assert_eq!(core.running(), Some(burner));
 }
 
 #[test]
 fn interactive_equals_take_turns_within_their_slices() {
-    // TIMESLICE_GRANULARITY: 10 ms at bonus 10 and 9, twice that for each level less.
+    // TIMESLICE_GRANULARITY: 10 ms at bonus 10 and 9, doubling with each lower level.
     for (average, turn) in [(1_000, 10), (850, 20), (750, 40)] {
         let mut core = core();
         core.spawn(Time::ZERO, &spec(0, average));
@@ -183,8 +184,8 @@ fn interactive_equals_take_turns_within_their_slices() {
 }
 
 proptest! {
-    /// Whatever happens, run times and idling add up to the time that passed, the averages stay in bounds, and
-    /// somebody runs if anybody can.
+    /// For any input, run times and idle time add up to the elapsed time, the averages stay in bounds, and a
+    /// task runs whenever one is runnable.
     #[test]
     fn no_time_is_lost_or_invented(
         ops in prop::collection::vec((0u8..6, 0u32..6, 0u64..30_000_000, -20i8..20), 1..200),
