@@ -1,4 +1,4 @@
-//! Packets whose bytes change on the way.
+//! Packets whose bytes change on the path.
 
 use haul_base::{Probability, Rng, Time};
 use serde::{Deserialize, Serialize};
@@ -6,27 +6,27 @@ use serde::{Deserialize, Serialize};
 use super::{Chance, Emitter, Stage, StageChange};
 use crate::parcel::{Damage, DropReason, Parcel};
 
-/// What corruption does to a packet.
+/// Effect of corruption on a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// One bit is flipped and no checksum on the way notices.
+    /// One bit is flipped, undetected by any checksum on the path.
     #[default]
     Flip,
-    /// The end is cut off.
+    /// The packet is truncated.
     Truncate,
-    /// The link's checksum notices: the packet is dropped, as real links do.
+    /// The link's checksum detects the damage and the packet is dropped, as on real links.
     Drop,
 }
 
-/// How corruption is made.
+/// Parameters of the corruption stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CorruptionSpec {
-    /// Share of the packets that are damaged.
+    /// Probability that a packet is damaged.
     #[serde(with = "crate::text")]
     pub share: Probability,
-    /// What happens to them.
+    /// Effect on damaged packets.
     #[serde(default)]
     pub effect: Effect,
 }

@@ -5,8 +5,8 @@ use haul_base::{Span, Time};
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::Parcel;
 
-/// Holds every packet for the same time. A delay that is shortened while packets are under way lets none of them
-/// overtake another.
+/// Delays every packet by the same time. Shortening the delay while packets are in transit does not reorder
+/// them.
 #[derive(Debug)]
 pub(super) struct Delay {
     delay: Span,

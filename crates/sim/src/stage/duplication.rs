@@ -1,11 +1,11 @@
-//! Packets that arrive twice.
+//! Packet duplication.
 
 use haul_base::{Probability, Rng, Time};
 
 use super::{Chance, Emitter, Stage, StageChange};
 use crate::parcel::Parcel;
 
-/// Sends a copy right behind a packet, with the same probability for each.
+/// Sends a copy directly after a packet, with a fixed probability.
 #[derive(Debug)]
 pub(super) struct Duplication {
     chance: Chance,

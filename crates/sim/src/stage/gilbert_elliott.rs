@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use super::{Chance, Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// The four probabilities of the channel. Before each packet the channel may change its state, then the packet is
+/// The channel's four probabilities. Before each packet the channel may change its state; the packet is then
 /// lost with the probability of that state.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GilbertElliottSpec {
-    /// From the good state to the bad one, per packet.
+    /// Probability per packet of changing from the good to the bad state.
     #[serde(with = "crate::text")]
     pub to_bad: Probability,
-    /// From the bad state to the good one, per packet.
+    /// Probability per packet of changing from the bad to the good state.
     #[serde(with = "crate::text")]
     pub to_good: Probability,
-    /// Loss in the good state (Gilbert's channel: none).
+    /// Loss probability in the good state (0 in Gilbert's channel).
     #[serde(with = "crate::text", default)]
     pub loss_good: Probability,
-    /// Loss in the bad state (by default certain).
+    /// Loss probability in the bad state (default: 1).
     #[serde(with = "crate::text", default = "certain")]
     pub loss_bad: Probability,
 }
@@ -29,11 +29,11 @@ fn certain() -> Probability {
     Probability::new(1.0).unwrap_or_default()
 }
 
-/// The same channel by what one sees of it: runs of lost packets with geometric length.
+/// The channel by its observable properties: geometrically distributed runs of lost packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BurstLossSpec {
-    /// Share of the packets that are lost.
+    /// Share of lost packets.
     #[serde(with = "crate::text")]
     pub share: Probability,
     /// Mean number of consecutive packets lost, at least 1.
@@ -41,7 +41,8 @@ pub struct BurstLossSpec {
 }
 
 impl BurstLossSpec {
-    /// The channel with that share and run length: `to_good = 1 / run`, `to_bad = to_good * share / (1 - share)`.
+    /// Returns the channel with that share and run length: `to_good = 1 / run`, `to_bad = to_good * share /
+    /// (1 - share)`.
     pub fn channel(&self) -> Option<GilbertElliottSpec> {
         let to_good = Probability::new(1.0 / self.mean_run)?;
         let to_bad = Probability::new(to_good.get() * self.share.get() / (1.0 - self.share.get()))?;

@@ -1,4 +1,4 @@
-//! Delay that differs from packet to packet.
+//! Random delay per packet.
 
 use haul_base::{Rng, Time};
 use serde::{Deserialize, Serialize};
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 use super::{Distribution, Emitter, Stage, StageChange};
 use crate::parcel::Parcel;
 
-/// Whether a packet with little delay overtakes one with much.
+/// Whether packets with less delay overtake packets with more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// No: it waits for the one in front, as behind a queue.
+    /// No overtaking: a packet waits for the previous one, as in a queue.
     #[default]
     Keep,
-    /// Yes, as where packets go different ways.
+    /// Overtaking, as over parallel paths.
     Free,
 }
 
-/// How jitter is made.
+/// Parameters of the jitter stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JitterSpec {
-    /// The delay of each packet.
+    /// Delay distribution per packet.
     pub delay: Distribution,
     /// Whether packets keep their order.
     #[serde(default)]

@@ -5,7 +5,7 @@ use haul_base::{Probability, Rng, Time};
 use super::{Chance, Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// Loses each packet with the same probability, whatever became of the others (Bernoulli).
+/// Drops each packet with the same probability, independently of the others (Bernoulli).
 #[derive(Debug)]
 pub(super) struct Loss {
     chance: Chance,

@@ -1,4 +1,4 @@
-//! The stages that a path is made of, one file each. `docs/simulator.md` says how to write another one.
+//! The stages of a path, one file each. `docs/simulator.md` explains how to write another one.
 
 mod bottleneck;
 mod corruption;
@@ -37,98 +37,100 @@ pub(crate) use random::{Chance, exponential, pareto_bytes};
 pub use reordering::ReorderingSpec;
 pub use spec::{PathSpec, SpecError, StageRef, StageSpec};
 
-/// One thing that a path does to packets. Everything that a stage decides, it decides from its own state, its own
-/// random numbers, and the time that it is given.
+/// One effect of a path on packets. A stage's decisions depend only on its own state, its own random numbers
+/// and the time passed to it.
 pub trait Stage: Debug + Send {
-    /// A parcel arrives. Every packet of it must be passed, forwarded, dropped or held.
+    /// Handles an arriving parcel. Every packet of it must be passed, forwarded, dropped or held.
     fn admit(&mut self, now: Time, parcel: Parcel, out: &mut Emitter<'_>);
 
-    /// Whether packets that left together may be treated together. If one stage of a path says no, the path takes
-    /// batches apart at its entry.
+    /// Whether the stage can process batches. If one stage of a path cannot, the path splits batches at its
+    /// entry.
     fn takes_batches(&self) -> bool {
         true
     }
 
-    /// When [`Stage::on_event`] is due, for stages that hold packets themselves.
+    /// Returns when [`Stage::on_event`] is due, for stages that hold packets themselves.
     fn next_event(&self) -> Option<Time> {
         None
     }
 
-    /// What the stage waited for has come.
+    /// Handles the event announced by [`Stage::next_event`].
     fn on_event(&mut self, _now: Time, _out: &mut Emitter<'_>) {}
 
-    /// Packets that the stage itself holds.
+    /// Returns the number of packets held by the stage itself.
     fn held(&self) -> u64 {
         0
     }
 
-    /// What waits inside, where that means something.
+    /// Returns the stage's queue, if it has one.
     fn standing_queue(&self, _now: Time) -> Option<StandingQueue> {
         None
     }
 
-    /// Changes the stage while it runs; packets inside stay. `false` if that change is not for this stage.
+    /// Changes the running stage; packets inside stay. Returns `false` if the stage does not support the
+    /// change.
     fn change(&mut self, now: Time, change: &StageChange) -> bool;
 }
 
-/// What can be changed while packets are under way. Each fits some stages only; times count from the change.
+/// A change of a stage while packets are in transit. Each change applies to some stages only; times count
+/// from the change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageChange {
-    /// Of `delay`.
+    /// `delay`: new delay.
     Delay(#[serde(with = "crate::text")] Span),
-    /// Of `bottleneck`: another rate, for what is queued too.
+    /// `bottleneck`: new rate, which also applies to queued packets.
     Rate(#[serde(with = "crate::text")] Rate),
-    /// Of `bottleneck`: another discipline or limit; what is queued stays.
+    /// `bottleneck`: new discipline or limit; queued packets stay.
     Queue(QueueSpec),
-    /// Of `bottleneck`: both.
+    /// `bottleneck`: new rate and queue.
     Bottleneck(BottleneckSpec),
-    /// Of `policer`: another rate and burst.
+    /// `policer`: new rate and burst.
     Policer(PolicerSpec),
-    /// Of `loss`, `reordering`, `duplication`, `corruption`: another share of the packets.
+    /// `loss`, `reordering`, `duplication`, `corruption`: new share of packets.
     Share(#[serde(with = "crate::text")] Probability),
-    /// Of `gilbert_elliott` and `burst_loss`.
+    /// `gilbert_elliott` and `burst_loss`: new channel.
     GilbertElliott(GilbertElliottSpec),
-    /// Of `gilbert_elliott` and `burst_loss`.
+    /// `gilbert_elliott` and `burst_loss`: new share and run length.
     BurstLoss(BurstLossSpec),
-    /// Of `outages`: one more, that begins now and lasts so long.
+    /// `outages`: one more outage of this length, starting now.
     Outage(#[serde(with = "crate::text")] Span),
-    /// Of `outages`: another schedule.
+    /// `outages`: new schedule.
     Outages(Vec<Outage>),
-    /// Of `jitter`.
+    /// `jitter`: new parameters.
     Jitter(JitterSpec),
-    /// Of `reordering`.
+    /// `reordering`: new parameters.
     Reordering(ReorderingSpec),
-    /// Of `corruption`.
+    /// `corruption`: new parameters.
     Corruption(CorruptionSpec),
-    /// Of `mtu`.
+    /// `mtu`: new MTU in bytes.
     Mtu(u32),
 }
 
-/// Where a stage puts what becomes of packets.
+/// Collects a stage's decisions on packets.
 #[derive(Debug)]
 pub struct Emitter<'a> {
     pub(crate) now: Time,
-    /// What leaves later.
+    /// Parcels that leave later.
     pub(crate) exits: &'a mut Line<Parcel>,
-    /// What leaves now.
+    /// Parcels that leave now.
     pub(crate) passed: &'a mut Vec<Parcel>,
     pub(crate) counters: &'a mut StageCounters,
     pub(crate) reports: &'a mut VecDeque<(Time, Parcel, Exit)>,
 }
 
 impl Emitter<'_> {
-    /// The parcel leaves now.
+    /// Lets the parcel leave now.
     pub fn pass(&mut self, parcel: Parcel) {
         self.forward(self.now, parcel);
     }
 
-    /// The parcel leaves at `at`.
+    /// Lets the parcel leave at `at`.
     pub fn forward(&mut self, at: Time, parcel: Parcel) {
         if parcel.is_empty() {
             return;
         }
-        // What leaves now must not overtake what was to leave now already.
+        // A parcel that leaves now must not overtake one that is due now already.
         if at <= self.now && self.exits.next().is_none_or(|next| next > self.now) {
             self.passed.push(parcel);
         } else {
@@ -137,7 +139,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// The parcel dies now.
+    /// Drops the parcel.
     pub fn drop(&mut self, parcel: Parcel, reason: DropReason) {
         if parcel.is_empty() {
             return;
@@ -146,7 +148,7 @@ impl Emitter<'_> {
         self.reports.push_back((self.now, parcel, Exit::Dropped(reason)));
     }
 
-    /// A copy of the parcel leaves at `at`, beside the parcel itself.
+    /// Lets a copy of the parcel leave at `at`, in addition to the parcel itself.
     pub fn copy(&mut self, at: Time, parcel: Parcel) {
         if parcel.is_empty() {
             return;
@@ -157,12 +159,12 @@ impl Emitter<'_> {
         self.forward(at, copy);
     }
 
-    /// Notes that packets were marked "congestion experienced" in place of a drop.
+    /// Counts packets marked "congestion experienced" instead of being dropped.
     pub fn note_marks(&mut self, packets: u32) {
         self.counters.marked += u64::from(packets);
     }
 
-    /// Notes that packets were damaged and go on.
+    /// Counts packets that were damaged and forwarded.
     pub fn note_damage(&mut self, packets: u32) {
         self.counters.damaged += u64::from(packets);
     }

@@ -1,11 +1,11 @@
-//! The longest packet that passes.
+//! Maximum packet length.
 
 use haul_base::Time;
 
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// Drops longer packets without a word, as a black hole does (RFC 8899 section 4.3).
+/// Silently drops longer packets, as a black hole does (RFC 8899 section 4.3).
 #[derive(Debug)]
 pub(super) struct Mtu {
     longest: u32,

@@ -1,4 +1,4 @@
-//! Times at which the link is down.
+//! Periods in which the link is down.
 
 use haul_base::{Span, Time};
 use serde::{Deserialize, Serialize};
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// One outage, or one that repeats: packets that arrive in `at <= t < at + length` die. Times count from the start
-/// of the world.
+/// A single or periodic outage: packets that arrive in `at <= t < at + length` are dropped. Times count from
+/// the start of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outage {
-    /// Virtual time at which the outage begins.
+    /// Virtual time at which the outage starts.
     #[serde(with = "crate::text")]
     pub at: Span,
-    /// How long it lasts.
+    /// Length of the outage.
     #[serde(with = "crate::text")]
     pub length: Span,
-    /// If it comes again, the time from one beginning to the next.
+    /// Period from one start to the next; `None` for a single outage.
     #[serde(with = "crate::text::optional", default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
 }
@@ -57,7 +57,7 @@ impl Stage for Outages {
     fn change(&mut self, now: Time, change: &StageChange) -> bool {
         match change {
             StageChange::Outage(length) => {
-                // What is over needs no more looks.
+                // Outages that are over are removed.
                 self.schedule.retain(|o| o.every.is_some() || Time::ZERO + o.at + o.length > now);
                 let at = now.since(Time::ZERO);
                 self.schedule.push(Outage { at, length: *length, every: None });

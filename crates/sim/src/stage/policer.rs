@@ -1,4 +1,4 @@
-//! A token bucket that drops what exceeds it.
+//! Token bucket that drops excess packets.
 
 use haul_base::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::{DropReason, Parcel};
 
-/// Lets packets pass at `rate`, and `burst` at once; the others are lost. Nothing is delayed (RFC 2697 with one colour
-/// less: no excess burst). Bytes are those of whole IP packets.
+/// Passes packets at `rate`, with bursts of up to `burst`, and drops the others. Delays nothing (RFC 2697
+/// with one colour less: no excess burst). Bytes count whole IP packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicerSpec {
-    /// At which the bucket fills.
+    /// Rate at which the bucket fills.
     #[serde(with = "crate::text")]
     pub rate: Rate,
-    /// What the bucket holds; it is full at first.
+    /// Capacity of the bucket, which is full at the start.
     #[serde(with = "crate::text")]
     pub burst: Bytes,
 }
@@ -22,7 +22,8 @@ pub struct PolicerSpec {
 #[derive(Debug)]
 pub(super) struct Policer {
     spec: PolicerSpec,
-    /// When the bucket is full if nothing takes from it: it lacks what flows in until then.
+    /// When the bucket will be full without further traffic; the missing tokens are those that arrive until
+    /// then.
     full_at: Time,
 }
 
@@ -31,7 +32,7 @@ impl Policer {
         Self { spec, full_at: Time::ZERO }
     }
 
-    /// Takes `bytes` out of the bucket, if they are in it.
+    /// Takes `bytes` from the bucket. Returns false if it holds fewer.
     fn take(&mut self, now: Time, bytes: u32) -> bool {
         let PolicerSpec { rate, burst } = self.spec;
         let full_at = self.full_at.max(now) + rate.time_for(u64::from(bytes));
@@ -57,7 +58,7 @@ impl Stage for Policer {
 
     fn change(&mut self, now: Time, change: &StageChange) -> bool {
         if let StageChange::Policer(spec) = change {
-            // What the bucket lacks is as many bytes as before, and no more than it holds.
+            // The bucket lacks as many bytes as before, but at most its capacity.
             let lacks = self.spec.rate.bytes_in(self.full_at.since(now)).min(spec.burst.0);
             (self.spec, self.full_at) = (*spec, now + spec.rate.time_for(lacks));
             return true;

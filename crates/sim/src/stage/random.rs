@@ -1,4 +1,4 @@
-//! Chances and random spans of time.
+//! Random decisions and random time spans.
 
 use haul_base::{Bytes, Probability, Rng, Span};
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::math;
 use crate::parcel::Parcel;
 
-/// A probability that is drawn often.
+/// A probability prepared for frequent draws.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chance {
-    /// Hits lie below it, in units of 2^-53.
+    /// Draws below this value are hits, in units of 2^-53.
     threshold: u64,
 }
 
@@ -22,7 +22,7 @@ impl Chance {
         self.threshold != 0 && rng.next_u64() >> 11 < self.threshold
     }
 
-    /// Draws for each packet of the parcel; bit `i` is set where packet `i` was hit.
+    /// Draws for each packet of the parcel; bit `i` is set if packet `i` is hit.
     pub(crate) fn draw(self, rng: &mut Rng, parcel: &Parcel) -> u64 {
         if self.threshold == 0 {
             return 0;
@@ -31,11 +31,11 @@ impl Chance {
     }
 }
 
-/// How a random span of time is distributed.
+/// Distribution of a random time span.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Distribution {
-    /// Always the same.
+    /// Constant.
     Constant(#[serde(with = "crate::text")] Span),
     /// Uniform from zero to this.
     Uniform(#[serde(with = "crate::text")] Span),
@@ -44,7 +44,7 @@ pub enum Distribution {
         /// Mean of the distribution.
         #[serde(with = "crate::text")]
         mean: Span,
-        /// The standard deviation.
+        /// Standard deviation.
         #[serde(with = "crate::text")]
         deviation: Span,
     },
@@ -55,28 +55,28 @@ pub enum Distribution {
         /// Mean of the distribution.
         #[serde(with = "crate::text")]
         mean: Span,
-        /// The tail index, above 1. The smaller, the heavier: below 2 the variance is infinite.
+        /// Tail index, above 1. Smaller values have heavier tails; below 2 the variance is infinite.
         shape: f64,
     },
 }
 
-/// A uniform number in `(0, 1]`.
+/// Draws a uniform number in `(0, 1]`.
 fn positive_uniform(rng: &mut Rng) -> f64 {
     1.0 - rng.next_f64()
 }
 
-/// An exponentially distributed number with mean 1.
+/// Draws an exponentially distributed number with mean 1.
 pub(crate) fn exponential(rng: &mut Rng) -> f64 {
     -math::ln(positive_uniform(rng))
 }
 
-/// A Pareto number with mean 1 and tail index `shape` above 1.
+/// Draws a Pareto-distributed number with mean 1 and tail index `shape` above 1.
 pub(crate) fn pareto(rng: &mut Rng, shape: f64) -> f64 {
     (shape - 1.0) / shape * math::pow(positive_uniform(rng), -1.0 / shape)
 }
 
 impl Distribution {
-    /// A random span.
+    /// Draws a span.
     pub fn draw(&self, rng: &mut Rng) -> Span {
         match *self {
             Self::Constant(span) => span,
@@ -91,7 +91,7 @@ impl Distribution {
         }
     }
 
-    /// What is wrong with the parameters, if anything is.
+    /// Describes invalid parameters, if there are any.
     pub(crate) fn problem(&self) -> Option<&'static str> {
         match self {
             Self::Pareto { shape, .. } if *shape <= 1.0 || !shape.is_finite() => {
@@ -106,7 +106,7 @@ fn scale(mean: Span, factor: f64) -> Span {
     Span::from_nanos((mean.as_nanos() as f64 * factor) as u64)
 }
 
-/// A Pareto number of bytes with this mean.
+/// Draws a Pareto-distributed number of bytes with this mean.
 pub(crate) fn pareto_bytes(rng: &mut Rng, mean: Bytes, shape: f64) -> u64 {
     ((mean.0 as f64 * pareto(rng, shape)) as u64).max(1)
 }
@@ -125,7 +125,7 @@ mod tests {
         let ten = Span::from_millis(10);
         let n = 200_000;
         assert!((mean_of(Distribution::Constant(ten), 10) - 10.0).abs() < 1e-9);
-        // Five standard errors each: 10/sqrt(12 n), 1/sqrt(n), 10/sqrt(n).
+        // Tolerances of five standard errors: 10/sqrt(12 n), 1/sqrt(n), 10/sqrt(n).
         assert!((mean_of(Distribution::Uniform(ten), n) - 5.0).abs() < 0.033);
         let normal = Distribution::Normal { mean: ten, deviation: Span::from_millis(1) };
         assert!((mean_of(normal, n) - 10.0).abs() < 0.012);

@@ -1,4 +1,4 @@
-//! Packets that come late, behind others that were sent after them.
+//! Packets delayed so that later ones overtake them.
 
 use haul_base::{Probability, Rng, Time};
 use serde::{Deserialize, Serialize};
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::{Chance, Distribution, Emitter, Stage, StageChange};
 use crate::parcel::Parcel;
 
-/// How reordering is made.
+/// Parameters of the reordering stage.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReorderingSpec {
-    /// Share of the packets that come late.
+    /// Share of packets that are delayed.
     #[serde(with = "crate::text")]
     pub share: Probability,
-    /// How late.
+    /// Additional delay.
     pub extra: Distribution,
 }
 

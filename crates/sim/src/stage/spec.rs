@@ -1,4 +1,4 @@
-//! Paths written down, and what is wrong with them and with changes to them.
+//! Textual specification of paths and changes, and its validation.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathSpec {
-    /// The stages in the order in which packets meet them.
+    /// Stages in the order in which packets pass them.
     pub stages: Vec<StageSpec>,
 }
 
@@ -41,40 +41,40 @@ pub struct PathSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageSpec {
-    /// Holds every packet for this time.
+    /// Delays every packet by this time.
     Delay(#[serde(with = "crate::text")] Span),
-    /// A rate with a queue.
+    /// Rate limit with a queue.
     Bottleneck(BottleneckSpec),
-    /// What exceeds a rate and a burst is lost.
+    /// Drops packets that exceed a rate and burst.
     Policer(PolicerSpec),
     /// Independent loss with this probability.
     Loss(#[serde(with = "crate::text")] Probability),
-    /// Loss in bursts, by the probabilities of the channel.
+    /// Burst loss, specified by the channel's probabilities.
     GilbertElliott(GilbertElliottSpec),
-    /// Loss in bursts, by share and mean length.
+    /// Burst loss, specified by share and mean run length.
     BurstLoss(BurstLossSpec),
-    /// Times at which everything is lost.
+    /// Periods in which every packet is dropped.
     Outages(Vec<Outage>),
-    /// A random delay.
+    /// Random delay.
     Jitter(JitterSpec),
-    /// Some packets come late.
+    /// Delays some packets so that later ones overtake them.
     Reordering(ReorderingSpec),
-    /// Copies with this probability.
+    /// Duplicates packets with this probability.
     Duplication(#[serde(with = "crate::text")] Probability),
-    /// Some packets are damaged.
+    /// Damages some packets.
     Corruption(CorruptionSpec),
-    /// Longer IP packets (bytes) vanish.
+    /// Drops IP packets longer than this, in bytes.
     Mtu(u32),
 }
 
-/// Which stage: by its place from 0, or by its name. A stage is named for its kind; the second one of a kind is
+/// Refers to a stage by index or name. A stage is named after its kind; the second one of a kind is
 /// `delay-2`, and so on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StageRef {
-    /// The place in the path, from 0.
+    /// Index in the path, from 0.
     Index(usize),
-    /// The name that the path gives the stage.
+    /// Name of the stage.
     Name(String),
 }
 
@@ -87,47 +87,47 @@ impl fmt::Display for StageRef {
     }
 }
 
-/// Why a path cannot be built, or not be changed like that.
+/// Error of building or changing a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// A parameter makes no sense.
+    /// A parameter of a stage is invalid.
     #[error("stage {index} ({kind}): {problem}")]
     Stage {
-        /// Place in the path, from 0.
+        /// Index of the stage in the path, from 0.
         index: usize,
-        /// The kind of stage.
+        /// Kind of the stage.
         kind: &'static str,
-        /// What is wrong, and what is allowed.
+        /// Description of the problem and the permitted values.
         problem: String,
     },
-    /// No stage is called that.
+    /// No stage has that name or index; the text lists the existing names.
     #[error("this path has no stage {0}; it has: {1}")]
     NoStage(StageRef, String),
-    /// The stage cannot be changed in this way.
+    /// The stage does not support this kind of change.
     #[error("stage `{stage}` cannot take the change `{change}`; it takes: {takes}")]
     WrongChange {
         /// Name of the stage.
         stage: String,
-        /// Name of the change that was asked for.
+        /// Kind of the requested change.
         change: &'static str,
-        /// The changes that the stage takes.
+        /// Kinds of changes that the stage supports.
         takes: &'static str,
     },
-    /// The change's own parameters make no sense.
+    /// A parameter of the change is invalid.
     #[error("change `{change}`: {problem}")]
     Change {
-        /// Name of the change that was asked for.
+        /// Kind of the requested change.
         change: &'static str,
-        /// What is wrong, and what is allowed.
+        /// Description of the problem and the permitted values.
         problem: String,
     },
 }
 
-/// The shortest MTU of a link that carries IPv4 (RFC 791).
+/// Minimum MTU of a link that carries IPv4 (RFC 791).
 const SHORTEST_MTU: u32 = 68;
 
 impl StageSpec {
-    /// The name of its kind, as it is written.
+    /// Returns the name of the kind, as written in specifications.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Delay(_) => "delay",
@@ -179,7 +179,7 @@ impl StageSpec {
         }
     }
 
-    /// The changes that a stage of this kind takes.
+    /// Returns the changes that a stage of this kind supports.
     pub(crate) const fn takes(&self) -> &'static str {
         match self {
             Self::Delay(_) => "delay",
@@ -197,10 +197,10 @@ impl StageSpec {
 }
 
 impl PathSpec {
-    /// Says whether a path can be built from this.
+    /// Validates the specification.
     ///
     /// # Errors
-    /// [`SpecError::Stage`] for the first stage with a parameter that makes no sense.
+    /// [`SpecError::Stage`] for the first stage with an invalid parameter.
     pub fn check(&self) -> Result<(), SpecError> {
         for (index, stage) in self.stages.iter().enumerate() {
             if let Some(problem) = stage.problem() {
@@ -212,7 +212,7 @@ impl PathSpec {
 }
 
 impl StageChange {
-    /// The name of the change, as it is written.
+    /// Returns the name of the change, as written in specifications.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Delay(_) => "delay",
@@ -232,10 +232,10 @@ impl StageChange {
         }
     }
 
-    /// Says whether the change's parameters make sense.
+    /// Validates the parameters of the change.
     ///
     /// # Errors
-    /// [`SpecError::Change`] if they do not.
+    /// [`SpecError::Change`] if one is invalid.
     pub fn check(&self) -> Result<(), SpecError> {
         let problem = match self {
             Self::Rate(rate) => rate_problem(*rate),
@@ -279,7 +279,7 @@ fn queue_problem(queue: &QueueSpec) -> Option<String> {
     limit.is_zero().then(|| "the queue's limit must be above zero, or no packet can pass".to_owned())
 }
 
-/// The longest IP packet: a smaller bucket would let none of them pass, ever.
+/// Longest IP packet: a smaller bucket would never let it pass.
 const LONGEST_PACKET: u64 = 1_500;
 
 fn policer_problem(spec: &PolicerSpec) -> Option<String> {

@@ -1,10 +1,11 @@
-//! Small models of TCP flows: Reno, CUBIC and BBR senders with a receiver that sends selective acknowledgements.
+//! Small models of TCP flows: Reno, CUBIC and BBR senders with a receiver that sends selective
+//! acknowledgements.
 //!
-//! Both ends are sans-IO machines ([`haul_base::Machine`]) and run wherever one does. A datagram of theirs has 24 bytes
-//! of header in front of the payload: with the 28 bytes of IP and UDP that a path adds this makes the 52 bytes of a
-//! real segment with timestamps (IPv4 20, TCP 20, options 12), so that packets have the size of real ones. The payload
-//! is never written nor read. Sequence numbers count segments. What is left out: connection set-up and tear-down, flow
-//! control by window updates (the receive window is constant), tail loss probes, and undoing of spurious reductions.
+//! Both ends are sans-IO machines ([`haul_base::Machine`]). Each datagram has a 24-byte header before the
+//! payload; with the 28 bytes of IP and UDP that a path adds this equals the 52 bytes of a real segment with
+//! timestamps (IPv4 20, TCP 20, options 12), so packets have realistic sizes. The payload is never written or
+//! read. Sequence numbers count segments. Not modelled: connection set-up and tear-down, flow control by
+//! window updates (the receive window is constant), tail loss probes, and undoing of spurious reductions.
 
 mod control;
 mod receiver;
@@ -23,20 +24,20 @@ pub use receiver::{TcpReceiver, TcpReceiverConfig};
 pub use sender::{TcpEvent, TcpSender, TcpSenderConfig, TcpStats};
 pub use wire::{ACK_BLOCKS, HEADER};
 
-/// Payload of a full segment on an MTU of 1,500 with timestamps.
+/// Payload of a full segment for an MTU of 1,500, with timestamps.
 pub const MSS: u32 = 1_448;
 
-/// Bytes that IP and UDP add to a datagram of these machines; together with [`HEADER`] they are IP and TCP.
+/// Bytes that IP and UDP add to a datagram; together with [`HEADER`] they equal IP and TCP headers.
 pub const OVERHEAD: u32 = 28;
 
 /// Bounds of the retransmission timeout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoBounds {
-    /// 200 ms on Linux (`TCP_RTO_MIN`); RFC 6298 says 1 s.
+    /// Minimum: 200 ms on Linux (`TCP_RTO_MIN`); 1 s in RFC 6298.
     pub least: Span,
-    /// 120 s on Linux (`TCP_RTO_MAX`).
+    /// Maximum: 120 s on Linux (`TCP_RTO_MAX`).
     pub most: Span,
-    /// Before the first measurement: 1 s (RFC 6298, 2.1).
+    /// Value before the first measurement: 1 s (RFC 6298, 2.1).
     pub first: Span,
 }
 

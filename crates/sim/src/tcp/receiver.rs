@@ -1,4 +1,4 @@
-//! The receiving end: cumulative and selective acknowledgements, delayed as RFC 5681 permits.
+//! TCP receiver: cumulative and selective acknowledgements, delayed as RFC 5681 permits.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, RangeSet, Receiv
 use super::sender::TcpEvent;
 use super::wire::{ACK_BLOCKS, Ack, read_data};
 
-/// The rule for delayed acknowledgements.
+/// Parameters of delayed acknowledgements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpReceiverConfig {
-    /// How long it waits for a second segment: 40 ms on Linux (`TCP_DELACK_MIN`).
+    /// Maximum wait for a second segment: 40 ms on Linux (`TCP_DELACK_MIN`).
     pub delay: Span,
-    /// How many segments share an acknowledgement: 2 (RFC 5681, 4.2).
+    /// Segments per acknowledgement: 2 (RFC 5681, 4.2).
     pub every: u32,
-    /// How many segments at the start are acknowledged each, so that slow start is not slowed down (16 on Linux,
-    /// `TCP_MAX_QUICKACKS`).
+    /// Number of initial segments that are each acknowledged immediately, to keep slow start fast (16 on
+    /// Linux, `TCP_MAX_QUICKACKS`).
     pub quick: u32,
 }
 
@@ -31,7 +31,7 @@ pub struct TcpReceiver {
     config: TcpReceiverConfig,
     next: u64,
     beyond: RangeSet,
-    /// One segment of each block, the latest first (RFC 2018, section 4).
+    /// One segment of each block, most recent first (RFC 2018, section 4).
     recent: VecDeque<u64>,
     unacknowledged: u32,
     due: bool,
@@ -43,7 +43,7 @@ pub struct TcpReceiver {
 }
 
 impl TcpReceiver {
-    /// A receiver that expects segment 0.
+    /// Creates a receiver that expects segment 0.
     pub fn new(config: TcpReceiverConfig) -> Self {
         Self {
             config,
@@ -60,22 +60,22 @@ impl TcpReceiver {
         }
     }
 
-    /// Segments received in order, without gaps.
+    /// Returns the number of segments received in order.
     pub fn in_order(&self) -> u64 {
         self.next
     }
 
-    /// Segments received, each counted once.
+    /// Returns the number of distinct segments received.
     pub fn segments(&self) -> u64 {
         self.segments
     }
 
-    /// Segments that came again.
+    /// Returns the number of segments received again.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// Datagrams that were no segments.
+    /// Returns the number of datagrams that were not segments.
     pub fn rejected(&self) -> u64 {
         self.rejected
     }
@@ -99,7 +99,7 @@ impl TcpReceiver {
             self.beyond.insert(segment..segment + 1);
             self.remember(segment);
         }
-        // At once while segments are missing (RFC 5681, 4.2), and at the start.
+        // Immediately while segments are missing (RFC 5681, 4.2), and at the start.
         let quick = self.segments <= u64::from(self.config.quick);
         if gaps || !self.beyond.is_empty() || quick || self.unacknowledged >= self.config.every {
             self.due = true;

@@ -1,8 +1,8 @@
-//! Proportional rate reduction: how the window comes down during a fast recovery (RFC 6937, with the bound of slow
-//! start, as `tcp_cwnd_reduction` of Linux has it).
+//! Proportional rate reduction during fast recovery (RFC 6937, with the slow-start reduction bound, as in
+//! Linux's `tcp_cwnd_reduction`).
 
-/// The window of one fast recovery: not at once what the law wants, but by so much less than arrives that it is there
-/// when all that was in flight has arrived.
+/// Window of one fast recovery. It falls gradually and reaches the law's target when everything that was in
+/// flight has been acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reduction {
     prior: u64,
@@ -13,13 +13,13 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// From a window of `prior` segments to `target`.
+    /// Starts a reduction from a window of `prior` segments to `target`.
     pub(super) fn new(prior: u64, target: u64) -> Self {
         Self { prior: prior.max(1), target, delivered: 0, sent: 0, window: target }
     }
 
-    /// An acknowledgement of `acked` segments, after which so many are in flight. `smoothly`: it moved the first
-    /// outstanding segment on and told of no further loss.
+    /// Processes an acknowledgement of `acked` segments that leaves `in_flight`. `smoothly`: it advanced the
+    /// first outstanding segment and showed no further loss.
     pub(super) fn on_ack(&mut self, acked: u64, in_flight: u64, smoothly: bool) {
         if acked == 0 {
             return;
@@ -33,16 +33,16 @@ impl Reduction {
             let owed = self.delivered.saturating_sub(self.sent).max(acked) + u64::from(smoothly);
             owed.min(room)
         };
-        // The first lost segment goes at once.
+        // The first lost segment is retransmitted immediately.
         self.window = in_flight + count.max(u64::from(self.sent == 0));
     }
 
-    /// So many segments were sent, new ones or again.
+    /// Registers sent segments, new or retransmitted.
     pub(super) fn on_sent(&mut self, count: u64) {
         self.sent += count;
     }
 
-    /// Most segments in flight now.
+    /// Returns the maximum number of segments in flight.
     pub(super) fn window(&self) -> u64 {
         self.window
     }
@@ -65,19 +65,19 @@ mod tests {
             (in_flight, sent) = (in_flight + now, sent + now);
             assert!(now <= 1);
         }
-        // 50 arrivals, 35 departures: 99 - 50 + 35.
+        // 50 delivered, 35 sent: 99 - 50 + 35.
         assert_eq!((sent, in_flight), (35, 84));
     }
 
     #[test]
     fn below_its_target_it_grows_back_as_slow_start_does() {
-        // A burst of losses has left 20 in flight; 70 are wanted.
+        // A burst of losses has left 20 in flight; the target is 70.
         let mut reduction = Reduction::new(100, 70);
         reduction.on_ack(1, 20, false);
         assert_eq!(reduction.window(), 21);
         reduction.on_sent(1);
         reduction.on_ack(2, 19, true);
-        // Two have arrived, one more for the advance.
+        // Two delivered, and one more because the first outstanding segment advanced.
         assert_eq!(reduction.window(), 22);
         reduction.on_sent(3);
         reduction.on_ack(10, 69, true);

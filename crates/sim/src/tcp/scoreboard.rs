@@ -1,4 +1,4 @@
-//! What is outstanding, what has arrived, what is lost, and how fast it arrives.
+//! SACK scoreboard: outstanding, delivered and lost segments, and the delivery rate.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,12 +14,12 @@ enum SegmentState {
     Delivered,
 }
 
-/// A segment that was sent and not yet acknowledged cumulatively.
+/// A segment that was sent and not yet cumulatively acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     state: SegmentState,
     sent: Time,
-    /// Which transmission of the flow carried it last.
+    /// Number of the transmission that carried it last.
     transmission: u64,
     repeated: bool,
     /// `P.delivered`, `P.delivered_time`, `P.first_sent_time` of draft-cheng-iccrg-delivery-rate-estimation.
@@ -28,30 +28,30 @@ struct Segment {
     first_sent: Time,
 }
 
-/// What an acknowledgement brought.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Outcome {
-    /// Segments delivered that were not known to be.
+    /// Newly delivered segments.
     pub(super) delivered: u64,
-    /// Whether the first outstanding segment is another one now.
+    /// Whether the first outstanding segment has changed.
     pub(super) advanced: bool,
-    /// Segments found lost.
+    /// Segments detected as lost.
     pub(super) lost: u64,
-    /// Round-trip time of the latest segment that was sent once only.
+    /// Round-trip time of the latest segment that was sent only once.
     pub(super) rtt: Option<Span>,
     pub(super) rate: Option<RateSample>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
-    /// How many later transmissions must have arrived before one counts as lost.
+    /// Number of later transmissions that must arrive before one is considered lost.
     reordering: u64,
     base: u64,
     segments: VecDeque<Segment>,
     delivered_beyond: RangeSet,
     lost: BTreeSet<u64>,
     in_flight: u64,
-    /// Transmissions in order, with the segments they carried.
+    /// Transmissions in order, with their segments.
     order: VecDeque<(u64, u64)>,
     next_transmission: u64,
     latest_delivered: Option<u64>,
@@ -78,12 +78,12 @@ impl Scoreboard {
         }
     }
 
-    /// The first segment that is not acknowledged.
+    /// Returns the first unacknowledged segment.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
 
-    /// The first segment that was never sent.
+    /// Returns the first segment never sent.
     pub(super) fn next_new(&self) -> u64 {
         self.base + self.segments.len() as u64
     }
@@ -100,12 +100,12 @@ impl Scoreboard {
         self.segments.is_empty()
     }
 
-    /// The first lost segment that waits to be sent again.
+    /// Returns the first lost segment not yet retransmitted.
     pub(super) fn first_lost(&self) -> Option<u64> {
         self.lost.first().copied()
     }
 
-    /// `segment` leaves: a lost one again, or the next new one.
+    /// Registers the transmission of `segment`: a lost one, or the next new one.
     pub(super) fn on_sent(&mut self, now: Time, segment: u64) {
         if self.in_flight == 0 {
             (self.first_sent, self.delivered_at) = (now, now);
@@ -181,8 +181,8 @@ impl Scoreboard {
         }
     }
 
-    /// The delivery rate over the time since `latest` was sent: what was delivered meanwhile, over the longer of the
-    /// time it took to send and to acknowledge (the draft, section 3.3).
+    /// Returns the delivery rate since `latest` was sent: segments delivered, divided by the longer of the
+    /// sending and acknowledging intervals (section 3.3 of the draft).
     fn rate(&mut self, now: Time, latest: &Segment) -> Option<RateSample> {
         self.first_sent = latest.sent;
         let sending = latest.sent.since(latest.first_sent);
@@ -196,7 +196,7 @@ impl Scoreboard {
         })
     }
 
-    /// A transmission is lost when `reordering` later ones, or a still later one, have arrived.
+    /// Detects losses: a transmission is lost when one at least `reordering` transmissions later has arrived.
     fn find_losses(&mut self) -> u64 {
         let Some(latest) = self.latest_delivered else { return 0 };
         let mut lost = 0;
@@ -223,7 +223,7 @@ impl Scoreboard {
         true
     }
 
-    /// The retransmission timeout: all that is in flight is lost.
+    /// Marks everything in flight as lost, after a retransmission timeout.
     pub(super) fn lose_all(&mut self) -> u64 {
         let before = self.in_flight;
         while let Some((transmission, segment)) = self.order.pop_front() {
@@ -285,12 +285,12 @@ mod tests {
     fn the_rate_is_what_arrived_over_the_longer_of_both_times() {
         let mut board = Scoreboard::new(3);
         (0..10).for_each(|segment| board.on_sent(at(0), segment));
-        // One acknowledgement each 2 ms from 50 ms on.
+        // One acknowledgement per 2 ms from 50 ms on.
         for segment in 0..10 {
             board.on_ack(at(50 + 2 * segment), &Ack::new(segment + 1));
             board.on_sent(at(50 + 2 * segment), 10 + segment);
         }
-        // Segment 10 left at 50 ms when one had arrived; at 100 ms it is the eleventh: ten more in 50 ms.
+        // Segment 10 was sent at 50 ms, after one delivery; at 100 ms it is the eleventh: ten more in 50 ms.
         let rate = board.on_ack(at(100), &Ack::new(11)).rate.unwrap();
         assert_eq!((rate.delivered, rate.interval, rate.prior_delivered), (10, Span::from_millis(50), 1));
     }

@@ -1,4 +1,4 @@
-//! The sending end: what to send and when, under any congestion control law.
+//! TCP sender: what to send and when, under any congestion control law.
 
 use haul_base::{Deadline, DeadlineReason, Ecn, Machine, PathId, Received, Span, Time, Transmit};
 
@@ -8,29 +8,29 @@ use super::scoreboard::{Outcome, Scoreboard};
 use super::wire::{Ack, HEADER, write_data};
 use super::{MSS, OVERHEAD, RtoBounds};
 
-/// What a sender sends and how.
+/// Configuration of a sender.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TcpSenderConfig {
-    /// The congestion control law.
+    /// Congestion control law.
     pub control: ControlKind,
-    /// How many segments there are to send; without end if `None`.
+    /// Number of segments to send; `None` for an endless flow.
     pub segments: Option<u64>,
-    /// Payload of a segment in bytes.
+    /// Payload of a segment, bytes.
     pub mss: u32,
-    /// Segments of the first window: 10 (RFC 6928).
+    /// Initial window in segments: 10 (RFC 6928).
     pub initial_window: u64,
-    /// Most segments beyond the first one missing: the receiver's buffer.
+    /// The receiver's buffer: maximum segments beyond the first missing one.
     pub receive_window: u64,
-    /// How many later segments make a loss: 3 (RFC 6675).
+    /// Duplicate threshold: number of later segments that indicate a loss, 3 (RFC 6675).
     pub reordering: u64,
-    /// Most segments that leave as one batch (GSO).
+    /// Maximum segments per batch (GSO).
     pub batch: u32,
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
 }
 
 impl TcpSenderConfig {
-    /// An endless flow with what is usual otherwise.
+    /// Returns the usual configuration of an endless flow.
     pub fn endless(control: ControlKind) -> Self {
         Self {
             control,
@@ -45,7 +45,7 @@ impl TcpSenderConfig {
     }
 }
 
-/// What a flow tells.
+/// Events of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpEvent {
     /// The last segment was acknowledged.
@@ -55,28 +55,28 @@ pub enum TcpEvent {
     },
 }
 
-/// Counts and state of a sender.
+/// Counters and state of a sender.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TcpStats {
-    /// Segments sent, with repetitions.
+    /// Segments sent, including retransmissions.
     pub sent: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub repeated: u64,
-    /// Segments known to have arrived.
+    /// Segments known to be delivered.
     pub delivered: u64,
     /// Fast recoveries.
     pub recoveries: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Datagrams that were no acknowledgements.
+    /// Datagrams that were not acknowledgements.
     pub rejected: u64,
-    /// The window in segments.
+    /// Congestion window in segments.
     pub window: u64,
     /// Segments in flight.
     pub in_flight: u64,
-    /// The smoothed round-trip time.
+    /// Smoothed round-trip time.
     pub srtt: Option<Span>,
-    /// What the law is doing.
+    /// Current phase of the law.
     pub phase: &'static str,
 }
 
@@ -85,26 +85,26 @@ enum Recovery {
     Open,
     /// Fast recovery until this segment is acknowledged.
     Fast(u64),
-    /// After a timeout, until this segment is acknowledged.
+    /// Recovery after a timeout, until this segment is acknowledged.
     Timeout(u64),
 }
 
-/// The sender of one flow.
+/// Sender of one flow.
 #[derive(Debug)]
 pub struct TcpSender {
     config: TcpSenderConfig,
     control: Box<dyn Control>,
     board: Scoreboard,
     recovery: Recovery,
-    /// The window while it comes down.
+    /// Window during a proportional rate reduction.
     reduction: Option<Reduction>,
     srtt: Option<Span>,
     deviation: Span,
     backoff: u32,
     timeout_at: Option<Time>,
-    /// Delivered count at which the round trip ends.
+    /// Delivered count at which the current round trip ends.
     round_end: u64,
-    /// When pacing permits the next segment.
+    /// Time at which pacing permits the next segment.
     paced_until: Time,
     window_limited: bool,
     sent: u64,
@@ -117,7 +117,7 @@ pub struct TcpSender {
 }
 
 impl TcpSender {
-    /// A flow that begins when it is polled first.
+    /// Creates a flow that starts when it is first polled.
     pub fn new(config: TcpSenderConfig) -> Self {
         let wire = config.mss + HEADER as u32 + OVERHEAD;
         Self {
@@ -143,7 +143,7 @@ impl TcpSender {
         }
     }
 
-    /// Counts and state.
+    /// Returns counters and state.
     pub fn stats(&self) -> TcpStats {
         TcpStats {
             sent: self.sent,
@@ -159,7 +159,7 @@ impl TcpSender {
         }
     }
 
-    /// The law's name.
+    /// Returns the law's name.
     pub fn control_name(&self) -> &'static str {
         self.control.name()
     }
@@ -168,7 +168,7 @@ impl TcpSender {
         self.config.mss as usize + HEADER
     }
 
-    /// RFC 6298, section 2.
+    /// Updates the round-trip time estimate (RFC 6298, section 2).
     fn measure(&mut self, rtt: Span) {
         match self.srtt {
             None => (self.srtt, self.deviation) = (Some(rtt), rtt / 2),
@@ -182,7 +182,7 @@ impl TcpSender {
 
     fn rto(&self) -> Span {
         let RtoBounds { least, most, first } = self.config.rto;
-        // Linux bounds the deviation's part from below, not the sum.
+        // Linux applies the lower bound to the deviation term, not to the sum.
         let base = self.srtt.map_or(first, |srtt| srtt + (self.deviation * 4).max(least));
         (base * (1 << self.backoff.min(20))).min(most)
     }
@@ -266,7 +266,7 @@ impl TcpSender {
         self.timeout_at = Some(now + self.rto());
     }
 
-    /// The segment to send next, if there is one.
+    /// Returns the next segment to send, if any.
     fn next_segment(&self) -> Option<u64> {
         if let Some(lost) = self.board.first_lost() {
             return Some(lost);
@@ -277,7 +277,7 @@ impl TcpSender {
         (exists && fits).then_some(next)
     }
 
-    /// Most segments in flight now.
+    /// Returns the maximum number of segments in flight.
     fn window(&self) -> u64 {
         self.reduction.map_or_else(|| self.control.window(), |reduction| reduction.window())
     }
@@ -286,7 +286,7 @@ impl TcpSender {
         self.board.in_flight() < self.window()
     }
 
-    /// Pacing moves on by what `segments` take; time that was not used does not add up.
+    /// Advances pacing by the transmission time of `segments`; unused time does not accumulate.
     fn pace(&mut self, now: Time, segments: u64) {
         if let Some(rate) = self.control.pacing_rate() {
             let wire = self.datagram() as u64 + u64::from(OVERHEAD);
@@ -298,7 +298,7 @@ impl TcpSender {
         self.control.pacing_rate().is_some() && self.paced_until > now
     }
 
-    /// Most segments of one batch: what fits, and when paced no more than a millisecond's worth, as Linux does
+    /// Returns the maximum batch: what fits, and with pacing at most 1 ms at the pacing rate, as in Linux
     /// (`tcp_tso_autosize`).
     fn most(&self, slot: usize) -> usize {
         let fits = (slot / self.datagram()).min(self.config.batch.max(1) as usize);

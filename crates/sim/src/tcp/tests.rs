@@ -1,4 +1,4 @@
-//! Flows over a bottleneck with a queue that drops at its tail, random loss and propagation delay.
+//! Flows over a bottleneck with a tail-drop queue, random loss and propagation delay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,14 +12,14 @@ use super::*;
 struct Net {
     rate: Rate,
     rtt: Span,
-    /// Of the bottleneck's queue, in packets.
+    /// Capacity of the bottleneck's queue, packets.
     queue: u64,
     loss: f64,
     reverse_loss: f64,
     seed: u64,
 }
 
-/// A datagram in transit: when it arrives, its number, where to, its bytes.
+/// A datagram in transit: arrival time, number, whether it goes forward, bytes.
 type InTransit = Reverse<(Time, u64, bool, Vec<u8>)>;
 
 struct Bench {
@@ -52,7 +52,7 @@ impl Bench {
     }
 
     fn launch(&mut self, at: Time, forward: bool, bytes: &[u8]) {
-        // The payload need not travel.
+        // The payload need not be carried.
         let bytes = bytes[..bytes.len().min(64)].to_vec();
         self.in_transit.push(Reverse((at, self.launched, forward, bytes)));
         self.launched += 1;
@@ -111,7 +111,7 @@ impl Bench {
         self.now = until;
     }
 
-    /// Segments that arrive between two times, as a share of what the bottleneck carries.
+    /// Returns the segments that arrive between two times, as a share of the bottleneck's capacity.
     fn share(&mut self, from: u64, to: u64) -> f64 {
         self.run(at(from));
         let before = self.receiver.segments();
@@ -150,7 +150,7 @@ fn every_law_fills_a_clean_bottleneck() {
     }
 }
 
-/// Throughput in segments per second under random loss, with no limit but the window.
+/// Returns the throughput in segments per second under random loss, limited by the window only.
 fn under_loss(kind: ControlKind, p: f64, rtt: Span, secs: u64, seed: u64) -> f64 {
     let net = Net { rate: Rate::from_mbps(100_000), rtt, queue: 1 << 20, loss: p, reverse_loss: 0.0, seed };
     let mut bench = Bench::new(net, TcpSenderConfig::endless(kind));
@@ -214,7 +214,7 @@ fn hystart_leaves_slow_start_before_the_queue_overflows() {
     let lost = |hystart| {
         let kind = ControlKind::Cubic(CubicConfig { hystart, ..CubicConfig::default() });
         let mut bench = Bench::new(clean(100, 50), TcpSenderConfig::endless(kind));
-        // Later it finds out how much more there is, by a twentieth a round trip.
+        // Later it finds the available capacity, growing by 5 % per round trip.
         bench.run(at(1));
         bench.dropped
     };
@@ -256,7 +256,7 @@ fn the_delayed_acknowledgement_of_a_lone_segment_takes_40_ms() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Whatever the path loses, the flow ends, complete and in order, and the counts add up.
+    /// Whatever the path loses, a finite flow completes in order, and the counters balance.
     #[test]
     fn a_finite_flow_arrives(
         kind in 0usize..3,

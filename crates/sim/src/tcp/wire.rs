@@ -1,4 +1,4 @@
-//! Segments and acknowledgements as bytes, big-endian.
+//! Wire format of segments and acknowledgements, big-endian.
 //!
 //! ```text
 //! data: 1 u8 | 0 u8, u16, u32 | segment u64 | 0 u64 | payload
@@ -7,18 +7,18 @@
 
 use std::ops::Range;
 
-/// Bytes of header of a segment or acknowledgement.
+/// Header bytes of a segment or acknowledgement.
 pub const HEADER: usize = 24;
-/// Most blocks of a selective acknowledgement beside timestamps (RFC 2018).
+/// Maximum SACK blocks beside timestamps (RFC 2018).
 pub const ACK_BLOCKS: usize = 3;
 
 const DATA: u8 = 1;
 const ACK: u8 = 2;
 
-/// What an acknowledgement says.
+/// Contents of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Ack {
-    /// The first segment that is missing.
+    /// First missing segment.
     pub(super) next: u64,
     blocks: [(u32, u32); ACK_BLOCKS],
     count: u8,
@@ -29,7 +29,7 @@ impl Ack {
         Self { next, ..Self::default() }
     }
 
-    /// Adds a block, if there is room and it lies above `next` and not too far.
+    /// Adds a block if there is space and it is above `next` and within range.
     pub(super) fn push(&mut self, block: Range<u64>) {
         let relative = |segment: u64| u32::try_from(segment.checked_sub(self.next)?).ok();
         let (Some(start), Some(end)) = (relative(block.start), relative(block.end)) else { return };
@@ -44,7 +44,7 @@ impl Ack {
         blocks.iter().map(|&(start, end)| self.next + u64::from(start)..self.next + u64::from(end))
     }
 
-    /// Writes it; `None` if the slot is too short.
+    /// Writes the acknowledgement. Returns `None` if the slot is too short.
     pub(super) fn write(&self, slot: &mut [u8]) -> Option<usize> {
         let len = HEADER + 8 * usize::from(self.count);
         let out = slot.get_mut(..len)?;
@@ -59,7 +59,7 @@ impl Ack {
         Some(len)
     }
 
-    /// Reads one; `None` for anything else.
+    /// Parses an acknowledgement. Returns `None` for anything else.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         let (header, blocks) = data.split_at_checked(HEADER)?;
         if header[0] != ACK
@@ -92,7 +92,7 @@ pub(super) fn write_data(slot: &mut [u8], segment: u64) {
     slot[8..16].copy_from_slice(&segment.to_be_bytes());
 }
 
-/// The number of a segment; `None` for anything else.
+/// Parses a segment's number. Returns `None` for anything else.
 pub(super) fn read_data(data: &[u8]) -> Option<u64> {
     let header = data.get(..HEADER).filter(|header| header[0] == DATA)?;
     word(&header[8..16]).filter(|&segment| segment < u64::MAX / 2)

@@ -1,4 +1,4 @@
-//! Many short flows at once, as the traffic of others on a shared link.
+//! Many short flows, as cross traffic on a shared link.
 
 use haul_base::{Bytes, Ecn, PathId, Rate, Rng, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -9,18 +9,18 @@ use crate::line::Line;
 use crate::stage::{exponential, pareto_bytes};
 use crate::world::{Arrival, Node, Outbox};
 
-/// Flows that arrive at random (Poisson) with heavy-tailed sizes (Pareto), each sending at its access rate: the
-/// superposition of many such sources is bursty over all scales of time (Willinger and others, 1997).
+/// Flows with random (Poisson) arrivals and heavy-tailed (Pareto) sizes, each sending at its access rate. The
+/// superposition of many such sources is bursty on all time scales (Willinger and others, 1997).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AggregateSpec {
-    /// Bits of IP packets per second, in the long run.
+    /// Long-term average in bits per second, counting whole IP packets.
     #[serde(with = "crate::text")]
     pub load: Rate,
-    /// Mean size of a flow, IP packets counted.
+    /// Mean size of a flow, counting whole IP packets.
     #[serde(with = "crate::text", default = "default_size")]
     pub mean_size: Bytes,
-    /// Tail index of the sizes, above 1; below 2 their variance is infinite.
+    /// Tail index of the sizes, above 1; below 2 the variance is infinite.
     #[serde(default = "default_shape")]
     pub shape: f64,
     /// Rate of each flow.
@@ -29,10 +29,10 @@ pub struct AggregateSpec {
     /// Bytes of each IP packet.
     #[serde(default = "default_packet")]
     pub packet: u32,
-    /// When the first flow may come.
+    /// Earliest arrival of a flow.
     #[serde(with = "crate::text", default)]
     pub start: Span,
-    /// How long flows come; without end if absent.
+    /// Time for which flows arrive; endless if absent.
     #[serde(with = "crate::text::optional", default, skip_serializing_if = "Option::is_none")]
     pub length: Option<Span>,
 }
@@ -49,22 +49,22 @@ fn default_access() -> Rate {
     Rate::from_mbps(100)
 }
 
-/// Sends such traffic by port 0.
+/// Sends this traffic on port 0.
 #[derive(Debug)]
 pub struct Aggregate {
     spec: AggregateSpec,
     rng: Rng,
-    /// Mean time between two flows.
+    /// Mean time between two flow arrivals.
     between: Span,
     spacing: Spacing,
     next_flow: Time,
-    /// Packets that each active flow has still to send, by the time of the next one.
+    /// Remaining packets of each active flow, by the time of its next packet.
     active: Line<u64>,
     flows: u64,
 }
 
 impl Aggregate {
-    /// A source whose random numbers follow from `seed`.
+    /// Creates a source whose random numbers follow from `seed`.
     pub fn new(spec: AggregateSpec, seed: u64) -> Self {
         let between = spec.load.time_for(spec.mean_size.0);
         let mut aggregate = Self {
@@ -80,7 +80,7 @@ impl Aggregate {
         aggregate
     }
 
-    /// Flows that have begun.
+    /// Returns the number of flows started.
     pub fn flows(&self) -> u64 {
         self.flows
     }

@@ -1,4 +1,4 @@
-//! Traffic without an answer: it comes, whatever becomes of it.
+//! Open-loop traffic, which does not react to the network.
 
 mod aggregate;
 mod sink;
@@ -10,7 +10,7 @@ pub use aggregate::{Aggregate, AggregateSpec};
 pub use sink::Sink;
 pub use udp::{Pattern, UdpSource, UdpSourceSpec};
 
-/// Spaces packets of one size at a rate, exactly over any number of them.
+/// Spaces equal packets at a rate, exactly over any number of them.
 #[derive(Clone, Copy, Debug)]
 struct Spacing {
     work: u64,
@@ -29,7 +29,7 @@ impl Spacing {
         Span::from_nanos(work / self.rate)
     }
 
-    /// Time from one packet to the next, on average.
+    /// Returns the mean time between packets.
     fn mean(&self) -> Span {
         Span::from_nanos(self.work / self.rate)
     }

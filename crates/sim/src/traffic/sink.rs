@@ -1,10 +1,10 @@
-//! Where traffic without an answer ends.
+//! Destination of open-loop traffic.
 
 use haul_base::Time;
 
 use crate::world::{Arrival, Node, Outbox};
 
-/// Takes whatever comes and counts it.
+/// Receives and counts packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sink {
     packets: u64,
@@ -12,12 +12,12 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// A sink that has seen nothing.
+    /// Creates an empty sink.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Packets that arrived.
+    /// Returns the number of packets received.
     pub fn packets(&self) -> u64 {
         self.packets
     }

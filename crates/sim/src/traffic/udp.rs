@@ -1,4 +1,4 @@
-//! One stream of UDP packets of equal size.
+//! A stream of equal UDP packets.
 
 use haul_base::{Ecn, PathId, Rate, Rng, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use super::Spacing;
 use crate::stage::{Distribution, exponential};
 use crate::world::{Arrival, Node, Outbox};
 
-/// When packets come.
+/// Arrival pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Pattern {
-    /// At equal distances.
+    /// At equal intervals.
     #[default]
     Constant,
-    /// At random (exponential distances), `rate` on average.
+    /// At random (exponential intervals), `rate` on average.
     Poisson,
-    /// At equal distances in bursts, and not at all between them: `rate` is the rate within a burst.
+    /// In bursts of equal intervals, with pauses; `rate` is the rate within a burst.
     OnOff {
         /// Length of a burst.
         on: Distribution,
@@ -29,19 +29,19 @@ pub enum Pattern {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpSourceSpec {
-    /// Bits of IP packets per second.
+    /// Bits per second, counting whole IP packets.
     #[serde(with = "crate::text")]
     pub rate: Rate,
     /// Bytes of each IP packet.
     #[serde(default = "default_packet")]
     pub packet: u32,
-    /// When they come.
+    /// Arrival pattern.
     #[serde(default)]
     pub pattern: Pattern,
-    /// When the stream begins.
+    /// Start of the stream.
     #[serde(with = "crate::text", default)]
     pub start: Span,
-    /// How long it lasts; without end if absent.
+    /// Duration; endless if absent.
     #[serde(with = "crate::text::optional", default, skip_serializing_if = "Option::is_none")]
     pub length: Option<Span>,
 }
@@ -51,14 +51,14 @@ pub(super) fn default_packet() -> u32 {
 }
 
 impl UdpSourceSpec {
-    /// A constant stream of 1,500-byte packets that never ends.
+    /// Returns an endless constant stream of 1,500-byte packets.
     pub fn constant(rate: Rate) -> Self {
         let (packet, pattern) = (default_packet(), Pattern::Constant);
         Self { rate, packet, pattern, start: Span::ZERO, length: None }
     }
 }
 
-/// Sends such a stream by port 0.
+/// Sends such a stream on port 0.
 #[derive(Debug)]
 pub struct UdpSource {
     spec: UdpSourceSpec,
@@ -69,7 +69,7 @@ pub struct UdpSource {
 }
 
 impl UdpSource {
-    /// A source whose random times follow from `seed`.
+    /// Creates a source whose random times follow from `seed`.
     pub fn new(spec: UdpSourceSpec, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let start = Time::ZERO + spec.start;
@@ -85,7 +85,7 @@ impl UdpSource {
         source
     }
 
-    /// The packet that was due has left: when does the next one?
+    /// Schedules the next packet after the due one has been sent.
     fn step(&mut self) {
         self.next = match self.spec.pattern {
             Pattern::Constant | Pattern::OnOff { .. } => self.next + self.spacing.next(),
@@ -96,7 +96,7 @@ impl UdpSource {
         };
         while let Some(end) = self.burst_ends.filter(|end| self.next >= *end) {
             let start = end + off.draw(&mut self.rng);
-            // A pause and a burst of length zero would never end.
+            // At least 1 ns, or zero-length pauses and bursts would loop forever.
             self.burst_ends = Some((start + on.draw(&mut self.rng)).max(end + Span::from_nanos(1)));
             self.next = self.next.max(start);
         }

@@ -7,20 +7,20 @@ use super::limit::Limit;
 use super::signal::Signal;
 use crate::parcel::Parcel;
 
-/// The parameters of `CoDel`.
+/// Parameters of `CoDel`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CodelSpec {
-    /// The time in the queue that is acceptable for long (RFC 8289 section 4.3: 5 ms).
+    /// Acceptable standing queue delay (RFC 8289 section 4.3: 5 ms).
     #[serde(with = "crate::text", default = "default_target")]
     pub target: Span,
-    /// How long it may be exceeded: about a round-trip time (RFC 8289 section 4.4: 100 ms).
+    /// Time for which `target` may be exceeded: about a round-trip time (RFC 8289 section 4.4: 100 ms).
     #[serde(with = "crate::text", default = "default_interval")]
     pub interval: Span,
-    /// The most that the queue holds in any case.
+    /// Hard limit of the queue.
     #[serde(with = "crate::text")]
     pub limit: Limit,
-    /// Drop or mark.
+    /// Whether to drop or mark.
     #[serde(default)]
     pub signal: Signal,
 }
@@ -33,7 +33,7 @@ fn default_interval() -> Span {
     Span::from_millis(100)
 }
 
-/// What becomes of the packet at the front.
+/// Decision on the packet at the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Send,
@@ -41,16 +41,16 @@ pub(super) enum Verdict {
     Drop,
 }
 
-/// Where the algorithm is between two packets.
+/// State of the algorithm between two packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It does not drop.
+    /// Not dropping.
     Calm,
-    /// It drops, next at this time.
+    /// Dropping; the next drop is due at this time.
     Dropping(Time),
-    /// It has just dropped the first one, and looks at the one behind it.
+    /// Has just dropped the first packet and examines the next one.
     Entering,
-    /// It has dropped one that was due at this time, and looks at the one behind it.
+    /// Has dropped a packet that was due at this time and examines the next one.
     Continuing(Time),
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Codel {
     spec: CodelSpec,
     first_above: Option<Time>,
     phase: Phase,
-    /// When the next drop was due, kept after the dropping ends.
+    /// When the next drop was due; kept after dropping ends.
     drop_next: Time,
     count: u64,
     last_count: u64,
@@ -85,7 +85,7 @@ impl Codel {
         t + Span::from_nanos(nanos as u64)
     }
 
-    /// Whether the queue has been too slow for an interval (`dodequeue` of RFC 8289 section 5.6).
+    /// Whether the delay has exceeded the target for an interval (`dodequeue` of RFC 8289 section 5.6).
     fn may_drop(&mut self, now: Time, sojourn: Span, behind: u64) -> bool {
         if sojourn < self.spec.target || behind <= self.largest_packet {
             self.first_above = None;
@@ -100,8 +100,8 @@ impl Codel {
         }
     }
 
-    /// Judges the packet at the front, which has waited for `sojourn` and leaves `behind` bytes in the queue
-    /// (`deque` of RFC 8289 section 5.5, one turn of its loop at a time).
+    /// Decides on the packet at the front, which was queued for `sojourn` and leaves `behind` bytes in the
+    /// queue (`deque` of RFC 8289 section 5.5, one iteration per call).
     pub(super) fn judge(&mut self, now: Time, sojourn: Span, behind: u64, packet: &Parcel) -> Verdict {
         self.largest_packet = self.largest_packet.max(packet.bytes());
         let too_slow = self.may_drop(now, sojourn, behind);
@@ -124,7 +124,7 @@ impl Codel {
         }
     }
 
-    /// The first drop of a row.
+    /// Starts a dropping phase.
     fn begin(&mut self, now: Time, packet: &Parcel) -> Verdict {
         let verdict = self.signal(packet, Phase::Entering);
         if verdict == Verdict::Mark {
@@ -147,7 +147,7 @@ impl Codel {
         self.phase = Phase::Dropping(self.drop_next);
     }
 
-    /// Marks or drops; only after a drop is there a next packet to look at now.
+    /// Marks or drops the packet. Only after a drop the next packet is examined immediately.
     fn signal(&mut self, packet: &Parcel, after_drop: Phase) -> Verdict {
         if self.spec.signal == Signal::Mark && packet.is_ecn_capable() {
             if let Phase::Continuing(due) = after_drop {

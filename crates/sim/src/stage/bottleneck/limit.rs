@@ -1,32 +1,32 @@
-//! How much a queue holds.
+//! Queue limits.
 
 use haul_base::{Bytes, Rate, Span};
 use serde::Serialize;
 
 use crate::text::Text;
 
-/// The most that a queue holds, what is not yet sent of the packet on the wire included.
+/// Capacity of a queue, including the unsent part of the packet on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// That many bytes.
+    /// Number of bytes.
     Bytes(Bytes),
-    /// That many packets.
+    /// Number of packets.
     Packets(u64),
-    /// As much as the link sends in that time.
+    /// Bytes that the link sends in this time.
     Time(Span),
 }
 
-/// What a bottleneck has taken and not yet sent, to the byte.
+/// Data that a bottleneck has accepted and not yet sent, exact to the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct StandingQueue {
     /// Bytes not yet sent.
     pub bytes: u64,
-    /// Packets not yet wholly sent.
+    /// Packets not yet completely sent.
     pub packets: u64,
 }
 
 impl Limit {
-    /// Whether a queue of that length may be.
+    /// Whether a queue of this length is within the limit.
     pub(super) fn allows(self, queue: StandingQueue, rate: Rate) -> bool {
         match self {
             Self::Bytes(most) => queue.bytes <= most.0,
@@ -35,7 +35,7 @@ impl Limit {
         }
     }
 
-    /// Whether there is room for nothing.
+    /// Whether the limit admits nothing.
     pub(crate) const fn is_zero(self) -> bool {
         match self {
             Self::Bytes(most) => most.0 == 0,

@@ -1,4 +1,4 @@
-//! A link with a rate, and the queue in front of it.
+//! A rate-limited link with a queue.
 
 mod codel;
 mod limit;
@@ -20,22 +20,22 @@ pub use limit::{Limit, StandingQueue};
 pub use red::{AboveMaximum, RedSpec};
 pub use signal::Signal;
 
-/// A link and its queue.
+/// A rate-limited link with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BottleneckSpec {
-    /// Bits of IP packets that cross per second.
+    /// Bits per second, counting whole IP packets.
     #[serde(with = "crate::text")]
     pub rate: Rate,
-    /// What happens to packets that cannot cross at once.
+    /// Discipline for packets that cannot be sent immediately.
     pub queue: QueueSpec,
 }
 
-/// A queue discipline with its limit.
+/// Queue discipline and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueSpec {
-    /// Takes what fits and drops the rest.
+    /// Accepts what fits and drops the rest.
     TailDrop(#[serde(with = "crate::text")] Limit),
     /// Random early detection.
     Red(RedSpec),
@@ -50,30 +50,30 @@ enum Discipline {
     Codel(Codel),
 }
 
-/// A parcel that waits.
+/// A queued parcel.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     parcel: Parcel,
     since: Time,
 }
 
-/// The parcel that is being sent.
+/// The parcel being sent.
 #[derive(Clone, Copy, Debug)]
 struct Serving {
     parcel: Parcel,
     done: Time,
 }
 
-/// The longest time for which packets of a batch are served as one. A batch that takes longer leaves in parts, each
-/// when its last packet has: a long batch as one would arrive late, and acknowledgements for it all at once would
-/// make the next one as long. `haul-lab wan` cuts super-packets in the same way.
+/// Maximum time for which packets of a batch are served as one. A longer batch leaves in parts, each when its
+/// last packet has been sent: as a whole it would arrive late, and acknowledging it all at once would make
+/// the next batch as long. `haul-lab wan` splits GSO packets in the same way.
 const GRAIN: Span = Span::from_micros(100);
 
-/// One server with a fixed rate in front of a queue. Batches are served in parts of at most [`GRAIN`].
+/// Single server with a fixed rate and a queue. Batches are served in parts of at most [`GRAIN`].
 #[derive(Debug)]
 pub(super) struct Bottleneck {
     rate: Rate,
-    /// Bytes of [`GRAIN`].
+    /// Bytes sent in [`GRAIN`].
     grain: u64,
     limit: Limit,
     discipline: Discipline,
@@ -81,12 +81,12 @@ pub(super) struct Bottleneck {
     waiting_bytes: u64,
     waiting_packets: u64,
     serving: Option<Serving>,
-    /// What rounding down to nanoseconds has left over in this busy period: bits x 10^9 below `rate`.
+    /// Remainder of rounding to nanoseconds in this busy period: bits x 10^9, less than `rate`.
     carry: u64,
     rng: Rng,
 }
 
-/// Bits x nanoseconds per second in a byte.
+/// A byte in units of bits x nanoseconds per second.
 const BYTE: u64 = 8_000_000_000;
 
 impl Bottleneck {
@@ -115,7 +115,7 @@ impl Bottleneck {
         };
     }
 
-    /// What is left of the parcel that is being sent.
+    /// Returns the unsent part of the parcel being sent.
     fn unsent(&self, now: Time) -> StandingQueue {
         let Some(Serving { parcel, done }) = self.serving else {
             return StandingQueue { bytes: 0, packets: 0 };
@@ -138,7 +138,7 @@ impl Bottleneck {
         }
     }
 
-    /// The packets that the limit leaves room for, from the front.
+    /// Returns the leading packets of the parcel that fit within the limit.
     fn room(&self, mut queue: StandingQueue, parcel: &Parcel) -> u64 {
         let whole = StandingQueue {
             bytes: queue.bytes + parcel.bytes(),
@@ -168,7 +168,7 @@ impl Bottleneck {
         self.waiting.push_back(Waiting { parcel, since: now });
     }
 
-    /// Takes what is to be served next: the front of the first parcel, of which `CoDel` looks at every packet.
+    /// Removes the next packets to serve: the front of the first parcel. `CoDel` examines each packet.
     fn dequeue(&mut self) -> Option<Waiting> {
         let front = self.waiting.front_mut()?;
         let most = match self.discipline {
@@ -214,7 +214,7 @@ impl Bottleneck {
         }
     }
 
-    /// How long `bytes` take, exact to the nanosecond over a busy period.
+    /// Returns the transmission time of `bytes`, exact to the nanosecond over a busy period.
     fn time_for(&mut self, bytes: u64) -> Span {
         let rate = self.rate.as_bps().max(1);
         let Some(work) = bytes.checked_mul(BYTE).and_then(|work| work.checked_add(self.carry)) else {

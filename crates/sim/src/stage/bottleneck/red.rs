@@ -1,4 +1,4 @@
-//! Random early detection (Floyd and Jacobson 1993), in bytes.
+//! Random early detection (Floyd and Jacobson 1993), in byte mode.
 
 use haul_base::{Bytes, Probability, Rate, Rng, Time};
 use serde::{Deserialize, Serialize};
@@ -8,40 +8,40 @@ use super::signal::Signal;
 use crate::math;
 use crate::parcel::Parcel;
 
-/// What happens when the average exceeds the upper threshold.
+/// Behaviour when the average exceeds the upper threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AboveMaximum {
-    /// The probability rises from `probability` to 1 at twice the threshold (Floyd's "gentle").
+    /// The probability rises from `probability` to 1 at twice the threshold (Floyd's "gentle" mode).
     #[default]
     Gentle,
-    /// Everything is dropped, as first published.
+    /// Every packet is dropped, as first published.
     Drop,
 }
 
-/// The parameters of RED.
+/// Parameters of RED.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedSpec {
-    /// Below this average nothing is dropped.
+    /// Average below which nothing is dropped.
     #[serde(with = "crate::text")]
     pub min: Bytes,
-    /// At this average the probability is `probability`.
+    /// Average at which the drop probability is `probability`.
     #[serde(with = "crate::text")]
     pub max: Bytes,
-    /// The probability at `max`, before it is spread evenly.
+    /// Drop probability at `max`, before spreading.
     #[serde(with = "crate::text", default = "default_probability")]
     pub probability: Probability,
-    /// Weight of a new sample in the average (the paper: 0.002).
+    /// Weight of a new sample in the average (0.002 in the paper).
     #[serde(default = "default_weight")]
     pub weight: f64,
-    /// The most that the queue holds in any case.
+    /// Hard limit of the queue.
     #[serde(with = "crate::text")]
     pub limit: Limit,
-    /// What happens above `max`.
+    /// Behaviour above `max`.
     #[serde(default)]
     pub above_max: AboveMaximum,
-    /// Drop or mark.
+    /// Whether to drop or mark.
     #[serde(default)]
     pub signal: Signal,
 }
@@ -57,15 +57,15 @@ fn default_weight() -> f64 {
 #[derive(Debug)]
 pub(super) struct Red {
     spec: RedSpec,
-    /// The moving average of the queue, bytes.
+    /// Moving average of the queue, bytes.
     average: f64,
-    /// Packets since the last one that was hit, while the average is between the thresholds.
+    /// Packets since the last drop or mark, while the average is between the thresholds.
     since_hit: u64,
     idle_since: Option<Time>,
     rng: Rng,
 }
 
-/// Which packets of a parcel RED hits.
+/// Packets of a parcel that RED drops or marks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Decision {
     pub(super) dropped: u64,
@@ -77,7 +77,7 @@ impl Red {
         Self { spec, average: 0.0, since_hit: 0, idle_since: Some(Time::ZERO), rng }
     }
 
-    /// The queue has run empty.
+    /// Registers that the queue is empty.
     pub(super) fn on_idle(&mut self, now: Time) {
         self.idle_since = Some(now);
     }
@@ -100,7 +100,7 @@ impl Red {
         decision
     }
 
-    /// Moves the average; after an idle time as if packets had found the queue empty all the while.
+    /// Updates the average; idle time counts as if packets had found the queue empty throughout.
     fn update(&mut self, now: Time, queued: u64, packet_nanos: u64) {
         let weight = self.spec.weight;
         if let Some(since) = self.idle_since.take() {
@@ -110,7 +110,7 @@ impl Red {
         self.average += weight * (queued as f64 - self.average);
     }
 
-    /// Above the range in which marks are enough.
+    /// Whether the average is too high for marks to suffice.
     fn is_over(&self) -> bool {
         let max = self.spec.max.0 as f64;
         self.average >= if self.spec.above_max == AboveMaximum::Gentle { 2.0 * max } else { max }
@@ -132,7 +132,7 @@ impl Red {
         } else {
             most + (1.0 - most) * (self.average - max) / max
         };
-        // Evens out the distances between hits: uniform on 1..1/raw instead of geometric.
+        // Spreads the drops: intervals uniform on 1..1/raw instead of geometric.
         let spread = raw / (1.0 - self.since_hit as f64 * raw).max(raw).max(f64::MIN_POSITIVE);
         if self.rng.chance(spread) {
             self.since_hit = 0;

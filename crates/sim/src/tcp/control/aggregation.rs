@@ -1,28 +1,28 @@
-//! What BBR allows for acknowledgements that come in lumps (`bbr_update_ack_aggregation` of Linux's `tcp_bbr.c`).
+//! BBR's allowance for aggregated acknowledgements (`bbr_update_ack_aggregation` of Linux's `tcp_bbr.c`).
 
 use haul_base::{Rate, Span, Time};
 
 use super::AckSample;
 
-/// Round trips of one stretch; the excess counts for two.
+/// Round trips per stretch; an excess is kept for two stretches.
 const ROUNDS: u64 = 5;
-/// Acknowledged segments after which an epoch begins anew.
+/// Acknowledged segments after which an epoch restarts.
 const LONGEST: u64 = 1 << 20;
-/// At most so much of the bandwidth is allowed for.
+/// Maximum allowance, as a time at the bandwidth.
 const MOST: Span = Span::from_millis(100);
 
-/// By how much acknowledgements have run ahead of the bandwidth of late.
+/// Tracks how far acknowledgements have recently run ahead of the bandwidth.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Aggregation {
     epoch: Time,
     acked: u64,
     rounds: u64,
-    /// The largest excess of this stretch and of the one before, segments.
+    /// Largest excess of this stretch and of the previous one, segments.
     excess: [u64; 2],
 }
 
 impl Aggregation {
-    /// `window` bounds what one acknowledgement can show.
+    /// Processes an acknowledgement; `window` bounds the excess that one acknowledgement can show.
     pub(super) fn on_ack(&mut self, ack: &AckSample, bandwidth: Rate, wire_bytes: u32, window: u64) {
         if ack.acked == 0 || ack.rate.is_none() {
             return;
@@ -40,7 +40,7 @@ impl Aggregation {
         self.excess[0] = self.excess[0].max(self.acked.saturating_sub(expected).min(window));
     }
 
-    /// Segments that the window may hold beyond the product.
+    /// Returns the segments that the window may hold beyond the bandwidth-delay product.
     pub(super) fn allowance(&self, bandwidth: Rate, wire_bytes: u32) -> u64 {
         let most = bandwidth.bytes_in(MOST) / u64::from(wire_bytes);
         self.excess[0].max(self.excess[1]).min(most)
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_lump_of_thirty_is_remembered_for_two_stretches() {
-        // 12 Mbit/s: one segment of 1,500 bytes each millisecond.
+        // 12 Mbit/s: one segment of 1,500 bytes per millisecond.
         let mut seen = Aggregation::default();
         for ms in 1..20 {
             seen.on_ack(&ack(ms, 1, false), RATE, 1_500, 1_000);
@@ -86,7 +86,7 @@ mod tests {
         }
         seen.on_ack(&ack(600, 1, true), RATE, 1_500, 1_000);
         assert_eq!(seen.allowance(RATE, 1_500), 1);
-        // Never more than the window, nor than 100 ms' worth.
+        // At most the window, and at most 100 ms at the bandwidth.
         seen.on_ack(&ack(700, 5_000, false), RATE, 1_500, 40);
         assert_eq!(seen.allowance(RATE, 1_500), 40);
         seen.on_ack(&ack(710, 5_000, false), RATE, 1_500, 4_000);

@@ -1,6 +1,7 @@
-//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, and `tcp_bbr.c` where it says more).
+//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, and `tcp_bbr.c` where the draft is not
+//! specific).
 //!
-//! Left out: the long-term sampling that looks for policers.
+//! Not implemented: long-term bandwidth sampling, which detects policers.
 
 use std::collections::VecDeque;
 
@@ -9,22 +10,22 @@ use haul_base::{Rate, Rng, Span, Time};
 use super::aggregation::Aggregation;
 use super::{AckSample, Control, LossSample};
 
-/// Constants of the law; gains in thousandths.
+/// Constants of BBR; gains in thousandths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BbrConfig {
-    /// Gain of start-up: 2 / ln 2.
+    /// Gain in start-up: 2 / ln 2.
     pub high_gain: u32,
-    /// Window over the bandwidth-delay product while probing for bandwidth: 2.
+    /// Ratio of the window to the bandwidth-delay product in PROBE_BW: 2.
     pub window_gain: u32,
-    /// Round trips over which the bandwidth is the maximum: 10.
+    /// Length of the bandwidth's maximum filter, round trips: 10.
     pub bandwidth_rounds: u64,
-    /// Time over which the round-trip time is the minimum: 10 s.
+    /// Length of the round-trip time's minimum filter: 10 s.
     pub rtt_window: Span,
-    /// How long it drains the queue to measure the round-trip time: 200 ms.
+    /// Time for which the queue is drained to measure the round-trip time: 200 ms.
     pub probe_rtt: Span,
-    /// How far below the bandwidth it stays, in thousandths: 10.
+    /// Margin below the bandwidth, in thousandths: 10.
     pub margin: u32,
-    /// Seed of the phase in which probing begins.
+    /// Seed of the initial phase of bandwidth probing.
     pub seed: u64,
 }
 
@@ -42,14 +43,14 @@ impl Default for BbrConfig {
     }
 }
 
-/// Gains of the eight phases of probing for bandwidth.
+/// Gains of the eight phases of PROBE_BW.
 const CYCLE: [u32; 8] = [1_250, 750, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000];
-/// The least window (`bbr_cwnd_min_target`).
+/// Minimum window (`bbr_cwnd_min_target`).
 const LEAST: u64 = 4;
-/// The pipe is full when the bandwidth has grown by less than a quarter in three round trips.
+/// The pipe is full when the bandwidth has grown by less than 25 % in three round trips.
 const FULL_GROWTH: u32 = 1_250;
 const FULL_ROUNDS: u32 = 3;
-/// Time whose worth the sender hands over at once (`sk_pacing_shift`), and bounds of it in segments
+/// Data handed over at once, as a time at the pacing rate (`sk_pacing_shift`), and its bounds in segments
 /// (`bbr_tso_segs_goal`).
 const HANDED_OVER: Span = Span::from_millis(1);
 const HANDED_OVER_SEGMENTS: (u64, u64) = (2, 43);
@@ -62,14 +63,14 @@ enum Mode {
     ProbeRtt { done: Option<(Time, u64)> },
 }
 
-/// Sends at the rate at which data arrive, and keeps little more than that in flight.
+/// Sends at the delivery rate and keeps little more than the bandwidth-delay product in flight.
 #[derive(Clone, Debug)]
 pub struct Bbr {
     config: BbrConfig,
     wire_bytes: u32,
     initial: u64,
     mode: Mode,
-    /// Samples that may become the maximum: round and rate, rates falling.
+    /// Candidates of the maximum filter: round and rate, rates falling.
     bandwidths: VecDeque<(u64, Rate)>,
     round: u64,
     min_rtt: Option<Span>,
@@ -78,7 +79,7 @@ pub struct Bbr {
     full_rounds: u32,
     window: u64,
     prior_window: u64,
-    /// Until which round only what arrives is replaced.
+    /// Round until which only delivered segments are replaced (packet conservation).
     conserve_until: Option<u64>,
     recovering: bool,
     pacing: Rate,
@@ -91,9 +92,9 @@ fn gained(rate: Rate, permille: u32) -> Rate {
 }
 
 impl Bbr {
-    /// In start-up, with `initial` segments of `wire_bytes`.
+    /// Creates the law in start-up, with `initial` segments of `wire_bytes`.
     pub fn new(config: BbrConfig, initial: u64, wire_bytes: u32) -> Self {
-        // `bbr_init_pacing_rate_from_rtt`: as if the round-trip time were 1 ms.
+        // `bbr_init_pacing_rate_from_rtt`: assumes a round-trip time of 1 ms.
         let first = Rate::from_transfer(initial * u64::from(wire_bytes), Span::from_millis(1));
         Self {
             config,
@@ -116,12 +117,12 @@ impl Bbr {
         }
     }
 
-    /// The largest delivery rate of the last rounds.
+    /// Returns the maximum delivery rate of the last rounds.
     pub fn bandwidth(&self) -> Option<Rate> {
         self.bandwidths.front().map(|&(_, rate)| rate)
     }
 
-    /// The least round-trip time of late.
+    /// Returns the minimum round-trip time of the filter window.
     pub fn min_rtt(&self) -> Option<Span> {
         self.min_rtt
     }
@@ -147,7 +148,7 @@ impl Bbr {
         }
     }
 
-    /// The bandwidth-delay product times a gain, in segments.
+    /// Returns the bandwidth-delay product times a gain, in segments.
     fn product(&self, gain: u32) -> u64 {
         match (self.bandwidth(), self.min_rtt) {
             (Some(bandwidth), Some(rtt)) => {
@@ -157,8 +158,9 @@ impl Bbr {
         }
     }
 
-    /// What is in flight at that gain: the product, and for the sender's bursts and delayed acknowledgements three
-    /// times what is handed over at once (`bbr_inflight`, `bbr_quantization_budget`).
+    /// Returns the target for segments in flight at that gain: the product plus three times the data handed
+    /// over at once, for the sender's bursts and delayed acknowledgements (`bbr_inflight`,
+    /// `bbr_quantization_budget`).
     fn target(&self, gain: u32) -> u64 {
         let (least, most) = HANDED_OVER_SEGMENTS;
         let bytes = self.pacing.bytes_in(HANDED_OVER);
@@ -170,7 +172,7 @@ impl Bbr {
     fn take_bandwidth(&mut self, ack: &AckSample) {
         self.round += u64::from(ack.round_start);
         let Some(sample) = ack.rate else { return };
-        // An interval below the round-trip time is a burst of acknowledgements, not a rate.
+        // An interval shorter than the round-trip time measures an acknowledgement burst, not a rate.
         if self.min_rtt.is_some_and(|rtt| sample.interval < rtt) {
             return;
         }
@@ -198,7 +200,7 @@ impl Bbr {
     }
 
     fn probe_bandwidth(&mut self, now: Time) {
-        // Any phase but the one that drains (`bbr_reset_probe_bw_mode`).
+        // Any phase but the draining one (`bbr_reset_probe_bw_mode`).
         let phase = match self.rng.below(7) as usize {
             0 => 0,
             n => n + 1,

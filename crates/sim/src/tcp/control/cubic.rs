@@ -5,22 +5,22 @@ use haul_base::{Rate, Span, Time};
 use super::hystart::{Hystart, HystartConfig};
 use super::{AckSample, Control, LossSample};
 
-/// Constants of the law.
+/// Constants of CUBIC.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct CubicConfig {
     /// `C`, in segments per cubic second: 0.4 (RFC 9438, section 5).
     pub c: f64,
-    /// What a loss leaves of the window: 0.7.
+    /// Factor applied to the window on a loss: 0.7.
     pub beta: f64,
-    /// Whether a flow that shrinks gives up more (section 4.7).
+    /// Whether a shrinking flow releases more bandwidth (fast convergence, section 4.7).
     pub fast_convergence: bool,
-    /// Whether the part that is as fast as Reno goes on as Reno itself does (a segment per round trip) above the window
-    /// before the last loss (section 4.3). Linux's `tcp_cubic.c` does not.
+    /// Whether the Reno-friendly region grows by one segment per round trip above the window before the last
+    /// loss (section 4.3). Linux's `tcp_cubic.c` does not do so.
     pub reno_beyond: bool,
-    /// Least growth in a round trip, as a share of the window, of a flow that has left slow start and has lost nothing
-    /// yet: 1/20 in Linux, none in the RFC.
+    /// Minimum growth per round trip, as a share of the window, for a flow that has left slow start without a
+    /// loss: 1/20 in Linux, none in the RFC.
     pub exploring: f64,
-    /// How slow start ends before a loss, if it does.
+    /// How slow start ends before a loss; `None` if it does not.
     pub hystart: Option<HystartConfig>,
 }
 
@@ -37,11 +37,11 @@ impl Default for CubicConfig {
     }
 }
 
-/// The least window after a loss (section 4.6).
+/// Minimum window after a loss (section 4.6).
 const LEAST: f64 = 2.0;
 
-/// Cube root of a number that is not negative, by Newton's method: the four basic operations are the same everywhere,
-/// which a library's `cbrt` is not.
+/// Returns the cube root of a non-negative number by Newton's method: the four basic operations give the same
+/// result everywhere, a library's `cbrt` does not.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
@@ -49,7 +49,7 @@ fn cube_root(x: f64) -> f64 {
     let mut root = x.max(1.0);
     for _ in 0..200 {
         let next = (2.0 * root + x / (root * root)) / 3.0;
-        // From above the sequence falls until rounding stops it.
+        // Started from above, the sequence falls until rounding stops it.
         if next >= root {
             break;
         }
@@ -58,37 +58,38 @@ fn cube_root(x: f64) -> f64 {
     root
 }
 
-/// `K`: seconds from the start of an epoch at window `start` until the window is `max` again (equation 2).
+/// Returns `K`: seconds from the start of an epoch at window `start` until the window is `max` again
+/// (equation 2).
 pub fn cubic_k(max: f64, start: f64, c: f64) -> f64 {
     cube_root((max - start) / c)
 }
 
-/// `W_cubic(t)`: the window `t` seconds into an epoch (equation 1).
+/// Returns `W_cubic(t)`: the window `t` seconds into an epoch (equation 1).
 pub fn cubic_window(t: f64, k: f64, max: f64, c: f64) -> f64 {
     let past = t - k;
     c * past * past * past + max
 }
 
-/// The stretch of time between two losses.
+/// The time between two losses.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Time,
     k: f64,
-    /// Where the plateau is.
+    /// Window of the plateau.
     origin: f64,
-    /// What Reno would have (section 4.3).
+    /// Reno's window in the same situation (section 4.3).
     estimate: f64,
 }
 
-/// A window that is a cubic function of the time since the last loss.
+/// Window as a cubic function of the time since the last loss.
 #[derive(Clone, Debug)]
 pub struct Cubic {
     config: CubicConfig,
     window: f64,
     threshold: f64,
-    /// The plateau that the last loss has told of; zero before.
+    /// Plateau determined by the last loss; zero before the first one.
     max: f64,
-    /// The window before the last loss.
+    /// Window before the last loss.
     prior: f64,
     least_rtt: Option<Span>,
     epoch: Option<Epoch>,
@@ -96,7 +97,7 @@ pub struct Cubic {
 }
 
 impl Cubic {
-    /// In slow start, with `initial` segments.
+    /// Creates the law in slow start, with `initial` segments.
     pub fn new(config: CubicConfig, initial: u64) -> Self {
         Self {
             config,
@@ -123,20 +124,20 @@ impl Cubic {
         let CubicConfig { c, beta, reno_beyond, exploring, .. } = self.config;
         let acked = ack.acked as f64;
         let epoch = self.epoch.get_or_insert_with(|| {
-            // No loss has told of a maximum above this window: the plateau is here.
+            // No loss has shown a maximum above this window, so the plateau is here.
             let origin = self.max.max(self.window);
             Epoch { start: ack.now, k: cubic_k(origin, self.window, c), origin, estimate: self.window }
         });
         let t = ack.now.since(epoch.start).as_secs_f64();
-        // Section 4.3: as fast as Reno with this factor of decrease.
+        // Section 4.3: as fast as Reno with this decrease factor.
         let alpha =
             if reno_beyond && epoch.estimate >= self.prior { 1.0 } else { 3.0 * (1.0 - beta) / (1.0 + beta) };
         epoch.estimate += alpha * acked / self.window;
         let step = if cubic_window(t, epoch.k, epoch.origin, c) < epoch.estimate {
             epoch.estimate - self.window
         } else {
-            // Sections 4.4 and 4.5: go where the function will be in a round trip, by at most half the window. Linux
-            // takes the least round-trip time for it.
+            // Sections 4.4 and 4.5: target the function's value one round trip ahead, at most 1.5 times the
+            // window. Linux uses the minimum round-trip time for this.
             let ahead = t + self.least_rtt.unwrap_or(Span::ZERO).as_secs_f64();
             let target = cubic_window(ahead, epoch.k, epoch.origin, c).clamp(self.window, 1.5 * self.window);
             acked * (target - self.window) / self.window
@@ -146,7 +147,7 @@ impl Cubic {
     }
 
     fn reduce(&mut self) {
-        // Windows are whole segments where it matters: a few of them are what a lossy path leaves.
+        // Windows are whole segments: on a lossy path they are only a few segments.
         self.window = self.window.floor();
         self.epoch = None;
         self.prior = self.window;
@@ -155,7 +156,7 @@ impl Cubic {
         } else {
             self.window
         };
-        // A little more, or seven tenths of ten could be six.
+        // The epsilon prevents 0.7 * 10 from being rounded down to 6.
         self.threshold = (self.window * self.config.beta + 1e-6).floor().max(LEAST);
     }
 }
@@ -250,7 +251,7 @@ mod tests {
         let mut cubic = Cubic::new(CubicConfig { hystart: None, ..CubicConfig::default() }, 1_000);
         cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 900, acked: 1 });
         assert_eq!(cubic.window(), 700);
-        // A hundred acknowledgements a second, each of a tenth of the window.
+        // 100 acknowledgements per second, each of 0.1 windows.
         let k = cubic_k(1_000.0, 700.0, 0.4);
         for n in 0..1_500u64 {
             let now = Time::ZERO + Span::from_millis(10 * n);
@@ -268,15 +269,16 @@ mod tests {
     #[test]
     fn without_a_loss_it_explores_by_a_twentieth_each_round_trip() {
         let config = CubicConfig { hystart: None, ..CubicConfig::default() };
-        // 5 % of 100, or the half that the part like Reno adds.
+        // 5 % of 100, or the 0.53 segments that the Reno-friendly region adds.
         for (exploring, window) in [(0.05, 104), (0.0, 100)] {
             let mut cubic = Cubic::new(CubicConfig { exploring, ..config }, 100);
             cubic.threshold = 100.0;
-            // A round trip of 100 acknowledgements in 0.1 s; the function itself adds nothing so near its plateau.
+            // 100 acknowledgements in a round trip of 0.1 s; so near its plateau the cubic function itself
+            // adds nothing.
             (0..100).for_each(|n| cubic.on_ack(&ack(Time::ZERO + Span::from_millis(n), 1)));
             assert_eq!(cubic.window(), window);
         }
-        // After a loss it does as the function says.
+        // After a loss it follows the function.
         let mut cubic = Cubic::new(config, 1_000);
         cubic.on_loss(&LossSample { now: Time::ZERO, in_flight: 900, acked: 1 });
         cubic.on_ack(&ack(Time::ZERO + Span::from_secs(9), 700));
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn the_part_like_reno_stays_slower_than_reno_unless_told_otherwise() {
-        // 10 segments, a loss, then 60 round trips of 1 ms: the function has not moved.
+        // 10 segments, a loss, then 60 round trips of 1 ms, in which the function stays flat.
         for (reno_beyond, least, most) in [(false, 36, 39), (true, 60, 66)] {
             let config = CubicConfig { hystart: None, reno_beyond, ..CubicConfig::default() };
             let mut cubic = Cubic::new(config, 10);
@@ -295,7 +297,7 @@ mod tests {
                 let acked = cubic.window();
                 cubic.on_ack(&ack(Time::ZERO + Span::from_millis(n), acked));
             }
-            // 7 + 60 * 0.529 = 38.8; beyond 10 a segment each round trip.
+            // 7 + 60 * 0.529 = 38.8; above 10, one segment per round trip.
             assert!((least..=most).contains(&cubic.window()), "{}", cubic.window());
         }
     }

@@ -1,21 +1,21 @@
-//! Leaving slow start before the queue is full: `HyStart` (Ha and Rhee, 2008), as in Linux's `tcp_cubic.c`.
+//! Exit from slow start before the queue is full: `HyStart` (Ha and Rhee, 2008), as in Linux's `tcp_cubic.c`.
 
 use haul_base::{Span, Time};
 
-/// Which of its two signs it heeds, and how it judges them.
+/// Which of the two criteria are used, and their thresholds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HystartConfig {
-    /// Acknowledgements that follow each other closely for half a round trip.
+    /// Whether to use ACK trains: closely spaced acknowledgements for half a round trip.
     pub ack_train: bool,
-    /// Round-trip times that have risen.
+    /// Whether to use delay increase: risen round-trip times.
     pub delay: bool,
-    /// Below this window it never acts (16).
+    /// Minimum window for leaving slow start (16).
     pub least_window: u64,
-    /// Largest gap between the acknowledgements of a train (2 ms).
+    /// Maximum gap between the acknowledgements of a train (2 ms).
     pub gap: Span,
-    /// How many samples of a round are looked at (8).
+    /// Number of samples evaluated per round (8).
     pub samples: u32,
-    /// Least and largest rise that counts; between them an eighth of the minimum (4 and 16 ms).
+    /// Bounds of the delay threshold, which is an eighth of the minimum (4 and 16 ms).
     pub rise: (Span, Span),
 }
 
@@ -54,7 +54,7 @@ impl Hystart {
         }
     }
 
-    /// Whether slow start should end now.
+    /// Returns whether slow start should end now.
     pub(super) fn on_ack(&mut self, now: Time, rtt: Option<Span>, round_start: bool, window: u64) -> bool {
         if round_start {
             (self.round_start, self.last_close) = (now, now);
@@ -102,7 +102,7 @@ mod tests {
         assert!(!hystart.on_ack(at(100), rtt, true, 100));
         let end = (101..200).find(|&ms| hystart.on_ack(at(ms), rtt, false, 100));
         assert_eq!(end, Some(151));
-        // With gaps it is no train, and a small window never ends.
+        // With gaps it is not a train, and a small window never ends slow start.
         assert!(!(101..200).any(|n| hystart.on_ack(at(100 + 3 * n), rtt, false, 100)));
         assert!(!hystart.on_ack(at(1_000), rtt, true, 15));
         assert!(!(1_000..1_100).any(|ms| hystart.on_ack(at(ms), rtt, false, 15)));

@@ -1,23 +1,23 @@
-//! The congestion control laws that there are.
+//! The available congestion control laws.
 
 use super::Control;
 use super::bbr::{Bbr, BbrConfig};
 use super::cubic::{Cubic, CubicConfig};
 use super::reno::Reno;
 
-/// The congestion control laws that a flow can run.
+/// Congestion control law of a flow.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ControlKind {
     /// RFC 5681 and RFC 6675.
     Reno,
     /// RFC 9438.
     Cubic(CubicConfig),
-    /// Version 1.
+    /// BBR version 1.
     Bbr(BbrConfig),
 }
 
 impl ControlKind {
-    /// The law at the start of a flow: `initial` segments of window, segments of `wire_bytes`.
+    /// Creates the law at the start of a flow, with a window of `initial` segments of `wire_bytes`.
     pub fn build(self, initial: u64, wire_bytes: u32) -> Box<dyn Control> {
         match self {
             Self::Reno => Box::new(Reno::new(initial)),

@@ -1,4 +1,4 @@
-//! Congestion control laws: what they see, and what they decide.
+//! Congestion control laws: inputs and interface.
 
 mod aggregation;
 mod bbr;
@@ -24,68 +24,69 @@ pub struct RateSample {
     pub delivered: u64,
     /// Time in which they were delivered.
     pub interval: Span,
-    /// What the flow had delivered when the latest of them was sent.
+    /// The flow's delivered count when the latest of them was sent.
     pub prior_delivered: u64,
 }
 
-/// An acknowledgement that brought something.
+/// An acknowledgement with new information.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AckSample {
-    /// The present time.
+    /// Current time.
     pub now: Time,
     /// Segments newly delivered.
     pub acked: u64,
-    /// Segments found lost by it.
+    /// Segments detected as lost by this acknowledgement.
     pub lost: u64,
-    /// Segments in flight after it.
+    /// Segments in flight afterwards.
     pub in_flight: u64,
-    /// All that the flow has delivered.
+    /// Total segments delivered by the flow.
     pub delivered: u64,
-    /// Its round-trip time, if it has one.
+    /// Round-trip time sample, if any.
     pub rtt: Option<Span>,
-    /// The smoothed round-trip time (RFC 6298).
+    /// Smoothed round-trip time (RFC 6298).
     pub srtt: Option<Span>,
-    /// Its delivery rate, if it has one.
+    /// Delivery rate sample, if any.
     pub rate: Option<RateSample>,
-    /// Whether a round trip has passed since this was true last.
+    /// Whether a new round trip starts with this acknowledgement.
     pub round_start: bool,
-    /// Whether a fast recovery is going on.
+    /// Whether fast recovery is in progress.
     pub recovering: bool,
-    /// Whether the window, not the application, has held the sender back.
+    /// Whether the window rather than the application limits the sender.
     pub window_limited: bool,
 }
 
-/// The first loss of a window: fast recovery begins.
+/// The first loss of a window, which starts fast recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LossSample {
-    /// The present time.
+    /// Current time.
     pub now: Time,
-    /// Segments in flight, without the lost ones.
+    /// Segments in flight, without lost ones.
     pub in_flight: u64,
     /// Segments delivered by the same acknowledgement.
     pub acked: u64,
 }
 
-/// A congestion control law. Windows count segments.
+/// A congestion control law. Windows are in segments.
 pub trait Control: Debug + Send {
-    /// The name in reports, as Linux spells it.
+    /// Returns the name in reports, as in Linux.
     fn name(&self) -> &'static str;
-    /// Something was delivered. Called after [`Control::on_loss`] if the same acknowledgement brought a loss.
+    /// Processes delivered segments. Called after [`Control::on_loss`] if the same acknowledgement showed a
+    /// loss.
     fn on_ack(&mut self, ack: &AckSample);
-    /// Fast recovery begins.
+    /// Handles the start of fast recovery.
     fn on_loss(&mut self, loss: &LossSample);
-    /// All that was outstanding when recovery began has arrived.
+    /// Handles the end of recovery: all segments outstanding at its start have arrived.
     fn on_recovered(&mut self, now: Time);
-    /// The retransmission timeout has passed, and all in flight counts as lost.
+    /// Handles a retransmission timeout: all segments in flight are considered lost.
     fn on_timeout(&mut self, now: Time);
-    /// Most segments in flight.
+    /// Returns the maximum number of segments in flight.
     fn window(&self) -> u64;
-    /// At which rate to send, in bits on the wire, if not as fast as the window permits.
+    /// Returns the pacing rate in bits per second on the wire; `None` if only the window limits sending.
     fn pacing_rate(&self) -> Option<Rate>;
-    /// Whether the window comes down gradually during a fast recovery (RFC 6937) to what the law has set.
+    /// Whether fast recovery reduces the window gradually (RFC 6937) to the law's value.
     fn reduces_in_proportion(&self) -> bool {
         true
     }
-    /// What it is doing.
+    /// Returns the name of the current phase.
     fn phase(&self) -> &'static str;
 }

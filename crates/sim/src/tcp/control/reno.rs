@@ -1,23 +1,23 @@
-//! Reno with selective acknowledgements (RFC 5681, RFC 6675), counting bytes as RFC 3465 does.
+//! Reno with selective acknowledgements (RFC 5681, RFC 6675), with byte counting as in RFC 3465.
 
 use haul_base::{Rate, Time};
 
 use super::{AckSample, Control, LossSample};
 
-/// The least window after a loss (RFC 5681, equation 4).
+/// Minimum window after a loss (RFC 5681, equation 4).
 const LEAST: u64 = 2;
 
-/// One segment more per round trip, half the window at a loss.
+/// Adds one segment per round trip and halves the window on a loss.
 #[derive(Clone, Debug)]
 pub struct Reno {
     window: u64,
     threshold: u64,
-    /// Segments delivered since the window grew last.
+    /// Segments delivered since the window last grew.
     counted: u64,
 }
 
 impl Reno {
-    /// In slow start, with `initial` segments.
+    /// Creates the law in slow start, with `initial` segments.
     pub fn new(initial: u64) -> Self {
         Self { window: initial, threshold: u64::MAX, counted: 0 }
     }
