@@ -1,6 +1,7 @@
-//! What `fec` saves and costs: a stream of 50 Mbit/s over paths that lose, with `viz` (nothing is repeated), `viz` with
-//! repair packets, `msg` (everything is repeated), and both.
-//! `cargo run --release -p haul-sim --example fec [SEED]` prints what is late or lost, and the bytes on the wire.
+//! Benefit and cost of `fec`: a stream of 50 Mbit/s over lossy paths, with `viz` (no retransmission), `viz`
+//! with repair packets, `msg` (full retransmission), and both.
+//! `cargo run --release -p haul-sim --example fec [SEED]` prints late and lost messages, and the bytes on the
+//! wire.
 
 #[path = "../tests/talk/repair.rs"]
 mod repair;

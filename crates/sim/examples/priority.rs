@@ -1,5 +1,6 @@
-//! What `priority` saves: urgent messages of 100 bytes beside bulk that always waits.
-//! `cargo run --release -p haul-sim --example priority [SEED]` prints what urgent messages wait for at the sender.
+//! Benefit of `priority`: urgent messages of 100 bytes beside a permanently backlogged bulk stream.
+//! `cargo run --release -p haul-sim --example priority [SEED]` prints how long urgent messages wait at the
+//! sender.
 
 #[path = "../tests/talk/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]

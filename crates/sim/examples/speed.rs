@@ -1,7 +1,7 @@
-//! How fast the simulator is: one bulk session over a path of three stages at 10 Gbit/s, for as many simulated
-//! seconds as asked. `cargo run --release -p haul-sim --example speed -- SECONDS RTT MODE`, for example
-//! `600 20ms plain`. Modes: `plain` leaves the payload as it is, `payload` writes and reads every byte of it, and
-//! `single` adds a stage that needs every packet singly.
+//! Speed of the simulator: one bulk session over a path of three stages at 10 Gbit/s. `cargo run --release -p
+//! haul-sim --example speed -- SECONDS RTT MODE`, for example `600 20ms plain`, where SECONDS is simulated
+//! time. Modes: `plain` does not touch the payload, `payload` writes and reads every byte of it, and `single`
+//! adds a stage that needs every packet singly.
 
 #![expect(
     clippy::disallowed_methods,
@@ -22,7 +22,7 @@ use haul_sim::{
     World,
 };
 
-/// A tag of zeros: what the machines and the simulator cost, without a cipher.
+/// All-zero tag: the run measures machines and simulator without a cipher.
 #[derive(Debug)]
 struct Plain;
 
@@ -47,7 +47,7 @@ impl Open for Plain {
     }
 }
 
-/// What the run is to show.
+/// What the run measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Plain,
@@ -55,7 +55,7 @@ enum Mode {
     Single,
 }
 
-/// Bytes without end.
+/// An endless stream of bytes.
 struct Endless {
     mode: Mode,
     sum: u64,
@@ -152,14 +152,14 @@ fn world(
     Ok(world)
 }
 
-/// The most memory that this process has had, MiB.
+/// Returns the peak memory of this process, MiB.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).unwrap_or(0) / 1_024
 }
 
-/// Time that this process has had a core, seconds.
+/// Returns the CPU time of this process, seconds.
 fn core_time() -> f64 {
     let status = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     status.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9

@@ -1,6 +1,7 @@
-//! Turn-around of a message of 10 bytes with the recipe `msg`: request and answer, each lost with the same probability.
-//! `cargo run --release -p haul-sim --example turnaround [SEED]` prints mean, the ideal of the repeat policy and the
-//! 99th percentile per round-trip time and loss, 10,000 messages each.
+//! Turn-around time of 10-byte messages with the recipe `msg`: request and answer, with equal loss in both
+//! directions.
+//! `cargo run --release -p haul-sim --example turnaround [SEED]` prints the mean, the ideal of the repeat
+//! policy and the 99th percentile per round-trip time and loss, 10,000 messages each.
 
 #[path = "../tests/talk/mod.rs"]
 #[expect(dead_code, reason = "tests use more of it")]

@@ -1,4 +1,4 @@
-//! What stands in for a fuzzer where there is none: the kept corpus of a target, and seeded inputs.
+//! Replacement for a fuzzer in ordinary tests: a target's stored corpus, and seeded inputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use haul_base::Rng;
 
 const SEED: u64 = 0x6861_756c;
-/// Valid inputs that are kept when the environment has `HAUL_WRITE_CORPUS`.
+/// Number of valid inputs stored when the environment has `HAUL_WRITE_CORPUS`.
 const KEPT: u32 = 8;
 
-/// Runs `check` on the kept corpus of a target, and on `rounds` inputs: valid ones, damaged ones and random ones in
-/// turn.
+/// Runs `check` on the stored corpus of a target, and on `rounds` generated inputs: valid, damaged and random
+/// ones in turn.
 ///
 /// # Panics
-/// If there is no corpus, or if `check` says of fewer than a quarter of the inputs, or of all, that it has accepted
-/// them.
+/// If there is no corpus, or if `check` returns true (accepted) for fewer than a quarter of the inputs, or
+/// for all of them.
 pub fn drive(
     target: &str,
     rounds: u32,
@@ -42,10 +42,10 @@ pub fn drive(
     replay(target, check);
 }
 
-/// Runs `check` on the kept corpus of a target.
+/// Runs `check` on the stored corpus of a target.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no corpus.
 pub fn replay(target: &str, check: impl Fn(&[u8]) -> bool) {
     let listed = fs::read_dir(corpus(target)).expect("each target has a corpus in the repository");
     let mut paths: Vec<PathBuf> = listed.map(|entry| entry.expect("it can be listed").path()).collect();
@@ -61,7 +61,7 @@ fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Makes the corpus of a target anew, when the environment says so.
+/// Rewrites the corpus of a target when the environment has `HAUL_WRITE_CORPUS`.
 fn keep(target: &str, round: u32, bytes: &[u8]) {
     if round >= KEPT || std::env::var_os("HAUL_WRITE_CORPUS").is_none() {
         return;
@@ -71,7 +71,7 @@ fn keep(target: &str, round: u32, bytes: &[u8]) {
     fs::write(directory.join(format!("seed-{round}")), bytes).expect("the corpus can be written");
 }
 
-/// Damages the bytes in one place.
+/// Damages the bytes at one position.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     let at = rng.below(bytes.len() as u64 + 1) as usize;
     match rng.below(6) {

@@ -1,4 +1,4 @@
-//! What tests of several crates share. No program is built from it: it is imported by tests alone.
+//! Helpers shared by tests of several crates. Used by tests only.
 
 pub mod fuzz;
 
@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// Whether a test that makes network namespaces and TUN devices can run here. If not, it says on stderr that the test
-/// is skipped, and why.
+/// Whether a test that needs network namespaces and TUN devices can run here. If not, prints to stderr that
+/// the test is skipped, and why.
 ///
 /// # Panics
-/// If it cannot, and the environment has `HAUL_E2E=required`.
+/// If it cannot run and the environment has `HAUL_E2E=required`.
 pub fn privileged(test: &str) -> bool {
     let missing = if !rustix::process::geteuid().is_root() {
         "root"
@@ -27,8 +27,8 @@ pub fn privileged(test: &str) -> bool {
     false
 }
 
-/// The same command, whatever the environment and the files of this machine configure for `haul`, with nothing on
-/// stdin.
+/// Returns the command without `haul` configuration from the environment or this machine's files, and with an
+/// empty stdin.
 #[must_use]
 pub fn unconfigured(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"HAUL_")) {
@@ -38,8 +38,8 @@ pub fn unconfigured(mut command: Command) -> Command {
     command
 }
 
-/// The first of five results that is as wanted, or else the last of them: for what a busy machine changes now and then,
-/// such as what limited a transfer.
+/// Returns the first of up to five results for which `is_wanted` holds, otherwise the last one. For results
+/// that a busy machine occasionally changes, such as what limited a transfer.
 pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_wanted: impl Fn(&T) -> bool) -> T {
     for _ in 1..5 {
         let result = attempt();
@@ -50,8 +50,9 @@ pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_wanted: impl Fn(&T) -> boo
     attempt()
 }
 
-/// Copies a program that is to be run. A process of its own writes it: a child that another test is just starting holds
-/// open what this process writes, and what is open for writing cannot be run (`ETXTBSY`).
+/// Copies a program that is to be executed. A separate process writes the file: a child that another test is
+/// just starting could hold a file descriptor of this process open for writing, and executing the file would
+/// fail (`ETXTBSY`).
 ///
 /// # Panics
 /// If it cannot be copied.
@@ -60,7 +61,7 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(status.success(), "cannot copy {} to {}", from.display(), to.display());
 }
 
-/// Makes a shell script that is to be run, as [`copy_program`] copies one.
+/// Writes an executable shell script, in a separate process for the same reason as [`copy_program`].
 ///
 /// # Panics
 /// If it cannot be written.
@@ -70,7 +71,7 @@ pub fn write_script(to: &Path, text: &str) {
     assert!(status.success(), "cannot write {}", to.display());
 }
 
-/// The smallest executor: one task, one thread.
+/// Runs a future on the current thread.
 pub fn block_on<T>(task: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
     impl Wake for Unpark {

@@ -1,4 +1,4 @@
-//! A path that carries packets: the two sides, and a thread for each direction.
+//! An emulated path: two sides, and one thread per direction.
 
 use std::fs::File;
 use std::io;
@@ -12,50 +12,51 @@ use crate::error::{WanError, While};
 use crate::link::{Clock, DropLog, Link, LinkOptions, Snapshot, Way};
 use crate::world::{Names, Side, TcpWindow, World, WorldOptions};
 
-/// The seeds of a direction and of what damages its packets must differ.
+/// The seeds of a direction and of its packet damage must differ.
 const DAMAGE: u64 = 0xBF58_476D_1CE4_E5B9;
-/// A super-packet travels in parts that the bottleneck sends in this time, so that it arrives like the packets
-/// that it stands for.
+/// A super-packet is split into parts that the bottleneck sends in this time, so that it arrives like the
+/// packets of which it consists.
 pub const GRAIN: Span = Span::from_micros(100);
 
-/// What is to be emulated.
+/// Configuration of an emulated path.
 #[derive(Debug, Clone, Copy)]
 pub struct EmulatorOptions<'a> {
-    /// The stages from A to B.
+    /// Stages from A to B.
     pub forth: &'a PathSpec,
-    /// The stages from B to A.
+    /// Stages from B to A.
     pub back: &'a PathSpec,
-    /// Every random decision follows from it.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Longest packet that the devices take, in bytes.
+    /// MTU of the devices, bytes.
     pub mtu: u32,
-    /// Whether super-packets pass whole.
+    /// Whether super-packets pass the devices whole.
     pub offload: bool,
-    /// How large TCP windows may become.
+    /// Maximum TCP window.
     pub window: TcpWindow,
-    /// The processor on which both directions stay.
+    /// Processor to which both directions are pinned.
     pub cpu: Option<usize>,
     /// Whether the namespaces get names.
     pub names: Names,
-    /// A new file with a line for each packet that the path drops or damages; `docs/wan-emulator.md` describes it.
+    /// Drop log: a new file with a line for each packet that the path drops or damages; see
+    /// `docs/wan-emulator.md`.
     pub drop_log: Option<&'a FilePath>,
 }
 
-/// A running path. Ends when dropped, and everything inside of the two sides with it.
+/// A running path. Dropping it ends the path and all processes on both sides.
 #[derive(Debug)]
 pub struct Emulator {
     forth: Link,
     back: Link,
-    /// The two sides.
+    /// Both sides.
     pub world: World,
     clock: Clock,
 }
 
 impl Emulator {
-    /// Makes the sides and the path between them.
+    /// Creates the sides and the path between them.
     ///
     /// # Errors
-    /// When the path cannot be, or the system refuses something; nothing is left then.
+    /// When the path is invalid or a system call fails. Nothing is left behind in that case.
     pub fn start(options: &EmulatorOptions<'_>) -> Result<Self, WanError> {
         let EmulatorOptions { forth, back, mtu, offload, window, names, .. } = *options;
         let path = (rate_of(forth).max(rate_of(back)), rtt_of(forth, back));
@@ -68,27 +69,27 @@ impl Emulator {
         Ok(Self { forth, back, world, clock })
     }
 
-    /// The path's clock.
+    /// Returns the path's clock.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// Time since it was started.
+    /// Returns the time since the start.
     pub fn age(&self) -> Span {
         self.clock.now().since(Time::ZERO)
     }
 
-    /// The packets of both directions, forth first; `None` if one has failed.
+    /// Returns the counters of both directions, forth first; `None` if one has failed.
     pub fn snapshots(&self) -> Option<[Snapshot; 2]> {
         Some([self.forth.snapshot()?, self.back.snapshot()?])
     }
 
-    /// Why a direction has ended, if one has.
+    /// Returns the error that ended a direction, if one has ended.
     pub fn failure(&mut self) -> Option<io::Error> {
         self.forth.failure().or_else(|| self.back.failure())
     }
 
-    /// Changes a stage of one direction. `None` if that direction has failed.
+    /// Changes a stage of one direction. Returns `None` if that direction has failed.
     pub fn change(&self, way: Way, which: StageRef, change: StageChange) -> Option<Result<(), SpecError>> {
         let link = match way {
             Way::Forth => &self.forth,
@@ -107,7 +108,7 @@ impl Emulator {
     }
 }
 
-/// The thread of one direction.
+/// Starts the thread of one direction.
 fn link(
     way: Way,
     world: &World,
@@ -133,7 +134,7 @@ fn link(
     Link::start(options).while_doing("cannot start the path")
 }
 
-/// The lowest rate on the way; `Rate::MAX` without a bottleneck.
+/// Returns the lowest rate on the path; `Rate::MAX` without a bottleneck.
 pub fn rate_of(spec: &PathSpec) -> Rate {
     let rates = spec.stages.iter().filter_map(|stage| match stage {
         StageSpec::Bottleneck(spec) => Some(spec.rate),
@@ -142,7 +143,7 @@ pub fn rate_of(spec: &PathSpec) -> Rate {
     rates.min().unwrap_or(Rate::MAX)
 }
 
-/// The round-trip time without queueing.
+/// Returns the round-trip time without queueing.
 pub fn rtt_of(forth: &PathSpec, back: &PathSpec) -> Span {
     let stages = forth.stages.iter().chain(&back.stages);
     stages.fold(Span::ZERO, |sum, stage| match stage {

@@ -1,4 +1,4 @@
-//! Why there is no emulated path, in words for people.
+//! Errors of setting up an emulated path.
 
 use std::io;
 
@@ -7,34 +7,34 @@ use haul_sim::SpecError;
 
 use crate::net::CLONE_DEVICE;
 
-/// Why a path cannot be emulated.
+/// Error of setting up an emulated path.
 #[derive(Debug, thiserror::Error)]
 pub enum WanError {
-    /// Neither privilege nor a user namespace.
+    /// Neither privileges nor an unprivileged user namespace.
     #[error(
         "no privilege to make network namespaces: CAP_SYS_ADMIN is missing, and the kernel allows no \
          unprivileged user namespace ({0})"
     )]
     NoUserNamespace(io::Error),
-    /// No TUN driver, or no device file.
+    /// No TUN driver or device file.
     #[error("{CLONE_DEVICE} is missing: the kernel has no TUN driver, or the container no device")]
     NoTun,
-    /// The device file is closed to this user.
+    /// Permission to open the device file denied.
     #[error("no privilege to open {CLONE_DEVICE} (its permissions forbid it)")]
     TunForbidden,
     /// The device file cannot be opened for another reason.
     #[error("cannot open {CLONE_DEVICE}: {0}")]
     Tun(io::Error),
-    /// The path that was asked for cannot be.
+    /// The requested path is invalid.
     #[error(transparent)]
     Path(#[from] SpecError),
-    /// The system refused one of the many things that this takes.
+    /// A system call failed; the text names the operation.
     #[error("{0}: {causes}", causes = WithCauses(.1))]
     System(&'static str, io::Error),
 }
 
 impl WanError {
-    /// What an administrator can do about it, if that is known.
+    /// Returns what an administrator can do about the error, if known.
     pub fn remedy(&self) -> Option<String> {
         match self {
             Self::NoUserNamespace(_) => Some(
@@ -48,15 +48,15 @@ impl WanError {
         }
     }
 
-    /// Whether a privilege is missing that root has.
+    /// Whether the error is a missing privilege that root has.
     pub fn is_missing_privilege(&self) -> bool {
         matches!(self, Self::NoUserNamespace(_) | Self::TunForbidden)
     }
 }
 
-/// Says what the system was asked for when it refuses.
+/// Adds the attempted operation to a system error.
 pub(crate) trait While<T> {
-    /// `what`, with the system's reason behind it.
+    /// Converts the error to [`WanError::System`] with this operation.
     fn while_doing(self, what: &'static str) -> Result<T, WanError>;
 }
 

@@ -1,6 +1,7 @@
-//! The WAN emulator: two network namespaces of this machine with a TUN device each, and between them a path made of
-//! the stages of `haul-sim`, in real time, for the traffic of any program. It needs the right to make network
-//! namespaces; [`acquire`] gets it, or says what is missing. A [`Relay`] on the loopback interface needs no right.
+//! The WAN emulator: two network namespaces on this machine, each with a TUN device, connected by a path of
+//! `haul-sim` stages in real time, for the traffic of any program. It needs the privilege to create network
+//! namespaces; [`acquire`] obtains it or reports what is missing. A [`Relay`] on the loopback interface needs
+//! no privilege.
 
 mod emulator;
 mod error;

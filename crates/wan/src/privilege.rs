@@ -1,4 +1,4 @@
-//! What making a namespace takes.
+//! Privileges for creating namespaces.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -6,19 +6,19 @@ use std::io;
 use crate::error::WanError;
 use crate::net;
 
-/// How namespaces may be made.
+/// How namespaces can be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privilege {
-    /// As root: they can get names.
+    /// As root: namespaces can have names.
     Root,
-    /// In a user namespace of our own: they are reached through this process.
+    /// In a private user namespace: they are accessible through this process only.
     UserNamespace,
 }
 
-/// Gets the right to make network namespaces. The process must have one thread only.
+/// Obtains the privilege to create network namespaces. The process must be single-threaded.
 ///
 /// # Errors
-/// Says which privilege is missing.
+/// The missing privilege.
 pub fn acquire() -> Result<Privilege, WanError> {
     let privilege = if rustix::process::geteuid().is_root() && may_make() {
         Privilege::Root
@@ -30,14 +30,14 @@ pub fn acquire() -> Result<Privilege, WanError> {
     Ok(privilege)
 }
 
-/// Whether root has not been deprived of its rights, as in a container.
+/// Whether root still has the needed capabilities, unlike in some containers.
 fn may_make() -> bool {
     use rustix::thread::CapabilitySet;
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN;
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// `/dev/net/tun` is looked at before anything is made.
+/// Checks `/dev/net/tun` before anything is created.
 fn can_open_tun() -> Result<(), WanError> {
     let opened = OpenOptions::new().read(true).write(true).open(net::CLONE_DEVICE);
     opened.map(drop).map_err(|error| match error.kind() {

@@ -1,4 +1,4 @@
-//! What carries memory over TCP for as long as it may: each call looks often whether it is time to stop.
+//! Transfers memory over TCP until told to stop: each call regularly checks a stop flag.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often a call looks whether it is time to stop.
+/// Interval at which a call checks the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
-/// Bytes read or written at a time.
+/// Bytes per read or write.
 const BLOCK: usize = 256 << 10;
 
-/// Whether a call with a time limit gave up, or was interrupted, and may be repeated.
+/// Whether a call timed out or was interrupted and may be repeated.
 pub(crate) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The first connection; `None` if there is none until it is time to `stop`.
+/// Returns the first connection; `None` if there is none before `stop` is set.
 ///
 /// # Errors
-/// As the system has them.
+/// Errors of the socket.
 pub fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<Option<TcpStream>> {
     listener.set_nonblocking(true)?;
     while !stop.load(Ordering::Relaxed) {
@@ -32,10 +32,10 @@ pub fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<Option<Tc
     Ok(None)
 }
 
-/// Writes `bytes` bytes, or until it is time to `stop`, and counts them in `sent`.
+/// Writes `bytes` bytes, or until `stop` is set, and counts them in `sent`.
 ///
 /// # Errors
-/// As the system has them.
+/// Errors of the socket.
 pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &AtomicU64) -> io::Result<()> {
     stream.set_write_timeout(Some(LOOK))?;
     let block = vec![0; BLOCK];
@@ -53,10 +53,10 @@ pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &Atomic
     Ok(())
 }
 
-/// Reads `bytes` bytes, or until the end or until it is time to `stop`, and counts them in `received`.
+/// Reads `bytes` bytes, or until the end of the stream or until `stop` is set, and counts them in `received`.
 ///
 /// # Errors
-/// As the system has them.
+/// Errors of the socket.
 pub fn drain(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
     stream.set_read_timeout(Some(LOOK))?;
     let mut block = vec![0; BLOCK];

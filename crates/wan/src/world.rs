@@ -11,34 +11,35 @@ use crate::error::{WanError, While};
 use crate::net::{Address, Namespace, Offloads, Tun, configure, kill_inside, own_name};
 use crate::privilege::Privilege;
 
-/// Namespaces with names are called `haul-wan-<pid>-<start>-a` and `-b`: the process that made them.
+/// Prefix of namespace names: `haul-wan-<pid>-<start>-a` and `-b`, after the process that created them.
 pub const PREFIX: &str = "haul-wan-";
-/// What the device is called on both sides.
+/// Name of the device on both sides.
 const DEVICE: &str = "wan0";
-/// Packets (super-packets) that wait in the kernel until the emulator comes to read them.
+/// Packets (super-packets) that the kernel queues until the emulator reads them.
 const DEVICE_QUEUE: u32 = 20_000;
-/// The least that a TCP window may become unless it is said otherwise: what Linux allows a receiver.
+/// Minimum TCP window limit unless configured: Linux's default for receivers.
 const MIN_WINDOW: u64 = 6 << 20;
-/// The most, so that memory stays bounded.
+/// Maximum TCP window limit, which bounds memory.
 const MAX_WINDOW: u64 = 1 << 30;
 
-/// Addresses of side A and side B.
+/// IPv4 addresses of sides A and B.
 pub const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 201, 0, 1), Ipv4Addr::new(10, 201, 0, 2)];
-/// The same for IPv6: unique local addresses (RFC 4193).
+/// IPv6 addresses of sides A and B: unique local addresses (RFC 4193).
 pub const V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd00, 0x201, 0, 0, 0, 0, 0, 2)];
 
 /// Whether namespaces get names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// Names that `ip netns` knows. What a killed process leaves of them, [`sweep`](crate::sweep) removes.
+    /// Names known to `ip netns`. Names left by a killed process are removed by [`sweep`](crate::sweep).
     Listed,
-    /// None: they are reached through this process, and gone when it is, however it ends.
+    /// No names: the namespaces are accessible through this process, and vanish when it ends, however it
+    /// ends.
     Hidden,
 }
 
 impl From<Privilege> for Names {
-    /// The most that this privilege is good for: names need the right to mount.
+    /// Names need the privilege to mount.
     fn from(privilege: Privilege) -> Self {
         match privilege {
             Privilege::Root => Self::Listed,
@@ -47,60 +48,60 @@ impl From<Privilege> for Names {
     }
 }
 
-/// How large TCP windows may become.
+/// Limit of TCP windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TcpWindow {
-    /// Four bandwidth-delay products of the path: they never limit a flow.
+    /// Four bandwidth-delay products of the path: never limits a flow.
     #[default]
     Path,
-    /// What the kernel gives to new namespaces.
+    /// The kernel's default for new namespaces.
     Kernel,
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(u64),
 }
 
 /// One side.
 #[derive(Debug)]
 pub struct Side {
-    /// Where its processes are.
+    /// Namespace of its processes.
     pub namespace: Namespace,
-    /// The emulator's end of its device.
+    /// Emulator's end of its device.
     pub(crate) tun: Arc<Tun>,
 }
 
-/// Both sides. When this is dropped, everything inside of them is ended, and they are removed.
+/// Both sides. Dropping them ends all processes inside and removes the namespaces.
 #[derive(Debug)]
 pub struct World {
-    /// Where clients run.
+    /// Side of the clients.
     pub a: Side,
-    /// Where servers run.
+    /// Side of the servers.
     pub b: Side,
 }
 
-/// What the sides are like.
+/// Settings of both sides.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorldOptions {
-    /// Longest packet of the devices.
+    /// MTU of the devices.
     pub mtu: u32,
     /// Whether super-packets pass whole.
     pub offload: bool,
-    /// Largest TCP window.
+    /// Maximum TCP window.
     pub window: TcpWindow,
-    /// The rate and the round-trip time of the path.
+    /// Rate and round-trip time of the path.
     pub path: (Rate, Span),
 }
 
 impl World {
-    /// Makes both sides.
+    /// Creates both sides.
     ///
     /// # Errors
-    /// When the system refuses one of the many things that this takes.
+    /// If a system call fails.
     pub(crate) fn create(names: Names, options: &WorldOptions) -> Result<Self, WanError> {
         let side = |number: usize| Side::create(number, names, options);
         Ok(Self { a: side(0)?, b: side(1)? })
     }
 
-    /// Ends everything that runs on either side.
+    /// Ends all processes on both sides.
     pub fn end_processes(&self) {
         let sides = [&self.a, &self.b];
         let ids: Vec<_> = sides.iter().filter_map(|side| side.namespace.id().ok()).collect();
@@ -135,15 +136,16 @@ impl Side {
         Ok(Self { namespace, tun: Arc::new(tun) })
     }
 
-    /// What the kernel hands over whole at this side.
+    /// Returns the kinds of super-packets that the kernel passes whole on this side.
     pub fn offloads(&self) -> Offloads {
         self.tun.offloads()
     }
 
-    /// Packets that the kernel dropped because the emulator did not read them in time. A super-packet counts as one.
+    /// Returns the number of packets that the kernel dropped because the emulator did not read them in time.
+    /// A super-packet counts as one.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's counter cannot be read.
     pub fn device_drops(&self) -> io::Result<u64> {
         self.namespace.run(|| {
             let text = fs::read_to_string("/proc/thread-self/net/dev")?;
@@ -152,16 +154,16 @@ impl Side {
     }
 }
 
-/// The twelfth number behind the device's name in `/proc/net/dev`: drops on the way out.
+/// Returns the twelfth number after the device's name in `/proc/net/dev`: transmit drops.
 fn transmit_drops(text: &str, device: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))?;
     line.split_whitespace().nth(11)?.parse().ok()
 }
 
-/// No packets of the kernel's own on the path: no link-local address, so no router solicitations.
+/// Prevents the kernel's own packets on the path: no link-local address, so no router solicitations.
 fn quieten() -> io::Result<()> {
     let conf = format!("/proc/sys/net/ipv6/conf/{DEVICE}");
-    // Where there is no IPv6, there is nothing to quieten.
+    // Without IPv6 there is nothing to disable.
     for (key, value) in [("addr_gen_mode", "1"), ("router_solicitations", "0"), ("accept_ra", "0")] {
         match fs::write(format!("{conf}/{key}"), value) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -171,13 +173,13 @@ fn quieten() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets TCP windows fill the path.
+/// Sets TCP window limits so that windows can fill the path.
 fn set_windows(options: &WorldOptions) -> io::Result<()> {
     let (rate, rtt) = options.path;
     let most = match options.window {
         TcpWindow::Kernel => return Ok(()),
         TcpWindow::Bytes(bytes) => bytes,
-        // Without a rate, think of 10 Gbit/s. Twice for the kernel's own accounting, twice for the queue.
+        // Assumes 10 Gbit/s without a rate. A factor of 2 for the kernel's accounting, and 2 for the queue.
         TcpWindow::Path => {
             (4 * rate.min(Rate::from_mbps(10_000)).bytes_in(rtt)).clamp(MIN_WINDOW, MAX_WINDOW)
         }

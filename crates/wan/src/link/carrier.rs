@@ -1,4 +1,4 @@
-//! Takes packets from one device, through the path, to the other. Knows no threads and no clock.
+//! Carries packets from one device through the path to the other. Uses no threads and reads no clock.
 
 use std::io;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use super::snapshot::{Snapshot, Traffic};
 use crate::net::Tun;
 use crate::packet::{Layout, VNET_LEN, Vnet};
 
-/// Bytes of packets that one direction keeps at most: 100 ms at 80 Gbit/s.
+/// Memory limit of one direction: 100 ms at 80 Gbit/s.
 const MEMORY: u64 = 1 << 30;
 
-/// One direction.
+/// One direction of the path.
 #[derive(Debug)]
 pub(super) struct Carrier {
     path: Path,
     pool: Pool,
-    /// Where the next packet is read to.
+    /// Buffer for the next packet read.
     buffer: Box<[u8]>,
-    /// Bytes of a super-packet that travel as one at most: what the bottleneck sends in a short time.
+    /// Maximum bytes of a super-packet that travel as one parcel: what the bottleneck sends in
+    /// [`GRAIN`](crate::GRAIN).
     grain: u64,
     out: Outlet,
     sent: Traffic,
@@ -33,7 +34,7 @@ pub(super) struct Carrier {
     drop_log: Option<WayLog>,
 }
 
-/// A parcel is a part of a kept packet: its number in the pool, and the place of the parcel's first packet.
+/// Combines the packet's number in the pool with the index of a parcel's first packet.
 fn id_of(number: u32, first: u16) -> u64 {
     u64::from(number) << 16 | u64::from(first)
 }
@@ -50,12 +51,12 @@ impl Carrier {
         Self { path, pool, buffer, grain, out, sent: Traffic::default(), lost: 0, drop_log: None }
     }
 
-    /// Logs each packet that dies from now on, or none.
+    /// Sets the drop log, or disables logging.
     pub(super) fn log_drops(&mut self, log: Option<WayLog>) {
         self.drop_log = log;
     }
 
-    /// Reads one packet from `input` and offers it to the path; false if there was none.
+    /// Reads one packet from `input` and offers it to the path. Returns false if there was none.
     pub(super) fn take(&mut self, input: &Tun, now: Time) -> io::Result<bool> {
         let Some(len) = input.read(&mut self.buffer)? else { return Ok(false) };
         let layout = self.buffer[..len]
@@ -75,7 +76,7 @@ impl Carrier {
         Ok(true)
     }
 
-    /// Offers a kept packet in parcels.
+    /// Offers a stored packet in parcels.
     fn offer(&mut self, number: u32, layout: Layout, now: Time) {
         let each = u64::from(layout.packet_bytes(0)).max(1);
         let most = (self.grain / each).clamp(1, MAX_PARCEL as u64) as u16;
@@ -91,22 +92,22 @@ impl Carrier {
             let last_bytes = layout.packet_bytes(first + count - 1);
             match Parcel::batch(packet, count.into(), last_bytes) {
                 Some(parcel) => self.path.offer_batch(now, parcel),
-                // It cannot be: the count is between 1 and what a parcel holds.
+                // Cannot happen: the count is between 1 and the capacity of a parcel.
                 None => self.pool.less(number, count.into()),
             }
             first += count;
         }
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub(super) fn next_event(&self) -> Option<Time> {
         self.path.next_event()
     }
 
-    /// Writes what is due; returns how many parcels that were.
+    /// Writes the parcels that are due and returns their number.
     ///
     /// # Errors
-    /// When the drop log cannot be written.
+    /// If the drop log cannot be written.
     pub(super) fn deliver(&mut self, now: Time) -> io::Result<usize> {
         let Self { path, pool, out, drop_log, .. } = self;
         let mut parcels = 0;
@@ -115,7 +116,7 @@ impl Carrier {
             let died = match exit {
                 Exit::Copied => None,
                 Exit::Dropped(reason) => Some(reason),
-                // The receiving kernel finds a wrong checksum or length.
+                // The receiving kernel detects a wrong checksum or length.
                 Exit::Delivered => (parcel.damage() != Damage::None).then_some(DropReason::Corrupted),
             };
             if let (Some(log), Some(reason)) = (drop_log.as_mut(), died) {
@@ -145,12 +146,12 @@ impl Carrier {
         self.path.change(now, which, change)
     }
 
-    /// Changes how many bytes travel as one.
+    /// Changes the maximum bytes per parcel.
     pub(super) fn set_grain(&mut self, bytes: u64) {
         self.grain = bytes;
     }
 
-    /// The truth so far.
+    /// Returns the counters so far.
     pub(super) fn snapshot(&self, now: Time) -> Snapshot {
         let lost = self.lost + self.out.refused();
         let queue = self.path.standing_queue(now);

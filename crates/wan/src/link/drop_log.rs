@@ -1,4 +1,4 @@
-//! The drop log: a line for each packet that died on the path.
+//! Drop log: a line for each packet dropped by the path.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -10,42 +10,43 @@ use haul_sim::DropReason;
 use super::Way;
 use super::pool::Slot;
 
-/// Bytes of a UDP payload that are logged: in packets of `haul`, the kind, the packet number and one more.
+/// Number of UDP payload bytes logged: in packets of `haul`, the kind, the packet number and one more byte.
 const LOGGED: usize = 8;
 
-/// The file, which both directions share. A line is `SECONDS WAY REASON udp FROM TO PAYLOAD`: ports, and the first
-/// bytes of the payload as hexadecimal digits; or `SECONDS WAY REASON PROTOCOL`, its number, for what is not UDP.
+/// The log file, shared by both directions. A line is `SECONDS WAY REASON udp FROM TO PAYLOAD` (ports, and
+/// the first payload bytes in hexadecimal), or `SECONDS WAY REASON PROTOCOL` (protocol number) for other
+/// protocols.
 #[derive(Clone, Debug)]
 pub(crate) struct DropLog(Arc<Mutex<BufWriter<File>>>);
 
-/// The part of one direction.
+/// Log of one direction.
 #[derive(Debug)]
 pub(crate) struct WayLog {
     log: DropLog,
     way: Way,
-    /// What has been written since the last flush, or why it could not be.
+    /// Result of the writes since the last flush; `None` if there were none.
     written: Option<io::Result<()>>,
 }
 
 impl DropLog {
-    /// A log in this file.
+    /// Creates a log in this file.
     pub(crate) fn new(file: File) -> Self {
         Self(Arc::new(Mutex::new(BufWriter::new(file))))
     }
 
-    /// The part of one direction.
+    /// Returns the log of one direction.
     pub(crate) fn of(self, way: Way) -> WayLog {
         WayLog { log: self, way, written: None }
     }
 
     fn file(&self) -> MutexGuard<'_, BufWriter<File>> {
-        // A panic elsewhere leaves half a line at worst.
+        // A panic elsewhere leaves at most half a line.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WayLog {
-    /// Adds these packets of a super-packet. An error waits for [`WayLog::flush`].
+    /// Logs packets of a super-packet. Errors are reported by [`WayLog::flush`].
     pub(super) fn add(
         &mut self,
         now: Time,
@@ -61,7 +62,7 @@ impl WayLog {
         self.written = Some(self.written.take().unwrap_or(Ok(())).and(written));
     }
 
-    /// Writes what was added since the last time.
+    /// Flushes what was added since the last call.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self.written.take() {
             None => Ok(()),
@@ -70,7 +71,7 @@ impl WayLog {
     }
 }
 
-/// What the lines of one drop have in common.
+/// Fields shared by the lines of one drop.
 struct Line {
     seconds: Span,
     way: &'static str,
@@ -97,10 +98,10 @@ mod tests {
     use crate::packet::{Layout, VNET_LEN, Vnet};
 
     const HEADERS: usize = 28;
-    /// A super-packet of UDP over IPv4, as its device header says: headers of 28 bytes, payloads of 10.
+    /// Device header of a UDP super-packet over IPv4: 28 bytes of headers, payloads of 10 bytes.
     const SUPER: [u8; VNET_LEN] = [1, 5, HEADERS as u8, 0, 10, 0, 20, 0, 6, 0];
 
-    /// Keeps a packet with these IPv4 fields that goes from port 1,000 to port 2,000 with this payload.
+    /// Stores a packet with these IPv4 fields, from port 1,000 to port 2,000, with this payload.
     fn keep(pool: &mut Pool, head: [u8; VNET_LEN], (protocol, fragment): (u8, u16), payload: &[u8]) -> u32 {
         let mut packet = vec![0u8; HEADERS];
         packet[0] = 0x45;

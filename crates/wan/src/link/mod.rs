@@ -1,5 +1,5 @@
-//! One direction of the emulated path: reads packets from one TUN device, takes them through the stages, and
-//! writes them to the other when they are due.
+//! One direction of the emulated path: reads packets from one TUN device, passes them through the stages, and
+//! writes them to the other device when they are due.
 
 mod carrier;
 mod drop_log;
@@ -18,7 +18,7 @@ pub use wait::Clock;
 /// The seeds of the two directions must differ.
 const BACK: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Which of the directions.
+/// Direction of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// From A to B.
@@ -28,7 +28,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// As options and reports spell it.
+    /// Returns the name used in options and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Forth => "forth",
@@ -36,7 +36,7 @@ impl Way {
         }
     }
 
-    /// The seed of this direction of a path with the seed `seed`: the two directions draw independently.
+    /// Derives this direction's seed from the path's seed: the two directions draw independently.
     pub fn seed(self, seed: u64) -> u64 {
         match self {
             Self::Forth => seed,

@@ -1,4 +1,4 @@
-//! The receiving side: what leaves together is written together.
+//! Output side: packets that leave together are written together.
 
 use std::io;
 use std::ops::Range;
@@ -19,12 +19,12 @@ pub(super) struct Outlet {
     device: Arc<Tun>,
     rng: Rng,
     received: Traffic,
-    /// Packets that the device did not take.
+    /// Packets that the device rejected.
     refused: u64,
-    /// Single UDP packets that can be one write, and what that would write.
+    /// Single UDP packets that can be combined in one write, and the resulting train.
     waiting: Vec<u32>,
     train: Option<Train>,
-    /// Whether single packets are put together.
+    /// Whether single packets are combined.
     gathers: bool,
 }
 
@@ -42,17 +42,17 @@ impl Outlet {
         }
     }
 
-    /// What was written.
+    /// Returns the counters of written packets.
     pub(super) fn received(&self) -> Traffic {
         self.received
     }
 
-    /// Packets that the device did not take.
+    /// Returns the number of packets that the device rejected.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Writes a parcel, or keeps it until [`Outlet::flush`] for a neighbour to come.
+    /// Writes a parcel, or holds it until [`Outlet::flush`] to combine it with following packets.
     pub(super) fn deliver(&mut self, pool: &mut Pool, number: u32, first: u16, parcel: &Parcel) {
         let slot = pool.slot(number);
         let congestion = parcel.ecn() != slot.layout.ecn;
@@ -73,7 +73,7 @@ impl Outlet {
         pool.less(number, parcel.packets());
     }
 
-    /// Adds a packet to those that wait, if it fits.
+    /// Adds a packet to the train, if it fits.
     fn join(&mut self, pool: &Pool, number: u32) -> bool {
         let (Some(train), Some(first)) = (&mut self.train, self.waiting.first()) else { return false };
         let slot = pool.slot(number);
@@ -84,7 +84,7 @@ impl Outlet {
         joined
     }
 
-    /// Writes what waits.
+    /// Writes the held packets.
     pub(super) fn flush(&mut self, pool: &mut Pool) {
         let Some(train) = self.train.take() else { return };
         if let [number] = self.waiting[..] {
@@ -106,7 +106,7 @@ impl Outlet {
         }
     }
 
-    /// Writes the packets of a parcel, together where neighbours are.
+    /// Writes the packets of a parcel, adjacent ones together.
     fn write(&mut self, slot: &Slot, first: u16, parcel: &Parcel, congestion: bool) {
         for (start, len) in parcel.runs() {
             let from = first + start as u16;

@@ -1,40 +1,42 @@
-//! The packets under way: their bytes, and how many of their parts are still needed.
+//! Storage for packets in transit, with reference counts.
 
 use crate::packet::{Layout, VNET_LEN};
 
-/// Longest packet that a device can give: 64 KiB of IPv6 payload with its header, behind the device's.
+/// Maximum packet that a device can deliver: 64 KiB of IPv6 payload and its header, behind the device's
+/// header.
 const LARGEST: usize = VNET_LEN + 65_535 + 40;
-/// Sizes of buffers: an Ethernet frame, a jumbo frame, a super-packet.
+/// Buffer sizes: an Ethernet frame, a jumbo frame, a super-packet.
 const CLASSES: [usize; 3] = [2_048, 10_240, LARGEST.next_multiple_of(1_024)];
 
-/// Buffers, used again and again.
+/// Pool of reused buffers.
 #[derive(Debug)]
 pub(super) struct Pool {
     slots: Vec<Slot>,
     free: Vec<u32>,
     spare: [Vec<Box<[u8]>>; CLASSES.len()],
-    /// Bytes of all buffers that are in use.
+    /// Bytes of all buffers in use.
     used: u64,
     limit: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// The device's header and the packet.
+    /// Device header and packet.
     data: Box<[u8]>,
-    /// Where the parts of the packet are.
+    /// Layout of the packet.
     pub layout: Layout,
-    /// Packets of it that are still under way.
+    /// Packets of it still in transit.
     users: u32,
 }
 
 impl Slot {
-    /// The packet as it came.
+    /// Returns the packet as received.
     pub(super) fn packet(&self) -> &[u8] {
         &self.data[VNET_LEN..VNET_LEN + self.layout.len]
     }
 
-    /// Source port, destination port and payload of one of its packets; `None` if it is not UDP, or has no UDP header.
+    /// Returns source port, destination port and payload of one of its packets. `None` if it has no UDP
+    /// header.
     pub(super) fn udp(&self, index: u16) -> Option<(u16, u16, &[u8])> {
         let packet = self.packet();
         let header = packet.get(self.layout.udp_header(packet)?..)?;
@@ -42,25 +44,25 @@ impl Slot {
         Some((port(0)?, port(2)?, packet.get(self.layout.udp_payload(index))?))
     }
 
-    /// The packet behind the header it came with.
+    /// Returns the packet including the device header.
     pub(super) fn with_header(&self) -> &[u8] {
         &self.data[..VNET_LEN + self.layout.len]
     }
 }
 
 impl Pool {
-    /// Room for `limit` bytes of packets, whose buffers are allocated when they are first needed.
+    /// Creates a pool with a limit of `limit` bytes. Buffers are allocated when first needed.
     pub(super) fn new(limit: u64) -> Self {
         Self { slots: Vec::new(), free: Vec::new(), spare: Default::default(), used: 0, limit }
     }
 
-    /// A buffer to read into, which holds whatever a device can give.
+    /// Returns a buffer that holds any packet a device can deliver.
     pub(super) fn buffer(&mut self) -> Box<[u8]> {
         self.spare[CLASSES.len() - 1].pop().unwrap_or_else(|| vec![0; CLASSES[CLASSES.len() - 1]].into())
     }
 
-    /// Keeps the packet in `buffer`, and leaves a buffer there for the next. Returns its number; `None` if
-    /// there is no room.
+    /// Stores the packet in `buffer`, replaces `buffer` with a free one, and returns the packet's number.
+    /// Returns `None` if the pool is full.
     pub(super) fn keep(&mut self, buffer: &mut Box<[u8]>, layout: Layout) -> Option<u32> {
         let len = VNET_LEN + layout.len;
         let class = CLASSES.iter().position(|size| len <= *size)?;
@@ -86,17 +88,17 @@ impl Pool {
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// A packet that was kept and not yet let go.
+    /// Returns a stored packet that is still in use.
     pub(super) fn slot(&self, number: u32) -> &Slot {
         &self.slots[number as usize]
     }
 
-    /// More packets of it are under way: copies.
+    /// Registers copies: more of its packets are in transit.
     pub(super) fn more(&mut self, number: u32, packets: u32) {
         self.slots[number as usize].users += packets;
     }
 
-    /// Some of its packets have left.
+    /// Registers packets that have left. The last one frees the buffer.
     pub(super) fn less(&mut self, number: u32, packets: u32) {
         let slot = &mut self.slots[number as usize];
         debug_assert!(slot.users >= packets, "a packet left twice");

@@ -1,16 +1,16 @@
-//! What one direction has done so far.
+//! Counters of one direction.
 
 use haul_sim::{DropReason, Drops, PathCounters, StageCounters, StandingQueue};
 use serde::Serialize;
 
-/// Packets through a device, in one direction.
+/// Packets through a device in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
-    /// Packets, each of a super-packet counted.
+    /// Packets; a super-packet counts as all its packets.
     pub packets: u64,
-    /// Their bytes with IP headers.
+    /// Bytes including IP headers.
     pub bytes: u64,
-    /// Reads or writes: a super-packet is one.
+    /// Reads or writes; a super-packet counts as one.
     pub buffers: u64,
 }
 
@@ -22,33 +22,32 @@ impl Traffic {
     }
 }
 
-/// The truth about one direction, in packets: `sent + copies = received + drops + inside`.
+/// Counters of one direction, in packets: `sent + copies = received + drops + inside`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Snapshot {
-    /// What came out of the device on the sending side.
+    /// Packets read from the device on the sending side.
     pub sent: Traffic,
-    /// What went into the device on the receiving side.
+    /// Packets written to the device on the receiving side.
     pub received: Traffic,
-    /// Copies that the path made.
+    /// Copies made by the path.
     pub copies: u64,
-    /// Packets on the path.
+    /// Packets currently on the path.
     pub inside: u64,
-    /// Packets that died, by reason; `carrier` is the emulator's own fault.
+    /// Dropped packets by reason; `carrier` counts the emulator's own failures.
     pub drops: Drops,
     /// Packets marked "congestion experienced".
     pub marked: u64,
-    /// Packets that were damaged and went on.
+    /// Packets damaged and forwarded.
     pub damaged: u64,
-    /// What waits in front of the bottleneck.
+    /// Queue in front of the bottleneck.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<StandingQueue>,
-    /// The same for every stage, in the order of the path.
+    /// Counters of each stage, in path order.
     pub stages: Vec<StageCounters>,
 }
 
 impl Snapshot {
-    /// Puts together what the path and what carries it have counted; `lost` are packets that died outside of the
-    /// path.
+    /// Combines the counters of the path and of its carrier; `lost` counts packets dropped outside the path.
     pub(super) fn new(
         path: PathCounters,
         sent: Traffic,

@@ -14,37 +14,37 @@ use super::snapshot::Snapshot;
 use super::wait::{Alarm, Bell, Clock, be_punctual};
 use crate::net::Tun;
 
-/// Packets that are read before what is due is written.
+/// Maximum packets read before due ones are written.
 const READS_PER_ROUND: usize = 64;
-/// With more parcels than this in one round, the next round waits for [`PAUSE`], so that more packets share its
-/// cost. Both together stay far below the promised 0.3 ms.
+/// With more parcels than this in one round, the next round is delayed by up to [`PAUSE`], so that more
+/// packets share its cost. Together they stay far below the documented 0.3 ms.
 const BUSY_ROUND: usize = 3;
-/// The same if the round before was less long ago.
+/// A round is also busy if the previous one ended less than this ago.
 const BUSY_GAP: Span = Span::from_micros(30);
-/// How long a busy thread lets packets gather, at most: in a virtual machine a sleep and what it wakes take tens of
-/// microseconds of processor time.
+/// Maximum time for which a busy thread lets packets accumulate: in a virtual machine, sleeping and waking up
+/// take tens of microseconds of CPU time.
 const PAUSE: Span = Span::from_micros(100);
 
-/// What one direction is made of.
+/// Configuration of one direction.
 #[derive(Debug)]
 pub(crate) struct LinkOptions {
-    /// For messages and debuggers.
+    /// Name for messages and debuggers.
     pub name: String,
-    /// Where packets come from.
+    /// Device that packets are read from.
     pub input: Arc<Tun>,
-    /// Where they go.
+    /// Device that packets are written to.
     pub output: Arc<Tun>,
-    /// What happens to them.
+    /// Stages that packets pass.
     pub path: Path,
-    /// Time zero of the path.
+    /// Clock that starts at the path's time zero.
     pub clock: Clock,
-    /// Which bits of damaged packets are wrong.
+    /// Seed of the damage to packets.
     pub seed: u64,
-    /// Bytes of a super-packet that travel as one.
+    /// Maximum bytes of a super-packet that travel as one parcel.
     pub grain: u64,
-    /// The processor to stay on.
+    /// Processor to which the thread is pinned.
     pub cpu: Option<usize>,
-    /// Where the packets that die on the path are logged.
+    /// Log of packets dropped on the path.
     pub drop_log: Option<WayLog>,
 }
 
@@ -68,7 +68,7 @@ impl Link {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread or event for it.
+    /// If the system cannot create a thread or eventfd.
     pub(crate) fn start(options: LinkOptions) -> io::Result<Self> {
         let (requests, inbox) = channel();
         let bell = Arc::new(Bell::new()?);
@@ -91,31 +91,31 @@ impl Link {
     }
 
     fn ask(&self, request: Request) {
-        // A thread that has ended answers nothing; whoever waits for an answer finds out.
+        // A thread that has ended does not answer, which the waiting caller detects.
         let _ = self.requests.send(request);
         self.bell.ring();
     }
 
-    /// Changes a stage. `None` if the direction has failed.
+    /// Changes a stage. Returns `None` if the direction has failed.
     pub(crate) fn change(&self, which: StageRef, change: StageChange) -> Option<Result<(), SpecError>> {
         let (answer, answered) = channel();
         self.ask(Request::Change(which, change, answer));
         answered.recv().ok()
     }
 
-    /// Changes how many bytes of a super-packet travel as one.
+    /// Changes the maximum bytes of a super-packet that travel as one parcel.
     pub(crate) fn set_grain(&self, bytes: u64) {
         self.ask(Request::Grain(bytes));
     }
 
-    /// The truth so far. `None` if the direction has failed.
+    /// Returns the counters so far. `None` if the direction has failed.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         let (answer, answered) = channel();
         self.ask(Request::Snapshot(answer));
         answered.recv().ok()
     }
 
-    /// Why the thread has ended, if it has; told once.
+    /// Returns the error that ended the thread, if it has ended. Reported once.
     pub(crate) fn failure(&mut self) -> Option<io::Error> {
         let ended = self.thread.take_if(|thread| thread.is_finished())?;
         let why = ended.join().unwrap_or_else(|_| Err(io::Error::other("its thread has panicked")));
@@ -127,7 +127,7 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.ask(Request::Stop);
         if let Some(thread) = self.thread.take() {
-            // The owner did not ask for the result, and `drop` cannot return it.
+            // The owner did not request the result, and `drop` cannot return it.
             let _ = thread.join();
         }
     }
@@ -138,7 +138,7 @@ struct Worker {
     input: Arc<Tun>,
     clock: Clock,
     alarm: Alarm,
-    /// When something was last read or written.
+    /// Time of the last read or write.
     last_work: Time,
     inbox: Receiver<Request>,
     bell: Arc<Bell>,
@@ -157,7 +157,8 @@ impl Worker {
         }
     }
 
-    /// Offers what has arrived; returns how many reads that took. The first packet arrived when it ended the wait.
+    /// Offers arrived packets and returns the number of reads. The first packet arrived at `woken`, when it
+    /// ended the wait.
     fn read(&mut self, woken: Time) -> io::Result<usize> {
         let mut arrival = woken;
         for count in 0..READS_PER_ROUND {
@@ -187,11 +188,11 @@ impl Worker {
         Ok(self.alarm.wait(next, Some(&self.input), &self.bell)?)
     }
 
-    /// Does what other threads ask for; false if that is to end.
+    /// Handles requests of other threads. Returns false if the thread is to end.
     fn answer(&mut self) -> bool {
         while let Ok(request) = self.inbox.try_recv() {
             let now: Time = self.clock.now();
-            // Whoever asked may have gone.
+            // The requester may have gone.
             match request {
                 Request::Change(which, change, answer) => {
                     let _ = answer.send(self.carrier.change(now, &which, &change));

@@ -1,4 +1,4 @@
-//! Waiting for a packet or for a point in time, as precisely as the kernel's timers allow.
+//! Waits for a packet or a point in time, as precisely as the kernel's timers allow.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -11,33 +11,33 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use crate::guard::{hurry, pin};
 use crate::net::{Tun, run_before_others};
 
-/// What is left of a wait is spun away if it is shorter: going to sleep and back takes as long.
+/// Shorter remaining waits are spun: sleeping and waking up take as long.
 const SPIN: Span = Span::from_micros(15);
-/// Whoever has waited less long ago than this does not spin.
+/// A thread that last waited less than this ago does not spin.
 const IDLE: Span = Span::from_micros(100);
 /// Longer sleeps end early by [`EARLY`].
 const LONG: Span = Span::from_millis(1);
 const EARLY: Span = Span::from_micros(500);
-/// The most that waking up is thought to take.
+/// Maximum wake-up latency that is compensated.
 const MOST_LATENESS: Span = Span::from_micros(100);
 
-/// The clock of an emulated path: nanoseconds since it was started.
+/// Clock of an emulated path: nanoseconds since its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// Starts now.
+    /// Starts the clock.
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// What time it is.
+    /// Returns the current time.
     pub fn now(self) -> Time {
         Time::ZERO + Span::from(self.0.elapsed())
     }
 }
 
-/// Lets other threads end a wait.
+/// An eventfd with which other threads end a wait.
 #[derive(Debug)]
 pub(super) struct Bell(OwnedFd);
 
@@ -46,21 +46,22 @@ impl Bell {
         Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
-    /// Ends the present wait, or the next.
+    /// Ends the current wait, or the next one.
     pub(super) fn ring(&self) {
-        // It can fail only if it has been rung 2^64 times.
+        // Fails only if the counter would overflow, after 2^64 rings.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Makes the next wait a real one.
+    /// Resets the bell, so that the next wait blocks.
     fn silence(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
-/// Makes the calling thread's timers exact, and asks to be served before others.
+/// Minimises the calling thread's timer slack and raises its priority.
 pub(super) fn be_punctual(cpu: Option<usize>) {
-    // Each of these makes it better and none is needed: without the privilege the path is a little less exact.
+    // Each of these improves precision but is optional: without the privilege the path is slightly less
+    // precise.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if run_before_others().is_err() {
         hurry();
@@ -70,14 +71,14 @@ pub(super) fn be_punctual(cpu: Option<usize>) {
     }
 }
 
-/// Sleeps that end when they should. A processor that has slept for long takes long to wake up, so a long sleep
-/// ends early and a short one follows, whose lateness is learnt and taken off.
+/// Precise sleeps. A processor that has slept long takes long to wake up, so a long sleep ends early and is
+/// followed by a short one, whose measured latency is subtracted.
 #[derive(Debug)]
 pub(super) struct Alarm {
     clock: Clock,
-    /// How late sleeps have ended lately: short ones, and long ones.
+    /// Recent average wake-up latency of short and of long sleeps.
     late: [Span; 2],
-    /// When the last wait was over.
+    /// End of the last wait.
     last: Time,
 }
 
@@ -107,7 +108,7 @@ impl Alarm {
             self.last = self.clock.now();
             return Ok(self.last);
         }
-        // Where packets come thick and fast, nobody waits for one: a sleep gathers some.
+        // With frequent packets the thread does not wait for a single one: a sleep accumulates several.
         let sleep = if left <= lead { left } else { left.saturating_sub(lead) };
         let ready = poll_both(until.map(|_| sleep), device, bell)?;
         self.last = self.clock.now();
@@ -116,17 +117,17 @@ impl Alarm {
             return Ok((self.last - self.late[slept]).max(start));
         }
         let late = self.last.since(start + sleep);
-        // An average over eight sleeps; what is very late was not the timer's fault.
+        // Moving average over eight sleeps; very late wake-ups are not caused by the timer.
         self.late[kind] = ((self.late[kind] * 7 + late) / 8).min(MOST_LATENESS);
         Ok(self.last)
     }
 }
 
-/// Polls the bell, and the device if there is one; whether one of them was ready before the time was over.
+/// Polls the bell, and the device if given. Returns whether one of them was ready before the timeout.
 fn poll_both(time: Option<Span>, device: Option<&Tun>, bell: &Bell) -> rustix::io::Result<bool> {
     let timeout = time.and_then(|time| Timespec::try_from(Duration::from(time)).ok());
     let bell_fd = PollFd::from_borrowed_fd(bell.0.as_fd(), PollFlags::IN);
-    // The bell twice is as good as the bell once.
+    // Without a device, the bell is polled twice.
     let other = device.map_or(bell.0.as_fd(), AsFd::as_fd);
     let mut fds = [bell_fd, PollFd::from_borrowed_fd(other, PollFlags::IN)];
     let ready = match poll(&mut fds, timeout.as_ref()) {
@@ -134,7 +135,7 @@ fn poll_both(time: Option<Span>, device: Option<&Tun>, bell: &Bell) -> rustix::i
         Err(rustix::io::Errno::INTR) => true,
         Err(error) => return Err(error),
     };
-    // Silenced before the inbox is looked at, so that no request is missed.
+    // Reset before the inbox is read, so that no request is missed.
     if fds[0].revents().contains(PollFlags::IN) {
         bell.silence();
     }

@@ -1,4 +1,4 @@
-//! Writes packets to a device, together where they have stayed together.
+//! Writes packets to a device, together if they are still adjacent.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -10,10 +10,10 @@ use super::pool::Slot;
 use crate::net::Tun;
 use crate::packet::{Train, Vnet, complete, header_of};
 
-/// The device's header, the packet's headers, and the payloads of as many packets as a train has at most.
+/// Device header, packet headers, and the payloads of a train of maximum length.
 const MOST_PIECES: usize = 2 + 64;
 
-/// Writes the packets `range` of a kept packet.
+/// Writes the packets `range` of a stored packet.
 pub(super) fn write_run(device: &Tun, slot: &Slot, range: Range<u16>, congestion: bool) -> io::Result<()> {
     let layout = &slot.layout;
     let whole = range == (0..layout.packets);
@@ -26,7 +26,7 @@ pub(super) fn write_run(device: &Tun, slot: &Slot, range: Range<u16>, congestion
     device.write(&[IoSlice::new(&vnet), IoSlice::new(header.bytes()), IoSlice::new(payload)])
 }
 
-/// Writes one packet with its transport part damaged, and the checksum of what it was.
+/// Writes one packet with a damaged transport part and its original checksum.
 pub(super) fn write_damaged(
     device: &Tun,
     slot: &Slot,
@@ -42,7 +42,7 @@ pub(super) fn write_damaged(
     device.write(&[IoSlice::new(&Vnet::PLAIN.write(false)), IoSlice::new(&whole)])
 }
 
-/// Writes packets that came singly as one super-packet.
+/// Writes packets that arrived singly as one super-packet.
 pub(super) fn write_train<'a>(
     device: &Tun,
     train: &Train,

@@ -1,4 +1,4 @@
-//! Network namespaces, TUN devices and the kernel's settings inside of a namespace.
+//! Network namespaces, TUN devices and kernel settings inside a namespace.
 
 mod namespace;
 mod netlink;

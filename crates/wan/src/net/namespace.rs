@@ -1,4 +1,4 @@
-//! A network namespace with a name, and how to be inside of it.
+//! Creating and entering network namespaces.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,28 +11,28 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::sys;
 
-/// Where `ip netns` looks for names.
+/// Directory in which `ip netns` looks up names.
 pub(super) const NAMES: &str = "/run/netns";
 
-/// The device and inode by which the kernel knows a namespace.
+/// Device and inode that identify a namespace.
 pub(crate) type NamespaceId = (u64, u64);
 
-/// A network namespace; its name is gone when this is dropped, and the namespace itself when nothing is left
-/// inside.
+/// A network namespace. Dropping it removes its name; the kernel removes the namespace when no process is
+/// left inside.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
     handle: OwnedFd,
-    /// The file under [`NAMES`], where we may make one.
+    /// Its file under [`NAMES`], if it has a name.
     pinned: Option<PathBuf>,
 }
 
 impl Namespace {
-    /// Makes a namespace. With `pin` it gets a name that `ip netns` knows; without, it is reached through
-    /// this process's file descriptor (names need the right to mount).
+    /// Creates a namespace. With `pin` it gets a name known to `ip netns`; otherwise it is accessible through
+    /// this process's file descriptor (names need the privilege to mount).
     ///
     /// # Errors
-    /// Without `CAP_SYS_ADMIN` in the user namespace, or when its name cannot be made.
+    /// Without `CAP_SYS_ADMIN` in the user namespace, or if the name cannot be created.
     pub(crate) fn create(name: &str, pin: bool) -> io::Result<Self> {
         let path = pin.then(|| Path::new(NAMES).join(name));
         let made = thread::scope(|scope| scope.spawn(|| make(path.as_deref())).join());
@@ -40,24 +40,24 @@ impl Namespace {
         Ok(Self { name: name.to_owned(), handle, pinned: path })
     }
 
-    /// What it is called.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A path that other processes of this user can open to enter it.
+    /// Returns a path that other processes of this user can open to enter it.
     pub fn path(&self) -> PathBuf {
         self.pinned.clone().unwrap_or_else(|| {
             PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.handle.as_raw_fd()))
         })
     }
 
-    /// Whether `ip netns` knows it.
+    /// Whether it has a name known to `ip netns`.
     pub fn is_pinned(&self) -> bool {
         self.pinned.is_some()
     }
 
-    /// By what the kernel knows it.
+    /// Returns its device and inode.
     pub(crate) fn id(&self) -> io::Result<NamespaceId> {
         let stat = rustix::fs::fstat(&self.handle)?;
         Ok((stat.st_dev, stat.st_ino))
@@ -68,10 +68,10 @@ impl Namespace {
         Ok(move_into_link_name_space(self.handle.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Does `work` inside, on a thread of its own; sockets made there stay there.
+    /// Runs `work` inside, on a separate thread. Sockets created there stay in the namespace.
     ///
     /// # Errors
-    /// Those of `work`, and when the namespace cannot be entered.
+    /// Errors of `work`, and when the namespace cannot be entered.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let inside = || self.enter().and_then(|()| work());
         let done = thread::scope(|scope| scope.spawn(inside).join());
@@ -82,13 +82,13 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         if let Some(path) = &self.pinned {
-            // What cannot be removed now is found by the sweep of the next run.
+            // The sweep of the next run finds what cannot be removed now.
             let _ = release(path);
         }
     }
 }
 
-/// Takes a name away.
+/// Removes a name.
 pub(super) fn release(path: &Path) -> io::Result<()> {
     match unmount(path, UnmountFlags::DETACH) {
         Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
@@ -97,7 +97,7 @@ pub(super) fn release(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Unshares the calling thread's network and gives what it got a name.
+/// Gives the calling thread a new network namespace, and the namespace a name.
 fn make(path: Option<&Path>) -> io::Result<OwnedFd> {
     sys::unshare_network()?;
     let own = "/proc/thread-self/ns/net";
@@ -115,16 +115,16 @@ fn make(path: Option<&Path>) -> io::Result<OwnedFd> {
 /// Moves the calling thread into the namespace at `path`.
 ///
 /// # Errors
-/// When there is none, or this process may not enter it.
+/// If there is none, or this process may not enter it.
 pub fn enter(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
 }
 
-/// Puts this process, which must have one thread only, into a user namespace in which it is root.
+/// Moves this process, which must be single-threaded, into a user namespace in which it is root.
 ///
 /// # Errors
-/// Where the kernel does not let this user make one.
+/// If the kernel does not permit it.
 pub(crate) fn private_user_namespace() -> io::Result<()> {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
     sys::unshare_user()?;

@@ -1,4 +1,4 @@
-//! The few rtnetlink requests that give a namespace its device, addresses and loopback (RFC 3549).
+//! The rtnetlink requests that set up a namespace's device, addresses and loopback (RFC 3549).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,23 +20,23 @@ const IFLA_TXQLEN: u16 = 13;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// No duplicate address detection: there is nobody else, and the address must work at once.
+/// Disables duplicate address detection: there is no other host, and the address must work immediately.
 const IFA_F_NODAD: u32 = 0x02;
 
 const IFF_UP: u32 = 0x1;
-/// Without it the kernel sends no multicast reports over the path.
+/// Cleared so that the kernel sends no multicast reports over the path.
 const IFF_MULTICAST: u32 = 0x1000;
 
-/// An address and the length of its prefix.
+/// An address and its prefix length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// The address without its prefix length.
+    /// The address.
     pub ip: IpAddr,
-    /// Bits of the network.
+    /// Prefix length in bits.
     pub prefix: u8,
 }
 
-/// Sets up the loopback and the device `name` of the calling thread's network namespace.
+/// Configures the loopback and the device `name` of the calling thread's network namespace.
 pub(crate) fn configure(name: &str, mtu: u32, queue_packets: u32, addresses: &[Address]) -> io::Result<()> {
     let socket = Netlink::open()?;
     socket.link("lo", IFF_UP, IFF_UP, &[])?;
@@ -49,7 +49,7 @@ pub(crate) fn configure(name: &str, mtu: u32, queue_packets: u32, addresses: &[A
     socket.link(name, IFF_UP, IFF_UP, &[])
 }
 
-/// The index of a device of the calling thread's network namespace.
+/// Returns the index of a device of the calling thread's network namespace.
 fn interface_index(name: &str) -> io::Result<u32> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     Ok(rustix::net::netdevice::name_to_index(socket, name)?)
@@ -59,11 +59,11 @@ struct Netlink(OwnedFd);
 
 impl Netlink {
     fn open() -> io::Result<Self> {
-        // No protocol is number 0, NETLINK_ROUTE.
+        // `None` is protocol 0, NETLINK_ROUTE.
         Ok(Self(rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, None)?))
     }
 
-    /// Changes flags (`flags` where `mask` has bits) and attributes of a device.
+    /// Changes flags (the bits in `mask`) and attributes of a device.
     fn link(&self, name: &str, flags: u32, mask: u32, attributes: &[(u16, u32)]) -> io::Result<()> {
         let mut message = Message::new(RTM_NEWLINK, REQUEST);
         // struct ifinfomsg: family, padding, type, index, flags, change.
@@ -88,7 +88,7 @@ impl Netlink {
         self.ask(message)
     }
 
-    /// Sends a request and waits for the kernel's answer.
+    /// Sends a request and waits for the kernel's acknowledgement.
     fn ask(&self, message: Message) -> io::Result<()> {
         rustix::net::send(self.0.as_fd(), &message.finish(), SendFlags::empty())?;
         let mut answer = [0u8; 4096];
@@ -111,7 +111,7 @@ fn ip_bytes_v6(ip: Ipv6Addr) -> Vec<u8> {
     ip.octets().to_vec()
 }
 
-/// A netlink message while it is written: length, type, flags, sequence number, sender, and what follows.
+/// A netlink message under construction: length, type, flags, sequence number, port ID, and payload.
 struct Message(Vec<u8>);
 
 impl Message {

@@ -1,4 +1,4 @@
-//! Ends what is left inside of a namespace, and removes the names that killed runs have left behind.
+//! Ends processes inside a namespace, and removes names left behind by killed runs.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +10,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::namespace::{NAMES, NamespaceId, release};
 
-/// How long processes have to end by themselves.
+/// Time that processes have to end after SIGTERM.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// How often to look whether they have.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The processes, other than this one, whose network namespace is one of these.
+/// Returns the processes, other than this one, whose network namespace is in `ids`.
 fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {
     let own = std::process::id().cast_signed();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -31,7 +31,7 @@ fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {
 pub(crate) fn kill_inside(ids: &[NamespaceId]) {
     let signal_all = |signal| {
         for pid in processes_inside(ids) {
-            // It may have ended in the meantime.
+            // The process may have ended in the meantime.
             let _ = kill_process(pid, signal);
         }
     };
@@ -49,26 +49,26 @@ pub(crate) fn kill_inside(ids: &[NamespaceId]) {
     reap();
 }
 
-/// Collects children that have ended, and those that were left to us.
+/// Reaps children that have ended, including adopted ones.
 fn reap() {
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
-/// A process for as long as it runs: another one that gets the number of a dead one starts at another time.
+/// Identifies a process: a later process with the same PID has a different start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Owner {
     pid: u32,
-    /// In clock ticks since the machine was started.
+    /// Start time in clock ticks since boot.
     started: u64,
 }
 
-/// The name of a namespace of this process: `<prefix><pid>-<start>-<side>`.
+/// Returns the name of a namespace of this process: `<prefix><pid>-<start>-<side>`.
 pub(crate) fn own_name(prefix: &str, side: &str) -> String {
     let pid = std::process::id();
     format!("{prefix}{pid}-{}-{side}", start_of(pid).unwrap_or_default())
 }
 
-/// Removes namespaces `<prefix><pid>-<start>-…` whose process is gone; returns their names.
+/// Removes namespaces `<prefix><pid>-<start>-…` whose process has ended. Returns their names.
 pub fn sweep(prefix: &str) -> Vec<String> {
     let entries = fs::read_dir(NAMES).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -78,13 +78,13 @@ pub fn sweep(prefix: &str) -> Vec<String> {
 
 fn remove(path: &Path) -> bool {
     if let Ok(meta) = fs::metadata(path) {
-        // A name whose mount has failed is an ordinary file, on a device that has no namespaces.
+        // A name whose mount has failed is an ordinary file, on a device without namespaces.
         kill_inside(&[(meta.dev(), meta.ino())]);
     }
     release(path).is_ok()
 }
 
-/// The process that a name belongs to.
+/// Parses the process that a name belongs to.
 fn owner(name: &str, prefix: &str) -> Option<Owner> {
     let mut parts = name.strip_prefix(prefix)?.splitn(3, '-');
     let mut number = || parts.next()?.parse::<u64>().ok();
@@ -92,15 +92,15 @@ fn owner(name: &str, prefix: &str) -> Option<Owner> {
     parts.next().map(|_side| owner)
 }
 
-/// Whether the process runs, whatever its program is called: tests make namespaces too.
+/// Whether the process is running, whatever its program is called: tests create namespaces too.
 fn is_alive(owner: Owner) -> bool {
     start_of(owner.pid) == Some(owner.started)
 }
 
-/// When a process was started, in clock ticks since the machine was (`proc_pid_stat(5)`, field 22).
+/// Returns a process's start time in clock ticks since boot (`proc_pid_stat(5)`, field 22).
 fn start_of(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the program, field 2, may hold anything, also blanks and parentheses.
+    // The program name, field 2, may contain blanks and parentheses.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
@@ -125,8 +125,8 @@ mod tests {
         }
     }
 
-    /// The sweep of another run took the namespaces of the test program `e2e` for left over, because its name does not
-    /// begin with `haul`, and ended what ran inside of them by SIGTERM.
+    /// Regression: the sweep of another run considered the namespaces of the test program `e2e` stale,
+    /// because its name does not start with `haul`, and ended the processes inside by SIGTERM.
     #[test]
     fn whoever_runs_keeps_its_namespaces_whatever_its_name_is() {
         let mut other = Command::new("sleep").arg("100").spawn().unwrap();

@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper. All unsafe code of this crate is here.
+//! System calls without a safe wrapper. All unsafe code of this crate is here.
 #![expect(
     unsafe_code,
     reason = "ioctl and sched_setscheduler take pointers, and unshare can take file tables apart"
@@ -29,8 +29,8 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// Makes an open `/dev/net/tun` a TUN device with virtio headers, in the network namespace in which the file
-/// was opened.
+/// Turns an open `/dev/net/tun` into a TUN device with virtio headers, in the network namespace in which the
+/// file was opened.
 pub(super) fn make_tun(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut request = InterfaceRequest { name: [0; 16], flags: DEVICE_FLAGS, rest: [0; 22] };
     if name.len() > MAX_NAME {
@@ -45,7 +45,7 @@ pub(super) fn make_tun(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the kernel which packets it may hand over unfinished (`TUN_F_*`).
+/// Sets the offloads that the kernel may use for packets passed to us (`TUN_F_*`).
 pub(super) fn set_tun_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes an integer and no pointer.
     let setter = unsafe { IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags as usize) };
@@ -54,7 +54,7 @@ pub(super) fn set_tun_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> 
     Ok(())
 }
 
-/// Puts the calling thread in front of all ordinary ones (`SCHED_FIFO`, lowest priority).
+/// Gives the calling thread real-time priority (`SCHED_FIFO`, lowest level).
 pub(crate) fn run_before_others() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads one `sched_param`, which lives until the call returns; 0 is the calling thread.
@@ -62,14 +62,14 @@ pub(crate) fn run_before_others() -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives the calling thread a network namespace of its own.
+/// Moves the calling thread into a new network namespace.
 pub(super) fn unshare_network() -> io::Result<()> {
     // SAFETY: file descriptors stay shared, so nothing that another thread holds is lost.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?;
     Ok(())
 }
 
-/// Gives the process, which must have one thread only, a user namespace of its own.
+/// Moves the process, which must be single-threaded, into a new user namespace.
 pub(super) fn unshare_user() -> io::Result<()> {
     // SAFETY: file descriptors stay shared, so nothing that another thread holds is lost.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER) }?;

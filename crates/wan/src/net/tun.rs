@@ -1,4 +1,4 @@
-//! A TUN device whose packets come with virtio headers, so that TCP and UDP super-packets pass whole.
+//! TUN device with virtio headers, so that TCP and UDP super-packets pass whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
@@ -10,17 +10,17 @@ use serde::Serialize;
 
 use super::sys;
 
-/// Where TUN devices are made.
+/// Device file for creating TUN devices.
 pub(crate) const CLONE_DEVICE: &str = "/dev/net/tun";
 
-/// `TUN_F_CSUM`: checksums may be left to us.
+/// `TUN_F_CSUM`: the kernel may leave checksums to us.
 const CSUM: u32 = 0x01;
 /// `TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN`.
 const TSO: u32 = 0x02 | 0x04 | 0x08;
 /// `TUN_F_USO4 | TUN_F_USO6` (Linux 6.2).
 const USO: u32 = 0x20 | 0x40;
 
-/// Which packets the kernel hands over whole.
+/// Kinds of super-packets that the kernel passes whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Offloads {
     /// TCP super-packets.
@@ -29,7 +29,7 @@ pub struct Offloads {
     pub udp: bool,
 }
 
-/// An open TUN device; it is gone when this is dropped.
+/// An open TUN device, removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
@@ -37,10 +37,10 @@ pub(crate) struct Tun {
 }
 
 impl Tun {
-    /// Makes the device `name` in the network namespace of the calling thread.
+    /// Creates the device `name` in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When `/dev/net/tun` is missing or closed to us, or without `CAP_NET_ADMIN`.
+    /// If `/dev/net/tun` is missing or inaccessible, or without `CAP_NET_ADMIN`.
     pub(crate) fn open(name: &str, wanted: Offloads) -> io::Result<Self> {
         let flags = OFlags::NONBLOCK.bits().cast_signed();
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(CLONE_DEVICE)?;
@@ -49,12 +49,12 @@ impl Tun {
         Ok(Self { file, offloads })
     }
 
-    /// What was granted: a kernel without USO gives UDP packets one by one.
+    /// Returns the granted offloads: a kernel without USO passes UDP packets singly.
     pub(crate) fn offloads(&self) -> Offloads {
         self.offloads
     }
 
-    /// Reads one packet with its header; `None` when there is none. A packet longer than `buffer` is cut.
+    /// Reads one packet with its header; `None` if there is none. A packet longer than `buffer` is truncated.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.file, &mut *buffer) {
@@ -66,7 +66,7 @@ impl Tun {
         }
     }
 
-    /// Writes one packet, header first, out of pieces.
+    /// Writes one packet, header first, from pieces.
     pub(crate) fn write(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         loop {
             match rustix::io::writev(&self.file, pieces) {
@@ -84,7 +84,7 @@ impl AsFd for Tun {
     }
 }
 
-/// Asks for what is wanted, and for less where the kernel does not know it.
+/// Requests the wanted offloads, and fewer if the kernel does not support them.
 fn set_offloads(fd: BorrowedFd<'_>, wanted: Offloads) -> io::Result<Offloads> {
     let udp = wanted.udp && wanted.tcp;
     let flags = CSUM | if wanted.tcp { TSO } else { 0 };

@@ -1,11 +1,11 @@
 //! The Internet checksum (RFC 1071) and the pseudo-headers (RFC 793, RFC 768, RFC 8200 section 8.1).
 
-/// A ones' complement sum that is not folded yet.
+/// An unfolded ones' complement sum.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes; only the last call may have an odd number of them.
+    /// Adds bytes. Only the last call may add an odd number of bytes.
     pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
         let mut chunks = bytes.chunks_exact(4);
         for chunk in &mut chunks {
@@ -23,7 +23,7 @@ impl Sum {
         self
     }
 
-    /// The sum in 16 bits.
+    /// Folds the sum to 16 bits.
     pub(super) fn fold(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
@@ -33,7 +33,7 @@ impl Sum {
     }
 }
 
-/// The sum over addresses (both, side by side), protocol and length.
+/// Returns the sum of the pseudo-header: both addresses (adjacent), protocol and length.
 pub(super) fn pseudo_header(addresses: &[u8], protocol: u8, len: u32) -> Sum {
     Sum::default().bytes(addresses).number(u32::from(protocol)).number(len)
 }

@@ -1,4 +1,4 @@
-//! Where the parts of a packet are.
+//! Locates the parts of a packet.
 
 use haul_base::Ecn;
 
@@ -10,11 +10,11 @@ const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 pub(super) const UDP_HEADER: usize = 8;
 const TCP_HEADER: usize = 20;
-/// IPv6 extension headers that are passed over on the way to the transport header: hop-by-hop, routing,
-/// destination options (RFC 8200 section 4).
+/// IPv6 extension headers skipped to find the transport header: hop-by-hop, routing, destination options (RFC
+/// 8200 section 4).
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// The version of IP.
+/// IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     /// RFC 791.
@@ -23,41 +23,41 @@ pub(crate) enum Version {
     V6,
 }
 
-/// Why a packet cannot be carried.
+/// The packet cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a complete IP packet")]
 pub(crate) struct Malformed;
 
-/// Where the parts of one packet or super-packet are, and how it is to be cut.
+/// Layout of one packet or super-packet, and how it is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The version of IP.
+    /// IP version.
     pub version: Version,
-    /// The transport protocol; that of the first fragment's header for fragments.
+    /// Transport protocol; for fragments, the protocol of the first fragment's header.
     pub protocol: u8,
-    /// Where the transport header starts.
+    /// Offset of the transport header.
     pub transport: usize,
-    /// Where the payload starts; only super-packets need it, for others it is the transport header's start.
+    /// Offset of the payload for super-packets; for others the same as `transport`.
     pub payload: usize,
-    /// Bytes of the whole.
+    /// Total length in bytes.
     pub len: usize,
-    /// Payload bytes of every piece but the last.
+    /// Payload bytes per packet, except the last.
     pub stride: usize,
-    /// How many packets it is.
+    /// Number of packets.
     pub packets: u16,
-    /// Which flow it belongs to: a hash over addresses, ports and protocol.
+    /// Flow hash over addresses, ports and protocol.
     pub flow: u32,
-    /// Its ECN bits.
+    /// ECN codepoint.
     pub ecn: Ecn,
-    /// What came in front of it.
+    /// Device header of the packet.
     pub vnet: Vnet,
 }
 
 impl Layout {
-    /// Looks at a packet and the header that came with it.
+    /// Parses a packet and its device header.
     ///
     /// # Errors
-    /// [`Malformed`] for what is no IP packet, is cut short, or cannot be cut as its header says.
+    /// [`Malformed`] if it is not an IP packet, is truncated, or cannot be split as its header specifies.
     pub(crate) fn parse(vnet: Vnet, packet: &[u8]) -> Result<Self, Malformed> {
         let (version, protocol, transport, ecn) = match packet.first().ok_or(Malformed)? >> 4 {
             4 => parse_v4(packet)?,
@@ -87,13 +87,13 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of the packet with number `index`, counted from its IP header.
+    /// Returns the bytes of packet `index`, including its IP header.
     pub(crate) fn packet_bytes(&self, index: u16) -> u32 {
         let start = self.payload_range(index..index + 1);
         (self.payload + start.len()) as u32
     }
 
-    /// Where the payload of some packets is.
+    /// Returns the payload range of some packets.
     pub(super) fn payload_range(&self, packets: std::ops::Range<u16>) -> std::ops::Range<usize> {
         if self.packets == 1 {
             return self.payload..self.len;
@@ -102,20 +102,21 @@ impl Layout {
         at(packets.start)..at(packets.end)
     }
 
-    /// Where the UDP header starts; `None` for other protocols, and for fragments that are not the first (RFC 791).
+    /// Returns the offset of the UDP header; `None` for other protocols and for fragments but the first (RFC
+    /// 791).
     pub(crate) fn udp_header(&self, packet: &[u8]) -> Option<usize> {
         let is_v4 = self.version == Version::V4;
         let later = is_v4 && packet.get(6..8).is_some_and(|field| field[0] & 0x1f != 0 || field[1] != 0);
         (self.protocol == UDP && !later).then_some(self.transport)
     }
 
-    /// Where the payload of the packet with number `index` is, if it is UDP.
+    /// Returns the payload range of packet `index`, if it is UDP.
     pub(crate) fn udp_payload(&self, index: u16) -> std::ops::Range<usize> {
         let range = self.payload_range(index..index + 1);
         range.start.max(self.transport + UDP_HEADER)..range.end
     }
 
-    /// The kind of super-packet fits its headers; find out where it has to be cut.
+    /// Checks that the kind of super-packet matches its headers, and determines where to split it.
     fn find_pieces(&mut self, packet: &[u8]) -> Result<(), Malformed> {
         let fits = match self.vnet.gso {
             Gso::None => false,
@@ -166,7 +167,7 @@ fn parse_v6(packet: &[u8]) -> Result<Parsed, Malformed> {
     Ok((Version::V6, protocol, at, Ecn::from_bits(packet[1] >> 4)))
 }
 
-/// FNV-1a over addresses, protocol and ports.
+/// Computes FNV-1a over addresses, protocol and ports.
 fn flow_of(version: Version, protocol: u8, packet: &[u8], transport: usize) -> u32 {
     let ports = match protocol {
         TCP | UDP => packet.get(transport..transport + 4).unwrap_or_default(),
@@ -176,7 +177,7 @@ fn flow_of(version: Version, protocol: u8, packet: &[u8], transport: usize) -> u
     bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Both addresses, side by side.
+/// Returns both addresses as one slice.
 pub(super) fn addresses(version: Version, packet: &[u8]) -> &[u8] {
     match version {
         Version::V4 => &packet[12..20],

@@ -1,4 +1,4 @@
-//! IP packets as a TUN device gives them: single ones, and super-packets that still have to be cut.
+//! IP packets from a TUN device: single ones, and super-packets that have to be split.
 
 mod checksum;
 mod layout;

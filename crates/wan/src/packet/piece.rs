@@ -1,4 +1,4 @@
-//! The headers of some consecutive packets of a super-packet, as if they had never been more.
+//! Headers for consecutive packets of a super-packet, as if they had been sent as a packet of their own.
 
 use std::ops::Range;
 
@@ -8,38 +8,38 @@ use super::checksum::{Sum, pseudo_header};
 use super::layout::{Layout, TCP, Version, addresses};
 use super::vnet::{Gso, Vnet};
 
-/// Room for IP and TCP headers with all their options, and for IPv6 extensions of 192 bytes.
+/// Capacity for IP and TCP headers with all options, and for 192 bytes of IPv6 extensions.
 pub(crate) const MAX_HEADER: usize = 320;
 
 const TCP_FLAGS: usize = 13;
 const FIN_AND_PSH: u8 = 0x01 | 0x08;
 const CWR: u8 = 0x80;
-/// Where the checksum is in a TCP header, and in a UDP header.
+/// Offset of the checksum in a TCP and in a UDP header.
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
 
-/// What to write in front of a payload.
+/// Headers to write before a payload.
 #[derive(Debug)]
 pub(crate) struct Header {
     bytes: [u8; MAX_HEADER],
     len: usize,
-    /// The header of the device.
+    /// Device header.
     pub vnet: Vnet,
     /// Whether TCP's CWR flag is set.
     pub cwr: bool,
-    /// The part of the super-packet that follows.
+    /// Range of the super-packet that follows as payload.
     pub payload: Range<usize>,
 }
 
 impl Header {
-    /// The IP and transport headers.
+    /// Returns the IP and transport headers.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Makes the headers for the packets `range` of a super-packet; `packet` is all of it. A packet that came alone
-/// keeps its headers, but for the mark "congestion experienced". `None` if they have more than [`MAX_HEADER`]
+/// Builds the headers for the packets `range` of the super-packet `packet`. A single packet keeps its
+/// headers, except for the mark "congestion experienced". Returns `None` if the headers exceed [`MAX_HEADER`]
 /// bytes.
 pub(crate) fn header_of(
     layout: &Layout,
@@ -71,23 +71,23 @@ pub(crate) fn header_of(
     Some(header)
 }
 
-/// One packet of a super-packet, or one that came alone, as it would be on a wire: all checksums complete.
+/// Returns one packet of a super-packet, or a single packet, as on the wire, with complete checksums.
 pub(crate) fn complete(layout: &Layout, packet: &[u8], index: u16, congestion: bool) -> Option<Vec<u8>> {
     let header = header_of(layout, packet, index..index + 1, congestion)?;
     let mut whole = [header.bytes(), packet.get(header.payload.clone())?].concat();
     if header.vnet.needs_checksum {
         let start = usize::from(header.vnet.checksum_start);
         let field = start + usize::from(header.vnet.checksum_offset);
-        // The field holds the pseudo-header's sum, which belongs into the sum.
+        // The checksum field holds the pseudo-header's sum, which is part of the checksum.
         let checksum = !Sum::default().bytes(whole.get(start..)?).fold();
-        // In UDP, zero means that there is none (RFC 768).
+        // In UDP, zero means no checksum (RFC 768).
         let none = checksum == 0 && layout.protocol != TCP;
         put(&mut whole, field, if none { 0xffff } else { checksum });
     }
     Some(whole)
 }
 
-/// Lengths, identification, sequence number, flags and partial checksum.
+/// Sets lengths, identification, sequence number, flags and partial checksum.
 fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
     let (is_first, is_last) = (range.start == 0, range.end == layout.packets);
     let transport_len = layout.payload - layout.transport + header.payload.len();
@@ -95,7 +95,7 @@ fn cut(layout: &Layout, range: &Range<u16>, header: &mut Header) {
     match layout.version {
         Version::V4 => {
             put(ip, 2, (layout.transport + transport_len) as u16);
-            // RFC 6864: unique per packet where it matters; the kernel counts up in the same way.
+            // RFC 6864: unique per packet where required; the kernel increments it in the same way.
             let id = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(range.start);
             put(ip, 4, id);
         }

@@ -1,4 +1,4 @@
-//! Super-packets against an independent reading of what they were cut into.
+//! Checks the splitting of super-packets with an independent parser.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::vnet::Gso;
 use super::*;
 
-/// A super-packet to be made: what a kernel would hand over.
+/// A super-packet as a kernel would pass it.
 #[derive(Debug, Clone)]
 struct Super {
     v6: bool,
@@ -84,7 +84,7 @@ fn supers() -> impl Strategy<Value = Super> {
     })
 }
 
-/// The sum over big-endian 16-bit words, byte by byte: shares nothing with the code under test.
+/// Sums big-endian 16-bit words, byte by byte; shares no code with the implementation.
 fn naive_sum(bytes: impl IntoIterator<Item = u8>) -> u16 {
     let mut sum = 0u32;
     for (at, byte) in bytes.into_iter().enumerate() {
@@ -94,7 +94,7 @@ fn naive_sum(bytes: impl IntoIterator<Item = u8>) -> u16 {
     sum as u16
 }
 
-/// The transport checksum of a complete packet is right if everything together sums to all ones.
+/// Sums the transport part of a complete packet. The checksum is correct if the result is all ones.
 fn transport_sum(packet: &[u8]) -> u16 {
     let v6 = packet[0] >> 4 == 6;
     let (addresses, at, protocol) =
@@ -104,7 +104,7 @@ fn transport_sum(packet: &[u8]) -> u16 {
     naive_sum(pseudo.chain(packet[at..].iter().copied()))
 }
 
-/// One packet of a super-packet as a kernel without USO would hand it over.
+/// Returns one packet of a super-packet as a kernel without USO would pass it.
 fn single(layout: &Layout, packet: &[u8], index: u16) -> (Layout, Vec<u8>) {
     let header = header_of(layout, packet, index..index + 1, false).unwrap();
     let alone = [header.bytes(), &packet[header.payload.clone()]].concat();
@@ -128,7 +128,7 @@ proptest! {
             prop_assert_eq!(single.len(), declared_len(&single));
             prop_assert_eq!(single.len() as u32, layout.packet_bytes(index));
             let sum = transport_sum(&single);
-            // A packet that is alone keeps the pseudo-header's sum of whoever sent it, which is absent here.
+            // A single packet keeps the pseudo-header's sum of its sender, which is absent here.
             prop_assert!(sum == 0xffff || layout.packets == 1, "sum {:x}", sum);
             let at = spec.transport();
             if !spec.v6 && layout.packets > 1 {
@@ -164,7 +164,7 @@ proptest! {
         let again = Layout::parse(header.vnet, &part).unwrap();
         prop_assert_eq!(again.packets, range.len() as u16);
         prop_assert_eq!(again.flow, layout.flow);
-        // Cutting the part gives what cutting the whole gives.
+        // Splitting a part gives the same packets as splitting the whole.
         for (place, index) in range.clone().enumerate() {
             let of_part = complete(&again, &part, place as u16, false).unwrap();
             let of_whole = complete(&layout, &packet, index, false).unwrap();
@@ -175,7 +175,7 @@ proptest! {
     #[test]
     fn marks_keep_every_checksum_right(spec in supers()) {
         let (vnet, mut packet) = spec.build();
-        // ECT(0), as a sender that can do ECN sets it.
+        // ECT(0), as set by an ECN-capable sender.
         packet[1] |= if spec.v6 { 0x20 } else { 0x02 };
         let layout = Layout::parse(vnet, &packet).unwrap();
         prop_assert_eq!(layout.ecn, Ecn::Ect0);
@@ -212,7 +212,7 @@ proptest! {
         for index in 0..again.packets {
             prop_assert_eq!(complete(&again, &whole, index, false), complete(&layout, &packet, index, false));
         }
-        // Another port, another type of service, another hop limit: not in this train.
+        // A different port, type of service or hop limit: not part of this train.
         let (next_layout, mut next) = singles[1].clone();
         let place = match other {
             0 => spec.transport(),

@@ -1,18 +1,18 @@
-//! UDP packets that came one by one, put together as receive offload does.
+//! Combines single UDP packets, as receive offload does.
 
 use super::layout::{Layout, UDP, UDP_HEADER, Version};
 use super::vnet::{Gso, Vnet};
 
-/// The most packets in one super-packet that every kernel takes (`UDP_MAX_SEGMENTS` of Linux 4.18).
+/// Maximum packets in a super-packet that every kernel accepts (`UDP_MAX_SEGMENTS` of Linux 4.18).
 const MOST_PACKETS: u16 = 64;
-/// The most bytes of an IP packet.
+/// Maximum bytes of an IP packet.
 const MOST_BYTES: usize = 65_535;
-/// The reserved bit and "don't fragment", in front of "more fragments" and the fragment's offset (RFC 791).
+/// The reserved bit and "don't fragment", which precede "more fragments" and the fragment offset (RFC 791).
 const FLAGS_BEFORE_MORE: u32 = 2;
-/// Where the checksum is in a UDP header.
+/// Offset of the checksum in a UDP header.
 const CHECKSUM: u16 = 6;
 
-/// A super-packet in the making: what it would be if its first packet were all of it.
+/// A super-packet under construction, with the layout of its packets so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Train {
     layout: Layout,
@@ -20,14 +20,14 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    /// Begins with a packet. `None` if it cannot be put together with others: it is no whole UDP datagram, or its
-    /// checksum is complete already.
+    /// Starts with a packet. Returns `None` if it cannot be combined: it is not a whole UDP datagram, or its
+    /// checksum is already complete.
     pub(crate) fn begin(layout: &Layout, packet: &[u8]) -> Option<Self> {
         let payload = layout.transport + UDP_HEADER;
         let vnet = layout.vnet;
         let fragment = u16::from_be_bytes([*packet.get(6)?, *packet.get(7)?]) << FLAGS_BEFORE_MORE;
         let plain = match layout.version {
-            // No options, no fragment.
+            // No options and no fragment.
             Version::V4 => layout.transport == 20 && fragment == 0,
             Version::V6 => layout.transport == 40,
         };
@@ -46,8 +46,9 @@ impl Train {
         Some(Self { layout: Layout { payload, stride, vnet, ..*layout }, is_closed: false })
     }
 
-    /// Adds the next packet if it is of the same flow, with the same headers but for what counts and checks, and no
-    /// longer than the first; `first` is the first packet. Returns whether it did.
+    /// Adds the next packet if it belongs to the same flow, has the same headers except for lengths,
+    /// identification and checksums, and is no longer than the first. `first` is the first packet. Returns
+    /// whether it was added.
     pub(crate) fn add(&mut self, first: &[u8], layout: &Layout, packet: &[u8]) -> bool {
         let Some(next) = Self::begin(layout, packet) else { return false };
         let fits = !self.is_closed
@@ -64,13 +65,13 @@ impl Train {
         fits
     }
 
-    /// The super-packet as it is now.
+    /// Returns the layout of the super-packet so far.
     pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 }
 
-/// All but lengths, identification and checksums.
+/// Compares everything but lengths, identification and checksums.
 fn same_headers(version: Version, a: &[u8], b: &[u8]) -> bool {
     let same: &[std::ops::Range<usize>] = match version {
         Version::V4 => &[0..2, 6..10, 12..24],

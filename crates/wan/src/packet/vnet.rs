@@ -1,4 +1,4 @@
-//! The header that stands in front of each packet on a TUN device (`virtio_net_hdr`, virtio 1.2 section 5.1.6).
+//! Header before each packet on a TUN device (`virtio_net_hdr`, virtio 1.2 section 5.1.6).
 
 /// Bytes of the header.
 pub(crate) const VNET_LEN: usize = 10;
@@ -8,38 +8,38 @@ const NEEDS_CSUM: u8 = 1;
 /// `VIRTIO_NET_HDR_GSO_ECN`.
 const GSO_ECN: u8 = 0x80;
 
-/// How the kernel would cut a super-packet.
+/// Kind of super-packet, which determines how it is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gso {
-    /// It is a single packet.
+    /// Single packet.
     None,
     /// TCP over IPv4.
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams over either.
+    /// UDP datagrams over IPv4 or IPv6.
     Udp,
 }
 
-/// The header, parsed.
+/// The parsed header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vnet {
-    /// Whether the transport checksum is left to whoever takes the packet.
+    /// Whether the receiver of the packet has to complete the transport checksum.
     pub needs_checksum: bool,
-    /// How to cut.
+    /// Kind of super-packet.
     pub gso: Gso,
-    /// Bytes of headers that each piece needs.
+    /// Header bytes that each packet needs.
     pub header_len: u16,
-    /// Payload bytes of every piece but the last.
+    /// Payload bytes per packet, except the last.
     pub gso_size: u16,
-    /// Where the checksummed part starts, from the start of the packet.
+    /// Start of the checksummed part, from the start of the packet.
     pub checksum_start: u16,
-    /// Where its checksum is, from there.
+    /// Offset of the checksum from there.
     pub checksum_offset: u16,
 }
 
 impl Vnet {
-    /// Of a single packet whose checksums are complete.
+    /// Header of a single packet with complete checksums.
     pub(crate) const PLAIN: Self = Self {
         needs_checksum: false,
         gso: Gso::None,
@@ -49,7 +49,7 @@ impl Vnet {
         checksum_offset: 0,
     };
 
-    /// Reads it; `None` for kinds that were not asked for.
+    /// Parses the header. Returns `None` for kinds that were not requested.
     pub(crate) fn parse(bytes: &[u8; VNET_LEN]) -> Option<Self> {
         let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let gso = match bytes[1] & !GSO_ECN {
@@ -69,7 +69,7 @@ impl Vnet {
         })
     }
 
-    /// Writes it. `ecn` says that a TCP super-packet has CWR set.
+    /// Serialises the header. `ecn`: a TCP super-packet has CWR set.
     pub(crate) fn write(&self, ecn: bool) -> [u8; VNET_LEN] {
         let gso = match self.gso {
             Gso::None => 0,

@@ -1,4 +1,4 @@
-//! One direction of a relay: the stages, and the datagrams that are under way. It reads no clock.
+//! One direction of a relay: the stages, and the datagrams in transit. Reads no clock.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -9,45 +9,45 @@ use haul_udp::SendError;
 use crate::emulator::{rate_of, rtt_of};
 use crate::link::Traffic;
 
-/// What one direction of a relay has done, in datagrams and bytes of their payload.
+/// Counters of one direction of a relay, in datagrams and payload bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Relayed {
-    /// What came in.
+    /// Datagrams received by the relay.
     pub sent: Traffic,
-    /// What came out.
+    /// Datagrams delivered by the relay.
     pub received: Traffic,
-    /// Datagrams that died, by reason; `carrier` is the relay's own fault.
+    /// Dropped datagrams by reason; `carrier` counts the relay's own failures.
     pub drops: Drops,
-    /// Socket buffers (each up to 44 datagrams) that the kernel dropped because the relay came too late.
+    /// Socket buffers (of up to 44 datagrams) that the kernel dropped because the relay was too slow.
     pub overrun: u64,
 }
 
-/// Memory for packets beyond what the path itself holds.
+/// Memory for packets in addition to the path's own capacity.
 const SPARE: u64 = 4 << 20;
-/// The most memory for packets, so that an odd choice of rate and delay does not eat the machine.
+/// Memory limit for packets, for unusual combinations of rate and delay.
 const MAX_MEMORY: u64 = 2 << 30;
-/// What a packet takes besides its bytes.
+/// Overhead per packet, bytes.
 const OF_PACKET: u64 = 64;
-/// The most datagrams in one batch, which every kernel with GSO takes (`UDP_MAX_SEGMENTS` of Linux 4.18).
+/// Maximum datagrams per batch, accepted by every kernel with GSO (`UDP_MAX_SEGMENTS` of Linux 4.18).
 const MAX_BATCH: usize = 64;
-/// The most bytes in one batch: what one IPv4 packet can carry over UDP.
+/// Maximum bytes per batch: UDP payload of one IPv4 packet.
 const MAX_BATCH_BYTES: usize = 65_507;
 
 pub(super) type FlowId = u32;
 
-/// Packets enter at one end, and leave at the other when they are due.
+/// Packets enter at one end and leave at the other when they are due.
 #[derive(Debug)]
 pub(super) struct Direction {
     path: Path,
-    /// What is under way, by number.
+    /// Packets in transit, by number.
     kept: HashMap<u64, Packet>,
-    /// The number of the next packet.
+    /// Number of the next packet.
     next: u64,
-    /// What is due, in order.
+    /// Packets that are due, in order.
     due: VecDeque<Packet>,
-    /// Memory that is left for packets.
+    /// Remaining memory for packets.
     room: Bytes,
-    /// The bytes of the batch that is sent.
+    /// Bytes of the batch being sent.
     batch: Vec<u8>,
     pub(super) counts: Relayed,
 }
@@ -65,7 +65,7 @@ impl Packet {
     }
 }
 
-/// Packets of one client and of one size (the last may be shorter) that leave together.
+/// Packets of one client and one size (the last may be shorter) that are sent together.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Batch {
     pub packets: usize,
@@ -76,7 +76,7 @@ pub(super) struct Batch {
 
 impl Direction {
     pub(super) fn new(spec: &PathSpec, seed: u64) -> Result<Self, SpecError> {
-        // What waits at the bottleneck and what is behind it.
+        // Data queued at the bottleneck and in transit behind it.
         let on_path = rate_of(spec).bytes_in(rtt_of(spec, spec)).saturating_mul(2);
         Ok(Self {
             path: Path::new(spec, seed)?,
@@ -89,8 +89,8 @@ impl Direction {
         })
     }
 
-    /// Packets of one client arrive together. Arrivals that seem to go back in time count as simultaneous with
-    /// the one before.
+    /// Offers packets of one client that arrive together. An arrival time earlier than the previous one
+    /// counts as equal to it.
     pub(super) fn offer<'a>(
         &mut self,
         packets: impl Iterator<Item = &'a [u8]>,
@@ -114,12 +114,12 @@ impl Direction {
             self.kept.insert(self.next, packet);
             self.next += 1;
             self.path.offer(arrival, info);
-            // What is dropped at once gives its memory back before the next one comes.
+            // Frees the memory of packets dropped immediately before the next one arrives.
             self.advance(arrival);
         }
     }
 
-    /// Advances the path to `now`; later arrivals must not be earlier than that.
+    /// Advances the path to `now`. Later arrivals must not be earlier.
     pub(super) fn advance(&mut self, now: Time) {
         let Self { path, kept, due, room, counts, .. } = self;
         path.advance(now, &mut |_, parcel, exit| {
@@ -140,8 +140,8 @@ impl Direction {
         self.path.next_event()
     }
 
-    /// Sends what is due with `send`, which says how many packets it took; false if a socket was full and the rest
-    /// has to wait.
+    /// Sends due packets with `send`, which returns the number of packets accepted. Returns false if a socket
+    /// was full and the rest has to wait.
     pub(super) fn deliver(&mut self, send: impl Fn(&Batch, &[u8]) -> Result<usize, SendError>) -> bool {
         while let Some(batch) = self.gather() {
             let gone = match send(&batch, &self.batch) {
@@ -152,7 +152,8 @@ impl Direction {
                 }
                 Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
-                    // The receiver has closed its socket, for example: the packets are lost, as on a real path.
+                    // For example, the receiver has closed its socket: the packets are lost, as on a real
+                    // path.
                     tracing::debug!(error = %WithCauses(&error), "emulated path: packets dropped at its end");
                     self.counts.drops.count(DropReason::Carrier, batch.packets as u64);
                     batch.packets
@@ -163,7 +164,7 @@ impl Direction {
         true
     }
 
-    /// Copies the bytes of the packets that can leave next with one call into `batch`.
+    /// Copies the bytes of the next packets that can be sent with one call into `batch`.
     fn gather(&mut self) -> Option<Batch> {
         let first = self.due.front()?;
         let (segment, flow, ecn) = (first.bytes.len(), first.flow, first.ecn);

@@ -1,5 +1,5 @@
-//! A relay on the loopback interface with one port toward the client, which carries UDP to the server through the
-//! stages of a path, and TCP with its delay. It needs no privilege.
+//! A relay on the loopback interface. It listens on one port for clients, forwards UDP to the server through
+//! the stages of a path, and TCP with the path's delay. Needs no privilege.
 
 mod direction;
 
@@ -25,7 +25,7 @@ use crate::error::{WanError, While};
 use crate::link::{Clock, Way};
 use crate::tcp::is_pause;
 
-/// How often a port is tried that must be free for TCP and UDP alike.
+/// Attempts to find a port that is free for both TCP and UDP.
 const PORT_TRIES: u32 = 20;
 
 /// A running relay; stops when dropped.
@@ -38,11 +38,11 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay to `server` and returns at once; [`Relay::address`] is its near end. The path is the same in both
-    /// directions, whose losses are drawn independently.
+    /// Starts a relay to `server` and returns immediately; [`Relay::address`] is its near end. Both
+    /// directions have the same path, with independent losses.
     ///
     /// # Errors
-    /// When the path cannot be, or the system refuses something.
+    /// If the path is invalid or a system call fails.
     pub fn start(path: &PathSpec, seed: u64, server: SocketAddr) -> Result<Self, WanError> {
         let cannot_start = "cannot start the relay";
         let (listener, socket) = bind_pair().while_doing(cannot_start)?;
@@ -63,12 +63,12 @@ impl Relay {
         Ok(())
     }
 
-    /// Where the client connects to, TCP and UDP.
+    /// Returns the address for clients to connect to, TCP and UDP.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What was done with datagrams so far: toward the server, and back.
+    /// Returns the datagram counters so far: towards the server, and back.
     pub fn counts(&self) -> [Relayed; 2] {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -78,7 +78,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // A panic of the relay has been reported by its thread.
+            // The relay's thread has reported its panic.
             let _ = thread.join();
         }
     }
@@ -88,7 +88,7 @@ fn relay_problem(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!("emulated path: {what}: {}", WithCauses(error));
 }
 
-/// A TCP listener and a UDP socket on the same port.
+/// Binds a TCP listener and a UDP socket to the same port.
 fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
     let mut tries = 0;
     loop {
@@ -102,22 +102,22 @@ fn bind_pair() -> io::Result<(TcpListener, UdpSocket)> {
     }
 }
 
-/// Bytes read at a time.
+/// Bytes per read.
 const READ: usize = 64 * 1024;
-/// Reads under way in one direction; beyond it the sender has to wait.
+/// Maximum reads in transit per direction; the sender waits beyond it.
 const UNDER_WAY: usize = 1_024;
-/// How soon a stop is noticed.
+/// Maximum delay until a stop is noticed.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What travels, with the time when it came in: bytes, none at the end, or that the connection broke.
+/// Data in transit and its arrival time: bytes, empty at the end, or the error that broke the connection.
 type Parcel = (Instant, io::Result<Vec<u8>>);
 
-/// Accepts connections and passes their bytes on until it is told to stop.
+/// Accepts connections and forwards their bytes until stopped.
 fn accept_all(listener: &TcpListener, server: SocketAddr, rtt: Span, stop: &Arc<AtomicBool>) {
     if let Err(error) = listener.set_nonblocking(true) {
         return relay_problem("listening for TCP connections", &error);
     }
-    // Accepting must not add noticeably to the path's delay.
+    // Accepting must not noticeably increase the path's delay.
     let poll = Duration::from(rtt / 50).clamp(Duration::from_millis(1), POLL);
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
@@ -141,7 +141,7 @@ fn connect_through(
     rtt: Span,
     stop: &Arc<AtomicBool>,
 ) -> io::Result<()> {
-    // The kernel has completed the client's handshake at once; on the path it would have taken a round trip.
+    // The kernel completed the client's handshake immediately; on the path it would take a round trip.
     let connected = Instant::now() + Duration::from(rtt);
     client.set_nonblocking(false)?;
     let upstream = TcpStream::connect(server)?;
@@ -154,7 +154,7 @@ fn connect_through(
     pipe(upstream, client, (one_way, connected), stop)
 }
 
-/// Passes bytes from one stream to the other, `delay` later; none before `connected`.
+/// Forwards bytes from one stream to the other after `delay`, but none before `connected`.
 fn pipe(
     from: TcpStream,
     to: TcpStream,
@@ -204,23 +204,23 @@ fn write_all(
     Ok(())
 }
 
-/// Clients that are told apart; more are ignored.
+/// Maximum number of clients; further ones are ignored.
 const MAX_FLOWS: usize = 256;
-/// Longest sleep while nothing is under way: how soon a stop is noticed.
+/// Maximum sleep while no packet is in transit, and thus the delay until a stop is noticed.
 const IDLE: Duration = Duration::from_millis(50);
-/// Shortest and longest time between two rounds while packets are under way. Deliveries are late by at most
-/// this and the scheduler's slack, and bursts are what the bottleneck carries in it.
+/// Minimum and maximum time between two rounds while packets are in transit. Deliveries are late by at most
+/// this plus the scheduler's slack, and bursts are what the bottleneck carries in this time.
 const ROUND: (Span, Span) = (Span::from_micros(20), Span::from_micros(200));
 /// Receive calls per socket and round.
 const CALLS_PER_ROUND: usize = 4;
 
-/// Moves datagrams between clients and the server through the two directions of a path.
+/// Forwards datagrams between clients and the server through both directions of a path.
 struct UdpRelay {
     clients: UdpSocket,
     server: SocketAddr,
     flows: Vec<Flow>,
     by_client: HashMap<SocketAddr, FlowId>,
-    /// Of the clients' socket.
+    /// Drop counter of the clients' socket.
     drops: DropWatch,
     up: Direction,
     down: Direction,
@@ -232,21 +232,21 @@ struct UdpRelay {
     counts: Arc<Mutex<[Relayed; 2]>>,
 }
 
-/// One client, with a socket of its own toward the server.
+/// One client, with its own socket towards the server.
 struct Flow {
     client: SocketAddr,
     socket: UdpSocket,
     drops: DropWatch,
 }
 
-/// Whether more may wait in a socket than was read.
+/// Whether a socket may hold more than was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Backlog {
     None,
     Some,
 }
 
-/// Follows a socket's wrapping count of dropped buffers.
+/// Tracks a socket's wrapping count of dropped buffers.
 #[derive(Default)]
 struct DropWatch(u32);
 
@@ -282,11 +282,11 @@ impl UdpRelay {
         })
     }
 
-    /// Works until it is told to stop.
+    /// Runs until stopped.
     fn run(mut self) {
         while !self.stop.load(Ordering::Relaxed) {
             let now = self.clock.now();
-            // Where something is left to be read, the time is that of what was read.
+            // With a backlog, time advances only to the arrival of what was read.
             if self.receive_from_clients() == Backlog::None {
                 self.up.advance(now);
             }
@@ -350,7 +350,7 @@ impl UdpRelay {
         backlog
     }
 
-    /// Sends what is due in both directions; false if some of it has to wait for a socket.
+    /// Sends due packets in both directions. Returns false if some have to wait for a socket.
     fn deliver(&mut self) -> bool {
         let Self { up, down, flows, clients, .. } = self;
         let up_done = up.deliver(|batch, bytes| {
@@ -364,7 +364,7 @@ impl UdpRelay {
         up_done && down_done
     }
 
-    /// Sleeps until the next round: while packets are under way one round's time or until the next is due,
+    /// Sleeps until the next round: with packets in transit, for one round or until the next packet is due,
     /// otherwise until something arrives.
     fn wait(&self, all_sent: bool) -> rustix::io::Result<()> {
         let next = [self.up.next_event(), self.down.next_event()].into_iter().flatten().min();
@@ -375,7 +375,7 @@ impl UdpRelay {
             return sleep(&mut [], round);
         }
         if next.is_some() {
-            // Arrivals carry the kernel's time stamps, so they can wait for the round.
+            // Arrivals have kernel timestamps, so they can wait for the next round.
             sleep(&mut [], round)?;
         }
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(self.clients.as_fd(), PollFlags::IN)];
@@ -384,12 +384,12 @@ impl UdpRelay {
     }
 }
 
-/// When a buffer arrived: the kernel's word, or now.
+/// Returns when a buffer arrived: the kernel's timestamp, or `now`.
 fn arrival_time(clock: &ArrivalClock, arrival: Option<Arrival>, now: Time) -> Time {
     arrival.and_then(|arrival| clock.time_of(arrival)).unwrap_or(now)
 }
 
-/// The flow of a client, made when it is first seen.
+/// Returns the flow of a client, created on its first datagram.
 fn flow_of(
     flows: &mut Vec<Flow>,
     by_client: &mut HashMap<SocketAddr, FlowId>,
@@ -417,9 +417,9 @@ fn flow_of(
     }
 }
 
-/// `ppoll`: until one of `fds` is ready or `time` has passed, with the precision of the kernel's timers.
+/// `ppoll`: waits until one of `fds` is ready or `time` has passed, with the precision of kernel timers.
 fn sleep(fds: &mut [PollFd<'_>], time: Duration) -> rustix::io::Result<()> {
-    // Only times of centuries do not fit; without a timeout those are waited for just as well.
+    // Only times of centuries do not fit; waiting without a timeout is equivalent.
     let timeout = Timespec::try_from(time).ok();
     match rustix::event::poll(fds, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

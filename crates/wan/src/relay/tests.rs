@@ -10,7 +10,7 @@ fn start(loss: f64, server: SocketAddr) -> Relay {
     Relay::start(&path(40, 200, loss), 3, server).unwrap()
 }
 
-/// A server's two sockets on one port.
+/// Returns a server's TCP and UDP sockets on one port.
 fn server() -> (TcpListener, UdpSocket) {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -48,7 +48,7 @@ fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
         assert_eq!(buffer[..len], vec![number as u8; 1_000 + number]);
         assert!(started.elapsed() >= Duration::from_millis(40));
     }
-    // The relay counts a packet after it has let it go.
+    // The relay counts a packet after it has forwarded it.
     let deadline = Instant::now() + Duration::from_secs(60);
     while path.counts()[1].received.packets < 2 && Instant::now() < deadline {
         thread::yield_now();
@@ -85,7 +85,7 @@ fn every_datagram_is_delivered_or_counted_with_its_reason() {
     assert_eq!((up.sent.packets, up.drops.of(DropReason::TooLarge), up.overrun), (1_020, 20, 0));
     assert_eq!(up.received.packets, received);
     assert_eq!(up.received.packets + up.drops.total(), up.sent.packets);
-    // 1,000 packets at 20 %: 200 expected, deviation 12.6: five of them.
+    // 1,000 packets at 20 %: 200 expected, standard deviation 12.6; tolerance 5 standard deviations.
     assert!((137..263).contains(&up.drops.of(DropReason::Random)), "{up:?}");
 }
 
@@ -109,7 +109,7 @@ fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
     stream.read_to_end(&mut back).unwrap();
     echo.join().unwrap();
     assert!(back == expected);
-    // A round trip to connect, and one for the data.
+    // One round trip to connect, and one for the data.
     assert!(started.elapsed() >= Duration::from_millis(80));
 }
 

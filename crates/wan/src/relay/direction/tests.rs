@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::link::Way;
 
-/// What the bottleneck of [`path`] holds.
+/// Capacity of the bottleneck of [`path`].
 fn queue(rtt_ms: u64, mbps: u64) -> Bytes {
     Bytes(Rate::from_mbps(mbps).bytes_in(Span::from_millis(rtt_ms)).max(96_000))
 }
 
-/// A direction of half this round-trip time.
+/// One direction, with half of this round-trip time.
 pub(in crate::relay) fn path(rtt_ms: u64, mbps: u64, loss: f64) -> PathSpec {
     let queue = QueueSpec::TailDrop(Limit::Bytes(queue(rtt_ms, mbps)));
     let stages = vec![
@@ -28,7 +28,7 @@ fn at(micros: u64) -> Time {
     Time::ZERO + Span::from_micros(micros)
 }
 
-/// A direction and what has left it.
+/// A direction and the packets that have left it.
 struct Bench {
     direction: Direction,
     left: Vec<Vec<u8>>,
@@ -40,7 +40,7 @@ impl Bench {
         Self { direction, left: Vec::new() }
     }
 
-    /// `packets` of these sizes arrive together.
+    /// Offers packets of these sizes at the same time.
     fn offer(&mut self, micros: u64, sizes: &[usize]) {
         let packets: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
         let packets = packets.iter().map(Vec::as_slice);
@@ -51,7 +51,7 @@ impl Bench {
         self.direction.counts.drops.of(reason)
     }
 
-    /// How many packets have left by then.
+    /// Returns the number of packets that have left by then.
     fn left_by(&mut self, micros: u64) -> usize {
         self.direction.advance(at(micros));
         let left = RefCell::new(&mut self.left);
@@ -84,7 +84,7 @@ fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
         bench.offer(0, &[1_472; 50]);
     }
     assert_eq!(bench.dropped(DropReason::QueueFull), 500);
-    // After 1 ms of draining there is room for ten packets again.
+    // After 1 ms of draining, ten more packets fit.
     bench.offer(1_000, &[1_472; 20]);
     assert_eq!(bench.dropped(DropReason::QueueFull), 510);
     assert_eq!(bench.left_by(1_000_000), 1_010);
@@ -124,7 +124,7 @@ fn random_losses_follow_the_seed_and_the_direction() {
         lost
     };
     let first = left(1, Way::Forth);
-    // 200 expected, deviation 14.1: five of them.
+    // 200 expected, standard deviation 14.1; tolerance 5 standard deviations.
     assert!((130..270).contains(&first[19_999]), "{}", first[19_999]);
     assert_eq!(first, left(1, Way::Forth));
     assert_ne!(first, left(2, Way::Forth));
@@ -138,7 +138,7 @@ fn a_full_socket_delays_and_a_closed_one_loses() {
     bench.direction.advance(at(1_000));
     let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::Full::SocketBuffer));
     assert!(!bench.direction.deliver(full));
-    // One call may take a part only.
+    // One call may accept only a part.
     assert!(bench.direction.deliver(|_, _| Ok(1)));
     let counts = bench.direction.counts;
     assert_eq!((counts.received.packets, counts.received.bytes, counts.drops.total()), (5, 5_000, 0));
@@ -167,7 +167,7 @@ fn only_equal_neighbours_of_one_client_leave_together() {
 
 #[test]
 fn packets_beyond_the_memory_are_counted_and_later_ones_pass() {
-    // Nothing leaves the relay as long as its socket is full.
+    // Nothing leaves the relay while its socket is full.
     let mut bench = Bench::new(&path(0, 100_000, 0.0));
     for i in 0..400 {
         bench.offer(i * 1_000, &[1_000; 16]);
@@ -201,7 +201,7 @@ proptest! {
             let busy = at(now).since(Time::ZERO + rtt / 2);
             prop_assert!(left >= before && rate.bytes_in(busy) + 1 >= bytes);
         }
-        // Nothing stays longer than a full queue takes to drain.
+        // No packet stays longer than a full queue takes to drain.
         let most = rate.time_for(queue(20, mbps).0) + rtt;
         bench.left_by(now + most.as_nanos() / 1_000 + 1);
         let counts = bench.direction.counts;
