@@ -1,5 +1,5 @@
-//! Runs on emulated paths: `haul-lab wan` as a program of its own, with two ends on its sides that are this program
-//! too.
+//! Runs jobs on emulated paths: starts `haul-lab wan` as a separate program, with this program as the
+//! endpoint on both sides.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::problem::{Problem, While};
 use crate::run::Runs;
 
-/// Makes runs, each with a directory of its own. Its files are removed with it.
+/// Runs jobs, each with its own directory. The directories are removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     program: PathBuf,
@@ -22,27 +22,27 @@ pub(crate) struct Emulator {
     runs: Runs,
 }
 
-/// What a run is made of.
+/// Configuration of a run.
 #[derive(Debug)]
 pub(crate) struct Job {
     /// Options of `haul-lab wan`.
     pub options: Vec<OsString>,
-    /// What this program is told on side B, which ends when A has ended.
+    /// Arguments of this program on side B, which is ended when A has ended.
     pub server: Vec<OsString>,
-    /// What it is told on side A.
+    /// Arguments of this program on side A.
     pub client: Vec<OsString>,
 }
 
-/// What a run has left.
+/// Results of a run.
 #[derive(Debug)]
 pub(crate) struct Output {
-    /// What A has printed.
+    /// Standard output of A.
     pub printed: Vec<u8>,
-    /// The path's truth, as `haul-lab wan --counters` writes it.
+    /// The path's counters, as written by `haul-lab wan --counters`.
     pub counters: Value,
 }
 
-/// A path file of `haul-lab wan`.
+/// Path file of `haul-lab wan`.
 #[derive(Debug, Serialize)]
 pub(crate) struct PathFile<'a> {
     pub forth: &'a PathSpec,
@@ -50,10 +50,10 @@ pub(crate) struct PathFile<'a> {
 }
 
 impl PathFile<'_> {
-    /// Writes it into a directory; the options of `haul-lab wan` for it.
+    /// Writes the file into a directory and returns the options of `haul-lab wan` for it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub(crate) fn save(&self, directory: &Path) -> Result<[OsString; 2], Problem> {
         let text = toml::to_string(self).map_err(|e| Problem::failed(e.to_string(), ""))?;
         let file = directory.join("path.toml");
@@ -63,29 +63,29 @@ impl PathFile<'_> {
 }
 
 impl Emulator {
-    /// `name` is that of its directory among the system's temporary files.
+    /// Creates an emulator whose directory among the system's temporary files is named after `name`.
     ///
     /// # Errors
-    /// When there is no place for files.
+    /// If the directory cannot be created.
     pub(crate) fn new(name: &str) -> Result<Self, Problem> {
         let program = std::env::current_exe().while_doing("cannot find this program")?;
         Ok(Self { program, number: AtomicU64::new(0), runs: Runs::new(name)? })
     }
 
-    /// A new directory for a run.
+    /// Creates a directory for a run.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// If it cannot be created.
     pub(crate) fn directory(&self) -> Result<PathBuf, Problem> {
         let directory = self.runs.files().join(self.number.fetch_add(1, Ordering::Relaxed).to_string());
         fs::create_dir_all(&directory).while_doing(&format!("cannot make {}", directory.display()))?;
         Ok(directory)
     }
 
-    /// Whether paths can be emulated here; if not, why.
+    /// Returns why paths cannot be emulated here; `None` if they can.
     ///
     /// # Errors
-    /// When this program cannot be run.
+    /// If this program cannot be run.
     pub(crate) fn missing(&self) -> Result<Option<String>, Problem> {
         let mut command = Command::new(&self.program);
         command.args(["wan", "--quiet", "--", "true"]).stdin(Stdio::null());
@@ -99,7 +99,7 @@ impl Emulator {
     /// Runs both ends.
     ///
     /// # Errors
-    /// When the path cannot be had, or an end fails: with what was said on standard error.
+    /// If the path cannot be created, or an end fails; includes the standard error output.
     pub(crate) fn run(&self, directory: &Path, job: &Job) -> Result<Output, Problem> {
         let counters = directory.join("counters.json");
         let words = job.server.iter().map(|word| format!("'{}'", word.display()));
@@ -121,10 +121,10 @@ impl Emulator {
     }
 }
 
-/// What an end has written as JSON.
+/// Parses the JSON output of an end.
 ///
 /// # Errors
-/// When it is something else.
+/// If it is not valid.
 pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(text).map_err(|error| Problem::failed(format!("an odd result: {error}"), ""))
 }

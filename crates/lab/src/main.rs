@@ -1,4 +1,4 @@
-//! The `haul-lab` program: paths for real traffic, and experiments.
+//! The program `haul-lab`: emulated paths for real traffic, and experiments.
 
 mod compare;
 mod emulator;
@@ -24,7 +24,7 @@ const EXAMPLES: &str = "Examples:
   haul-lab wan --rtt 50ms --server 'haul serve --root /data' -- ./client.sh
   haul-lab wan --help";
 
-/// Paths for the traffic of real programs, and experiments with them
+/// Emulated paths for real programs, and experiments with them
 #[derive(Debug, Parser)]
 #[command(name = "haul-lab", version, after_help = EXAMPLES)]
 struct Cli {
@@ -34,42 +34,43 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Puts a path with delay, rate, loss and more between two network namespaces
+    /// Emulates a path with delay, rate limit, loss and more between two network namespaces
     Wan(Box<wan::WanArgs>),
     /// Lists the experiments: the papers' tables and figures, and our own
     List,
-    /// Runs experiments and says what of the papers they reproduce
+    /// Runs experiments and reports which results of the papers they reproduce
     Run(experiment::RunArgs),
-    /// Runs a scenario in the simulator and prints what came out as JSON
+    /// Runs a scenario in the simulator and prints the results as JSON
     Sim(sim::SimArgs),
-    /// Runs scenarios and keeps the signature of every transmission window: data for `haul train`
+    /// Runs scenarios and writes the signature of every transmission window: training data for `haul train`
     Signatures(signatures::SignaturesArgs),
-    /// Measures viz, msg and sensor on emulated paths, beside TCP
+    /// Measures viz, msg and sensor on emulated paths, compared with TCP
     Services(services::ServicesArgs),
-    /// Is one end of such a measurement
+    /// Runs one end of such a measurement
     #[command(hide = true)]
     ServicesEnd(services::EndArgs),
-    /// Runs the same paths and traffic in the simulator and on the emulator, and prints both side by side
+    /// Runs the same paths and traffic in the simulator and on the emulator, and prints the results side by
+    /// side
     Compare(compare::CompareArgs),
-    /// Is one end of an emulated path that is compared
+    /// Runs one end of a compared emulated path
     #[command(hide = true)]
     CompareEnd(compare::EndArgs),
-    /// Shows who holds the core of a receiving host, and the receiver's sleep average
+    /// Shows which task holds the core of a receiving host, and the receiver's sleep average
     SchedulerTrace(scheduler::TraceArgs),
-    /// Measures what the framework of micro-protocols costs
+    /// Measures the cost of the micro-protocol framework
     StackCost(stack_cost::StackCostArgs),
-    /// Is one end of a scenario that runs for real
+    /// Runs one end of a scenario with real sockets
     #[command(hide = true)]
     RealEnd(sim::real::EndArgs),
-    /// Becomes a program inside of a namespace
+    /// Enters a namespace and executes a program
     #[command(hide = true)]
     Enter(wan::EnterArgs),
-    /// Computes until it is ended
+    /// Computes until the process is killed
     #[command(hide = true)]
     Burn(load::BurnArgs),
 }
 
-/// The exit code, after a problem was said.
+/// Returns the exit code; prints a problem first.
 fn told(result: Result<ExitCode, problem::Problem>) -> ExitCode {
     result.unwrap_or_else(|problem| {
         eprintln!("haul-lab: {problem}");
@@ -111,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// The words of a line as a shell would give them: what stands between quotes is one.
+    /// Splits a line into arguments as a shell would; a quoted part is one argument.
     fn words(line: &str) -> Vec<String> {
         let parts = line.trim().split('\'').enumerate();
         let each = |(at, part): (usize, &str)| match at % 2 {
@@ -136,7 +137,7 @@ mod tests {
                 Ok(_) => {}
                 Err(error) => assert!(!error.use_stderr(), "{example}: {error}"),
             }
-            // What is served needs a directory by name.
+            // A served directory must be named with `--root`.
             let serves = words.iter().filter(|word| word.starts_with("haul serve"));
             assert!(serves.into_iter().all(|word| word.contains("--root ")), "{example}");
         }

@@ -1,25 +1,25 @@
-//! What a measurement that is no plan has found: its figures, and what must hold of them.
+//! Results of a measurement that has no plan: figures, and claims to check.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The figures of a measurement, and what must hold of them.
+/// Figures of a measurement, and claims about them.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Tables: a list of rows under each name.
+    /// Table rows by table name.
     pub tables: Map<String, Value>,
     pub claims: Vec<Claim>,
 }
 
-/// Something that must hold.
+/// A property that must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub name: String,
-    /// The paper's numbers.
+    /// The paper's values.
     pub paper: String,
     pub ours: String,
     pub holds: bool,
-    /// What is known of it if it does not hold.
+    /// Known reason if the claim does not hold.
     pub why: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What went wrong, in words for people.
+//! Errors with messages for users.
 
 use std::fmt;
 use std::io;
@@ -6,14 +6,14 @@ use std::io;
 use haul_base::WithCauses;
 use haul_wan::WanError;
 
-/// Exit code for a command line or a file that asks for what cannot be.
+/// Exit code for invalid arguments or files.
 pub(crate) const USAGE: u8 = 2;
-/// Exit code for everything else that fails.
+/// Exit code for all other errors.
 pub(crate) const FAILED: u8 = 1;
-/// What shells add to the number of the signal that has ended a command.
+/// Added by shells to the number of the signal that ended a command.
 pub(crate) const SIGNALLED: i32 = 128;
 
-/// A failure: what happened and why, and what to do.
+/// An error: message, and a hint on what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     message: String,
@@ -22,40 +22,40 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// Something that was asked for is wrong.
+    /// Creates an error of usage: invalid arguments or files.
     pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { message: message.into(), hint: hint.into(), exit_code: USAGE }
     }
 
-    /// Something did not work.
+    /// Creates a runtime error.
     pub(crate) fn failed(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { message: message.into(), hint: hint.into(), exit_code: FAILED }
     }
 
-    /// The same failure, with what was being done.
+    /// Adds the failed operation to the message.
     pub(crate) fn during(self, what: &str) -> Self {
         Self { message: format!("{what} failed: {}", self.message), ..self }
     }
 
-    /// A signal is to end this process.
+    /// Creates the error of being ended by a signal.
     pub(crate) fn ended_by(signal: i32) -> Self {
         let name = signal_hook::low_level::signal_name(signal).unwrap_or("a signal");
         let exit_code = u8::try_from(SIGNALLED + signal).unwrap_or(FAILED);
         Self { message: format!("ended by {name}"), hint: String::new(), exit_code }
     }
 
-    /// The system refused `what`.
+    /// Creates an error for a failed system operation `what`.
     pub(crate) fn io(what: &str, error: &io::Error) -> Self {
         Self::failed(format!("{what}: {}", WithCauses(error)), "")
     }
 
-    /// What the process should end with.
+    /// Returns the process's exit code.
     pub(crate) fn exit_code(&self) -> u8 {
         self.exit_code
     }
 }
 
-/// What to do without the privilege that an emulator takes.
+/// Alternatives for users without the emulator's privileges.
 const INSTEAD: &str = "run it as root (sudo), or use `haul demo`, which emulates a path on the loopback and needs \
                        no privilege";
 
@@ -82,9 +82,9 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Says what the system was asked for when it refuses.
+/// Adds the attempted operation to a system error.
 pub(crate) trait While<T> {
-    /// `what`, with the system's reason behind it.
+    /// Converts the error to a [`Problem`] of the operation `what`.
     fn while_doing(self, what: &str) -> Result<T, Problem>;
 }
 

@@ -1,4 +1,4 @@
-//! Runs programs to their end, with a place for files. Nothing is left of a run that a signal ends, either.
+//! Runs programs and waits for them, with a directory for files. Cleans up even if a signal ends the run.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -12,7 +12,8 @@ use signal_hook::iterator::Signals;
 
 use crate::problem::{Problem, While};
 
-/// Runs programs, one at a time. Its files are removed with it, or when a signal ends this process.
+/// Runs programs, one at a time. Its files are removed when it is dropped, or when a signal ends this
+/// process.
 #[derive(Debug)]
 pub(crate) struct Runs {
     files: PathBuf,
@@ -22,7 +23,7 @@ pub(crate) struct Runs {
 #[derive(Debug, Default)]
 struct RunState {
     running: Option<OwnedFd>,
-    /// What is to end this process.
+    /// Signal that is to end this process.
     signal: Option<i32>,
 }
 
@@ -43,15 +44,15 @@ impl Runs {
         Ok(runs)
     }
 
-    /// Where files may be.
+    /// Returns the directory for files.
     pub(crate) fn files(&self) -> &Path {
         &self.files
     }
 
-    /// Runs a program and gives what it has printed.
+    /// Runs a program and returns its output.
     ///
     /// # Errors
-    /// When it cannot be started, or a signal has come.
+    /// If it cannot be started, or a signal has arrived.
     pub(crate) fn output(&self, command: &mut Command, what: &str) -> Result<Output, Problem> {
         let child = {
             let mut state = lock(&self.state);
@@ -76,13 +77,14 @@ impl Drop for Runs {
     }
 }
 
-/// What runs has namespaces to clear away: it is told, and whoever waits for it goes on to the end. Without one nobody
-/// waits.
+/// Handles a signal. A running program has namespaces to remove: it gets SIGTERM, and the thread that waits
+/// for it continues with the clean-up. Without a running program, this function removes the files and ends
+/// the process.
 fn on_signal(signal: i32, state: &Mutex<RunState>, files: &Path) {
     let mut state = lock(state);
     state.signal.get_or_insert(signal);
     if let Some(running) = &state.running {
-        // It may have ended by itself.
+        // It may already have ended.
         let _ = pidfd_send_signal(running, Signal::TERM);
     } else {
         remove(files);
@@ -91,7 +93,7 @@ fn on_signal(signal: i32, state: &Mutex<RunState>, files: &Path) {
 }
 
 fn remove(files: &Path) {
-    // What cannot be removed does no harm among the system's temporary files.
+    // Files that cannot be removed are harmless among the system's temporary files.
     let _ = fs::remove_dir_all(files);
 }
 

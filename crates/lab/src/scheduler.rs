@@ -1,5 +1,5 @@
-//! `haul-lab scheduler-trace`: who holds the core of a receiving host, and the receiver's sleep average: figures 7
-//! and 8 of the ASYNCH paper.
+//! `haul-lab scheduler-trace`: which task holds the core of a receiving host, and the receiver's sleep
+//! average (figures 7 and 8 of the ASYNCH paper).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
-/// A scheduler of the simulator's hosts.
+/// Scheduler of the simulated host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Scheduler {
     /// Linux 2.6.21
@@ -39,25 +39,25 @@ impl Scheduler {
     }
 }
 
-/// What runs beside the receiver.
+/// Load beside the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Beside {
-    /// Computing
+    /// CPU-bound
     Computation,
-    /// Computing that slows the receiver by its use of memory
+    /// CPU-bound, and slows the receiver by its use of memory
     Memory,
     /// System calls
     Calls,
 }
 
-/// What `haul-lab scheduler-trace` takes.
+/// Arguments of `haul-lab scheduler-trace`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TraceArgs {
-    /// Who divides the core
+    /// Scheduler of the core
     #[arg(long, value_enum, default_value = "o1")]
     scheduler: Scheduler,
 
-    /// What runs beside the receiver
+    /// Load beside the receiver
     #[arg(long, value_enum, default_value = "memory")]
     load: Beside,
 
@@ -65,7 +65,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value = "1")]
     processes: u32,
 
-    /// Packets that arrive each second
+    /// Packets that arrive per second
     #[arg(
         long,
         value_name = "N",
@@ -74,23 +74,23 @@ pub(crate) struct TraceArgs {
     )]
     rate: u64,
 
-    /// What is shown begins so long after the start
+    /// Start of the displayed window, from the start of the run
     #[arg(long, value_name = "MS", default_value = "3000")]
     from: u64,
 
-    /// And ends then
+    /// End of the displayed window
     #[arg(long, value_name = "MS", default_value = "4500", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     to: u64,
 
-    /// Where the diagram goes; what it shows is printed as CSV
+    /// File for the diagram; its data are printed as CSV
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 }
 
 impl TraceArgs {
-    /// What the documentation shows.
+    /// Options of the diagrams in the documentation.
     fn of(scheduler: Scheduler) -> Self {
-        // The fair scheduler's slices are thirty times as short.
+        // The fair scheduler's slices are shorter by a factor of 30.
         let to = if scheduler == Scheduler::Fair { 3_100 } else { 4_500 };
         Self { scheduler, load: Beside::Memory, processes: 1, rate: 42_000, from: 3_000, to, svg: None }
     }
@@ -110,7 +110,7 @@ impl TraceArgs {
     }
 }
 
-/// What happened in the window.
+/// Events in the displayed window.
 #[derive(Debug)]
 struct Record {
     receiver: TaskId,
@@ -119,7 +119,8 @@ struct Record {
     losses: Vec<Time>,
 }
 
-/// A receiver that needs 10 us a packet, with 8 MiB of socket buffer, as the papers' machines were: Linux 2.6.
+/// Simulates a receiver that needs 10 us per packet, with 8 MiB of socket buffer, like the papers' machines
+/// with Linux 2.6.
 fn simulate(options: &TraceArgs) -> Record {
     let (from, to) = options.window();
     let socket = SocketConfig {
@@ -166,7 +167,7 @@ fn simulate(options: &TraceArgs) -> Record {
 }
 
 impl Record {
-    /// Losses while another task has the core.
+    /// Returns the number of losses while another task has the core.
     fn without_core(&self) -> usize {
         let others = || self.slices.iter().filter(|slice| slice.task != self.receiver);
         let is_without = |&&at: &&Time| others().any(|slice| slice.from <= at && at <= slice.to);
@@ -197,7 +198,8 @@ const WIDTH: f64 = 960.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 
-/// Two plots one above the other: who held the core, with losses marked, and the receiver's sleep average.
+/// Draws two plots, one above the other: the task on the core, with losses marked, and the receiver's sleep
+/// average.
 fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> {
     let (from, to) = (options.from as f64, options.to as f64);
     let x = |at: Time| LEFT + (ms(at).clamp(from, to) - from) / (to - from) * (WIDTH - LEFT - RIGHT);
@@ -219,7 +221,7 @@ fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> 
     }
     let mut marked = f64::NEG_INFINITY;
     for at in record.losses.iter().map(|&at| x(at)) {
-        // A mark for each half unit, not for each packet.
+        // At most one mark per half unit, not one per packet.
         if at - marked >= 0.5 {
             marked = at;
             writeln!(out, r##"<path d="M{at:.1} 108v12" stroke="#a00" stroke-width="0.6"/>"##)?;
@@ -273,7 +275,7 @@ fn save(options: &TraceArgs, record: &Record, file: &Path) -> Result<(), Problem
     fs::write(file, drawing.while_doing(&doing)?).while_doing(&doing)
 }
 
-/// Prints what happened, and draws it if a file is given.
+/// Prints the trace, and draws it if a file is given.
 pub(crate) fn trace(options: &TraceArgs) -> Result<ExitCode, Problem> {
     if options.from >= options.to {
         return Err(Problem::usage("--from is not before --to", ""));

@@ -1,4 +1,4 @@
-//! `haul-lab signatures`: the data that a diagnosis is trained on.
+//! `haul-lab signatures`: training data for the diagnosis.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,36 +20,36 @@ const EXAMPLES: &str = "Examples:
 Every run becomes a file of its own: SCENARIO-NUMBER.sig, with what was run and what died where as comments.
 docs/diagnosis.md describes the files.";
 
-/// What `haul-lab signatures` takes.
+/// Arguments of `haul-lab signatures`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SignaturesArgs {
-    /// The scenarios
+    /// Scenario files
     #[arg(value_name = "SCENARIO.toml", required = true)]
     files: Vec<PathBuf>,
 
-    /// Where the files go; made if it is not there
+    /// Output directory; created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Another seed than the scenarios'
+    /// Overrides the scenarios' seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Another value: session.bulk.rate=1Gbit; takes a key out of the sweep
+    /// Overrides a value: session.bulk.rate=1Gbit; removes the key from the sweep
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
-    /// How many runs go at a time [default: one per core]
+    /// Concurrent runs [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     jobs: Option<u16>,
 }
 
-/// The text of one run: every window that lost something.
+/// Returns the text and number of a run's windows with losses.
 fn text(name: &str, report: &RunReport, recorded: &[Recorded]) -> (String, usize) {
     let (mut text, mut windows) = (format!("# {name}: {}\n", report.given()), 0);
     for of in recorded {
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "# session {}: {}", of.session, report.deaths(&of.session));
         let seen = of.windows.lock().unwrap_or_else(PoisonError::into_inner);
         for window in seen.iter().filter(|window| window.sample.lost > 0) {
@@ -78,7 +78,7 @@ fn record(file: &Path, args: &SignaturesArgs, threads: usize) -> Result<(), Prob
     Ok(())
 }
 
-/// Runs the scenarios.
+/// Runs the scenarios and writes their signatures.
 pub(crate) fn signatures(args: &SignaturesArgs) -> Result<ExitCode, Problem> {
     fs::create_dir_all(&args.out).while_doing(&format!("making {}", args.out.display()))?;
     let threads =

@@ -1,4 +1,4 @@
-//! Flows of other people through the bottleneck: TCP with a chosen congestion control, or UDP at a constant rate.
+//! Cross traffic through the bottleneck: TCP with a chosen congestion control, or UDP at a constant rate.
 
 use std::fmt;
 use std::io;
@@ -14,23 +14,23 @@ use haul_wan::{Namespace, accept, drain, fill};
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// How often a thread looks whether it is to stop.
+/// Interval at which a thread checks whether to stop.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a connection may take; the path may be long and lossy.
+/// Connect timeout; the path may be long and lossy.
 const CONNECT: Duration = Duration::from_secs(10);
-/// Payload of a datagram that fits into 1,500 bytes (RFC 791, RFC 768).
+/// UDP payload of a 1,500-byte IP packet (RFC 791, RFC 768).
 const DATAGRAM: usize = 1_472;
-/// Bytes of its headers, which count for the rate as they do at the bottleneck.
+/// Header bytes, which count towards the rate as at the bottleneck.
 const HEADERS: u64 = 28;
-/// Time between two bursts of a UDP flow.
+/// Interval between bursts of a UDP flow.
 const TICK: Duration = Duration::from_micros(500);
 
-/// A kind of flow.
+/// Kind of flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Background {
-    /// TCP that sends whatever it may, with this congestion control.
+    /// TCP without a rate limit, with this congestion control.
     Tcp(String),
-    /// UDP at this rate, IP headers included.
+    /// UDP at this rate, including IP headers.
     Udp(Rate),
 }
 
@@ -73,22 +73,22 @@ struct Counts {
     received: AtomicU64,
 }
 
-/// What a flow has done: payload bytes.
+/// Payload byte counters of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct FlowReport {
     /// Kind of flow, for the report.
     pub kind: String,
-    /// Bytes that its sender has handed over.
+    /// Bytes passed to the socket by the sender.
     pub sent_bytes: u64,
-    /// Bytes that have arrived.
+    /// Bytes received.
     pub received_bytes: u64,
 }
 
 impl Flow {
-    /// Starts a flow between the two sides; `address` is that of B.
+    /// Starts a flow between the two sides; `address` is B's.
     ///
     /// # Errors
-    /// When there is no such congestion control, or sockets cannot be made.
+    /// If the congestion control does not exist or sockets cannot be created.
     pub(crate) fn start(
         kind: &Background,
         a: &Namespace,
@@ -104,7 +104,7 @@ impl Flow {
         Ok(flow)
     }
 
-    /// What it has done so far.
+    /// Returns the counters so far.
     pub(crate) fn report(&self) -> FlowReport {
         FlowReport {
             kind: self.kind.to_string(),
@@ -189,7 +189,7 @@ fn no_congestion(name: &str, error: &io::Error) -> io::Error {
     )
 }
 
-/// Sends by debt: what a late wake-up has missed is caught up, up to 10 ms.
+/// Sends at `rate`. After a late wake-up it catches up to 10 ms of packets.
 fn send_at(socket: &UdpSocket, to: SocketAddr, rate: Rate, stop: &AtomicBool, counts: &Counts) {
     let each = rate.time_for(DATAGRAM as u64 + HEADERS);
     let catch_up = Span::from_millis(10).max(each);
@@ -201,7 +201,7 @@ fn send_at(socket: &UdpSocket, to: SocketAddr, rate: Rate, stop: &AtomicBool, co
         due = due.max(now.saturating_sub(catch_up));
         while due <= now {
             due = due + each;
-            // A full queue, or a path that is gone, is what a flow of other people would meet too.
+            // Errors are ignored: a full queue or a failed path affects other people's flows in the same way.
             if let Ok(len) = socket.send_to(&payload, to) {
                 counts.sent.fetch_add(len as u64, Ordering::Relaxed);
             }

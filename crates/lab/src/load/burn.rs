@@ -1,4 +1,4 @@
-//! Processes that only compute.
+//! CPU-bound processes.
 
 use std::hint::black_box;
 use std::io;
@@ -7,26 +7,27 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use clap::Args;
 use haul_wan::die_with_parent;
 
-/// What the hidden command takes.
+/// Arguments of the hidden command.
 #[derive(Debug, Args)]
 pub(crate) struct BurnArgs {
-    /// The processor to stay on
+    /// Processor to run on
     #[arg(long)]
     cpu: Option<usize>,
-    /// The process whose end is ours too
+    /// Parent process, with whose end this process ends
     #[arg(long)]
     parent: i32,
 }
 
-/// Processes that compute until this is dropped.
+/// CPU-bound processes, ended when dropped.
 #[derive(Debug)]
 pub(crate) struct Burners(Vec<Child>);
 
 impl Burners {
-    /// Starts `count` of them on `cpu`. They end with the calling thread, so it must live as long as they should.
+    /// Starts `count` processes on `cpu`. They end with the calling thread, which must therefore outlive
+    /// them.
     ///
     /// # Errors
-    /// When the system starts no more processes.
+    /// If a process cannot be started.
     pub(crate) fn start(count: u32, cpu: usize) -> io::Result<Self> {
         let mut burners = Self(Vec::new());
         for _ in 0..count {
@@ -41,21 +42,21 @@ impl Burners {
 impl Drop for Burners {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may have ended already.
+            // It may already have ended.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The processor with the highest number that this process may use.
+/// Returns the highest-numbered processor that this process may use.
 pub(crate) fn last_cpu() -> usize {
     let all = rustix::thread::sched_getaffinity(None).ok();
     let last = all.and_then(|set| (0..rustix::thread::CpuSet::MAX_CPU).rev().find(|cpu| set.is_set(*cpu)));
     last.unwrap_or(0)
 }
 
-/// Computes until somebody ends it.
+/// Computes until the process is killed.
 pub(crate) fn burn(args: &BurnArgs) -> ExitCode {
     if die_with_parent(args.parent).is_err() {
         return ExitCode::FAILURE;

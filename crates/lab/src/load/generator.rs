@@ -1,5 +1,5 @@
-//! The papers' load generator (dickens-classifier): 0 to 7 processes that compute for 1 to 7 s, then a pause of
-//! 0 to 20 s, all uniform.
+//! The papers' load generator (dickens-classifier): 0 to 7 CPU-bound processes for 1 to 7 s, then a pause of
+//! 0 to 20 s, all uniformly distributed.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -13,25 +13,25 @@ use serde::Serialize;
 use super::burn::Burners;
 use haul_wan::Clock;
 
-/// The most processes at a time.
+/// Maximum number of concurrent processes.
 const MOST_PROCESSES: u64 = 7;
-/// How long they compute.
+/// Minimum and maximum length of a busy period.
 const BUSY: (Span, Span) = (Span::from_secs(1), Span::from_secs(7));
-/// How long the pause is at most.
+/// Maximum length of a pause.
 const PAUSE: Span = Span::from_secs(20);
 
-/// One spell of load.
+/// A busy period of the generator.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct LoadEvent {
-    /// When it began, in seconds from the start of the path.
+    /// Start, in seconds since the path started.
     pub at: f64,
-    /// How long it was meant to last, in seconds.
+    /// Intended length, seconds.
     pub length: f64,
-    /// How many processes.
+    /// Number of processes.
     pub processes: u32,
 }
 
-/// What happens next, drawn from a seed.
+/// Random draws of the generator.
 #[derive(Debug)]
 struct Draws(Rng);
 
@@ -55,10 +55,10 @@ pub(crate) struct Generator {
 }
 
 impl Generator {
-    /// Starts it on `cpu`.
+    /// Starts a generator on `cpu`.
     ///
     /// # Errors
-    /// When the system has no thread for it.
+    /// If its thread cannot be created.
     pub(crate) fn start(seed: u64, cpu: usize, clock: Clock) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let events: Arc<Mutex<Vec<LoadEvent>>> = Arc::default();
@@ -71,7 +71,7 @@ impl Generator {
         Ok(Self { stop: Some(stop), thread: Some(thread), events })
     }
 
-    /// The spells so far.
+    /// Returns the busy periods so far.
     pub(crate) fn events(&self) -> Vec<LoadEvent> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

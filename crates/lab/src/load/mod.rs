@@ -1,5 +1,5 @@
-//! What goes on beside the traffic under test: processes that want the receiver's processor, and flows that
-//! want the bottleneck.
+//! Load beside the traffic under test: processes that compete for the receiver's processor, and flows that
+//! compete for the bottleneck.
 
 mod background;
 mod burn;

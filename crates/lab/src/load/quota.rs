@@ -1,4 +1,4 @@
-//! A bound of processor time: a control group of Linux.
+//! CPU time limit by a Linux control group.
 
 use std::fs;
 use std::io;
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use haul_base::Span;
 
-/// Where version 1 has the groups for processor time, and where version 2 has all.
+/// Root of the CPU controller's groups in cgroup version 1, and of all groups in version 2.
 const V1: &str = "/sys/fs/cgroup/cpu";
 const V2: &str = "/sys/fs/cgroup";
 
-/// A control group whose processes get `run` of processor time in each `every`, all together. Removed when dropped; its
-/// processes must have ended.
+/// A control group whose processes together get `run` of CPU time per `every`. Removed when dropped, by when
+/// its processes must have ended.
 #[derive(Debug)]
 pub(crate) struct Quota {
     directory: PathBuf,
 }
 
 impl Quota {
-    /// A group of this name.
+    /// Creates a group of this name.
     ///
     /// # Errors
-    /// When the system refuses it: it takes root, and a kernel with CFS bandwidth control.
+    /// If the system refuses: it requires root, and a kernel with CFS bandwidth control.
     pub(crate) fn new(name: &str, run: Span, every: Span) -> io::Result<Self> {
         let is_v1 = Path::new(V1).join("cpu.cfs_quota_us").is_file();
         let quota = Self { directory: Path::new(if is_v1 { V1 } else { V2 }).join(name) };
@@ -40,7 +40,7 @@ impl Quota {
         fs::write(self.directory.join(key), value)
     }
 
-    /// The file to which a process writes its number to join.
+    /// Returns the file to which a process writes its PID to join the group.
     pub(crate) fn members(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
@@ -48,7 +48,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // A group with a process in it stays; the next boot removes it.
+        // A group that still has processes stays until the next boot.
         let _ = fs::remove_dir(&self.directory);
     }
 }

@@ -1,4 +1,4 @@
-//! `haul-lab wan --self-test`: the emulator measured against what it is asked for.
+//! `haul-lab wan --self-test`: measures the emulator against its specification.
 
 mod probes;
 mod tcp;
@@ -15,7 +15,7 @@ use crate::wan::{Plan, Report, Running, WanArgs};
 use probes::Probes;
 use udp::{Blast, Method, Outcome};
 
-/// The 99 % interval of a normal distribution, in deviations to either side.
+/// Half-width of the 99 % interval of a normal distribution, in standard deviations.
 const NINETY_NINE: f64 = 2.576;
 
 /// One measurement.
@@ -23,22 +23,22 @@ const NINETY_NINE: f64 = 2.576;
 pub(crate) struct Line {
     /// What was measured.
     pub what: String,
-    /// What it should be, in words.
+    /// Expected value, as text.
     pub wanted: String,
-    /// The measured value with its unit, for people.
+    /// Measured value with its unit, as text.
     pub measured: String,
-    /// Whether that is good enough.
+    /// Whether the measurement meets the expectation.
     pub ok: bool,
 }
 
-/// How to measure.
+/// Parameters of the measurements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bench {
-    /// How namespaces are made.
+    /// How namespaces are created.
     pub privilege: Privilege,
     /// Seed of the paths' random decisions.
     pub seed: u64,
-    /// How long each measurement takes.
+    /// Duration of each measurement.
     pub time: Span,
 }
 
@@ -48,7 +48,7 @@ struct Words {
     wan: WanArgs,
 }
 
-/// A path with these options.
+/// Starts a path with these options.
 fn path(bench: Bench, words: &str) -> Result<Running, Problem> {
     let words = std::iter::once("self-test").chain(words.split_whitespace());
     let args = Words::try_parse_from(words).map_err(|e| Problem::failed(e.to_string(), ""))?.wan;
@@ -56,7 +56,7 @@ fn path(bench: Bench, words: &str) -> Result<Running, Problem> {
     Running::start(&args, plan, bench.privilege, bench.seed)
 }
 
-/// Measures everything; `tell` is given each line when it is there.
+/// Runs all measurements; passes each line to `tell` when it is available.
 pub(crate) fn run(bench: Bench, mut tell: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
     let mut lines = Vec::new();
     let mut add = |line: Result<Line, Problem>| {
@@ -117,7 +117,7 @@ fn rate_of(bench: Bench, rate: Rate) -> Result<Line, Problem> {
     })
 }
 
-/// Says what the receiving socket has lost, which is the receiver's fault.
+/// Describes the packets lost by the receiving socket, which are not the emulator's fault.
 fn socket_loss(got: &Outcome, arrived: u64) -> String {
     match arrived.saturating_sub(got.received) {
         0 => String::new(),
@@ -141,7 +141,7 @@ fn loss(bench: Bench, percent: f64) -> Result<Line, Problem> {
 }
 
 fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
-    // No bottleneck, whose queue would show the bursts of a sender that was held up.
+    // Without a bottleneck, whose queue would show the bursts of a delayed sender.
     let running = path(bench, "--rtt 20ms")?;
     let blast = Blast { rate, method: Method::Singly, time: bench.time, stamps: true };
     let got = blast.run(running.world()).while_doing("cannot measure jitter")?;
@@ -156,7 +156,7 @@ fn jitter(bench: Bench, rate: Rate) -> Result<Line, Problem> {
 
 fn own_loss(bench: Bench, rate: Rate, method: Method) -> Result<Line, Problem> {
     let running = path(bench, "--rtt 1ms")?;
-    // A little more, so that a sender that is held up at its end has sent enough.
+    // Slightly more than the rate, so that a sender that is delayed near the end has sent enough.
     let blast = Blast { rate: rate.mul_f64(1.02), method, time: bench.time, stamps: false };
     let got = blast.run(running.world()).while_doing("cannot measure own loss")?;
     let report = report_of(&running)?;

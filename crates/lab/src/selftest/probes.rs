@@ -1,4 +1,4 @@
-//! How long single packets take: from the call that sends them to the receiving kernel.
+//! One-way delay of single packets: from the send call to the receiving kernel.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,10 +10,10 @@ use haul_udp::{Interest, Options, Receiver, RecvError, UdpSocket};
 
 use haul_wan::{Side, V4, World};
 
-/// How long to wait for the last packets.
+/// Time to wait for the last packets.
 const TAIL: Duration = Duration::from_millis(500);
 
-/// Delays, to be asked for their distribution.
+/// Delay samples.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Delays(Vec<Span>);
 
@@ -38,12 +38,12 @@ impl Delays {
     }
 }
 
-/// The clock of the day, which the kernel's arrival times are of.
+/// Returns the wall-clock time, which the kernel's arrival timestamps use.
 pub(super) fn today() -> Span {
     SystemTime::now().duration_since(UNIX_EPOCH).map(Span::from).unwrap_or_default()
 }
 
-/// The delay of a stamped datagram.
+/// Returns the delay of a timestamped datagram.
 pub(super) fn delay_of(data: &[u8], arrival: Option<haul_udp::Arrival>) -> Option<Span> {
     let sent = u64::from_le_bytes(*data.first_chunk()?);
     let arrival = Span::from(arrival?.since_unix_epoch());
@@ -53,19 +53,19 @@ pub(super) fn delay_of(data: &[u8], arrival: Option<haul_udp::Arrival>) -> Optio
 /// Packets at regular intervals.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probes {
-    /// From one to the next.
+    /// Interval.
     pub every: Span,
-    /// Time for which probes are sent.
+    /// Duration.
     pub time: Span,
 }
 
-/// A socket on a side.
+/// Binds a socket on a side.
 pub(super) fn socket_on(side: &Side, ip: IpAddr, port: u16, options: &Options) -> io::Result<UdpSocket> {
     side.namespace.run(|| UdpSocket::bind(SocketAddr::new(ip, port), options).map_err(io::Error::other))
 }
 
 impl Probes {
-    /// The delays from A to B and from B to A.
+    /// Returns the delays from A to B and from B to A.
     pub(super) fn both_ways(self, world: &World) -> io::Result<[Delays; 2]> {
         let options = Options::default();
         let make = |side: &Side, number: usize| socket_on(side, IpAddr::V4(V4[number]), 0, &options);
@@ -92,7 +92,7 @@ impl Probes {
     }
 }
 
-/// Receives until nothing has come for a while.
+/// Receives until nothing has arrived for a while.
 fn collect(socket: &UdpSocket) -> io::Result<Delays> {
     let mut receiver = Receiver::new(socket);
     let mut delays = Delays::default();

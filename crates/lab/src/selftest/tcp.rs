@@ -1,4 +1,4 @@
-//! How fast one TCP connection gets from A to B.
+//! Throughput of one TCP connection from A to B.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,18 +12,18 @@ use socket2::{Domain, Protocol, Socket, Type};
 use haul_wan::hurry;
 use haul_wan::{V4, World};
 
-/// Bytes of one read or write.
+/// Bytes per read or write.
 const BUFFER: usize = 1 << 20;
-/// Slow start is not measured.
+/// Start of the measurement, after slow start.
 const WARM_UP: Duration = Duration::from_millis(1_500);
 
-/// Payload per second with CUBIC, after slow start.
+/// Returns the payload rate with CUBIC, after slow start.
 pub(super) fn measure(world: &World, time: Span) -> io::Result<Rate> {
     let listener = world.b.namespace.run(|| TcpListener::bind((V4[1], 0)))?;
     let to = listener.local_addr()?;
     let socket = world.a.namespace.run(|| {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-        // Where there is no CUBIC, the kernel's own choice is measured.
+        // Without CUBIC, the kernel's default is measured.
         let _ = socket.set_tcp_congestion(b"cubic");
         Ok(socket)
     })?;

@@ -13,69 +13,69 @@ use super::probes::{Delays, delay_of, socket_on, today};
 use haul_wan::hurry;
 use haul_wan::{V4, World};
 
-/// Payload of a datagram that fits into 1,500 bytes, and what its headers add.
+/// UDP payload of a 1,500-byte IP packet, and its header bytes.
 const PAYLOAD: usize = 1_472;
 const HEADERS: u64 = 28;
-/// Datagrams of one call at most: what IP carries as one.
+/// Maximum datagrams per call, limited by the length of an IP packet.
 const BATCH: u64 = 44;
-/// How much is sent at a time: long enough for the sender to sleep in between, short enough for no burst.
+/// Interval between sends: long enough for the sender to sleep, short enough to avoid bursts.
 const TICK: Span = Span::from_micros(200);
-/// How long it sleeps at most.
+/// Maximum sleep of the sender.
 const LONGEST_SLEEP: Span = Span::from_millis(2);
-/// How late a sender may be without losing its rate.
+/// Maximum delay for which the sender catches up.
 const CATCH_UP: Span = Span::from_millis(10);
-/// How long to wait for the last packets.
+/// Time to wait for the last packets.
 const TAIL: Duration = Duration::from_millis(400);
 
-/// How the sender hands packets over.
+/// How the sender passes packets to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Method {
-    /// One system call for each packet.
+    /// One system call per packet.
     Singly,
-    /// Up to 44 in one super-packet (UDP segmentation offload).
+    /// Up to 44 per super-packet (UDP segmentation offload).
     Batched,
 }
 
-/// What to send.
+/// Parameters of the sender.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Blast {
-    /// Bits of IP packets per second.
+    /// Bits per second, counting whole IP packets.
     pub rate: Rate,
-    /// How packets are handed to the kernel.
+    /// How packets are passed to the kernel.
     pub method: Method,
-    /// Time for which packets are sent.
+    /// Duration.
     pub time: Span,
-    /// Whether each packet says when it was sent.
+    /// Whether each packet carries its send time.
     pub stamps: bool,
 }
 
-/// What came of it.
+/// Result of a measurement.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Packets sent.
     pub sent: u64,
-    /// How long that took.
+    /// Time that sending took.
     pub took: Span,
     /// Packets received.
     pub received: u64,
-    /// From the first arrival to the last.
+    /// Time from the first arrival to the last.
     pub window: Span,
-    /// Bytes of one packet, headers included.
+    /// Bytes per packet, including headers.
     pub packet_bytes: u64,
-    /// Delays of stamped packets.
+    /// Delays of timestamped packets.
     pub delays: Delays,
 }
 
 impl Outcome {
-    /// The rate at which `arrived` packets came to the kernel, of which the socket may have lost some: the first
-    /// one starts the clock, so it does not count.
+    /// Returns the rate at which `arrived` packets reached the kernel, including those lost by the socket.
+    /// The first packet starts the clock and is not counted.
     pub(super) fn rate(&self, arrived: u64) -> Rate {
         Rate::from_transfer(arrived.saturating_sub(1) * self.packet_bytes, self.window)
     }
 }
 
 impl Blast {
-    /// Sends from A to B.
+    /// Sends from A to B and measures.
     pub(super) fn run(self, world: &World) -> io::Result<Outcome> {
         let send_options = Options {
             offload: if self.method == Method::Singly { Offload::Off } else { Offload::Auto },
@@ -96,7 +96,7 @@ impl Blast {
         })
     }
 
-    /// Sends by debt: what a late wake-up has missed is caught up.
+    /// Sends at the rate; catches up after a late wake-up.
     fn send(self, socket: &UdpSocket) -> io::Result<(u64, Span)> {
         hurry();
         let each = self.rate.time_for(PAYLOAD as u64 + HEADERS);
@@ -108,7 +108,7 @@ impl Blast {
             let now = elapsed();
             due = due.max(now.saturating_sub(CATCH_UP.max(each)));
             let count = (now.saturating_sub(due).as_nanos() / each.as_nanos().max(1)).min(BATCH);
-            // A super-packet is sent when it is full, so that there are not more of them than need be.
+            // A super-packet is sent only when full, to keep their number low.
             let enough = if self.method == Method::Batched { BATCH } else { 1 };
             if count < enough {
                 let tick = if self.method == Method::Batched { TICK / 8 } else { TICK };

@@ -1,4 +1,4 @@
-//! Side A: sends streams, messages and readings.
+//! Side A: sends streams, messages and sensor readings.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::job::{Carrier, Job, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
-/// How long the other side may take to answer a close.
+/// Timeout for the peer's answer to a close.
 const CLOSE: Duration = Duration::from_secs(3);
 const READING: usize = 16;
 
-/// Does A's part; writes `a.json` where there is something to tell.
+/// Runs side A of the job; writes `a.json` if there are results.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
     match job {
         Job::Streams(streams) => {
@@ -37,7 +37,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
     }
 }
 
-/// Sends until the time is over; messages are numbered, so that no two are equal.
+/// Sends until the time is over. Messages are numbered, so that no two are equal.
 fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
     let until = |start: Instant| start.elapsed() < Duration::from_millis(stream.millis);
     let mut message = vec![0x5a; stream.message];
@@ -76,7 +76,7 @@ fn send(stream: &Stream, directory: &Path) -> Result<(), Problem> {
     Ok(())
 }
 
-/// What is lost at the end of an unreliable stream is no failure.
+/// Closes the channel. A loss at the end of an unreliable stream is not an error.
 pub(super) fn close(channel: &Channel) -> Result<(), Problem> {
     match channel.wait_for(Some(CLOSE), "the end", |context| channel.poll_close(context)) {
         Ok(()) | Err(EngineError::TimedOut { .. } | EngineError::Closed) => Ok(()),

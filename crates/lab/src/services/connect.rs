@@ -1,4 +1,4 @@
-//! How the two sides connect: channels with a recipe, and TCP beside them.
+//! Connections between the two sides: channels with a recipe, and TCP for comparison.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,13 +15,13 @@ use haul_stack::{Ends, Recipe, SendOptions};
 use super::job::{Stream, load};
 use crate::problem::{Problem, While};
 
-/// Where TCP listens; one port more for each lane. It is bound last: the other side starts then.
+/// First TCP port; each lane has its own. Bound last, because the client starts when it is open.
 pub(super) const TCP_PORT: u16 = 7_920;
-/// A message that is not answered in this time counts as lost for good.
+/// A message without an answer after this time counts as lost.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longer than any job takes.
+/// Longer than any job.
 pub(super) const FOREVER: Duration = Duration::from_secs(600);
-/// Within this time the other side must have written its results.
+/// Time within which the other side must have written its results.
 const RESULTS: Duration = Duration::from_secs(20);
 
 pub(super) fn engine(what: &str, error: &EngineError) -> Problem {
@@ -62,12 +62,12 @@ pub(super) fn submit(channel: &Channel, data: &[u8]) -> Result<(), Problem> {
     sent.map(drop).map_err(|e| engine("cannot send", &e))
 }
 
-/// The next message.
+/// Receives the next message.
 pub(super) fn next_message(channel: &Channel, timeout: Duration) -> Result<Message, EngineError> {
     channel.wait_for(Some(timeout), "a message", |context| channel.poll_recv(context))
 }
 
-/// The recipe of a stream, with its rate.
+/// Returns the recipe of a stream, with its rate.
 pub(super) fn recipe_of(name: &str, stream: &Stream) -> Result<Recipe, Problem> {
     let rate = stream.rate_bps.map(|bps| ("fixed_rate.rate", Rate::from_bps(bps).exact()));
     recipe(name, &rate.into_iter().collect::<Vec<_>>())
@@ -86,7 +86,7 @@ pub(super) fn tcp(lane: u16) -> Result<TcpStream, Problem> {
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
     let until = Instant::now() + TIMEOUT;
     let stream = loop {
-        // The other side may still be about to listen.
+        // The other side may not be listening yet.
         match TcpStream::connect(format!("{host}:{}", TCP_PORT + lane)) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Runs a job on the emulator: `haul-lab wan` as a program of its own, with an end on each side.
+//! Runs a job on the emulator: `haul-lab wan` as a separate program, with an end on each side.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,32 +9,32 @@ use super::job::{self, Job};
 use crate::emulator;
 use crate::problem::Problem;
 
-/// A path for a job, in the words of `haul-lab wan`.
+/// Path of a job, in the options of `haul-lab wan`.
 #[derive(Clone, Debug)]
 pub(super) struct Road {
     pub(super) rtt_ms: u64,
     pub(super) rate: &'static str,
-    /// As `haul-lab wan --loss` takes it.
+    /// In the syntax of `haul-lab wan --loss`.
     pub(super) loss: String,
-    /// TCP windows as the kernel gives them: an untuned host.
+    /// Whether TCP windows are the kernel's defaults, as on an untuned host.
     pub(super) untuned: bool,
 }
 
-/// Runs jobs.
+/// Runs jobs on the emulator.
 #[derive(Debug)]
 pub(super) struct Emulator {
     emulator: emulator::Emulator,
     seed: u64,
 }
 
-/// Where the results of a run are, and the counters of the path.
+/// Directory with the results of a run, and the path's counters.
 pub(super) struct Results {
     pub(super) directory: PathBuf,
     counters: Value,
 }
 
 impl Results {
-    /// Packets that entered the path: from A, from B.
+    /// Returns the packets that entered the path from A and from B.
     pub(super) fn packets(&self) -> (u64, u64) {
         let sent = |way: &str| self.counters[way]["sent"]["packets"].as_u64().unwrap_or(0);
         (sent("forth"), sent("back"))
@@ -55,7 +55,7 @@ impl Emulator {
         self.run_round(0, road, job)
     }
 
-    /// As [`run`](Self::run). Packets are lost in another way in each round, and in the same in all of one.
+    /// As [`run`](Self::run). The losses differ between rounds and are the same for all jobs of one round.
     pub(super) fn run_round(&self, round: u64, road: &Road, job: &Job) -> Result<Results, Problem> {
         let directory = self.emulator.directory()?;
         job.save(&directory)?;

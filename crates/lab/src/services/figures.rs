@@ -1,33 +1,33 @@
-//! From arrivals to figures.
+//! Computes results from message arrivals.
 
 use super::job::Seen;
 
-/// A message has come: nanoseconds since the receiver's start, bytes.
+/// Arrival of a message: nanoseconds since the receiver's start, and bytes.
 pub(super) type Arrival = (u64, usize);
 
-/// Messages of the beginning that are left out: set-up and the first round trip.
+/// Initial time that is not evaluated: set-up and the first round trip.
 const WARM_UP_NANOS: u64 = 300_000_000;
-/// The lines whose meeting tells when a rate changed are so long.
+/// Length of the lines whose intersection determines when a rate changed.
 const LINE_NANOS: u64 = 700_000_000;
-/// How high they are is told by the parts that are nearest to the change.
+/// Length of the parts nearest to the change, which determine the height of the lines.
 const NEAR_NANOS: u64 = 300_000_000;
-/// Points of a line that its slope is taken from.
+/// Number of points from which a line's slope is estimated.
 const POINTS: usize = 64;
-/// The rate after a change is taken from so long behind it.
+/// The rate after a change is measured from this long after it.
 const AFTER_NANOS: u64 = 300_000_000;
-/// How near to a moment a line can tell where it was: bursts of 64 KiB at 100 Mbit/s.
+/// Precision of a line in time: bursts of 64 KiB at 100 Mbit/s.
 const BURST_NANOS: f64 = 5_200_000.0;
-/// The rate of messages is less than that of packets by no more than this share.
+/// Maximum share of headers in the packet rate.
 const HEADERS: f64 = 0.1;
 
-/// The `q`-quantile; 0 of nothing.
+/// Returns the `q`-quantile; 0 for an empty slice.
 pub(super) fn quantile(values: &mut [f64], q: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let last = values.len().saturating_sub(1);
     values.get((last as f64 * q).round() as usize).copied().unwrap_or(0.0)
 }
 
-/// Mean; 0 of nothing.
+/// Returns the mean; 0 for an empty slice.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
@@ -46,7 +46,7 @@ fn jitter(arrivals: &[Arrival], rate_bps: f64) -> f64 {
     quantile(&mut arrivals.windows(2).map(deviation).collect::<Vec<_>>(), 0.99)
 }
 
-/// Bytes that have come until each arrival, over time in nanoseconds.
+/// Cumulative bytes at each arrival, over time in nanoseconds.
 type Curve = [(f64, f64)];
 
 fn curve(arrivals: &[Arrival]) -> Vec<(f64, f64)> {
@@ -57,7 +57,8 @@ fn curve(arrivals: &[Arrival]) -> Vec<(f64, f64)> {
     bytes.collect()
 }
 
-/// Its slope: the median of the slopes between any two of some points (Theil and Sen), which a stall changes little.
+/// Returns the slope: the median slope between pairs of points (Theil and Sen), which is robust against
+/// stalls.
 fn slope(curve: &Curve) -> Option<f64> {
     let points: Vec<_> = curve.iter().step_by(curve.len().div_ceil(POINTS).max(1)).collect();
     let mut slopes = Vec::with_capacity(POINTS * POINTS / 2);
@@ -67,14 +68,14 @@ fn slope(curve: &Curve) -> Option<f64> {
     (!slopes.is_empty()).then(|| quantile(&mut slopes, 0.5))
 }
 
-/// Where the straight line of this slope through most of it meets time zero: the median, as a stall that is made good
-/// lies below it.
+/// Returns the value at time zero of the line with this slope through most of the points: the median, since
+/// points of a stall lie below the line.
 fn height(curve: &Curve, slope: f64) -> f64 {
     quantile(&mut curve.iter().map(|point| point.1 - slope * point.0).collect::<Vec<_>>(), 0.5)
 }
 
-/// When the rate changed, in nanoseconds after `asked`: where the lines of before and after meet. Packets leave in
-/// bursts, so that rates over short windows say little.
+/// Returns when the rate changed, in nanoseconds after `asked`: where the lines before and after intersect.
+/// Packets are sent in bursts, so rates over short windows are imprecise.
 fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
     let curve = curve(arrivals);
     let within = |from: u64, to: u64| {
@@ -89,13 +90,13 @@ fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
     }
     let before = height(within(asked.saturating_sub(NEAR_NANOS), asked), old);
     let meet = (height(within(after, after + NEAR_NANOS), new) - before) / (old - new);
-    // Earlier than within a burst before it was asked for: something else has moved one of the lines.
+    // More than one burst before the request: something else has shifted one of the lines.
     let took = meet - asked as f64;
     (took >= -BURST_NANOS).then_some(took.max(0.0) as u64)
 }
 
-/// What the arrivals of a stream come to whose sender has sent for `millis`. What comes after that time was late, and
-/// would count the wait for it as if it had been sent in it.
+/// Evaluates the arrivals of a stream whose sender has sent for `millis`. Later arrivals were delayed and are
+/// ignored: they would add waiting time to the sending time.
 pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>, millis: u64) -> Seen {
     let end = all.first().map_or(0, |first| first.0 + millis * 1_000_000);
     let arrivals = &all[..all.partition_point(|arrival| arrival.0 < end)];
@@ -109,7 +110,7 @@ pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u
         let from = arrivals.partition_point(|arrival| arrival.0 < at + AFTER_NANOS);
         goodput(&arrivals[from..])
     });
-    // The rate asked for counts whole packets; what it comes to in messages shows in the end.
+    // The requested rate counts whole packets; the message rate shows at the end.
     let came = |&((_, wanted), rate): &((u64, u64), f64)| (rate / wanted as f64 - 1.0).abs() < HEADERS;
     let took = asked.zip(later).filter(came).and_then(|((at, _), _)| settled(arrivals, at));
     Seen {
@@ -125,7 +126,7 @@ pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u
 mod tests {
     use super::*;
 
-    /// 1,000-byte messages every `gap` microseconds from `from` to `to` milliseconds.
+    /// Returns 1,000-byte messages every `gap` microseconds from `from` to `to` milliseconds.
     fn even(from: u64, to: u64, gap: u64) -> Vec<Arrival> {
         (from * 1_000..to * 1_000).step_by(gap as usize).map(|micros| (micros * 1_000, 1_000)).collect()
     }
@@ -169,7 +170,7 @@ mod tests {
 
     #[test]
     fn stalls_do_not_hide_when_a_change_came() {
-        // Nothing comes for 60 ms, which is made good before the change and never after it.
+        // No arrivals for 60 ms; before the change the backlog is recovered, after it never.
         let late = |(at, len): Arrival| {
             (if (800_000_000..860_000_000).contains(&at) { 860_000_000 } else { at }, len)
         };

@@ -1,13 +1,14 @@
-//! What a turn of the recipe `msg` would take if its repeat policy knew the path and nothing varied: no host takes any
-//! time, the round trip is known and steady, and packets are lost one by one.
+//! Turn-around time of the recipe `msg` under ideal conditions: its repeat policy knows the path, the round
+//! trip is constant, hosts take no time, and losses are independent.
 
-/// Least distance of a timeout to the round trip, and timeouts before they double: the defaults of `positive_ack`.
+/// Minimum margin of a timeout above the round trip, and number of timeouts before they double: the defaults
+/// of `positive_ack`.
 const GRANULARITY_MS: f64 = 0.5;
 const LINEAR: i32 = 6;
-/// More losses in a row than this do not matter.
+/// Longer runs of losses are negligible.
 const MOST: i32 = 40;
 
-/// A round trip and the share of packets that are lost each way.
+/// Round-trip time, and loss probability in each direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ideal {
     rtt_ms: f64,
@@ -19,18 +20,19 @@ impl Ideal {
         Self { rtt_ms, loss }
     }
 
-    /// From transmission `k` of a packet to the next, milliseconds.
+    /// Returns the time from transmission `k` of a packet to the next, milliseconds.
     fn wait(self, k: i32) -> f64 {
         (self.rtt_ms + GRANULARITY_MS) * f64::from(1 << (k - LINEAR).clamp(0, 20))
     }
 
-    /// The mean, milliseconds: a round trip, and for each way the waits of as many losses as there are.
+    /// Returns the mean, milliseconds: a round trip, plus the expected retransmission waits of both
+    /// directions.
     pub(super) fn mean(self) -> f64 {
         let late: f64 = (1..MOST).map(|k| self.loss.powi(k) * self.wait(k)).sum();
         self.rtt_ms + 2.0 * late
     }
 
-    /// The time that a share `q` of the turns take at most, milliseconds.
+    /// Returns the `q`-quantile of turn-around times, milliseconds.
     pub(super) fn quantile(self, q: f64) -> f64 {
         let late = |lost: i32| (1..=lost).map(|k| self.wait(k)).sum::<f64>();
         let turn = |there: i32, back: i32| {
@@ -49,7 +51,7 @@ impl Ideal {
     }
 }
 
-/// The lines of the table that holds `msg` against its ideal.
+/// Table that compares `msg` with its ideal.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     lines: Vec<String>,
@@ -67,7 +69,7 @@ impl Comparison {
         ));
     }
 
-    /// Nothing if `msg` was not measured.
+    /// Prints the table, unless it is empty because `msg` was not measured.
     pub(super) fn print(&self) {
         if self.lines.is_empty() {
             return;
@@ -97,7 +99,7 @@ mod tests {
         assert!(is_near(ideal.mean(), 60.0) && is_near(ideal.quantile(0.99), 60.0));
     }
 
-    /// The simulated turn-around of `docs/performance.md` is compared with this.
+    /// The simulated turn-around times of `docs/performance.md` are compared with these values.
     #[test]
     fn it_is_what_the_simulator_compares_with() {
         for (rtt, loss, mean, p99) in [
@@ -113,7 +115,7 @@ mod tests {
         }
     }
 
-    /// The same by drawing: a thousand quantiles of the mean add up to it.
+    /// By integration: the mean of a thousand quantiles equals the mean.
     #[test]
     fn the_quantiles_have_the_mean() {
         for loss in [0.05, 0.3] {

@@ -1,4 +1,4 @@
-//! The connections that side A opens.
+//! Connections opened by side A.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use haul_stack::Recipe;
 use super::connect::engine;
 use crate::problem::Problem;
 
-/// Longest time that one call waits for a client or for a connection.
+/// Maximum time that one call waits for a client or a connection.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Accepted connections that no stream has taken yet.
+/// Accepted connections not yet assigned to a stream.
 pub(super) struct IncomingChannels {
     listener: Listener,
     terms: Terms,
@@ -25,17 +25,17 @@ impl IncomingChannels {
         Self { listener, terms: Terms::new(Arc::new(micro::registry())), here: Mutex::default() }
     }
 
-    /// The options of this end of later connections.
+    /// Sets the options of later connections.
     pub(super) fn set_options(&self, options: ConnectionOptions) {
         self.listener.endpoint().set_options(options);
     }
 
-    /// The next connection.
+    /// Returns the next connection.
     pub(super) fn next(&self) -> Result<Channel, Problem> {
         self.take(|_| true)
     }
 
-    /// The next connection with this recipe: streams that begin at the same time arrive in any order.
+    /// Returns the next connection with this recipe: streams that start at the same time arrive in any order.
     pub(super) fn next_of(&self, recipe: &Recipe) -> Result<Channel, Problem> {
         self.take(|channel| channel.recipe().same_stack(recipe))
     }
@@ -52,7 +52,7 @@ impl IncomingChannels {
         }
     }
 
-    /// Agrees with a client and accepts a connection, if either is waiting.
+    /// Completes a client's handshake and accepts a connection, if either is pending.
     fn look(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
         if let Some(incoming) = self.listener.accept(LOOK) {

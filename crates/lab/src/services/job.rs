@@ -1,4 +1,4 @@
-//! What the two ends are to do, and what they have found; both travel as JSON files.
+//! Jobs and results of the two ends, exchanged as JSON files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::problem::{Problem, While};
 
-/// Who carries it.
+/// Transport of the messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Carrier {
-    /// A shipped recipe.
+    /// A preset recipe.
     Recipe(String),
     /// The kernel's TCP with `TCP_NODELAY`.
     Tcp,
-    /// The same with linear timeouts for thin streams.
+    /// TCP with linear timeouts for thin streams.
     TcpThin,
-    /// Datagrams without any protocol; for small messages only.
+    /// Plain datagrams; for small messages only.
     Udp,
-    /// UDT, by the program at this place; for streams only.
+    /// UDT, by the program at this path; for streams only.
     Udt(PathBuf),
 }
 
@@ -38,45 +38,45 @@ impl Carrier {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Stream {
     pub(super) carrier: Carrier,
-    /// Bits of messages per second; TCP sends what it can if there is none.
+    /// Bits of messages per second; without it, TCP sends as fast as it can.
     pub(super) rate_bps: Option<u64>,
     pub(super) millis: u64,
     pub(super) message: usize,
-    /// The receiver asks for another rate after so many milliseconds.
+    /// Time in milliseconds after which the receiver requests another rate, and that rate.
     pub(super) change: Option<(u64, u64)>,
-    /// TCP port or number of the flow, so that several can run at once.
+    /// Selects the TCP port or flow number, so that several streams can run at once.
     pub(super) lane: u16,
 }
 
-/// One thing that both ends do.
+/// A job for both ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Job {
-    /// Streams at the same time.
+    /// Concurrent streams.
     Streams(Vec<Stream>),
-    /// Small messages, each sent when the one before was answered.
+    /// Small messages, each sent after the previous one was answered.
     Turnaround { carrier: Carrier, messages: usize, busy_poll_us: Option<u64> },
-    /// Readings in one direction.
+    /// Sensor readings in one direction.
     Readings { carrier: Carrier, readings: usize, gap_us: u64, constant: bool },
 }
 
-/// What the receiver of a stream has seen.
+/// Measurements of a stream's receiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) bytes: u64,
     pub(super) goodput_bps: f64,
-    /// 99 % quantile of the deviation of the time between messages from its ideal, microseconds.
+    /// 99 % quantile of the deviation of message intervals from the ideal interval, microseconds.
     pub(super) jitter_p99_us: f64,
-    /// From the request for another rate until it was there, milliseconds.
+    /// Time from the request for another rate until it is reached, milliseconds.
     pub(super) settled_ms: Option<f64>,
-    /// After the change.
+    /// Goodput after the change.
     pub(super) later_goodput_bps: Option<f64>,
 }
 
-/// Turn-around times in microseconds.
+/// Turn-around times, microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Turns {
     pub(super) times_us: Vec<f64>,
-    /// Processor time of A for each of them.
+    /// CPU time of A per turn.
     pub(super) processor_us: f64,
     pub(super) unanswered: usize,
 }
@@ -93,7 +93,7 @@ impl Job {
     }
 }
 
-/// Writes a file that appears as a whole.
+/// Writes a file atomically.
 pub(super) fn save<T: Serialize>(directory: &Path, name: &str, value: &T) -> Result<(), Problem> {
     let (path, part) = (directory.join(name), directory.join(format!("{name}.part")));
     let text =

@@ -1,5 +1,6 @@
-//! `haul-lab services`: the services of wu-h-ctp section 5 on the emulator, beside TCP: rates held over round-trip
-//! times, rates that the receiver changes, jitter beside UDT too, turn-around of small messages, packets per reading.
+//! `haul-lab services`: the services of wu-h-ctp section 5 on the emulator, compared with TCP: constant rates
+//! over round-trip times, rate changes by the receiver, jitter (also of UDT), turn-around of small messages,
+//! packets per reading.
 
 mod client;
 mod connect;
@@ -24,25 +25,25 @@ use crate::outcome::Outcome;
 use crate::problem::Problem;
 use points::Points;
 
-/// What can be measured.
+/// Available measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum What {
-    /// Throughput at a rate asked for, over the round-trip time
+    /// Throughput at a requested rate, over round-trip times
     Rates,
-    /// Two streams whose rates the receiver sets, one of them changed on the way
+    /// Two streams whose rates the receiver sets, and changes for one of them
     Change,
-    /// Evenness of a stream alone on the path, and of two at once: viz, TCP, UDT
+    /// Jitter of one stream on a path, and of two concurrent ones: viz, TCP, UDT
     Jitter,
-    /// Turn-around of a 10-byte message, over round-trip time and loss
+    /// Turn-around of a 10-byte message, over round-trip times and loss
     Turnaround,
-    /// Packets on the wire for each reading
+    /// Packets on the wire per reading
     Readings,
 }
 
-/// What `haul-lab services` takes.
+/// Arguments of `haul-lab services`.
 #[derive(Debug, Args)]
 pub(crate) struct ServicesArgs {
-    /// What to measure; everything if nothing is named
+    /// Measurements to run; all if none is given
     #[arg(value_enum)]
     what: Vec<What>,
 
@@ -54,17 +55,17 @@ pub(crate) struct ServicesArgs {
     seed: u64,
 }
 
-/// What the hidden command of either end takes.
+/// Arguments of the hidden command for one end.
 #[derive(Debug, Args)]
 pub(crate) struct EndArgs {
-    /// Which side
+    /// Side, `a` or `b`
     #[arg(value_parser = ["a", "b"])]
     side: String,
-    /// Where the job is, and where results go
+    /// Directory of the job and its results
     directory: PathBuf,
 }
 
-/// Measures, and prints tables.
+/// Runs the measurements and prints tables.
 pub(crate) fn services(args: &ServicesArgs) -> Result<Outcome, Problem> {
     let points = &args.points;
     points.check()?;
@@ -90,11 +91,11 @@ pub(crate) fn services(args: &ServicesArgs) -> Result<Outcome, Problem> {
     Ok(outcome)
 }
 
-/// One end of a measurement, inside its namespace.
+/// Runs one end of a measurement inside its namespace.
 pub(crate) fn end(args: &EndArgs) -> Result<ExitCode, Problem> {
     let job = job::Job::load(&args.directory)?;
     if matches!(job, job::Job::Turnaround { .. }) {
-        // What else the host does is not to be measured: 1 % of the turns is as many as it disturbs.
+        // Reduces the influence of other load: the 99 % quantile is sensitive to it.
         haul_wan::hurry();
     }
     match args.side.as_str() {

@@ -1,4 +1,4 @@
-//! Which points of the tables are measured.
+//! Selection of the measured points.
 
 use std::path::PathBuf;
 
@@ -7,23 +7,23 @@ use clap::{Args, ValueEnum};
 
 use crate::problem::Problem;
 
-/// Who carries small messages.
+/// Transport of small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Courier {
     /// The recipe `msg`
     Msg,
     /// The kernel's TCP
     Tcp,
-    /// The same with timeouts for thin streams
+    /// TCP with linear timeouts for thin streams
     Thin,
-    /// Bare datagrams
+    /// Plain datagrams
     Udp,
 }
 
-/// Which points of the tables, and how many times.
+/// Selection of points and number of repetitions.
 #[derive(Debug, Args)]
 pub(super) struct Points {
-    /// Share of the full number of messages and seconds, for a quick look
+    /// Share of the full number of messages and seconds, for quick runs
     #[arg(long, value_name = "0.1..1", default_value = "1")]
     pub(super) share: f64,
 
@@ -31,15 +31,15 @@ pub(super) struct Points {
     #[arg(long, value_name = "MS,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000))]
     pub(super) rtt: Option<Vec<u64>>,
 
-    /// Loss each way of `turnaround`
+    /// Loss in each direction of `turnaround`
     #[arg(long, value_name = "PERCENT,..", value_delimiter = ',')]
     pub(super) loss: Option<Vec<f64>>,
 
-    /// Messages of a carrier in a round of `turnaround`
+    /// Messages per carrier and round of `turnaround`
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     pub(super) messages: Option<usize>,
 
-    /// Who carries in `turnaround`; TCP takes longest where much is lost
+    /// Carriers of `turnaround`; TCP takes longest with high loss
     #[arg(
         long,
         value_enum,
@@ -49,20 +49,21 @@ pub(super) struct Points {
     )]
     pub(super) carriers: Vec<Courier>,
 
-    /// How long the ends of `msg` may look for a message themselves in `turnaround`; several are several carriers
+    /// Busy-poll times of both ends of `msg` in `turnaround`; each value is measured as a separate carrier
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(super) busy_poll: Option<Vec<u64>>,
 
-    /// Rounds, every carrier in turn, each with other losses: 1 of `rates`, which takes 4 minutes, 5 of the others
+    /// Rounds over all carriers, each with different losses [default: 1 for `rates`, which takes 4 minutes,
+    /// otherwise 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: Option<u32>,
 
-    /// UDT in `jitter`, by the program that scripts/bench/udt.sh builds
+    /// Program for UDT in `jitter`, built by scripts/bench/udt.sh
     #[arg(long, value_name = "PROGRAM")]
     pub(super) udt: Option<PathBuf>,
 }
 
-/// Rounds where none are asked for.
+/// Default number of rounds.
 pub(super) const ROUNDS: u32 = 5;
 
 impl Points {

@@ -1,4 +1,4 @@
-//! Side B: receives streams, answers messages, counts readings.
+//! Side B: receives streams, answers messages, counts sensor readings.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener};
@@ -15,12 +15,12 @@ use super::job::{Carrier, Job, Seen, Stream, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
-/// Where clients come.
+/// Port for clients.
 const PORT: u16 = 7_910;
-/// A stream ends when nothing has come for so long.
+/// A stream ends when nothing has arrived for this long.
 const QUIET: Duration = Duration::from_millis(1_500);
 
-/// Does B's part, writes `b.json` where there is something to tell, and waits to be ended.
+/// Runs side B of the job, writes `b.json` if there are results, and waits to be killed.
 pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
     let incoming = IncomingChannels::new(listen(directory)?);
     std::thread::scope(|scope| match job {

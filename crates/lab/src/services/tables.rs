@@ -1,4 +1,4 @@
-//! The measurements, and how they are shown.
+//! The measurements and their output tables.
 
 use std::path::PathBuf;
 
@@ -12,17 +12,17 @@ use crate::outcome::{Claim, Outcome};
 use crate::problem::{Problem, While};
 
 const RATE: u64 = 200_000_000;
-/// The second of two streams.
+/// Rate of the second of two streams, bits per second.
 const SLOWER: u64 = 150_000_000;
-/// To what its receiver changes its rate.
+/// Rate to which its receiver changes it.
 const CHANGED: u64 = 100_000_000;
 const MESSAGE: usize = 1_400;
-/// On paths for streams.
+/// Loss on paths for streams.
 const LOSS: &str = "0.01%";
 /// Round-trip time of the path on which streams are compared.
 const RTT_MS: u64 = 60;
 
-/// The sensor preset carries no longer ones.
+/// Maximum message size of the sensor preset.
 const SENSOR_MESSAGE: usize = 1_000;
 
 fn mbit(bps: f64) -> String {
@@ -38,7 +38,7 @@ fn preset(name: &str) -> Carrier {
     Carrier::Recipe(name.to_owned())
 }
 
-/// 200 Mbit/s asked for, over the round-trip time (figure 8 of the paper).
+/// Measures 200 Mbit/s streams over round-trip times (figure 8 of the paper).
 pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share) as u64;
     println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
@@ -70,8 +70,8 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// The medians of a row, and whether it is as the paper's figure 8 has it: our services have what was asked for (less
-/// the headers, which its rate counts too), and TCP without large windows has not on a long path.
+/// Adds a row of medians, and claims from the paper's figure 8: our services reach the requested rate (minus
+/// headers, which the rate includes), and TCP without large windows does not on a long path.
 fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
     let medians: Vec<f64> = cells.iter().map(|seen| median(seen, |seen| seen.goodput_bps)).collect();
     let [viz, msg, sensor, untuned, tcp] = medians[..] else { return };
@@ -99,17 +99,17 @@ fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
     }
 }
 
-/// Of the rounds.
+/// Returns the median over the rounds.
 fn median<'s>(seen: impl IntoIterator<Item = &'s Seen>, of: impl Fn(&Seen) -> f64) -> f64 {
     quantile(&mut seen.into_iter().map(of).collect::<Vec<_>>(), 0.5)
 }
 
-/// What the rounds have of one stream.
+/// Returns the results of one stream in all rounds.
 fn of_stream(rounds: &[Vec<Seen>], lane: usize) -> impl Iterator<Item = &Seen> + Clone {
     rounds.iter().filter_map(move |streams| streams.get(lane))
 }
 
-/// The median, and between which it lies.
+/// Formats the median and the range.
 fn rate_cell(seen: &[Seen]) -> String {
     let mut rates: Vec<f64> = seen.iter().map(|seen| seen.goodput_bps).collect();
     let median = mbit(quantile(&mut rates, 0.5));
@@ -119,7 +119,7 @@ fn rate_cell(seen: &[Seen]) -> String {
     }
 }
 
-/// Two viz streams whose rates the receiver sets, TCP beside them (figure 9).
+/// Measures two viz streams whose rates the receiver sets, compared with TCP (figure 9).
 pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share).max(3_000.0) as u64;
     let after = millis * 3 / 8;
@@ -160,7 +160,7 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     Ok(())
 }
 
-/// The median of what the rounds have, and each; a stroke for one that has nothing.
+/// Formats the median over the rounds, and each value; a dash for a missing one.
 fn each_cell(rounds: &[Vec<Seen>], lane: usize, of: fn(&Seen) -> Option<f64>, digits: usize) -> String {
     let all: Vec<_> = rounds.iter().map(|streams| streams.get(lane).and_then(of)).collect();
     let mut values: Vec<f64> = all.iter().flatten().copied().collect();
@@ -179,7 +179,7 @@ fn stream_road() -> Road {
     Road { rtt_ms: RTT_MS, rate: "1Gbit", loss: LOSS.to_owned(), untuned: false }
 }
 
-/// Streams at the same rates, every carrier in turn: one alone on the path, then two at once.
+/// Measures streams of the same rate for each carrier: one alone on the path, then two concurrent ones.
 pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!("\n## Jitter in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}\n");
     println!(
@@ -206,7 +206,7 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     Ok(())
 }
 
-/// The rows of each carrier, and whether viz is more even than the others (figure 9).
+/// Adds the rows of each carrier, and the claim that viz has less jitter than the others (figure 9).
 fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, outcome: &mut Outcome) {
     let mut found = Vec::new();
     for (carrier, rounds) in carriers.iter().zip(all) {
@@ -222,7 +222,7 @@ fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, ou
     }
 }
 
-/// What the receivers of streams at these rates have seen, for each carrier in each round.
+/// Returns the receivers' measurements of streams at these rates, per carrier and round.
 fn evenness(
     lab: &Emulator,
     points: &Points,
@@ -244,7 +244,7 @@ fn evenness(
     Ok(all)
 }
 
-/// Of one stream of each round.
+/// Formats the jitter of one stream in each round.
 fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
     let seen = of_stream(rounds, lane);
     let each: Vec<_> = seen.clone().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
@@ -253,7 +253,8 @@ fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
     format!("{} | {jitter:.3} | {}", mbit(rate), each.join(" "))
 }
 
-/// Packets of each direction for one reading (the paper's second table 5): what 1,000 more readings add.
+/// Measures packets per reading in each direction (the paper's second table 5), from the difference made by
+/// 1,000 more readings.
 pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
     let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
@@ -280,7 +281,7 @@ pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Res
             let claim = format!("a sensor sends at most one packet a reading, and hears nothing ({kind})");
             outcome.claim(claim, "1 and 0", ours, from < 1.02 && to < 0.02);
         }
-        // Keys, connecting, closing: what a run has beside what readings add.
+        // Constant part: packets for keys, connecting and closing.
         let rest = |few: u64, each: f64| few as f64 - each * more as f64;
         let (rest_from, rest_to) = (rest(few.0, from), rest(few.1, to));
         println!("| {name} | {kind} | {from:.3} | {to:.3} | {rest_from:.0} | {rest_to:.0} |");

@@ -1,11 +1,11 @@
-//! Processor time that the hypervisor of a virtual machine has given to others.
+//! CPU time that a virtual machine's hypervisor gave to other guests.
 
 use std::fs;
 
-/// More than this share, and what small messages take says more of the host than of who carries them.
+/// Above this share of stolen time, results for small messages characterise the host rather than the carrier.
 pub(super) const QUIET: f64 = 0.01;
 
-/// The accounts of all processors so far (`proc_stat(5)`), in ticks.
+/// CPU time counters of all processors (`proc_stat(5)`), in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ticks {
     stolen: u64,
@@ -13,20 +13,20 @@ pub(super) struct Ticks {
 }
 
 impl Ticks {
-    /// Nothing is stolen where nobody tells.
+    /// Reads the counters; zero where they are not available.
     pub(super) fn now() -> Self {
         fs::read_to_string("/proc/stat").ok().as_deref().and_then(Self::parse).unwrap_or_default()
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // User, nice, system, idle, iowait, irq, softirq, steal; what guests take is in the first two.
+        // User, nice, system, idle, iowait, irq, softirq, steal; guest time is included in the first two.
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
         let ticks: Vec<u64> =
             line.split_whitespace().take(8).filter_map(|ticks| ticks.parse().ok()).collect();
         Some(Self { stolen: ticks.get(7).copied()?, all: ticks.iter().sum() })
     }
 
-    /// The share that was stolen since `before`.
+    /// Returns the share stolen since `before`.
     pub(super) fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         self.stolen.saturating_sub(before.stolen) as f64 / all as f64

@@ -21,35 +21,35 @@ use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
 const SMALL: usize = 10;
-/// Where bare UDP is answered.
+/// Port of the plain UDP server.
 const UDP_PORT: u16 = 7_915;
-/// An answer over bare UDP that has not come after so long is lost: nothing is repeated.
+/// Timeout of an answer over plain UDP, which never retransmits.
 const UDP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Of fewer messages at a point chance alone tells: at 1 % each way, this many lose six.
+/// Minimum number of messages for a claim: at 1 % each way, this many lose six.
 const JUDGED: usize = 300;
 
-/// Turns whose times are shown where nothing is lost: both ends learn what the path is like.
+/// Turns whose times are shown on loss-free paths, where both ends learn the path's properties.
 const EARLY: [usize; 7] = [1, 2, 3, 5, 8, 12, 20];
 
-/// Means and 99 % quantiles of the rounds of one carrier, milliseconds.
+/// Results of the rounds of one carrier: means and 99 % quantiles, milliseconds.
 #[derive(Debug, Default)]
 struct Rounds {
     means: Vec<f64>,
     p99s: Vec<f64>,
-    /// Processor time of A for a turn, microseconds.
+    /// CPU time of A per turn, microseconds.
     processor: Vec<f64>,
-    /// Share of the processors' time that the hypervisor took meanwhile.
+    /// Share of CPU time that the hypervisor took meanwhile.
     stolen: Vec<f64>,
-    /// The first turns of each round, milliseconds.
+    /// First turns of each round, milliseconds.
     first: Vec<Vec<f64>>,
     unanswered: usize,
 }
 
-/// Which carrier, and how long the ends of a recipe may look for messages themselves.
+/// Carrier, and busy-poll time of the ends of a recipe.
 type Way = (Carrier, Option<u64>);
 
-/// A 10-byte message and its answer, every carrier in turn.
+/// Measures a 10-byte message and its answer, for each carrier in turn.
 pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!(
         "\n## Turn-around of a {SMALL}-byte message, ms: medians of {} rounds\n",
@@ -94,7 +94,8 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// The rounds of a point, and whether `msg` answers sooner than TCP where packets are lost (figures 10 and 11).
+/// Adds the rounds of a point, and the claim that `msg` answers sooner than TCP on lossy paths (figures 10
+/// and 11).
 fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, outcome: &mut Outcome) {
     for (way, rounds) in all {
         let Rounds { means, p99s, processor, .. } = rounds;
@@ -133,7 +134,7 @@ fn ways(points: &Points) -> Vec<Way> {
     points.carriers.iter().flat_map(ways_of).collect()
 }
 
-/// One point of the table. Each round begins with another carrier.
+/// Measures one point of the table. Each round starts with a different carrier.
 fn in_turn(
     lab: &Emulator,
     points: &Points,
@@ -166,7 +167,7 @@ impl Rounds {
         self.unanswered += turns.unanswered;
     }
 
-    /// Of means and 99 % quantiles, milliseconds.
+    /// Returns the medians of the means and of the 99 % quantiles, milliseconds.
     fn medians(&self) -> [f64; 2] {
         [median(&self.means), median(&self.p99s)]
     }
@@ -190,7 +191,7 @@ impl Rounds {
 }
 
 impl Rounds {
-    /// A turn that no round has had stays empty.
+    /// Formats the times of early turns; a turn that no round reached stays empty.
     fn early_cells(&self) -> String {
         let cells = EARLY.map(|turn| {
             let mut times: Vec<f64> = self.first.iter().filter_map(|of| of.get(turn - 1).copied()).collect();
@@ -200,11 +201,11 @@ impl Rounds {
     }
 }
 
-/// The points again, of those rounds in which hardly anything was stolen from any carrier.
+/// The same points, restricted to rounds in which hardly any CPU time was stolen from any carrier.
 #[derive(Debug, Default)]
 struct Undisturbed {
     lines: Vec<String>,
-    /// Rounds that were left out.
+    /// Number of rounds left out.
     without: usize,
 }
 
@@ -222,7 +223,7 @@ impl Undisturbed {
         }
     }
 
-    /// Nothing where it would be the same table.
+    /// Prints the table, unless it would be the same.
     fn print(&self) {
         if self.without > 0 {
             let percent = QUIET * 100.0;
@@ -249,7 +250,7 @@ fn channel_options(busy_poll_us: Option<u64>) -> ConnectionOptions {
     options
 }
 
-/// A's part: sends a message when the one before was answered.
+/// Runs side A: sends each message after the previous one was answered.
 pub(super) fn ask(
     carrier: &Carrier,
     busy_poll_us: Option<u64>,
@@ -265,7 +266,7 @@ pub(super) fn ask(
             turn(messages, || ask_by_channel(&channel))
         }
         Carrier::Udp => {
-            // The other side listens for TCP when all else is there.
+            // The other side listens for TCP after everything else is ready.
             drop(tcp(0)?);
             let socket = udp(0)?;
             let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
@@ -284,7 +285,7 @@ pub(super) fn ask(
     }
 }
 
-/// Takes the time of each turn; `false` is one without an answer.
+/// Measures the time of each turn; `one` returns false if there was no answer.
 fn turn(messages: usize, mut one: impl FnMut() -> Result<bool, Problem>) -> Result<Turns, Problem> {
     let mut turns = Turns::default();
     let before = processor_micros();
@@ -300,7 +301,7 @@ fn turn(messages: usize, mut one: impl FnMut() -> Result<bool, Problem>) -> Resu
     Ok(turns)
 }
 
-/// Processor time of this process, with all its threads.
+/// Returns the CPU time of this process, including all threads.
 fn processor_micros() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
@@ -332,7 +333,7 @@ fn udp(port: u16) -> Result<UdpSocket, Problem> {
     Ok(socket)
 }
 
-/// B's part: answers until it is ended.
+/// Runs side B: answers until killed.
 pub(super) fn answer(
     carrier: &Carrier,
     busy_poll_us: Option<u64>,
@@ -351,7 +352,7 @@ pub(super) fn answer(
         }
         _ => answer_bytes(tcp_listener(0)?.accept().while_doing("cannot accept")?.0),
     }
-    // The other side ends this one when it has what it wants.
+    // The other side kills this one when it is done.
     std::thread::sleep(FOREVER);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! UDT beside the others: `scripts/bench/udt/flow.cpp` as a program of its own, as UDT has no other home here.
+//! UDT for comparison: runs `scripts/bench/udt/flow.cpp` as a separate program.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,17 +8,17 @@ use super::figures::Arrival;
 use super::job::Stream;
 use crate::problem::{Problem, While};
 
-/// Where UDT listens; one port more for each lane.
+/// First UDT port; each lane has its own.
 const PORT: u16 = 7_940;
-/// What the receiver says first.
+/// First line printed by the receiver.
 const LISTENING: &str = "listening";
 
-/// Ends a program that is not waited for.
+/// Kills a program when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended by itself in most cases.
+        // In most cases it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -57,7 +57,7 @@ pub(super) fn receive(program: &Path, stream: &Stream) -> Result<Vec<Arrival>, P
     arrivals(text.as_bytes(), stream.message).map_err(|line| failed(program, &format!("it said `{line}`")))
 }
 
-/// Sends a stream at its rate, or at 1 Tbit/s if it has none. It waits for the other side to listen.
+/// Sends a stream at its rate, or at 1 Tbit/s without one. Waits until the other side listens.
 pub(super) fn send(program: &Path, stream: &Stream) -> Result<(), Problem> {
     let host = std::env::var("HAUL_WAN_B").unwrap_or_default();
     let rate = stream.rate_bps.unwrap_or(1_000_000_000_000).to_string();
@@ -66,7 +66,7 @@ pub(super) fn send(program: &Path, stream: &Stream) -> Result<(), Problem> {
     start(program, &arguments, Stdio::null())?.end(program)
 }
 
-/// What the receiver has printed; the line that is wrong if one is.
+/// Parses the receiver's output. The error is the invalid line.
 fn arrivals(text: &[u8], message: usize) -> Result<Vec<Arrival>, String> {
     let mut lines = text.lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();

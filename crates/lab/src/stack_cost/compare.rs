@@ -1,5 +1,5 @@
-//! Several modes in turn in slices of some milliseconds, between the same two processes: what else happens to the
-//! machine meets all of them alike, and the ratios of neighbours show differences that whole runs do not.
+//! Compares modes in alternating slices of some milliseconds between the same two processes. Other load on
+//! the machine affects all modes alike, so ratios of adjacent slices show differences that whole runs do not.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use super::modes::{Item, Mode};
 use super::sides::{Reading, Sending};
 
 const SLICE: Duration = Duration::from_millis(40);
-/// Between two slices, so that the receiver has emptied its buffer.
+/// Pause between two slices, so that the receiver has emptied its buffer.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The receiver ends when nothing has come for so long.
+/// The receiver ends when nothing has arrived for this long.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Each item has a port of its own.
+/// Returns the port of an item.
 fn port(addr: SocketAddr, place: usize) -> SocketAddr {
     SocketAddr::new(addr.ip(), addr.port() + place as u16)
 }
 
-/// Sends slices of all modes in turn for so long.
+/// Sends slices of all modes in turn for `time`.
 pub(super) fn send(items: &[Item], to: SocketAddr, time: Duration) -> Result<(), Box<dyn Error>> {
     let mut sendings = Vec::new();
     for (place, item) in items.iter().enumerate() {
@@ -40,8 +40,8 @@ pub(super) fn send(items: &[Item], to: SocketAddr, time: Duration) -> Result<(),
     Ok(())
 }
 
-/// Receives what [`send`] sends and prints medians: of the rates, and of the ratios to the first mode and to the
-/// second in the same turn.
+/// Receives what [`send`] sends and prints medians of the rates, and of their ratios to the first and second
+/// modes of the same turn.
 pub(super) fn receive(items: &[Item], bind: SocketAddr) -> Result<(), Box<dyn Error>> {
     let gap = (SLICE + PAUSE) * (items.len() as u32).saturating_sub(1) / 2;
     let (tell, told) = mpsc::channel();
@@ -78,7 +78,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Gbit/s of message bytes in each slice; a pause of `gap` ends one.
+/// Returns the Gbit/s of message bytes in each slice; a pause of `gap` ends a slice.
 fn slices(socket: &UdpSocket, mode: Mode, gap: Duration) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut reading = Reading::new(mode)?;
     let mut receiver = Receiver::new(socket);

@@ -1,4 +1,4 @@
-//! Micro-protocols that only cost, and the stacks with them.
+//! Micro-protocols that only add cost, and stacks with them.
 
 use std::error::Error;
 use std::sync::{Arc, LazyLock};
@@ -15,27 +15,27 @@ use haul_stack::{
 
 use super::modes::{Extra, Messages};
 
-/// UDP payload of a packet that fills 1,500 bytes of IP.
+/// UDP payload of a 1,500-byte IP packet.
 const DATAGRAM: u16 = 1_472;
 
-/// The most of anything that can be asked for.
+/// Maximum number of extra events, attributes or copies.
 const MOST: u64 = 64;
 
 configuration! {
-    /// Parameters of each of them.
+    /// Parameters of each of these micro-protocols.
     struct CountConfig: "extra" {
         count: usize in (0, MOST) = "1", "how many";
     }
 }
 
-/// The names of as many events, or attributes, as can be asked for.
+/// Names of the extra events or attributes.
 static NAMES: LazyLock<Vec<String>> = LazyLock::new(|| (0..MOST).map(|n| format!("extra {n}")).collect());
 
 fn extra_events(count: usize, declaration: &mut Declaration<'_>) -> Vec<BatchEvent> {
     NAMES.iter().take(count).map(|name| declaration.batch_event(Name::new(name))).collect()
 }
 
-/// Raises further events with every batch, each of which a [`Reader`] handles.
+/// Raises extra events with every batch, each of which a [`Reader`] handles.
 #[derive(Debug)]
 struct Raiser {
     events: Vec<BatchEvent>,
@@ -59,7 +59,7 @@ impl MicroProtocol for Raiser {
     }
 }
 
-/// Reads an attribute of every packet of every extra event.
+/// Reads an attribute of every packet in every extra event.
 #[derive(Debug)]
 struct Reader {
     events: Vec<BatchEvent>,
@@ -94,7 +94,7 @@ fn sum(values: [u32; 7]) -> u64 {
     values.into_iter().map(u64::from).sum()
 }
 
-/// Writes further attributes at the sender and reads them at the receiver.
+/// Writes extra attributes at the sender and reads them at the receiver.
 #[derive(Debug)]
 struct Attributes {
     places: Vec<Attribute<u32>>,
@@ -114,7 +114,7 @@ impl MicroProtocol for Attributes {
     }
 
     fn on_batch(&mut self, event: BatchEvent, batch: &mut Batch<'_>, _: &mut Context<'_>) {
-        // As many in one walk as H-CTP measured.
+        // Seven per pass, as H-CTP measured.
         let (sevens, singles) = self.places.as_chunks::<7>();
         if event == BatchEvent::SEGMENT_FROM_USER {
             for &seven in sevens {
@@ -135,7 +135,7 @@ impl MicroProtocol for Attributes {
     }
 }
 
-/// Copies every payload to a buffer of its own, at both ends.
+/// Copies every payload to a separate buffer, at both ends.
 #[derive(Debug)]
 struct Copies {
     count: usize,
@@ -194,7 +194,7 @@ fn registry() -> Registry {
     registry
 }
 
-/// Messages of one size without end, whose bytes are what is in the packet anyway.
+/// Endless messages of one size; their bytes are whatever the packet buffer holds.
 struct Endless(usize);
 
 impl MessageSource for Endless {
@@ -207,7 +207,7 @@ impl MessageSource for Endless {
     }
 }
 
-/// Counts what comes.
+/// Counts received message bytes.
 #[derive(Clone, Default)]
 pub(super) struct Counter(pub(super) Arc<std::sync::atomic::AtomicU64>);
 
@@ -219,7 +219,7 @@ impl MessageSink for Counter {
     }
 }
 
-/// The base, and what makes it dearer.
+/// Returns the base recipe with the extra micro-protocols.
 fn recipe(extra: Extra) -> Recipe {
     let mut recipe = Recipe::new("base")
         .with("transport_driver")
@@ -237,7 +237,7 @@ fn recipe(extra: Extra) -> Recipe {
     recipe
 }
 
-/// A stack that sends messages of `size` bytes, or receives them into `counter`.
+/// Creates a stack that sends messages of `size` bytes, or receives them into `counter`.
 pub(super) fn stack(extra: Extra, size: Option<usize>, counter: Counter) -> Result<Stack, Box<dyn Error>> {
     let compiled = Arc::new(registry()).compile(&recipe(extra), 0)?;
     let mut ends = Ends::default();

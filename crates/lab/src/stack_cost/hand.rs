@@ -1,11 +1,11 @@
-//! The loop that the base stack is held against: the same packets, written and read by hand.
+//! Hand-written loop that the base stack is compared with: reads and writes the same packets.
 
-/// `kind | packet number | identity | message | place`, as the base stack has them.
+/// Header of the base stack's packets: `kind | packet number | identity | message | place`.
 const HEADER: usize = 7 + 4 + 4 + 4;
 const KIND: u8 = 1;
 const IDENTITY: u32 = 7;
 const LAST: u32 = 1 << 31;
-/// UDP payload of a packet that fills 1,500 bytes of IP.
+/// UDP payload of a 1,500-byte IP packet.
 const DATAGRAM: usize = 1_472;
 const BATCH: usize = 64;
 
@@ -18,7 +18,7 @@ pub(super) struct HandSender {
 }
 
 impl HandSender {
-    /// Fills `slot`; returns the bytes used and the size of every packet but the last.
+    /// Fills `slot`. Returns the bytes used, and the size of every packet but the last.
     pub(super) fn fill(&mut self, slot: &mut [u8], size: usize) -> (usize, usize) {
         let (mut used, mut stride) = (0, 0);
         for _ in 0..BATCH {
@@ -49,7 +49,7 @@ impl HandSender {
     }
 }
 
-/// Reads a received buffer; returns the bytes of messages in it.
+/// Reads a received buffer. Returns its message bytes.
 pub(super) fn read(data: &[u8], stride: usize) -> u64 {
     let mut bytes = 0;
     for packet in data.chunks(stride.max(1)) {

@@ -1,6 +1,6 @@
-//! The same without sockets: from the sender's stack straight into the receiver's, on one core. What is left is the
-//! framework and its micro-protocols; a count of instructions (`valgrind --tool=callgrind`) is then the same every
-//! time.
+//! The comparison without sockets: from the sender's stack directly into the receiver's, on one core. This
+//! isolates the cost of the framework and its micro-protocols, and instruction counts (`valgrind
+//! --tool=callgrind`) are reproducible.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ impl Ends {
         Ok(Self::Stacks(Box::new(sender), Box::new(receiver), extra.messages))
     }
 
-    /// Writes a batch; gives its bytes and stride.
+    /// Writes a batch. Returns its bytes and stride.
     fn write(&mut self, slot: &mut [u8], message: &[u8]) -> Result<(usize, usize), Box<dyn Error>> {
         match self {
             Self::Hand(hand) => Ok(hand.fill(slot, message.len())),
@@ -60,7 +60,7 @@ impl Ends {
         }
     }
 
-    /// Moves `batches`; gives the packets, and the time at the sender and at the receiver.
+    /// Moves `batches`. Returns the packets, and the times at the sender and at the receiver.
     fn run(&mut self, batches: usize, message: &[u8]) -> Result<(usize, Duration, Duration), Box<dyn Error>> {
         let mut slot = vec![0x5a; SLOT];
         let (mut packets, mut writing, mut reading) = (0, Duration::ZERO, Duration::ZERO);
@@ -77,14 +77,14 @@ impl Ends {
     }
 }
 
-/// Moves so many batches of one mode, for a profiler.
+/// Moves `batches` of one mode, for a profiler.
 pub(super) fn once(mode: Mode, batches: usize, size: usize) -> Result<(), Box<dyn Error>> {
     let (packets, _, _) = Ends::new(mode, size)?.run(batches, &vec![0x5a; size])?;
     println!("{{\"batches\":{batches},\"packets\":{packets}}}");
     Ok(())
 }
 
-/// Prints nanoseconds a packet at either end, of some modes in turn.
+/// Prints nanoseconds per packet at both ends, for several modes.
 pub(super) fn measure(size: usize, outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
     let stack = |raises, attributes| Mode::Stack(Extra { raises, attributes, ..Extra::default() });
     let pushed = Mode::Stack(Extra { messages: Messages::Pushed, ..Extra::default() });

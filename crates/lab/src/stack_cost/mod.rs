@@ -1,5 +1,5 @@
-//! `haul-lab stack-cost`: what the framework costs. Stacks of the least micro-protocols beside the same loop written
-//! by hand, with more event raises, more attributes, more copies, and without a pool (wu-h-ctp section 3.3).
+//! `haul-lab stack-cost`: cost of the framework. Compares minimal stacks with the same loop written by hand,
+//! and with extra event raises, attributes and copies, and without a pool (wu-h-ctp section 3.3).
 
 mod compare;
 mod extra;
@@ -21,21 +21,21 @@ use self::modes::{Item, Mode, SIZE};
 use crate::outcome::Outcome;
 use crate::problem::Problem;
 
-/// What `haul-lab stack-cost` takes.
+/// Arguments of `haul-lab stack-cost`.
 #[derive(Debug, Args)]
 pub(crate) struct StackCostArgs {
     #[command(subcommand)]
     what: What,
 }
 
-/// What is measured.
+/// Measurements.
 #[derive(Debug, Subcommand)]
 enum What {
-    /// What a message costs by itself, beside wu-h-ctp table 3
+    /// Cost of a message alone, compared with wu-h-ctp table 3
     Nanoseconds,
     /// Both ends on one core, without sockets
     Memory {
-        /// For a profiler: only this mode
+        /// For a profiler: runs only this mode
         mode: Option<Mode>,
 
         /// Batches of that mode
@@ -47,29 +47,30 @@ enum What {
         #[command(flatten)]
         list: List,
 
-        /// Where the other side waits
+        /// Address of the receiver
         #[arg(long, value_name = "ADDR:PORT")]
         to: SocketAddr,
 
-        /// How long
+        /// Duration in seconds
         #[arg(long, value_name = "S", default_value = "3")]
         seconds: f64,
     },
-    /// Receives these and prints the rates
+    /// Receives these slices and prints the rates
     Recv {
         #[command(flatten)]
         list: List,
 
-        /// The port of the first mode; each has one
+        /// Address of the first mode; each mode has its own port
         #[arg(long, value_name = "ADDR:PORT")]
         bind: SocketAddr,
     },
 }
 
-/// The modes of a comparison, the same at both sides.
+/// Modes to compare, equal on both sides.
 #[derive(Debug, Args)]
 struct List {
-    /// hand, base, raises=N, attributes=N, copies=N, push, push-no-pool; @8192 behind one: bytes of a message
+    /// hand, base, raises=N, attributes=N, copies=N, push, push-no-pool; @8192 after a mode sets the message
+    /// size in bytes
     #[arg(value_name = "MODE[@BYTES],..", value_delimiter = ',', required = true)]
     items: Vec<Item>,
 }
@@ -79,7 +80,7 @@ fn problem(error: Box<dyn Error>) -> Problem {
     Problem::failed(WithCauses(&*error).to_string(), "")
 }
 
-/// Measures one of them.
+/// Runs one measurement.
 pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
     let done = match &args.what {
         What::Nanoseconds => nanoseconds::measure(&mut Outcome::default()),
@@ -93,7 +94,7 @@ pub(crate) fn stack_cost(args: &StackCostArgs) -> Result<ExitCode, Problem> {
     done.map(|()| ExitCode::SUCCESS).map_err(problem)
 }
 
-/// What needs neither sockets nor a second process.
+/// Runs the measurements that need neither sockets nor a second process.
 pub(crate) fn in_memory() -> Result<Outcome, Problem> {
     let mut outcome = Outcome::default();
     memory::measure(SIZE, &mut outcome).map_err(problem)?;

@@ -1,15 +1,15 @@
-//! What can be measured, by name.
+//! Names of the measurable modes.
 
 use std::str::FromStr;
 
-/// What runs.
+/// Code under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
     Hand,
     Stack(Extra),
 }
 
-/// What a stack has besides its base.
+/// Additions to the base stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extra {
     pub(super) raises: usize,
@@ -18,15 +18,15 @@ pub(super) struct Extra {
     pub(super) messages: Messages,
 }
 
-/// Where messages come from.
+/// How messages enter the stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Messages {
-    /// Written into the packet when it is made.
+    /// Written directly into the packet.
     #[default]
     Pulled,
-    /// Queued, in buffers of the pool.
+    /// Queued in buffers from the pool.
     Pushed,
-    /// Queued, in buffers that are allocated and freed.
+    /// Queued in newly allocated buffers.
     PushedWithoutPool,
 }
 
@@ -55,16 +55,16 @@ impl FromStr for Mode {
     }
 }
 
-/// A mode with the size of its messages: `base` or `base@8192`.
+/// A mode and its message size: `base` or `base@8192`.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) name: String,
     pub(super) mode: Mode,
-    /// Bytes.
+    /// Message size in bytes.
     pub(super) size: usize,
 }
 
-/// Bytes of a message where nothing else is said.
+/// Default message size in bytes.
 pub(super) const SIZE: usize = 1_400;
 
 impl FromStr for Item {

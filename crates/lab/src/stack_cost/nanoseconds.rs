@@ -1,4 +1,4 @@
-//! What a message costs by itself, beside the times of wu-h-ctp table 3.
+//! Cost of a message alone, compared with wu-h-ctp table 3.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Nanoseconds that `work` takes, for one of `count`.
+/// Returns the nanoseconds per item of `work`, which processes `count` items.
 fn time(count: usize, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     work();
@@ -66,7 +66,7 @@ pub(super) fn measure(outcome: &mut Outcome) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads the attribute of each of 44 packets in turn, as a handler does.
+/// Measures reading one attribute of each of 44 packets, as a handler does.
 fn attribute_access() -> Result<f64, Box<dyn Error>> {
     let with = |raises| {
         let extra = Extra { raises, ..Extra::default() };

@@ -13,11 +13,11 @@ use super::extra::{Counter, stack};
 use super::hand::{HandSender, read};
 use super::modes::{Messages, Mode};
 
-/// A full socket is looked at again after so long.
+/// Maximum wait for a full socket before it is tried again.
 const QUIET: Duration = Duration::from_secs(1);
 const SLOT: usize = 65_507;
 
-/// What reads.
+/// The reading end.
 pub(super) enum Reading {
     Hand(u64),
     Stack(Box<Stack>, Counter),
@@ -30,7 +30,7 @@ impl Reading {
         Ok(Self::Stack(Box::new(stack(extra, None, counter.clone())?), counter))
     }
 
-    /// Bytes of messages that have come.
+    /// Returns the message bytes received.
     pub(super) fn bytes(&self) -> u64 {
         match self {
             Self::Hand(bytes) => *bytes,
@@ -60,7 +60,7 @@ enum Writing {
     Stack(Box<Stack>, Messages),
 }
 
-/// What sends to one address.
+/// Sends to one address.
 pub(super) struct Sending {
     socket: UdpSocket,
     writing: Writing,
@@ -82,7 +82,7 @@ impl Sending {
         Ok(Self { socket, writing, message: vec![0x5a; size], slot: vec![0x5a; SLOT] })
     }
 
-    /// Sends for so long, as fast as the socket takes it; the stack's time counts from `start`.
+    /// Sends for `time` as fast as the socket accepts packets. The stack's time counts from `start`.
     pub(super) fn run(&mut self, start: Instant, time: Duration) -> Result<(), Box<dyn Error>> {
         let begin = Instant::now();
         while begin.elapsed() < time {

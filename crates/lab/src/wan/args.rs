@@ -26,39 +26,40 @@ const EXAMPLES: &str = "Examples:
 
 Options whose name ends in -back are for the way from B to A; without them it is like the way from A to B.";
 
-/// What `haul-lab wan` takes.
+/// Arguments of `haul-lab wan`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct WanArgs {
-    /// The path, each direction on its own
+    /// The path, each direction separately
     #[command(flatten)]
     pub path: PathArgs,
 
-    /// What else happens on the two sides
+    /// Load on the two sides
     #[command(flatten)]
     pub load: LoadArgs,
 
-    /// Longest packet that the devices take: 1500, 9000 or another
+    /// MTU of the devices: 1500, 9000 or another value
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = values::mtu, help_heading = "Path")]
     pub mtu: u32,
 
-    /// Takes the stages of both directions from a file; the options above are then not for it
+    /// Reads the stages of both directions from a file; excludes the path options above
     #[arg(long = "path", value_name = "FILE.toml", help_heading = "Path", conflicts_with_all = PATH_OPTIONS)]
     pub path_file: Option<PathBuf>,
 
-    /// Seed of every random decision [default: drawn, and printed]
+    /// Seed of all random decisions [default: random, and printed]
     #[arg(long, value_name = "N", help_heading = "Path")]
     pub seed: Option<u64>,
 
-    /// Changes the path while it runs: TIME:KEY=VALUE, with keys as in the options (10s:loss=1%, 5s:rate-back=1Mbit)
+    /// Changes the path while it runs: TIME:KEY=VALUE, with keys as in the options (10s:loss=1%,
+    /// 5s:rate-back=1Mbit)
     #[arg(long, value_name = "AT:KEY=VALUE", help_heading = "Path")]
     pub change: Vec<Scheduled>,
 
-    /// Takes commands (`set KEY=VALUE`, `counters`, `stop`), one per line, on this Unix socket
+    /// Accepts commands (`set KEY=VALUE`, `counters`, `stop`), one per line, on this Unix socket
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
 
-    /// Writes the counters to this file as JSON when it ends
+    /// Writes the counters to this file as JSON at the end
     #[arg(long, value_name = "FILE")]
     pub counters: Option<PathBuf>,
 
@@ -66,15 +67,15 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "FILE")]
     pub drop_log: Option<PathBuf>,
 
-    /// Writes the counters to standard output as JSON when it ends
+    /// Writes the counters to standard output as JSON at the end
     #[arg(long)]
     pub json: bool,
 
-    /// Takes super-packets apart at the devices, as without TSO and USO
+    /// Splits super-packets at the devices, as without TSO and USO
     #[arg(long)]
     pub no_offload: bool,
 
-    /// Largest TCP window on both sides, or `kernel` for what the kernel gives [default: four times the
+    /// Maximum TCP window on both sides, or `kernel` for the kernel's default [default: four times the
     /// bandwidth-delay product]
     #[arg(long, value_name = "SIZE", value_parser = tcp_window)]
     pub tcp_window: Option<TcpWindow>,
@@ -83,11 +84,11 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "CPU")]
     pub path_cpu: Option<usize>,
 
-    /// Pins what runs on side A to this processor
+    /// Pins programs on side A to this processor
     #[arg(long, value_name = "CPU")]
     pub cpu_a: Option<usize>,
 
-    /// Pins what runs on side B to this processor
+    /// Pins programs on side B to this processor
     #[arg(long, value_name = "CPU")]
     pub cpu_b: Option<usize>,
 
@@ -95,20 +96,21 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "CMD")]
     pub server: Option<String>,
 
-    /// Measures the emulator against what it is asked for, for so long each; other options do not matter
+    /// Measures the emulator against its specification, each measurement taking this long; ignores other
+    /// options
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", conflicts_with_all = ["server", "command"])]
     pub self_test: Option<Span>,
 
-    /// Says nothing to people
+    /// Prints no messages
     #[arg(long, short)]
     pub quiet: bool,
 
-    /// What to run on side A; without it, the path waits for Ctrl-C
+    /// Command to run on side A; without it, the path runs until Ctrl-C
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
-/// Options that describe stages, which a file describes instead.
+/// Options for stages, which conflict with a path file.
 const PATH_OPTIONS: [&str; 24] = [
     "rtt",
     "rate",
@@ -136,121 +138,121 @@ const PATH_OPTIONS: [&str; 24] = [
     "path_mtu",
 ];
 
-/// The stages of both directions.
+/// Stages of both directions.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Path")]
 pub(crate) struct PathArgs {
-    /// Round-trip time without queueing, half of it in each direction
+    /// Round-trip time without queueing, split equally between the directions
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     pub rtt: Span,
 
-    /// Rate of the bottleneck, in bits of IP packets: 1Gbit, 20Mbit, unlimited
+    /// Rate of the bottleneck, counting whole IP packets: 1Gbit, 20Mbit, unlimited
     #[arg(long, value_name = "RATE", default_value = "unlimited", value_parser = values::rate)]
     pub rate: Rate,
 
-    /// Rate of the way back
+    /// Rate from B to A
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub rate_back: Option<Rate>,
 
-    /// What the bottleneck's queue holds: 1bdp (at least 64 packets), 64KiB, 100ms or 1000p
+    /// Capacity of the bottleneck's queue: 1bdp (at least 64 packets), 64KiB, 100ms or 1000p
     #[arg(long, value_name = "SIZE", default_value = "1bdp")]
     pub queue: QueueSize,
 
-    /// Queue of the way back
+    /// Queue from B to A
     #[arg(long, value_name = "SIZE")]
     pub queue_back: Option<QueueSize>,
 
-    /// Manages the queue instead of dropping at its tail
+    /// Active queue management instead of tail drop
     #[arg(long, value_name = "KIND")]
     pub aqm: Option<Aqm>,
 
-    /// Queue management of the way back
+    /// Active queue management from B to A
     #[arg(long, value_name = "KIND")]
     pub aqm_back: Option<Aqm>,
 
-    /// Drops what exceeds a rate and a burst, before the bottleneck: 50Mbit:64KiB
+    /// Drops packets that exceed a rate and a burst, before the bottleneck: 50Mbit:64KiB
     #[arg(long, value_name = "RATE:SIZE")]
     pub policer: Option<Policing>,
 
-    /// Policer of the way back
+    /// Policer from B to A
     #[arg(long, value_name = "RATE:SIZE")]
     pub policer_back: Option<Policing>,
 
-    /// Share of the packets lost at random: 0.1% or 0.001
+    /// Random loss: 0.1% or 0.001
     #[arg(long, value_name = "SHARE")]
     pub loss: Option<Share>,
 
-    /// Loss of the way back
+    /// Loss from B to A
     #[arg(long, value_name = "SHARE")]
     pub loss_back: Option<Share>,
 
-    /// Losses come in bursts: P:R (probabilities that one begins and ends), or the mean length with --loss
+    /// Burst loss: P:R (probabilities that a burst starts and ends), or the mean length with --loss
     #[arg(long, value_name = "P:R|N")]
     pub burst_loss: Option<Bursts>,
 
-    /// Burst loss of the way back
+    /// Burst loss from B to A
     #[arg(long, value_name = "P:R|N")]
     pub burst_loss_back: Option<Bursts>,
 
-    /// Extra delay of each packet, uniform between nothing and this; packets keep their order
+    /// Random extra delay per packet, uniform from zero to this; packets keep their order
     #[arg(long, value_name = "TIME")]
     pub jitter: Option<Span>,
 
-    /// Jitter of the way back
+    /// Jitter from B to A
     #[arg(long, value_name = "TIME")]
     pub jitter_back: Option<Span>,
 
-    /// Share of the packets that come late, and by how much at most: 1% or 1%:5ms [default: a tenth of the
+    /// Share of packets that are delayed, and the maximum delay: 1% or 1%:5ms [default: 10 % of the
     /// round-trip time, at least 1 ms]
     #[arg(long, value_name = "SHARE[:TIME]")]
     pub reorder: Option<Reorder>,
 
-    /// Reordering of the way back
+    /// Reordering from B to A
     #[arg(long, value_name = "SHARE[:TIME]")]
     pub reorder_back: Option<Reorder>,
 
-    /// Share of the packets that arrive twice
+    /// Share of packets that are duplicated
     #[arg(long, value_name = "SHARE")]
     pub duplicate: Option<Share>,
 
-    /// Duplicates of the way back
+    /// Duplication from B to A
     #[arg(long, value_name = "SHARE")]
     pub duplicate_back: Option<Share>,
 
-    /// Share of the packets that arrive with a wrong bit
+    /// Share of packets with a bit error
     #[arg(long, value_name = "SHARE")]
     pub corrupt: Option<Share>,
 
-    /// Wrong bits of the way back
+    /// Bit errors from B to A
     #[arg(long, value_name = "SHARE")]
     pub corrupt_back: Option<Share>,
 
-    /// Time without any packet getting through: START+LENGTH, or START+LENGTH/PERIOD to repeat it
+    /// Time in which every packet is dropped: START+LENGTH, or START+LENGTH/PERIOD to repeat it
     #[arg(long, value_name = "TIMES")]
     pub outage: Vec<OutageTime>,
 
-    /// Outages of the way back
+    /// Outages from B to A
     #[arg(long, value_name = "TIMES")]
     pub outage_back: Vec<OutageTime>,
 
-    /// Drops longer packets on the way without a word, as a black hole does
+    /// Silently drops longer packets on the path, as a black hole does
     #[arg(long, value_name = "BYTES", value_parser = values::mtu)]
     pub path_mtu: Option<u32>,
 }
 
-/// Load beside the receiver, and traffic in the bottleneck.
+/// Load beside the receiver, and cross traffic in the bottleneck.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Load")]
 pub(crate) struct LoadArgs {
-    /// Processes that only compute, on side B's processor (--cpu-b, or the last one)
+    /// CPU-bound processes on side B's processor (--cpu-b, or the last one)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub burners: u32,
 
-    /// 0 to 7 such processes for 1 to 7 s, then a pause of 0 to 20 s, again and again
+    /// 0 to 7 such processes for 1 to 7 s, then a pause of 0 to 20 s, repeatedly
     #[arg(long)]
     pub generator: bool,
 
-    /// A flow from A to B through the bottleneck: cubic, bbr, reno or udp:RATE; may be given several times
+    /// Cross traffic from A to B through the bottleneck: cubic, bbr, reno or udp:RATE; may be repeated
     #[arg(long, value_name = "KIND")]
     pub background: Vec<Background>,
 }

@@ -1,4 +1,4 @@
-//! Changes to a running path: `loss=1%`, `rate-back=20Mbit`, each at its time or at once.
+//! Changes to a running path, scheduled or immediate: `loss=1%`, `rate-back=20Mbit`.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use haul_wan::Way;
 
 use super::values::{self, Bursts, Policing, QueueSize, Reorder, Share};
 
-/// What is to be different.
+/// New value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum What {
     Rtt(Span),
@@ -24,7 +24,7 @@ pub(super) enum What {
     PathMtu(u32),
 }
 
-/// A change of one direction or of both.
+/// A change of one or both directions.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Change {
     text: String,
@@ -32,7 +32,7 @@ pub(crate) struct Change {
     pub(super) ways: &'static [Way],
 }
 
-/// A change with the time at which it happens, from the start.
+/// A change, and its time since the start.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Scheduled {
     pub at: Span,

@@ -1,4 +1,4 @@
-//! Running programs on the two sides.
+//! Runs programs on the two sides.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,31 +15,31 @@ use haul_wan::{Side, V4, V6, World, die_with_parent, pin};
 
 use crate::problem::SIGNALLED;
 
-/// Exit codes of shells for a command that cannot be run, and for one that is not there.
+/// Exit codes of shells for a command that cannot be executed, and for one that is not found.
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// How long to wait until the server listens.
+/// Time to wait until the server listens.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What the hidden command `enter` takes.
+/// Arguments of the hidden command `enter`.
 #[derive(Debug, Args)]
 pub(crate) struct EnterArgs {
-    /// The namespace to enter
+    /// Namespace to enter
     #[arg(long)]
     netns: PathBuf,
-    /// The processor to stay on
+    /// Processor to run on
     #[arg(long)]
     cpu: Option<usize>,
-    /// The process whose end is ours too
+    /// Parent process, with whose end this process ends
     #[arg(long)]
     parent: Option<i32>,
-    /// What to become
+    /// Command to execute
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Enters a namespace and becomes another program.
+/// Enters a namespace and executes another program.
 pub(crate) fn enter(args: &EnterArgs) -> ExitCode {
     let EnterArgs { netns, cpu, parent, command } = args;
     let prepared = parent.map_or(Ok(()), die_with_parent).and_then(|()| haul_wan::enter(netns));
@@ -92,8 +92,8 @@ pub(crate) fn start(
     child.arg("--").args(command).spawn()
 }
 
-/// Waits until something listens on the side: a TCP socket, or a UDP socket with a port. Returns whether it does;
-/// false after some seconds, or when the server has ended.
+/// Waits until a process on the side listens on a TCP socket or has bound a UDP socket. Returns false if none
+/// does within some seconds, or if the server has ended.
 pub(crate) fn wait_for_server(side: &Side, server: &mut Child) -> io::Result<bool> {
     let end = Instant::now() + SERVER_TIMEOUT;
     while Instant::now() < end {
@@ -108,7 +108,7 @@ pub(crate) fn wait_for_server(side: &Side, server: &mut Child) -> io::Result<boo
     Ok(false)
 }
 
-/// Whether anything listens in the namespace of the calling thread.
+/// Whether any socket listens in the calling thread's namespace.
 fn listens() -> io::Result<bool> {
     for (table, state) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {
         let text = match fs::read_to_string(format!("/proc/thread-self/net/{table}")) {
@@ -122,7 +122,7 @@ fn listens() -> io::Result<bool> {
     Ok(false)
 }
 
-/// The exit code that a shell would give.
+/// Returns the exit code that a shell would return.
 pub(crate) fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)

@@ -1,4 +1,4 @@
-//! The control socket: one command per line, one line of JSON as the answer to each.
+//! The control socket: one command per line, one line of JSON per answer.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::change::Change;
 use crate::problem::Problem;
 
-/// What somebody asks the running path for.
+/// A request to the running path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
     /// A change as on the command line.
@@ -26,28 +26,28 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// A command with the way back for its answer.
+/// A command and the channel for its answer.
 pub(crate) struct Question {
-    /// What is asked for.
+    /// Command.
     pub command: Command,
-    /// Where the answer goes.
+    /// Channel for the answer.
     pub answer: Sender<Value>,
 }
 
-/// An open control socket; its file is gone when this is dropped.
+/// An open control socket; its file is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
     path: PathBuf,
 }
 
-/// Longest command line.
+/// Maximum length of a command line.
 const MAX_LINE: u64 = 64 << 10;
 
 impl Control {
-    /// Listens at `path`; each question is handed to `hand_over`, which says whether somebody will answer.
+    /// Listens at `path` and passes each question to `hand_over`, which returns whether it will be answered.
     ///
     /// # Errors
-    /// When the socket cannot be made there.
+    /// If the socket cannot be created.
     pub(crate) fn open(
         path: &Path,
         hand_over: impl Fn(Question) -> bool + Clone + Send + 'static,
@@ -66,7 +66,7 @@ impl Control {
             for stream in listener.incoming().flatten() {
                 let hand_over = hand_over.clone();
                 let serve = move || serve(&stream, &hand_over);
-                // Without a thread, this one goes unanswered.
+                // Without a thread, this connection is not answered.
                 let _ = std::thread::Builder::new().name("control".to_owned()).spawn(serve);
             }
         };
@@ -76,8 +76,8 @@ impl Control {
     }
 }
 
-/// A socket is there before it listens, and whoever connects in between is refused: this one gets its name when it
-/// listens.
+/// Creates a listening socket. A bound socket that does not listen yet refuses connections, so it gets its
+/// name only when it listens.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let listening = tempfile::Builder::new().make_in(directory, |made| UnixListener::bind(made))?;

@@ -1,4 +1,4 @@
-//! From options to the stages of both directions, and from changes to changes of stages.
+//! Converts options to stages of both directions, and changes to stage changes.
 
 use std::fs;
 use std::path::Path as FilePath;
@@ -17,7 +17,7 @@ use super::change::{Change, What};
 use super::values::{Aqm, Bursts, OutageTime, Policing, QueueSize, Reorder, Share};
 use crate::problem::Problem;
 
-/// The least number of packets that a queue of bandwidth-delay products holds.
+/// Minimum capacity, in packets, of a queue given in bandwidth-delay products.
 const MIN_QUEUE_PACKETS: u64 = 64;
 
 /// Both directions.
@@ -26,11 +26,11 @@ const MIN_QUEUE_PACKETS: u64 = 64;
 pub(crate) struct Plan {
     /// From A to B.
     pub forth: PathSpec,
-    /// From B to A; like `forth` if a file does not say.
+    /// From B to A; the same as `forth` if a file does not specify it.
     pub back: PathSpec,
 }
 
-/// What a file holds.
+/// Contents of a path file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanFile {
@@ -38,43 +38,43 @@ struct PlanFile {
     back: Option<PathSpec>,
 }
 
-/// One direction as the options describe it.
+/// One direction as described by the options.
 #[derive(Debug, Clone)]
 pub(crate) struct Direction {
     /// Half of the round-trip time.
     pub delay: Span,
-    /// The whole of it.
+    /// Round-trip time.
     pub rtt: Span,
-    /// `Rate::MAX` is no bottleneck.
+    /// Rate of the bottleneck; `Rate::MAX` for none.
     pub rate: Rate,
-    /// What its queue holds.
+    /// Capacity of the bottleneck's queue.
     pub queue: QueueSize,
-    /// How it is managed.
+    /// Queue management.
     pub aqm: Option<Aqm>,
-    /// A rate and a burst that are enforced in front of it.
+    /// Policer before the bottleneck.
     pub policer: Option<Policing>,
     /// Random loss.
     pub loss: Probability,
-    /// Loss in bursts.
+    /// Burst loss.
     pub bursts: Option<Bursts>,
-    /// Extra delay at most.
+    /// Maximum extra delay.
     pub jitter: Option<Span>,
-    /// Late packets.
+    /// Reordering.
     pub reorder: Option<Reorder>,
-    /// Packets that come twice.
+    /// Duplication.
     pub duplicate: Option<Share>,
-    /// Packets with a wrong bit.
+    /// Bit errors.
     pub corrupt: Option<Share>,
-    /// Times without any.
+    /// Outages.
     pub outages: Vec<OutageTime>,
-    /// Longest packet.
+    /// MTU of the path.
     pub path_mtu: Option<u32>,
-    /// Longest packet of the devices.
+    /// MTU of the devices.
     pub mtu: u32,
 }
 
 impl Direction {
-    /// From A to B.
+    /// Returns the direction from A to B.
     pub(crate) fn forth(args: &PathArgs, mtu: u32) -> Self {
         let share = |share: Option<Share>| share.map_or(Probability::ZERO, |Share(p)| p);
         Self {
@@ -96,11 +96,11 @@ impl Direction {
         }
     }
 
-    /// From B to A: the same, but for what is said of it.
+    /// Returns the direction from B to A: equal to the other one, except for options that specify it.
     pub(crate) fn back(args: &PathArgs, mtu: u32) -> Self {
         let forth = Self::forth(args, mtu);
         Self {
-            // What is left of an odd number of nanoseconds.
+            // The rest, if the number of nanoseconds is odd.
             delay: args.rtt.saturating_sub(forth.delay),
             rate: args.rate_back.unwrap_or(forth.rate),
             queue: args.queue_back.unwrap_or(forth.queue),
@@ -117,7 +117,7 @@ impl Direction {
         }
     }
 
-    /// The queue in front of the bottleneck.
+    /// Returns the queue in front of the bottleneck.
     pub(crate) fn queue_spec(&self) -> QueueSpec {
         let least = Bytes(MIN_QUEUE_PACKETS * u64::from(self.mtu));
         let bdp = |factor| Bytes(self.rate.mul_f64(factor).bytes_in(self.rtt)).max(least);
@@ -139,8 +139,8 @@ impl Direction {
         }
     }
 
-    /// RED between a sixth and a half of the queue, the upper threshold three times the lower one, as Floyd
-    /// advises (1997, "RED: discussions of setting parameters").
+    /// Returns RED with thresholds at a sixth and a half of the queue. A ratio of three is Floyd's advice
+    /// (1997, "RED: discussions of setting parameters").
     fn red(&self, limit: Limit) -> RedSpec {
         let bytes = match limit {
             Limit::Bytes(bytes) => bytes.0,
@@ -158,7 +158,7 @@ impl Direction {
         }
     }
 
-    /// Loss by bad luck: in bursts or each packet by itself.
+    /// Returns the stages for random loss: in bursts, or independent per packet.
     fn loss_stages(&self) -> Vec<StageSpec> {
         let share = Probability::new(self.loss.get()).unwrap_or_default();
         match self.bursts {
@@ -176,19 +176,20 @@ impl Direction {
         }
     }
 
-    /// What is uniform between nothing and `most`.
+    /// Returns jitter that is uniform from zero to `most`.
     pub(crate) fn jitter_spec(most: Span) -> JitterSpec {
         JitterSpec { delay: Distribution::Uniform(most), order: Order::Keep }
     }
 
-    /// Late by up to the given time, or a tenth of the round-trip time.
+    /// Returns reordering with a delay of up to the given time, or 10 % of the round-trip time (at least 1
+    /// ms).
     pub(crate) fn reordering_spec(&self, reorder: Reorder) -> ReorderingSpec {
         let extra = reorder.extra.unwrap_or((self.rtt / 10).max(Span::from_millis(1)));
         ReorderingSpec { share: reorder.share.0, extra: Distribution::Uniform(extra) }
     }
 
-    /// The stages, in the order in which packets meet them. Loss and outages are always there, so that they can
-    /// be changed at any time; stages that look at every packet are there only where they are asked for.
+    /// Returns the stages in the order in which packets pass them. Loss and outages are always included so
+    /// that they can be changed at any time; stages that process packets singly are included on request only.
     fn spec(&self) -> PathSpec {
         let mut stages = Vec::new();
         stages.extend(self.path_mtu.map(StageSpec::Mtu));
@@ -213,10 +214,10 @@ impl Direction {
 }
 
 impl Plan {
-    /// The plan that the options describe.
+    /// Returns the plan described by the options.
     ///
     /// # Errors
-    /// When they contradict each other.
+    /// If they contradict each other.
     pub(crate) fn from_args(args: &PathArgs, mtu: u32) -> Result<Self, Problem> {
         if args.rate == Rate::MAX && args.rate_back.is_none() && args.aqm.is_some() {
             return Err(Problem::usage(
@@ -240,10 +241,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The plan in a file.
+    /// Reads a plan from a file.
     ///
     /// # Errors
-    /// When it cannot be read, or says what cannot be: with file, line and field.
+    /// If it cannot be read or is invalid; the message has file, line and field.
     pub(crate) fn from_file(path: &FilePath) -> Result<Self, Problem> {
         let text = fs::read_to_string(path)
             .map_err(|e| Problem::usage(format!("cannot read {}: {e}", path.display()), ""))?;
@@ -261,26 +262,26 @@ impl Plan {
     }
 }
 
-/// What the present values of both directions are, for changes that follow from several of them.
+/// Current values of both directions, for changes that depend on several of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Present {
     forth: Direction,
     back: Direction,
-    /// Whether the queue is one of bandwidth-delay products that the options describe.
+    /// Whether the queue's capacity follows the bandwidth-delay product, as specified by the options.
     queue_follows: bool,
 }
 
-/// A change for one stage.
+/// A change of one stage.
 pub(crate) type Step = (Way, StageRef, StageChange);
 
 impl Present {
-    /// At the start. `from_args` says that the path is what the options describe, and not a file.
+    /// Returns the values at the start. `from_args`: the path is described by the options, not by a file.
     pub(crate) fn new(args: &PathArgs, mtu: u32, from_args: bool) -> Self {
         let (forth, back) = (Direction::forth(args, mtu), Direction::back(args, mtu));
         Self { forth, back, queue_follows: from_args }
     }
 
-    /// Notes a change, and says which stages have to change for it.
+    /// Records a change, and returns the stages that have to change for it.
     pub(crate) fn apply(&mut self, change: &Change) -> Vec<Step> {
         let mut steps = Vec::new();
         for way in change.ways {
@@ -296,7 +297,7 @@ impl Present {
     }
 }
 
-/// `queue_follows`: the queue grows and shrinks with the bandwidth-delay product.
+/// `queue_follows`: the queue's capacity follows the bandwidth-delay product.
 fn steps_of(direction: &mut Direction, what: What, queue_follows: bool) -> Vec<(&'static str, StageChange)> {
     match what {
         What::Rtt(rtt) => {

@@ -1,4 +1,4 @@
-//! The truth about a run, as JSON and in words.
+//! Results of a run, as JSON and as text.
 
 use std::fmt::Write;
 
@@ -8,30 +8,30 @@ use serde::Serialize;
 use super::plan::Plan;
 use crate::load::{FlowReport, LoadEvent};
 
-/// Everything that is known about a run.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// Version of this form.
+    /// Version of this format.
     pub schema: u32,
-    /// Seed of every random decision.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// Seconds since the path was there.
+    /// Seconds since the path was started.
     pub seconds: f64,
-    /// The path as it was at the start.
+    /// The path as configured at the start.
     pub path: Plan,
-    /// Which super-packets the kernel hands over whole.
+    /// Kinds of super-packets that the kernel passes whole.
     pub offloads: Offloads,
     /// From A to B.
     pub forth: DirectionReport,
     /// From B to A.
     pub back: DirectionReport,
-    /// Spells of the load generator.
+    /// Busy periods of the load generator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<LoadEvent>,
-    /// Background flows.
+    /// Cross traffic flows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<FlowReport>,
-    /// What was changed while it ran.
+    /// Changes made during the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<AppliedChange>,
 }
@@ -39,26 +39,26 @@ pub(crate) struct Report {
 /// A change that was made.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct AppliedChange {
-    /// When, in seconds from the start.
+    /// Time in seconds since the start.
     pub at: f64,
-    /// What, as it was asked for.
+    /// The change as requested.
     pub change: String,
 }
 
-/// One direction.
+/// Results of one direction.
 #[derive(Debug, Serialize)]
 pub(crate) struct DirectionReport {
     #[serde(flatten)]
     pub snapshot: Snapshot,
     /// Whether `sent + copies = received + drops + inside`.
     pub adds_up: bool,
-    /// Super-packets or packets that never came to the emulator: the kernel had no room for them. They are not in
-    /// `sent`.
+    /// Super-packets or packets that the kernel dropped before the emulator read them, because its queue was
+    /// full. Not included in `sent`.
     pub overrun_buffers: u64,
 }
 
 impl DirectionReport {
-    /// Of one direction, with the kernel's count of what the emulator came too late for.
+    /// Creates the results of one direction; `overrun_buffers` is the kernel's count of drops.
     pub(crate) fn new(snapshot: Snapshot, overrun_buffers: u64) -> Self {
         Self { adds_up: snapshot.adds_up(), snapshot, overrun_buffers }
     }
@@ -87,7 +87,7 @@ impl DirectionReport {
 }
 
 impl Report {
-    /// Two lines for people.
+    /// Returns a two-line summary.
     pub(crate) fn words(&self) -> String {
         format!("A to B: {}\nB to A: {}", self.forth.words(), self.back.words())
     }

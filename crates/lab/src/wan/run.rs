@@ -1,4 +1,4 @@
-//! `haul-lab wan`, from its options to its exit code.
+//! `haul-lab wan`, from options to exit code.
 
 use std::ffi::OsString;
 use std::fs;
@@ -21,19 +21,19 @@ use super::running::Running;
 use crate::problem::{Problem, SIGNALLED, While};
 use crate::selftest;
 
-/// How often to look whether the path still works.
+/// Interval at which the path is checked for failure.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What ends a wait.
+/// Event that ends a wait.
 enum Event {
     Signal(i32),
     Question(Question),
 }
 
-/// Runs a path until COMMAND, or somebody, ends it. Returns the exit code.
+/// Runs a path until COMMAND or the user ends it. Returns the exit code.
 ///
 /// # Errors
-/// When what is asked for cannot be, or the system refuses it.
+/// If the options are invalid or a system call fails.
 pub(crate) fn wan(args: &WanArgs) -> Result<u8, Problem> {
     let plan = match &args.path_file {
         Some(file) => Plan::from_file(file)?,
@@ -41,7 +41,7 @@ pub(crate) fn wan(args: &WanArgs) -> Result<u8, Problem> {
     };
     Running::check_changes(args, &plan)?;
     let privilege = acquire()?;
-    // From here on there may be threads.
+    // Threads may exist from here on.
     let (sender, events) = channel();
     watch_signals(sender.clone())?;
     say_swept(args, privilege);
@@ -59,7 +59,7 @@ pub(crate) fn wan(args: &WanArgs) -> Result<u8, Problem> {
     Ok(code)
 }
 
-/// Runs what is to run, and waits for its end.
+/// Runs the server and COMMAND, and waits for the end.
 fn serve(args: &WanArgs, running: &mut Running, events: &Receiver<Event>) -> Result<u8, Problem> {
     if let Some(server) = &args.server {
         start_server(args, running, server)?;
@@ -90,7 +90,7 @@ fn start_server(args: &WanArgs, running: &Running, server: &str) -> Result<(), P
         }
         say(args, "haul-lab: the server listens nowhere yet; going on");
     }
-    // Whatever is left on side B is ended with the path.
+    // Processes left on side B are ended with the path.
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn wait(
         let timeout = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
         match events.recv_timeout(timeout) {
             Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
-            // The terminal has sent it to the command too, which may have a use for it.
+            // The terminal has sent SIGINT to the command too, which may handle it.
             Ok(Event::Signal(SIGINT)) if command.is_some() && stdin().is_terminal() && !interrupted => {
                 interrupted = true;
             }
@@ -126,7 +126,7 @@ fn wait(
                 return Ok(if is_end { 0 } else { u8::try_from(SIGNALLED + signal).unwrap_or(1) });
             }
             Ok(Event::Question(Question { command: question, answer })) => {
-                // Whoever asked may have gone.
+                // The requester may have gone.
                 let _ = answer.send(running.answer(&question));
                 if question == Command::Stop {
                     return Ok(0);
@@ -139,7 +139,7 @@ fn wait(
     }
 }
 
-/// Writes what is to be written at the end.
+/// Writes the counters and reports at the end.
 fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
     let Some(report) = report else {
         return Err(Problem::failed("there are no counters: the emulated path has failed", ""));
@@ -155,7 +155,7 @@ fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Prints a table of measurements; exit code 1 if one of them is not good enough.
+/// Prints a table of measurements. Returns exit code 1 if one of them fails.
 fn self_test(args: &WanArgs, privilege: Privilege, time: Span) -> Result<u8, Problem> {
     let tell = |line: &selftest::Line| {
         let verdict = if line.ok { "ok" } else { "NOT REACHED" };
@@ -204,8 +204,8 @@ fn say_swept(args: &WanArgs, privilege: Privilege) {
 }
 
 fn random_seed() -> u64 {
-    // The standard library draws the keys of its hash maps from the system's random numbers. Six digits are
-    // enough for a seed, and short enough to be typed.
+    // The standard library draws hash map keys from the system's random numbers. Six digits suffice for a
+    // seed, and are short enough to type.
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish() % 1_000_000
 }

@@ -1,4 +1,4 @@
-//! A path that carries packets, with everything around it.
+//! A running path with its loads and scheduled changes.
 
 use haul_base::{Span, Time};
 use haul_sim::{Path, StageChange, StageRef};
@@ -16,7 +16,7 @@ use crate::problem::{Problem, While};
 /// The seeds of the path and of the load must differ.
 const GENERATOR: u64 = 0x94D0_49BB_1331_11EB;
 
-/// Everything that runs. Ends and cleans up when dropped, loads first and namespaces last.
+/// Everything that runs. Dropping it ends and cleans up, loads first and namespaces last.
 #[derive(Debug)]
 pub(crate) struct Running {
     loads: Loads,
@@ -36,10 +36,10 @@ struct Loads {
 }
 
 impl Running {
-    /// Makes the sides, the path between them, and the loads.
+    /// Creates the sides, the path between them, and the loads.
     ///
     /// # Errors
-    /// When the system refuses some of it; nothing is left then.
+    /// If a system call fails. Nothing is left behind in that case.
     pub(crate) fn start(
         args: &WanArgs,
         plan: Plan,
@@ -91,27 +91,27 @@ impl Running {
         Ok(())
     }
 
-    /// The two sides.
+    /// Returns the two sides.
     pub(crate) fn world(&self) -> &World {
         &self.emulator.world
     }
 
-    /// The packets of both directions, if both work.
+    /// Returns the counters of both directions, if both work.
     pub(crate) fn directions(&self) -> Option<[Snapshot; 2]> {
         self.emulator.snapshots()
     }
 
-    /// Why the path has ended, if it has.
+    /// Returns the error that ended the path, if it has ended.
     pub(crate) fn failure(&mut self) -> Option<std::io::Error> {
         self.emulator.failure()
     }
 
-    /// How long until the next scheduled change.
+    /// Returns the time until the next scheduled change.
     pub(crate) fn until_change(&self) -> Option<Span> {
         self.schedule.last().map(|next| next.at.saturating_sub(self.emulator.age()))
     }
 
-    /// Makes the changes whose time has come; those that the path refuses are returned with the reason.
+    /// Makes the changes that are due. Returns those that the path refuses, with the reason.
     pub(crate) fn make_due_changes(&mut self) -> Vec<String> {
         let mut refused = Vec::new();
         while let Some(next) = self.schedule.pop_if(|next| next.at <= self.emulator.age()) {
@@ -122,7 +122,7 @@ impl Running {
         refused
     }
 
-    /// Says which scheduled changes will be refused, before anything has started.
+    /// Checks, before anything starts, whether the path supports all scheduled changes.
     pub(crate) fn check_changes(args: &WanArgs, plan: &Plan) -> Result<(), Problem> {
         let mut present = Present::new(&args.path, args.mtu, args.path_file.is_none());
         let build = |spec| Path::new(spec, 0).map_err(|e| Problem::usage(e.to_string(), ""));
@@ -157,7 +157,7 @@ impl Running {
         self.changes.push(AppliedChange { at: self.emulator.age().as_secs_f64(), change });
     }
 
-    /// Does what came over the control socket.
+    /// Executes a command from the control socket.
     pub(crate) fn answer(&mut self, command: &Command) -> Value {
         let done = match command {
             Command::Counters => return json!(self.report()),
@@ -177,7 +177,7 @@ impl Running {
         }
     }
 
-    /// Ends the loads, and everything that runs on either side.
+    /// Ends the loads, and all processes on both sides.
     pub(crate) fn end_processes(&mut self) {
         if let Some(burners) = self.loads.burners.take() {
             drop(burners);
@@ -185,7 +185,7 @@ impl Running {
         self.world().end_processes();
     }
 
-    /// The truth so far; `None` if a direction has failed.
+    /// Returns the results so far; `None` if a direction has failed.
     pub(crate) fn report(&self) -> Option<Report> {
         let [forth, back] = self.directions()?;
         let World { a, b } = self.world();

@@ -1,66 +1,66 @@
-//! The spellings of option values that are particular to paths.
+//! Syntax of path-specific option values.
 
 use std::str::FromStr;
 
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_sim::PolicerSpec;
 
-/// A share in `[0, 1]`, as a fraction or in per cent.
+/// A share in `[0, 1]`, as a fraction or a percentage.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share(pub(crate) Probability);
 
-/// What the bottleneck's queue holds.
+/// Capacity of the bottleneck's queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum QueueSize {
-    /// This many bandwidth-delay products.
+    /// Multiple of the bandwidth-delay product.
     Bdp(f64),
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(Bytes),
-    /// What the link sends in that time.
+    /// Bytes that the link sends in this time.
     Time(Span),
-    /// So many packets.
+    /// Number of packets.
     Packets(u64),
 }
 
-/// Loss in bursts.
+/// Burst loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bursts {
-    /// The probabilities, per packet, that a burst begins and that it ends.
+    /// Transition probabilities per packet.
     Channel {
-        /// That it begins.
+        /// Probability that a burst starts.
         begins: Probability,
-        /// That it ends.
+        /// Probability that a burst ends.
         ends: Probability,
     },
-    /// The mean length in packets; the share lost is that of `--loss`.
+    /// Mean length in packets; the share lost is that of `--loss`.
     Length(f64),
 }
 
-/// A time without any packet getting through.
+/// A period in which every packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OutageTime {
-    /// When it begins, from the start.
+    /// Start, from the start of the path.
     pub at: Span,
-    /// How long it lasts.
+    /// Length.
     pub length: Span,
-    /// From one beginning to the next, if it comes again.
+    /// Period from one start to the next, if repeated.
     pub every: Option<Span>,
 }
 
-/// What a policer lets pass.
+/// Rate and burst of a policer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Policing(pub(crate) PolicerSpec);
 
-/// Packets that come late.
+/// Reordering: delayed packets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reorder {
-    /// How many of them.
+    /// Share of packets that are delayed.
     pub share: Share,
-    /// The most by which they are late, if that was said.
+    /// Maximum delay, if given.
     pub extra: Option<Span>,
 }
 
-/// How the bottleneck's queue is managed.
+/// Active queue management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Aqm {
     /// Random early detection.
@@ -168,7 +168,7 @@ impl FromStr for Reorder {
     }
 }
 
-/// A rate as TCP and UDP see it: `unlimited` or a number with its unit.
+/// Parses a rate: `unlimited`, or a number with a unit.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     if text.trim().eq_ignore_ascii_case("unlimited") {
         return Ok(Rate::MAX);
@@ -176,7 +176,7 @@ pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     text.parse().map_err(|e: haul_base::UnitError| e.to_string())
 }
 
-/// The longest packet: what IP asks for at least, and what a device can carry.
+/// Parses an MTU: at least IPv6's minimum, at most what a device supports.
 pub(crate) fn mtu(text: &str) -> Result<u32, String> {
     let number = text.trim().trim_end_matches(['B', 'b']).trim().parse::<u32>().ok();
     let fits = number.filter(|mtu| (1_280..=65_535).contains(mtu));

@@ -19,7 +19,7 @@ const READS_PER_ROUND: usize = 64;
 /// With more parcels than this in one round, the next round is delayed by up to [`PAUSE`], so that more
 /// packets share its cost. Together they stay far below the documented 0.3 ms.
 const BUSY_ROUND: usize = 3;
-/// A round is also busy if the previous one ended less than this ago.
+/// A round with any work is also busy if the last work was less than this ago.
 const BUSY_GAP: Span = Span::from_micros(30);
 /// Maximum time for which a busy thread lets packets accumulate: in a virtual machine, sleeping and waking up
 /// take tens of microseconds of CPU time.
