@@ -28,10 +28,10 @@ struct RunState {
 }
 
 impl Runs {
-    /// With a directory for files, `haul-<name>-<number of this process>`. From now on signals are looked after here.
+    /// Creates a directory for files, `haul-<name>-<PID>`, and installs signal handlers.
     ///
     /// # Errors
-    /// When there is no place for files.
+    /// If the directory cannot be created.
     pub(crate) fn new(name: &str) -> Result<Self, Problem> {
         let files = std::env::temp_dir().join(format!("haul-{name}-{}", std::process::id()));
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).while_doing("cannot watch signals")?;

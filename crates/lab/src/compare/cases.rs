@@ -1,4 +1,4 @@
-//! What is compared: paths, what is sent over them, and what theory expects.
+//! The compared cases: paths, traffic, and theoretical expectations.
 
 use haul_base::{Bytes, Probability, Rate, Rng, Span};
 use haul_sim::{
@@ -7,12 +7,12 @@ use haul_sim::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Bytes of every IP packet of the UDP cases.
+/// Bytes per IP packet in the UDP cases.
 pub(super) const PACKET: u32 = 1_250;
-/// Bytes of every full IP packet of the TCP cases.
+/// Bytes per full IP packet in the TCP cases.
 const TCP_PACKET: u64 = 1_500;
 
-/// A law of congestion control.
+/// Congestion control law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Law {
@@ -27,7 +27,7 @@ pub(super) enum Law {
 impl Law {
     const ALL: [Self; 3] = [Self::Reno, Self::Cubic, Self::Bbr];
 
-    /// The kernel's name for it.
+    /// Returns the kernel's name of the law.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Reno => "reno",
@@ -37,22 +37,22 @@ impl Law {
     }
 }
 
-/// TCP flows that start together and share a bottleneck.
+/// TCP flows that start simultaneously and share a bottleneck.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TcpCase {
-    /// One flow each.
+    /// Law of each flow.
     pub laws: Vec<Law>,
-    /// Of the bottleneck, in bits of IP packets.
+    /// Rate of the bottleneck, counting whole IP packets.
     pub rate: Rate,
-    /// Without queueing.
+    /// Round-trip time without queueing.
     pub rtt: Span,
-    /// Random loss on the way there.
+    /// Random loss in the data direction.
     pub loss: Probability,
-    /// What the queue holds, in hundredths of the bandwidth-delay product.
+    /// Capacity of the queue in percent of the bandwidth-delay product.
     pub queue: u64,
-    /// How long it runs.
+    /// Duration of the run.
     pub time: Span,
-    /// What is not counted at the start.
+    /// Initial time that is not evaluated.
     pub warm_up: Span,
 }
 
@@ -69,7 +69,7 @@ impl TcpCase {
         }
     }
 
-    /// As the tables have it.
+    /// Returns the name in tables.
     pub(super) fn name(&self) -> String {
         let laws = self.laws.iter().map(|law| law.name()).collect::<Vec<_>>().join("+");
         let loss = match self.loss.get() {
@@ -85,7 +85,8 @@ impl TcpCase {
         format!("{laws} {} {}{loss} queue {queue}", self.rate, self.rtt)
     }
 
-    /// There: bottleneck, loss, half of the round-trip time. Back: the other half.
+    /// Returns the forward path (bottleneck, loss, half of the round-trip time) and the return path (the
+    /// other half).
     pub(super) fn paths(&self) -> (PathSpec, PathSpec) {
         let product = self.rate.bytes_in(self.rtt) * self.queue / 100;
         let limit = Limit::Bytes(Bytes(product.max(10 * TCP_PACKET)));
@@ -102,10 +103,11 @@ impl TcpCase {
     }
 }
 
-/// The TCP lines: one flow of each law over clean and lossy paths for `time`, then pairs for three times as long.
+/// Returns the TCP cases: one flow of each law over clean and lossy paths for `time`, then pairs for three
+/// times as long.
 pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
     let paths = [
-        // rate in Mbit/s, round trip in ms, loss, queue in hundredths of the product
+        // rate in Mbit/s, round-trip time in ms, loss, queue in percent of the bandwidth-delay product
         (100, 10, 0.0, 100),
         (100, 50, 0.0, 100),
         (100, 100, 0.0, 100),
@@ -134,18 +136,18 @@ pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
     singles.chain(pairs).collect()
 }
 
-/// When packets are sent.
+/// Sending pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Offer {
     /// At constant intervals.
     Constant {
-        /// From one to the next.
+        /// Interval, nanoseconds.
         gap_ns: u64,
     },
     /// At exponentially distributed intervals.
     Poisson {
-        /// The mean from one to the next.
+        /// Mean interval, nanoseconds.
         gap_ns: u64,
     },
 }
@@ -155,7 +157,7 @@ impl Offer {
         (rate.time_for(u64::from(PACKET)).as_nanos() as f64 / load) as u64
     }
 
-    /// The times of all packets within `time`, from `seed`: the same in both worlds.
+    /// Returns the sending times within `time`, derived from `seed` and thus the same in both worlds.
     pub(super) fn times(self, time: Span, seed: u64) -> Vec<Span> {
         let mut rng = Rng::from_seed(seed);
         let gap = match self {
@@ -167,33 +169,33 @@ impl Offer {
     }
 }
 
-/// What is looked at.
+/// Evaluated quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
-    /// Median of the delay, ms.
+    /// Median delay, ms.
     Median,
     /// 99 % quantile of the delay, ms.
     P99,
     /// Mean time in the queue, ms.
     MeanWait,
-    /// Share of the packets that were lost, per cent.
+    /// Share of lost packets, percent.
     Loss,
-    /// Mean number of packets lost in a row.
+    /// Mean number of consecutive packets lost.
     MeanRun,
 }
 
-/// UDP that does not answer, over one direction.
+/// Open-loop UDP over one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UdpCase {
-    /// As the tables have it.
+    /// Name in tables.
     pub name: String,
-    /// What the packets meet.
+    /// Stages of the path.
     pub stages: Vec<StageSpec>,
-    /// When they come.
+    /// Sending pattern.
     pub offer: Offer,
-    /// Delay of a packet that does not wait.
+    /// Delay of a packet without queueing.
     pub unqueued: Span,
-    /// What is looked at, with what theory expects of it.
+    /// Evaluated quantities, with the theoretical expectation.
     pub measures: Vec<(Measure, Option<f64>)>,
 }
 
@@ -232,7 +234,7 @@ fn lossy(name: &str, stage: StageSpec, measures: &[(Measure, Option<f64>)]) -> U
     }
 }
 
-/// RED between 25 and 75 kB, at most 10 %.
+/// RED between 25 and 75 kB, with a probability of up to 10 %.
 fn red() -> RedSpec {
     RedSpec {
         min: Bytes(25_000),
@@ -245,8 +247,8 @@ fn red() -> RedSpec {
     }
 }
 
-/// At which mean queue RED drops `loss`: drops are `2p/(1+p)` (Floyd and Jacobson 1993, section 7, distances uniform),
-/// and `p` rises with the queue from the lower threshold. In milliseconds of `rate`.
+/// Returns the mean queue at which RED drops `loss`, in milliseconds of `rate`. The drop rate is `2p/(1+p)`
+/// (Floyd and Jacobson 1993, section 7, uniform intervals), and `p` rises linearly from the lower threshold.
 fn red_wait(loss: f64, rate: Rate) -> f64 {
     let RedSpec { min, max, probability, .. } = red();
     let p = loss / (2.0 - loss);
@@ -254,7 +256,7 @@ fn red_wait(loss: f64, rate: Rate) -> f64 {
     rate.time_for(queue as u64).as_millis_f64()
 }
 
-/// The UDP lines.
+/// Returns the UDP cases.
 pub(super) fn udp() -> Vec<UdpCase> {
     [delay(), random_loss(), burst_loss(), overload(), waiting(), active_queues()].concat()
 }
@@ -267,14 +269,14 @@ fn constant(rate: Rate, load: f64) -> Offer {
     Offer::Constant { gap_ns: Offer::at(rate, load) }
 }
 
-/// Packets that never wait.
+/// Packets without queueing.
 fn delay() -> Vec<UdpCase> {
     let quiet = (DELAY + RATE.time_for(u64::from(PACKET))).as_millis_f64();
     let measures = [(Measure::Median, Some(quiet)), (Measure::P99, Some(quiet)), (Measure::Loss, Some(0.0))];
     vec![case("delay, constant rate, load 0.5", RATE, tail_drop(100), constant(RATE, 0.5), &measures)]
 }
 
-/// Each packet is lost with the same probability.
+/// Independent loss with equal probability.
 fn random_loss() -> Vec<UdpCase> {
     let lines = [0.001, 0.01].map(|p| {
         let name = format!("random loss {} %", p * 100.0);
@@ -283,7 +285,7 @@ fn random_loss() -> Vec<UdpCase> {
     lines.to_vec()
 }
 
-/// The channel of Gilbert and Elliott, which loses nothing in one state and everything in the other.
+/// Gilbert-Elliott channel without loss in one state and with total loss in the other.
 fn burst_loss() -> Vec<UdpCase> {
     let lines = [(0.01, 0.5), (0.02, 0.1)].map(|(to_bad, to_good)| {
         let spec = GilbertElliottSpec {
@@ -300,7 +302,7 @@ fn burst_loss() -> Vec<UdpCase> {
     lines.to_vec()
 }
 
-/// A tail-drop queue that is always full.
+/// A permanently full tail-drop queue.
 fn overload() -> Vec<UdpCase> {
     let lines = [1.1, 1.5].map(|load| {
         let name = format!("tail drop, 100 packets, load {load}");
@@ -312,7 +314,7 @@ fn overload() -> Vec<UdpCase> {
     lines.to_vec()
 }
 
-/// M/D/1: the mean wait of Pollaczek and Khinchine with a constant service time.
+/// M/D/1: mean wait by Pollaczek-Khinchine with a constant service time.
 fn waiting() -> Vec<UdpCase> {
     let lines = [0.5, 0.8, 0.9].map(|load| {
         let wait = load * RATE.time_for(u64::from(PACKET)).as_millis_f64() / (2.0 * (1.0 - load));
@@ -323,7 +325,7 @@ fn waiting() -> Vec<UdpCase> {
     lines.to_vec()
 }
 
-/// Queues that drop before they are full, under UDP that does not answer.
+/// Active queue management under open-loop UDP.
 fn active_queues() -> Vec<UdpCase> {
     let overload = 1.0 - 1.0 / 1.1;
     let wait = red_wait(overload, OVERLOADED);
@@ -364,7 +366,7 @@ mod tests {
     #[test]
     fn queues_hold_their_part_of_the_product() {
         let case = TcpCase::single(Law::Reno, 100, 50, 0.01, 25, Span::from_secs(1));
-        // 100 Mbit/s for 50 ms are 625,000 bytes.
+        // 50 ms at 100 Mbit/s are 625,000 bytes.
         let limit = QueueSpec::TailDrop(Limit::Bytes(Bytes(156_250)));
         let (there, back) = case.paths();
         assert_eq!(there.stages[0], StageSpec::Bottleneck(BottleneckSpec { rate: case.rate, queue: limit }));
@@ -376,7 +378,7 @@ mod tests {
     fn offers_have_their_rate_and_follow_from_the_seed() {
         let time = Span::from_secs(10);
         let constant = Offer::Constant { gap_ns: Offer::at(RATE, 0.5) };
-        // 0.5 ms of service at a load of a half: one each millisecond.
+        // 0.5 ms of service at a load of 0.5: one packet per millisecond.
         assert_eq!(constant.times(time, 1).len(), 10_000);
         let poisson = Offer::Poisson { gap_ns: 1_000_000 };
         let times = poisson.times(time, 7);
@@ -387,7 +389,7 @@ mod tests {
 
     #[test]
     fn red_waits_where_it_drops_what_is_too_much() {
-        // 2p/(1+p) = 1/11 has p = 1/21; 25 kB + 50 kB / 2.1 = 48.8 kB: 7.8 ms at 50 Mbit/s.
+        // 2p/(1+p) = 1/11 gives p = 1/21; 25 kB + 50 kB / 2.1 = 48.8 kB: 7.8 ms at 50 Mbit/s.
         let wait = red_wait(1.0 / 11.0, Rate::from_mbps(50));
         assert!((wait - 7.81).abs() < 0.01, "{wait}");
     }

@@ -1,5 +1,5 @@
-//! `TCP_INFO` of all connections of this network namespace, by `sock_diag` (`linux/inet_diag.h`): no unsafe code, and
-//! one request for all flows.
+//! Reads `TCP_INFO` of all connections in this network namespace by `sock_diag` (`linux/inet_diag.h`):
+//! without unsafe code, and with one request for all flows.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -14,15 +14,15 @@ const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
 /// `IPPROTO_TCP`.
 const TCP: u8 = 6;
-/// `INET_DIAG_INFO`: the attribute, and the bit that asks for it.
+/// `INET_DIAG_INFO`: the attribute, and the bit that requests it.
 const INFO: u16 = 2;
 /// Established connections only (`1 << TCP_ESTABLISHED`).
 const ESTABLISHED: u32 = 1 << 1;
-/// `struct inet_diag_req_v2` and `struct inet_diag_msg`.
+/// Lengths of `struct inet_diag_req_v2` and `struct inet_diag_msg`.
 const REQUEST: usize = 56;
 const MESSAGE: usize = 72;
 
-/// What is read of `struct tcp_info`.
+/// The fields read from `struct tcp_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Info {
     /// Local port of the connection.
@@ -35,14 +35,14 @@ pub(super) struct Info {
     pub repeated: u32,
     /// `tcpi_data_segs_out`, segments.
     pub sent: u32,
-    /// `tcpi_delivered`, segments, the SYN among them.
+    /// `tcpi_delivered`, segments, including the SYN.
     pub delivered: u32,
 }
 
-/// All established TCP connections over IPv4.
+/// Returns all established TCP connections over IPv4.
 ///
 /// # Errors
-/// When the kernel has no `sock_diag`, or refuses.
+/// If the kernel has no `sock_diag`, or refuses the request.
 pub(super) fn connections() -> io::Result<Vec<Info>> {
     let socket = rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::SOCK_DIAG))?;
     rustix::net::send(socket.as_fd(), &request(), SendFlags::empty())?;
@@ -68,7 +68,7 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// Reads the messages of one answer; whether it was the last.
+/// Parses the messages of one answer. Returns whether it was the last.
 fn take(mut rest: &[u8], found: &mut Vec<Info>) -> io::Result<bool> {
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "an odd answer of sock_diag");
     while rest.len() >= HEADER {
@@ -89,7 +89,7 @@ fn take(mut rest: &[u8], found: &mut Vec<Info>) -> io::Result<bool> {
 }
 
 fn connection(message: &[u8]) -> Option<Info> {
-    // The local port stands behind four bytes, big-endian.
+    // The local port follows four bytes, big-endian.
     let port = u16::from_be_bytes(*message.get(4..)?.first_chunk()?);
     let mut attributes = message.get(MESSAGE..)?;
     loop {
@@ -102,7 +102,7 @@ fn connection(message: &[u8]) -> Option<Info> {
     }
 }
 
-/// Offsets of linux/tcp.h; a kernel older than 4.18 has no `tcpi_delivered`.
+/// Offsets from linux/tcp.h; kernels before 4.18 have no `tcpi_delivered`.
 fn info(port: u16, tcp_info: &[u8]) -> Option<Info> {
     Some(Info {
         port,

@@ -1,4 +1,4 @@
-//! The emulator's half: `haul-lab wan` runs as a program of its own, with the two ends on its sides.
+//! The emulated half: runs `haul-lab wan` as a separate program, with an endpoint on each side.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,7 +14,7 @@ use super::figures::{Arrivals, Series};
 use crate::emulator::{self, Job, Output, PathFile, parsed};
 use crate::problem::{Problem, While};
 
-/// Largest TCP window: never what limits a flow here.
+/// Maximum TCP window: large enough not to limit a flow here.
 const WINDOW: &str = "64MiB";
 
 /// Runs cases on emulated paths.
@@ -23,7 +23,7 @@ pub(super) struct Emulator(emulator::Emulator);
 
 impl Emulator {
     /// # Errors
-    /// When there is no place for files.
+    /// If the directory for files cannot be created.
     pub(super) fn new() -> Result<Self, Problem> {
         emulator::Emulator::new("compare").map(Self)
     }
@@ -31,14 +31,14 @@ impl Emulator {
     /// Runs the flows of a case.
     ///
     /// # Errors
-    /// When the path cannot be had, or an end fails.
+    /// If the path cannot be created, or an end fails.
     pub(super) fn tcp(&self, case: &TcpCase, seed: u64) -> Result<Series, Problem> {
         let (there, back) = case.paths();
         let source = Task::TcpSource { laws: case.laws.clone(), time_ms: case.time.as_micros() / 1_000 };
         let plan = PathFile { forth: &there, back: &back };
         let output = self.run(&self.0.directory()?, &plan, seed, &Task::TcpSink, &source)?;
         let mut series: Series = parsed(&output.printed)?;
-        // The kernel counts the SYN among what was delivered.
+        // The kernel includes the SYN in the delivered segments.
         for sample in series.flows.iter_mut().flatten() {
             sample.delivered = sample.delivered.saturating_sub(1);
         }
@@ -48,7 +48,7 @@ impl Emulator {
     /// Sends the packets of a case.
     ///
     /// # Errors
-    /// When the path cannot be had, or an end fails.
+    /// If the path cannot be created, or an end fails.
     pub(super) fn udp(&self, case: &UdpCase, time: Span, seed: u64) -> Result<Arrivals, Problem> {
         let forth = PathSpec { stages: case.stages.clone() };
         let back = PathSpec { stages: Vec::new() };
@@ -86,7 +86,7 @@ impl Emulator {
     }
 }
 
-/// What the stages have dropped on the way there; `carrier` is what the emulator itself had no room for.
+/// Returns the packets dropped by the forward stages; `carrier` counts the emulator's own drops.
 fn path_drops(counters: &Value) -> u64 {
     let drops = counters["forth"]["drops"].as_object();
     drops

@@ -1,4 +1,5 @@
-//! The programs at both ends of an emulated path: the kernel's own TCP, and UDP with numbers and time stamps.
+//! The programs at both ends of an emulated path: the kernel's TCP, and UDP with sequence numbers and
+//! timestamps.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -20,57 +21,57 @@ use super::diag;
 use super::figures::{Arrivals, Sample, Series};
 use super::simulated::EVERY;
 
-/// Where the receivers listen.
+/// Port of the receivers.
 const PORT: u16 = 5_201;
-/// What IPv4 and UDP add.
+/// Length of IPv4 and UDP headers.
 const HEADERS: u32 = 28;
-/// Longest wait for a connection, the first packet, or the other end's results.
+/// Timeout for a connection, the first packet, or the other end's results.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a blocked thread looks whether it is to stop.
+/// Interval at which a blocked thread checks whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
-/// Nothing has come for so long: nothing more will.
+/// The receiver ends when nothing has arrived for this long.
 const SILENCE: Duration = Duration::from_millis(1_500);
-/// How much before its time a packet is waited for without sleeping.
+/// A packet is awaited without sleeping for this long before its sending time.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// What the hidden command `compare-end` takes.
+/// Arguments of the hidden command `compare-end`.
 #[derive(Debug, Args)]
 pub(crate) struct EndArgs {
-    /// What to do, as JSON
+    /// The task, as JSON
     task: String,
 }
 
-/// What one end does.
+/// Task of one end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Task {
-    /// Reads from every connection.
+    /// Reads from all connections.
     TcpSink,
     /// Fills one connection for each law, and prints a [`Series`].
     TcpSource {
-        /// One flow each.
+        /// Law of each flow.
         laws: Vec<Law>,
-        /// Milliseconds.
+        /// Duration, milliseconds.
         time_ms: u64,
     },
-    /// Notes what arrives, and writes [`Arrivals`] to a file.
+    /// Records arrivals, and writes [`Arrivals`] to a file.
     UdpSink { out: PathBuf },
-    /// Sends numbered packets, waits for the sink's file, and prints when each of them was really sent, in nanoseconds
-    /// since the first.
+    /// Sends numbered packets, waits for the sink's file, and prints the actual sending times in nanoseconds
+    /// since the first packet.
     UdpSource {
         offer: Offer,
-        /// Milliseconds.
+        /// Duration, milliseconds.
         time_ms: u64,
-        /// Seed of the random sending times.
+        /// Seed of random sending times.
         seed: u64,
-        /// What the sink writes.
+        /// File written by the sink.
         results: PathBuf,
     },
 }
 
-/// Becomes one end.
+/// Runs one end.
 pub(crate) fn end(args: &EndArgs) -> ExitCode {
-    // Both only make the measurement a little better; without the right to, it goes on as it is.
+    // Both only improve precision; errors for lack of privileges are ignored.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let _ = rustix::process::setpriority_process(None, -20);
     let task = serde_json::from_str(&args.task).map_err(io::Error::from);
@@ -98,7 +99,7 @@ fn run(task: &Task) -> io::Result<()> {
     }
 }
 
-/// Address of a side, which the emulator gives to what it starts.
+/// Returns the address of a side, from the environment set by the emulator.
 fn side(variable: &str) -> io::Result<IpAddr> {
     let text = std::env::var(variable).map_err(|e| io::Error::other(format!("{variable}: {e}")))?;
     text.parse::<Ipv4Addr>().map(IpAddr::V4).map_err(io::Error::other)
@@ -177,7 +178,7 @@ fn watch(ports: &[u16], time: Duration) -> io::Result<Series> {
     Ok(series)
 }
 
-/// The clock of the day, which the kernel's arrival times are of.
+/// Returns the wall-clock time, which the kernel's arrival timestamps use.
 fn today() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| Span::from(time).as_nanos())
 }
@@ -217,7 +218,7 @@ fn udp_source(times: &[Span], results: &Path) -> io::Result<Vec<u64>> {
     Ok(stamps)
 }
 
-/// Number and delay of a packet.
+/// Parses a packet's number and computes its delay.
 fn entry(data: &[u8], arrival: Option<haul_udp::Arrival>) -> Option<(u64, u64)> {
     let number = u64::from_le_bytes(*data.first_chunk()?);
     let sent = u64::from_le_bytes(*data.get(8..)?.first_chunk()?);
@@ -242,7 +243,7 @@ fn udp_sink(out: &Path) -> io::Result<()> {
             arrivals.delays.extend(batch.iter_mut().filter_map(|data| entry(data, arrival)));
         }
     }
-    // Whoever waits for the file finds it whole.
+    // The file is renamed when complete, so that a waiting reader never sees a part.
     let part = out.with_extension("part");
     std::fs::write(&part, serde_json::to_vec(&arrivals)?)?;
     std::fs::rename(part, out)

@@ -1,4 +1,4 @@
-//! What both worlds measure, and what is worked out from it the same way for both.
+//! Raw measurements of both worlds, and results computed in the same way for both.
 
 use haul_base::{Rate, Span};
 use serde::{Deserialize, Serialize};
@@ -8,20 +8,20 @@ use super::cases::{Measure, UdpCase};
 /// Payload of a full TCP segment with timestamps.
 const MSS: u64 = haul_sim::tcp::MSS as u64;
 
-/// A TCP sender at one moment.
+/// State of a TCP sender at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Sample {
-    /// Nanoseconds since the flow could send.
+    /// Nanoseconds since the flow was able to send.
     pub at_ns: u64,
-    /// Segments known to have arrived.
+    /// Segments known to be delivered.
     pub delivered: u64,
-    /// Segments sent, with repetitions.
+    /// Segments sent, including retransmissions.
     pub sent: u64,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub repeated: u64,
     /// Smoothed round-trip time, nanoseconds.
     pub srtt_ns: u64,
-    /// Window in segments.
+    /// Congestion window, segments.
     pub window: u64,
 }
 
@@ -39,7 +39,7 @@ impl Series {
         &samples[begin.min(samples.len().saturating_sub(1))..]
     }
 
-    /// Payload per second from `from` on.
+    /// Returns the payload rate from `from` on.
     pub(super) fn goodput(&self, flow: usize, from: Span) -> Rate {
         match self.part(flow, from) {
             [first, .., last] => Rate::from_transfer(
@@ -50,7 +50,7 @@ impl Series {
         }
     }
 
-    /// Share of the segments that were repetitions, all flows together.
+    /// Returns the share of retransmitted segments, over all flows.
     pub(super) fn repeated(&self, from: Span) -> f64 {
         let ends = (0..self.flows.len()).filter_map(|flow| match self.part(flow, from) {
             [first, .., last] => Some((last.repeated - first.repeated, last.sent - first.sent)),
@@ -60,7 +60,7 @@ impl Series {
         repeated as f64 / sent.max(1) as f64
     }
 
-    /// Mean of the smoothed round-trip time, milliseconds, all flows together.
+    /// Returns the mean of the smoothed round-trip time, milliseconds, over all flows.
     pub(super) fn srtt_ms(&self, from: Span) -> f64 {
         let samples = (0..self.flows.len()).flat_map(|flow| self.part(flow, from));
         let known = samples.filter(|sample| sample.srtt_ns > 0).map(|sample| sample.srtt_ns as f64 / 1e6);
@@ -69,23 +69,24 @@ impl Series {
     }
 }
 
-/// Numbered packets that have arrived.
+/// Arrivals of numbered packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Arrivals {
-    /// How many were sent.
+    /// Packets sent.
     pub sent: u64,
-    /// Number and delay in nanoseconds, as they came.
+    /// Number and delay in nanoseconds, in order of arrival.
     pub delays: Vec<(u64, u64)>,
-    /// When each of them was really sent, nanoseconds since the first, if a clock had a say in it.
+    /// Actual sending times in nanoseconds since the first packet; empty in virtual time.
     #[serde(default)]
     pub sent_at: Vec<u64>,
-    /// What the emulator or the receiving socket has lost beside the path: nothing, if it measured the path.
+    /// Packets lost by the emulator or the receiving socket rather than by the path. Must be 0 for a valid
+    /// measurement.
     #[serde(default)]
     pub foreign: u64,
 }
 
 impl Arrivals {
-    /// What is looked at; the first tenth does not count.
+    /// Computes a quantity; the first 10 % of the packets are not evaluated.
     pub(super) fn measure(&self, case: &UdpCase, what: Measure) -> f64 {
         let skip = self.sent / 10;
         let mut delays: Vec<u64> = self.delays.iter().filter(|d| d.0 >= skip).map(|d| d.1).collect();
@@ -109,7 +110,7 @@ impl Arrivals {
         }
     }
 
-    /// Lengths of the runs of lost packets from number `from` on.
+    /// Returns the lengths of the runs of lost packets from number `from` on.
     fn runs(&self, from: u64) -> Vec<u64> {
         let mut numbers: Vec<u64> = self.delays.iter().map(|d| d.0).filter(|n| *n >= from).collect();
         numbers.sort_unstable();
@@ -143,7 +144,7 @@ mod tests {
     fn arrivals_give_loss_runs_and_waits() {
         let case = cases::udp().remove(0);
         let base = case.unqueued.as_nanos();
-        // Of 20, the first two do not count; 5, 6 and 10 are lost, each other one has waited 1 ms.
+        // The first two of 20 are not evaluated; 5, 6 and 10 are lost, all others have waited 1 ms.
         let delays = (0..20).filter(|n| ![5, 6, 10].contains(n)).map(|n| (n, base + 1_000_000)).collect();
         let arrivals = Arrivals { sent: 20, delays, ..Arrivals::default() };
         assert!((arrivals.measure(&case, Measure::Loss) - 100.0 * 3.0 / 18.0).abs() < 1e-9);

@@ -1,5 +1,5 @@
-//! `haul-lab compare`: the same paths and the same traffic in the simulator and on the emulator, side by side, and
-//! beside what theory says where it says anything.
+//! `haul-lab compare`: runs the same paths and traffic in the simulator and on the emulator, and compares the
+//! results with each other and with theory where it exists.
 
 mod cases;
 mod diag;
@@ -33,35 +33,35 @@ const EXAMPLES: &str = "Examples:
 Prints Markdown tables on standard output and progress on standard error. The emulator's half needs root, or the
 right to make user namespaces. TCP runs with the kernel's own congestion controls (tcp_reno, tcp_cubic, tcp_bbr).";
 
-/// What `haul-lab compare` takes.
+/// Arguments of `haul-lab compare`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArgs {
-    /// How long each run lasts; pairs of flows take three times as long
+    /// Duration of each run; pairs of flows take three times as long
     #[arg(long, value_name = "TIME", default_value = "20s")]
     time: Span,
 
-    /// Seed of the first run; the next ones count on
+    /// Seed of the first run; later runs use consecutive seeds
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// How many runs each line gets on the emulator
+    /// Runs per case on the emulator
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
 
-    /// How many runs each line gets in the simulator
+    /// Runs per case in the simulator
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..))]
     simulations: u64,
 
-    /// How many TCP runs share the machine at a time on the emulator
+    /// Concurrent TCP runs on the emulator
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
 
-    /// Only lines whose name contains this
+    /// Runs only cases whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
 
-    /// Only the simulator's half
+    /// Runs only the simulator
     #[arg(long)]
     no_emulator: bool,
 
@@ -70,10 +70,10 @@ pub(crate) struct CompareArgs {
     samples: Option<std::path::PathBuf>,
 }
 
-/// Compares, and prints the tables.
+/// Runs the comparison and prints the tables.
 ///
 /// # Errors
-/// When the emulator cannot be had or a run of it fails.
+/// If the emulator is not available or a run fails.
 pub(crate) fn compare(args: &CompareArgs) -> Result<Outcome, Problem> {
     let emulator = if args.no_emulator { None } else { Some(Emulator::new()?) };
     let emulator = emulator.as_ref();
@@ -117,7 +117,7 @@ fn one_udp(
     Ok(Measured { case, simulated, replayed, emulated })
 }
 
-/// The runs of all lines, some at a time.
+/// Runs all TCP cases, several at a time.
 fn all_tcp(
     args: &CompareArgs,
     emulator: Option<&Emulator>,
@@ -153,7 +153,7 @@ fn all_tcp(
         .collect()
 }
 
-/// Does `work` for every item on some threads; results in the order of the items.
+/// Applies `work` to every item on several threads. Results are in the order of the items.
 fn in_parallel<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! The simulator's half.
+//! The simulated half.
 
 use haul_base::{PathId, Rng, Span, Time};
 use haul_sim::tcp::{
@@ -12,7 +12,7 @@ use super::figures::{Arrivals, Sample, Series};
 use crate::problem::Problem;
 use crate::sim::ends::Late;
 
-/// Time from one sample of a TCP sender to the next.
+/// Sampling interval of TCP senders.
 pub(super) const EVERY: Span = Span::from_millis(100);
 const PORT: PathId = PathId(0);
 
@@ -28,12 +28,12 @@ fn control(law: Law, seed: u64) -> ControlKind {
     }
 }
 
-/// Runs the flows of a case in virtual time. Where there are several, each begins at random within the first round
-/// trip: real ones never send at the same nanosecond, and simulated ones that do take turns for ever.
+/// Runs the flows of a case in virtual time. Each of several flows starts at a random time within the first
+/// round trip: real flows never send at the same nanosecond, and simulated ones that do alternate for ever.
 pub(super) fn tcp(case: &TcpCase, seed: u64) -> Result<Series, Problem> {
     let mut world = World::new(seed);
     let (there, back) = case.paths();
-    // As the emulator does it: equal seeds kill equal packets, counted from the first.
+    // As in the emulator: equal seeds drop the same packets, counted from the first.
     let there = world.add_path("there", Path::new(&there, seed).map_err(wrong)?);
     let back = world.add_link("back", &back).map_err(wrong)?;
     let mut senders = Vec::new();
@@ -92,7 +92,7 @@ pub(super) fn udp(case: &UdpCase, time: Span, seed: u64) -> Result<Arrivals, Pro
     udp_at(case, &case.offer.times(time, seed), seed)
 }
 
-/// Sends packets at those times.
+/// Sends packets at the given times.
 pub(super) fn udp_at(case: &UdpCase, times: &[Span], seed: u64) -> Result<Arrivals, Problem> {
     let mut path = Path::new(&PathSpec { stages: case.stages.clone() }, seed).map_err(wrong)?;
     let mut delays = Vec::with_capacity(times.len());

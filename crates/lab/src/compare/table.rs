@@ -1,4 +1,4 @@
-//! The tables, as Markdown.
+//! Tables as Markdown.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,12 +10,12 @@ use super::figures::{Arrivals, Series};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
-/// A line of one of the tables with all that was measured for it.
+/// A case with all its measurements.
 #[derive(Debug)]
 pub(super) struct Measured<C, T> {
     pub(super) case: C,
     pub(super) simulated: Vec<T>,
-    /// The emulator's runs again in the simulator, with the times at which packets were really sent there.
+    /// The emulator's runs repeated in the simulator, with the actual sending times.
     pub(super) replayed: Vec<T>,
     pub(super) emulated: Vec<T>,
 }
@@ -28,7 +28,7 @@ pub(super) fn write_samples(file: &Path, tcp: &[Measured<TcpCase, Series>]) -> R
     std::fs::write(file, text).while_doing(&format!("cannot write {}", file.display()))
 }
 
-/// The middle one of some values, and the least and the largest in brackets if they differ.
+/// Formats the median, with minimum and maximum in brackets if they differ.
 fn spread(values: &[f64], digits: usize) -> String {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -38,7 +38,7 @@ fn spread(values: &[f64], digits: usize) -> String {
     if least == most { middle } else { format!("{middle} ({least}-{most})") }
 }
 
-/// Of values in order.
+/// Returns the median of sorted values.
 fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     match sorted {
@@ -63,7 +63,7 @@ const fn unit(what: Measure) -> (&'static str, usize) {
     }
 }
 
-/// Theory, simulated and emulated.
+/// Formats theory, simulated and emulated values.
 pub(super) fn udp(lines: &[Measured<UdpCase, Arrivals>]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -91,7 +91,7 @@ pub(super) fn udp(lines: &[Measured<UdpCase, Arrivals>]) -> String {
     text
 }
 
-/// Goodput of each flow, repetitions and round-trip times.
+/// Formats goodput of each flow, retransmissions and round-trip times.
 pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -135,10 +135,10 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
     text
 }
 
-/// How near a simulated figure must come to theory, and goodput to the emulator's.
+/// Maximum relative deviation of simulated values from theory, and of goodput from the emulator's.
 const NEAR: f64 = 0.1;
 
-/// The figures of the lines without TCP, and how near simulated medians are to theory.
+/// Adds the results of the UDP cases, and claims about the deviation of simulated medians from theory.
 pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Outcome) {
     for line in lines {
         for (what, theory) in &line.case.measures {
@@ -157,8 +157,8 @@ pub(super) fn judge_udp(lines: &[Measured<UdpCase, Arrivals>], outcome: &mut Out
     }
 }
 
-/// The goodput of each flow of TCP, and whether the whole of most paths is as on the emulator: how two flows share one
-/// is chance, and a single line may be, too.
+/// Adds the goodput of each TCP flow, and the claim that the total on most paths agrees with the emulator.
+/// How two flows share a path is random, and single cases may deviate.
 pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outcome) {
     let mut ratios = Vec::new();
     for line in lines {

@@ -1,4 +1,4 @@
-//! Experiments that are programs of their own rather than plans. Add one with a line here.
+//! Experiments implemented in code rather than by plans. Each needs an entry here.
 
 use clap::{Args, Parser};
 use serde::Serialize;
@@ -57,12 +57,12 @@ pub(super) const ALL: [BuiltIn; 5] = [
     },
 ];
 
-/// The one of this name.
+/// Returns the experiment with this name.
 pub(super) fn named(name: &str) -> Option<&'static BuiltIn> {
     ALL.iter().find(|known| known.name == name)
 }
 
-/// What an experiment's file has.
+/// Contents of the experiment's result file.
 #[derive(Serialize)]
 pub(super) struct BuiltInReport<'a> {
     experiment: &'a str,
@@ -73,7 +73,7 @@ pub(super) struct BuiltInReport<'a> {
     tables: &'a Map<String, Value>,
 }
 
-/// What claims come to.
+/// Converts claims to verdicts.
 pub(super) fn judge(claims: Vec<Claim>) -> Vec<Judged> {
     let judge = |Claim { name, paper, ours, holds, why }| {
         let (verdict, ours, interval) = Verdict::simple((holds, ours));
@@ -83,7 +83,7 @@ pub(super) fn judge(claims: Vec<Claim>) -> Vec<Judged> {
 }
 
 impl BuiltIn {
-    /// For its file.
+    /// Returns the contents of the result file.
     pub(super) fn report<'a>(
         &'a self,
         args: &RunArgs,
@@ -95,7 +95,7 @@ impl BuiltIn {
     }
 }
 
-/// What a command takes, with these options.
+/// Parses the given options as those of a command.
 fn options<T: Args>(given: &[&str]) -> T {
     #[derive(Parser)]
     struct Line<T: Args> {

@@ -1,4 +1,4 @@
-//! What must come out of an experiment, and what came of it.
+//! Checks of an experiment's results, and their verdicts.
 
 use std::collections::BTreeMap;
 
@@ -16,23 +16,23 @@ use super::suspension::Model;
 use super::verdict::{Finding, Verdict};
 use crate::sim::RunReport;
 
-/// One thing that must come out.
+/// One check.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckSpec {
-    /// For people.
+    /// Name of the check, for users.
     pub name: String,
-    /// What the paper says, in its own numbers.
+    /// The paper's result, with its numbers.
     #[serde(default)]
     pub paper: String,
-    /// Where it differs here, and why; said with the verdict.
+    /// Known deviation and its reason; printed with the verdict.
     #[serde(default)]
     pub why: String,
-    /// How it is judged.
+    /// Test.
     pub test: Test,
 }
 
-/// A number, or the least and the most.
+/// A number, or a range from minimum to maximum.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Expected {
@@ -41,7 +41,7 @@ pub(super) enum Expected {
 }
 
 impl Expected {
-    /// Whether `value` is as expected, give or take this share of it.
+    /// Whether `value` is as expected, within the relative `tolerance`.
     fn has(self, value: f64, tolerance: f64) -> bool {
         let (low, high) = match self {
             Self::Number(number) => (number, number),
@@ -52,13 +52,13 @@ impl Expected {
     }
 }
 
-/// How a check is judged. Runs with equal seeds are compared with each other; a difference counts if the 95 % bootstrap
-/// interval of its mean has no zero in it.
+/// Test of a check. Runs with equal seeds are compared pairwise; a difference is significant if the 95 %
+/// bootstrap interval of its mean does not contain zero.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Test {
-    /// One combination is below another; `ratio` is that of the higher to the lower, which may have a measure of its
-    /// own.
+    /// One combination has a lower value than another. `ratio` is the quotient of the higher and the lower
+    /// value; the lower one may have its own measure.
     Ordering {
         measure: Quantity,
         lower_measure: Option<Quantity>,
@@ -76,45 +76,49 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
-    /// A mean is what the scheduler model of RAPID+ predicts, give or take so many microseconds.
+    /// A mean equals the prediction of RAPID+'s scheduler model, within `tolerance_us`.
     Suspension { measure: Quantity, at: Table, model: Model, tolerance_us: f64 },
-    /// The share of `trials` that are `hits`, over the runs of all combinations with these values, has a 95 % interval
-    /// (Clopper and Pearson) that ends within `bound` on the side that matters: where the least is above 0 the lower
-    /// end, otherwise the upper. Without hits, at most 1 % needs 368 trials.
+    /// The share of `hits` among `trials`, over the runs of all combinations with these values, has a 95 %
+    /// interval (Clopper and Pearson) within `bound` on the relevant side: its lower end if the minimum is
+    /// above 0, otherwise its upper end. Without hits, a bound of 1 % needs 368 trials.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
-    /// Runs with each value of `over` are called that by a measure in `named`: the least F of them.
+    /// Classification of the runs by each value of `over`, with a measure per class in `named`: minimum F
+    /// score.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
-    /// Of the kept windows with each value of `over` that lost their packets to the host or to a queue, how many may be
-    /// called the other's by the signature; and what became of all, with 95 % intervals (Clopper and Pearson).
+    /// Misclassification between host and queue by the signature, for kept windows with each value of `over`
+    /// that lost their packets to one of them; and results of all windows, with 95 % intervals (Clopper and
+    /// Pearson).
     Confusion {
         over: String,
         #[serde(default)]
         at: Table,
         limits: classes::Limits,
     },
-    /// The lost packets of kept windows of real runs are put down to each cause that has lost some: the least F of the
-    /// causes.
+    /// Attribution of lost packets in kept windows of real runs to causes: minimum F score over the causes
+    /// that occurred.
     PacketFScore {
         #[serde(default)]
         at: Table,
         at_least: f64,
     },
-    /// The posterior of kept windows is as far from the truth as this, on average.
+    /// Mean distance of the posterior of kept windows from the truth (maximum).
     Calibration {
         #[serde(default)]
         at: Table,
         at_most: f64,
     },
-    /// The share of the bins of the loss rate in which the complexity of kept windows may be normal without outliers.
+    /// Share of the loss rate bins in which the complexity of kept windows, without outliers, passes a
+    /// normality test.
     Normality { at: Table, host: bool, at_least: f64 },
-    /// No mean of other measures is nearer to a number.
+    /// The mean of the measure is nearest to a number among several measures.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
-    /// A mean is at least this share of the best of others. The interval is that of the differences to this share.
+    /// A mean is at least this share of the best of others. The interval is that of the differences to this
+    /// share.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// The medians of two combinations differ by at most this share of that of `like`.
     Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
-    /// Two groups of combinations put the values of a key in the same order of their medians: Kendall's tau-b is at
-    /// least so high. Medians that differ by at most the share `tie` of the larger one are equal.
+    /// Two groups of combinations rank the values of a key in the same order of medians, with a minimum
+    /// Kendall tau-b. Medians that differ by at most the share `tie` of the larger one are equal.
     Ranking {
         measure: Quantity,
         over: String,
@@ -124,9 +128,10 @@ pub(super) enum Test {
         #[serde(default)]
         tie: f64,
     },
-    /// Up to a value of `x` the mean is at most `limit`, and beyond it is more.
+    /// The mean is at most `limit` up to a value of `x`, and higher beyond it.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
-    /// The means rise or fall with `x`; `slope` is per unit of it (bit/s, seconds, bytes, or whatever the key counts).
+    /// The means rise or fall with `x`; `slope` is per unit of `x` (bit/s, seconds, bytes, or the key's
+    /// unit).
     Trend {
         measure: Quantity,
         x: String,
@@ -136,15 +141,15 @@ pub(super) enum Test {
         #[serde(default)]
         tolerance: f64,
     },
-    /// Whenever one recorded quantity rises through `threshold`, the other is no higher than in the samples before: the
-    /// share of the times for which that holds.
+    /// Share of the times at which one recorded quantity rises through `threshold` and the other is no higher
+    /// than in the preceding samples.
     MinimumAtOnset { x: String, y: String, at: Table, threshold: u64, at_least: f64 },
-    /// Two recorded quantities go together in time: Spearman's rank correlation is at least so high. Its interval is
-    /// that of blocks of so many samples.
+    /// Minimum of Spearman's rank correlation of two recorded quantities over time. The interval is from a
+    /// bootstrap with blocks of `block` samples.
     Correlation { x: String, y: String, at: Table, at_least: f64, block: usize },
 }
 
-/// Where a trend goes.
+/// Direction of a trend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Direction {
@@ -152,22 +157,22 @@ pub(super) enum Direction {
     Falls,
 }
 
-/// What came of a check.
+/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Judged {
     pub name: String,
     pub verdict: Verdict,
-    /// The paper's numbers.
+    /// The paper's values.
     pub paper: String,
     pub ours: String,
-    /// The 95 % interval of what decides over the order.
+    /// 95 % interval of the decisive difference.
     pub interval: Option<Interval>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
 impl CheckSpec {
-    /// The combinations that it names.
+    /// Returns the combinations that the check refers to.
     #[cfg(test)]
     pub(super) fn cells(&self) -> Vec<&Table> {
         match &self.test {
@@ -190,7 +195,7 @@ impl CheckSpec {
         }
     }
 
-    /// Judges it.
+    /// Evaluates the check.
     pub(super) fn judge(&self, results: &Results) -> Result<Judged, String> {
         let found = match &self.test {
             Test::Ordering { measure, lower_measure, lower, higher, ratio, tolerance } => {
@@ -240,7 +245,7 @@ impl CheckSpec {
     }
 }
 
-/// A number with about four digits.
+/// Formats a number with about four significant digits.
 fn digits(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -384,7 +389,7 @@ fn ranking(
     Ok((verdict, format!("tau {tau:.2} ({})", ours.join("; ")), None))
 }
 
-/// The combinations along a key, each with the key's value as a number, in its order.
+/// Returns the combinations along a key, each with the key's value as a number, in ascending order.
 fn along<'a>(results: &'a Results, x: &str, at: &'a Table) -> Result<Vec<(f64, &'a Cell)>, String> {
     let place = |cell: &'a Cell| {
         let value = cell.value(x).ok_or_else(|| format!("`{x}` is not varied"))?;
@@ -447,8 +452,8 @@ fn trend(
     Ok((Verdict::of(is_ordered, is_expected), ours, Some(interval)))
 }
 
-/// How many samples before an onset are looked at, and by how much one of them may be lower: a sample lies anywhere in
-/// its interval.
+/// Number of samples compared before an onset, and tolerated ratio to them: an onset can be anywhere in its
+/// sampling interval.
 const BEFORE: usize = 3;
 const ABOVE: f64 = 1.05;
 

@@ -1,4 +1,5 @@
-//! Checks of verdicts against the truth: F over classes, calibration of the posterior, normality of the complexity.
+//! Comparison of verdicts with the truth: F scores, calibration of the posterior, normality of the
+//! complexity.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,11 @@ use super::results::Results;
 use super::verdict::{Finding, Verdict};
 use crate::sim::real::Labels;
 
-/// Whether a check holds, and the numbers.
+/// Whether a check holds, and its values as text.
 type Found = (bool, String);
 
-/// The F of each class: the harmonic mean of the share of its runs that are called it, and of the share of the runs
-/// called it that are. `named` has the measure that is 1 in runs that are called a class; a class is a value of `over`
-/// up to its comma.
+/// Minimum F score over the classes: the harmonic mean of recall and precision. `named` has, for each class,
+/// the measure that is 1 in runs classified so; a class is a value of `over` up to its comma.
 pub(super) fn f_score(
     results: &Results,
     over: &str,
@@ -46,22 +46,23 @@ pub(super) fn f_score(
     Ok((least >= at_least, format!("F over {all} runs: {}", each.join(", "))))
 }
 
-/// What the shares of windows may be that are told wrongly, or not at all.
+/// Limits for the shares of misclassified and unclassified windows.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Limits {
-    /// Of all windows in range, the share that is told wrongly.
+    /// Share of all windows in range that are misclassified.
     wrong: f64,
-    /// The upper end of its interval.
+    /// Upper bound of its interval.
     wrong_bound: Option<f64>,
-    /// The share of the windows with one value; above it the check is undecided while the interval reaches below.
+    /// Share for each single value; if exceeded, the check is undecided while the interval still reaches
+    /// below.
     wrong_each: Option<f64>,
-    /// The share that is not told.
+    /// Share that is inconclusive.
     inconclusive: Option<f64>,
 }
 
 impl Limits {
-    /// Whether the shares hold, and whether they do beyond chance.
+    /// Judges whether the shares are within the limits, and whether significantly.
     fn judge(&self, all: &Confusion, each: &[Confusion]) -> Verdict {
         let wrong = |of: &Confusion| clopper_pearson(of.wrong, of.in_range());
         let inconclusive = clopper_pearson(all.inconclusive, all.in_range()).found;
@@ -75,7 +76,8 @@ impl Limits {
     }
 }
 
-/// What became of the windows of one cause with each value of `over`: by the signature, and by all evidence.
+/// Classification of the windows of one cause with each value of `over`: by the signature, and by all
+/// evidence.
 pub(super) fn confusion(
     results: &Results,
     over: &str,
@@ -107,7 +109,7 @@ pub(super) fn confusion(
     Ok((limits.judge(&all, &each), described(&all) + &lines.concat(), None))
 }
 
-/// A confusion with its intervals, in per cent.
+/// Formats a confusion with its intervals, in percent.
 fn described(of: &Confusion) -> String {
     let share = |hits| {
         let share = clopper_pearson(hits, of.in_range());
@@ -124,7 +126,7 @@ fn described(of: &Confusion) -> String {
     )
 }
 
-/// The same of lost packets: what was put down to each cause in kept windows of real runs, beside the truth.
+/// Minimum F score for lost packets: attribution in kept windows of real runs, compared with the truth.
 pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Result<Found, String> {
     let (counts, all) = packet_counts(results.windows(at).filter_map(|window| window.labels.as_ref()));
     let least = counts.values().map(|of| f(*of)).reduce(f64::min);
@@ -133,8 +135,8 @@ pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Re
     Ok((least >= at_least, format!("F over {all} packets: {}", each.join(", "))))
 }
 
-/// For each cause that has lost packets: those rightly put down to it, those put down to others, and others' put down
-/// to it; and how many were lost in all.
+/// Returns, for each cause that occurred: packets attributed correctly, attributed to others, and attributed
+/// to it wrongly; and the total number of lost packets.
 fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'static str, [f64; 3]>, u64) {
     let mut counts: BTreeMap<&str, [f64; 3]> = BTreeMap::new();
     let mut all = 0;
@@ -152,32 +154,32 @@ fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'s
     (counts, all)
 }
 
-/// Of runs that are rightly called a class, are of it and called otherwise, and are called it and are not.
+/// Returns the F score from true positives, false negatives and false positives.
 fn f([right, missed, wrong]: [f64; 3]) -> f64 {
     2.0 * right / (2.0 * right + missed + wrong).max(1.0)
 }
 
-/// Bins of the posterior.
+/// Number of bins of the posterior.
 const POSTERIORS: usize = 10;
 
 /// Windows in a bin of the posterior.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reliability {
-    /// Their weight: both causes have one half of the whole, as the prior has it.
+    /// Weight: each cause has half of the total, as in the prior.
     pub weight: f64,
-    /// Their mean posterior.
+    /// Mean posterior.
     pub posterior: f64,
-    /// The share that the host lost.
+    /// Share that the host lost.
     pub by_host: f64,
 }
 
-/// What was told with which posterior, and how much of that was so.
+/// Returns the observed frequency of host losses for each bin of the posterior.
 pub(super) fn reliability(results: &Results, at: &Table) -> Vec<Reliability> {
     let told = results.windows(at).filter_map(|window| Some((window.p_host?, window.by_host?)));
     reliability_of(&told.collect::<Vec<_>>())
 }
 
-/// The same of posteriors and whether the host lost.
+/// As above, from pairs of posterior and whether the host lost.
 fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
     let count = |truth: bool| told.iter().filter(|(_, by_host)| *by_host == truth).count().max(1) as f64;
     let weights = [0.5 / count(false), 0.5 / count(true)];
@@ -197,7 +199,8 @@ fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
     found.iter().filter(|bin| bin.weight > 0.0).map(mean).collect()
 }
 
-/// The mean distance of the posterior from the truth (expected calibration error) is at most so large.
+/// Checks that the mean distance of the posterior from the truth (expected calibration error) is at most
+/// `at_most`.
 pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result<Found, String> {
     let found = reliability(results, at);
     if found.is_empty() {
@@ -207,11 +210,11 @@ pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result
     Ok((error <= at_most, format!("mean distance {error:.4} over {} bins", found.len())))
 }
 
-/// The level at which normality is rejected.
+/// Significance level at which normality is rejected.
 const LEVEL: f64 = 0.05;
 
-/// The share of the bins of the loss rate in which Shapiro and Wilk do not reject that the complexity is normal around
-/// the shipped curve, once outliers are out, is at least so high.
+/// Checks the share of loss rate bins in which the Shapiro-Wilk test does not reject that the complexity,
+/// without outliers, is normally distributed around the shipped curve.
 pub(super) fn normality(results: &Results, at: &Table, host: bool, at_least: f64) -> Result<Found, String> {
     let model = Model::shipped();
     let curve = if host { &model.host.complexity } else { &model.network.complexity };
@@ -269,7 +272,7 @@ mod tests {
         };
         for (each, verdict) in [
             ([of(1_998, 2, 0), of(2_000, 0, 0)], Verdict::Reproduced),
-            // Too few: the interval reaches above 0.35 %.
+            // Too few windows: the interval reaches above 0.35 %.
             ([of(100, 0, 0), of(100, 0, 0)], Verdict::Undecided),
             ([of(98, 2, 0), of(4_000, 0, 0)], Verdict::Undecided),
             ([of(90, 10, 0), of(9_000, 0, 0)], Verdict::Differs),
@@ -293,13 +296,13 @@ mod tests {
             Labels { truth: counts(10, 0), told: counts(11, 0), right: counts(10, 0) },
         ];
         let (found, all) = packet_counts(windows.iter());
-        // Nothing was lost at random: what was put there is missing elsewhere.
+        // No random losses: packets attributed to them are missing elsewhere.
         assert_eq!((found, all), (BTreeMap::from([("receiver_host", [89.0, 11.0, 2.0])]), 100));
     }
 
     #[test]
     fn causes_weigh_the_same_however_many_windows_they_have() {
-        // Of 100 windows of the host and 10 of the network, one in ten of each is told as the other.
+        // Of 100 windows of the host and 10 of the network, 10 % of each are misclassified.
         let windows = |count: usize, by_host: bool, posterior: f64| vec![(posterior, by_host); count];
         let told =
             [windows(90, true, 0.9), windows(10, true, 0.1), windows(9, false, 0.1), windows(1, false, 0.9)];

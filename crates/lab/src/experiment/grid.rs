@@ -1,5 +1,5 @@
-//! Small panels, one for each value of a key, all on the same axes: many runs at one look, in a file of a few
-//! kilobytes.
+//! Small panels, one for each value of a key, all with the same axes: an overview of many runs in a file of a
+//! few kilobytes.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use super::plan::GridSpec;
 use super::results::Results;
 
 const COLUMNS: usize = 4;
-/// Of a panel without its title, pixels.
+/// Size of a panel without its title, pixels.
 const WIDTH: i32 = 196;
 const HEIGHT: i32 = 88;
 const TITLE: i32 = 16;
-/// Between two panels, and around all.
+/// Space between panels and around them.
 const SPACE: i32 = 12;
-/// For the numbers of the vertical axis, and for the legend.
+/// Space for the labels of the vertical axis.
 const LEFT: i32 = 40;
 const HEAD: i32 = 24;
 
-/// A panel's name, and the points of its lines.
+/// Name of a panel, and the points of its lines.
 type Panel = (String, Vec<Vec<(f64, f64)>>);
 
-/// What the axes of all panels end with.
+/// Maximum of the axes of all panels.
 struct Ends {
     seconds: f64,
     value: f64,
@@ -38,7 +38,7 @@ impl Ends {
         Self { seconds: most(|point| point.0), value: most(|point| point.1) }
     }
 
-    /// Where a point is in a panel that begins there, pixels.
+    /// Returns the position of a point in a panel with this upper left corner, pixels.
     fn place(&self, (left, top): (i32, i32), (seconds, value): (f64, f64)) -> (i32, i32) {
         let right = (seconds / self.seconds * f64::from(WIDTH)).round() as i32;
         let up = (value / self.value * f64::from(HEIGHT)).round() as i32;
@@ -77,10 +77,10 @@ pub(super) fn draw_grid(spec: &GridSpec, results: &Results, file: &Path) -> Resu
     root.present().map_err(text)
 }
 
-/// A line's name and its points: `(seconds, value)`.
+/// Name of a line, and its points: `(seconds, value)`.
 type Named = (String, Vec<(f64, f64)>);
 
-/// The lines of a panel: one for each quantity and value of the series.
+/// Returns the lines of a panel: one for each quantity and value of the series.
 fn lines(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<Named>, String> {
     let mut lines = Vec::new();
     for stretch in &spec.grid {
@@ -92,14 +92,14 @@ fn lines(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<Named>, S
     Ok(lines)
 }
 
-/// What the first of these runs has recorded.
+/// Returns the recorded points of the first matching run.
 fn points(stretch: &Stretch, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
     let run = results.select(at).next().and_then(|cell| cell.runs.first());
     let points = run.and_then(|run| stretch.of(run));
     points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", stretch.series))
 }
 
-/// The upper left corner of a panel, pixels.
+/// Returns the upper left corner of a panel, pixels.
 fn corner(column: usize, row: usize) -> (i32, i32) {
     let along = |index: usize, step: i32| step * i32::try_from(index).unwrap_or(i32::MAX / step);
     (LEFT + along(column, WIDTH + SPACE), HEAD + TITLE + along(row, HEIGHT + TITLE + SPACE))
@@ -110,7 +110,7 @@ fn put(root: &Root<'_>, words: &str, place: (i32, i32), colour: RGBColor) -> Res
     root.draw(&Text::new(words.to_owned(), place, style)).map_err(text)
 }
 
-/// What the axes show, and the names of the lines in their colours.
+/// Draws the description of the axes, and the line names in their colours.
 fn draw_legend(root: &Root<'_>, names: &[String], ends: &Ends) -> Result<(), String> {
     let what = format!("{}, {:.0} s", scale(ends.value).1, ends.seconds);
     put(root, what.trim_start_matches(", "), (8, 6), BLACK)?;
@@ -136,7 +136,7 @@ fn draw_panel(
     Ok(())
 }
 
-/// The least and the largest number of the vertical axis.
+/// Draws the minimum and maximum labels of the vertical axis.
 fn draw_scale(root: &Root<'_>, corner: (i32, i32), ends: &Ends) -> Result<(), String> {
     let (by, _) = scale(ends.value);
     put(root, &format!("{:.0}", ends.value / by), (8, corner.1), BLACK)?;

@@ -1,4 +1,4 @@
-//! What diagrams are made of: lines with their names, and the panels that they are drawn in.
+//! Building blocks of diagrams: named lines, and the panels in which they are drawn.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use toml::Table;
 use super::measure::label;
 use super::results::Results;
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito, 2008).
+/// Colours distinguishable with any colour vision (Okabe and Ito, 2008).
 pub(super) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -23,7 +23,7 @@ pub(super) const COLOURS: [RGBColor; 7] = [
 pub(super) const WIDTH: u32 = 820;
 pub(super) const PANEL: u32 = 300;
 
-/// A line with its name and its points; each has its scatter, or none.
+/// A named line; each point has its scatter, or 0.
 pub(super) struct Line {
     pub name: String,
     pub points: Vec<(f64, f64, f64)>,
@@ -33,13 +33,13 @@ pub(super) struct Line {
 /// How points are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// Joined in their order.
+    /// Connected in order.
     Joined,
-    /// Each for itself.
+    /// Separate.
     Dots,
 }
 
-/// One selection for each line: its name, and the values that it has.
+/// Returns a selection for each line: its name and values.
 pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -> Vec<(String, Table)> {
     let Some(key) = series else { return vec![(String::new(), at.clone())] };
     let line = |value: toml::Value| {
@@ -51,7 +51,7 @@ pub(super) fn lines_of(results: &Results, series: Option<&String>, at: &Table) -
     results.values_of(key, at).into_iter().map(line).collect()
 }
 
-/// The unit in which numbers of this size are drawn.
+/// Returns divisor and unit prefix for values up to `most`.
 pub(super) fn scale(most: f64) -> (f64, &'static str) {
     match most {
         _ if most >= 1e9 => (1e9, "G"),
@@ -61,7 +61,7 @@ pub(super) fn scale(most: f64) -> (f64, &'static str) {
     }
 }
 
-/// One panel with these lines.
+/// Draws one panel with these lines.
 pub(super) fn draw_lines(lines: &[Line], y_name: &str, x_name: &str, file: &Path) -> Result<(), String> {
     let root = SVGBackend::new(file, (WIDTH, PANEL)).into_drawing_area();
     root.fill(&WHITE).map_err(text)?;
@@ -71,7 +71,7 @@ pub(super) fn draw_lines(lines: &[Line], y_name: &str, x_name: &str, file: &Path
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-/// What a set of numbers spans, with some room; from zero where that costs little.
+/// Returns the range of some numbers with a margin; from zero if that costs little space.
 fn span(values: impl Iterator<Item = f64> + Clone, from_zero: bool) -> std::ops::Range<f64> {
     let low = values.clone().fold(f64::INFINITY, f64::min);
     let high = values.fold(f64::NEG_INFINITY, f64::max);
@@ -82,13 +82,13 @@ fn span(values: impl Iterator<Item = f64> + Clone, from_zero: bool) -> std::ops:
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-/// What the backend says when it cannot draw.
+/// Converts a backend error to text.
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 pub(super) fn text(error: DrawingAreaErrorKind<std::io::Error>) -> String {
     error.to_string()
 }
 
-/// An axis: its name with the unit, and what numbers are divided by.
+/// An axis: name with unit, and divisor.
 struct Axis {
     name: String,
     scale: f64,
@@ -102,7 +102,7 @@ impl Axis {
     }
 }
 
-/// Draws lines into an area, with axes and a legend.
+/// Draws lines with axes and a legend into an area.
 pub(super) fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<(), String> {
     let all = || lines.iter().flat_map(|line| line.points.iter());
     if all().next().is_none() {
@@ -133,10 +133,10 @@ pub(super) fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str)
     legend.border_style(BLACK.mix(0.3)).draw().map_err(text)
 }
 
-/// So few dots have to be large to be seen.
+/// Up to this number, dots are drawn larger.
 const FEW: usize = 20;
 
-/// One line with the scatter of its points.
+/// Draws one line with the scatter of its points.
 fn draw_line(
     chart: &mut Chart<'_, '_>,
     line: &Line,

@@ -1,4 +1,4 @@
-//! What is measured of a run: a measure as in the checks of scenarios, or a mean of something that was recorded.
+//! Quantities of a run: measures as in scenario checks, or statistics of recorded values.
 
 use serde::{Deserialize, Deserializer};
 
@@ -7,35 +7,35 @@ use toml::Value;
 
 use crate::sim::{Measure, RunReport, Subject};
 
-/// One number of a run.
+/// A numeric quantity of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Quantity {
-    /// As the plan spells it.
+    /// Text form as in the plan.
     pub text: String,
     kind: Kind,
 }
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// `session.bulk.goodput`, `lost_share` of the run.
+    /// `session.bulk.goodput`, or `lost_share` of the run.
     Total { subject: Subject, name: String, measure: Measure },
-    /// `flow.bulk.goodput`: of the session of this name, or the traffic.
+    /// `flow.bulk.goodput`: of the session or traffic with this name.
     Flow { name: String, measures: [Measure; 2] },
-    /// `goodput_bps.bulk receiver@3s..20s`: the mean of what was recorded between two times.
+    /// `goodput_bps.bulk receiver@3s..20s`: mean of the recorded values between two times.
     Between(Stretch),
-    /// `most.dropped.bulk@3s..20s`: the largest of it.
+    /// `most.dropped.bulk@3s..20s`: maximum.
     Most(Stretch),
-    /// `falls.law_bps.bulk@0s..20s`: how often it was less than the sample before.
+    /// `falls.law_bps.bulk@0s..20s`: number of values below the previous one.
     Falls(Stretch),
 }
 
-/// What was recorded between two times: `goodput_bps.bulk receiver@3s..20s`.
+/// Recorded values between two times: `goodput_bps.bulk receiver@3s..20s`.
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub series: String,
-    /// Seconds since the run began.
+    /// Seconds since the start of the run.
     from: f64,
-    /// Seconds since the run began.
+    /// Seconds since the start of the run.
     to: f64,
 }
 
@@ -46,7 +46,7 @@ impl Stretch {
         Ok(Self { series: series.to_owned(), from: seconds(from)?, to: seconds(to)? })
     }
 
-    /// The ends of its intervals in seconds, and the values.
+    /// Returns the ends of its intervals in seconds, and the values.
     pub(super) fn of<'a>(&self, run: &'a RunReport) -> Option<impl Iterator<Item = (f64, f64)> + use<'a>> {
         let (interval, values) = run.recorded(&self.series)?;
         let (from, to) = (self.from + 1e-9, self.to + 1e-9);
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Stretch {
 const SUBJECTS: [Subject; 4] = [Subject::Session, Subject::Service, Subject::Traffic, Subject::Path];
 
 impl Quantity {
-    /// Reads one, or says what is wrong.
+    /// Parses a quantity. The error describes the problem.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let kind = match text.split_once('@') {
             Some((series, times)) => match series.split_once('.') {
@@ -97,7 +97,7 @@ impl Quantity {
         Ok(Kind::Total { subject, name, measure: Measure::parse(subject, measure)? })
     }
 
-    /// Its value in a run: bit/s, seconds, bytes, packets, a share, or 1 for true.
+    /// Returns its value in a run: bit/s, seconds, bytes, packets, a share, or 1 for true.
     pub(super) fn of(&self, run: &RunReport) -> Option<f64> {
         match &self.kind {
             Kind::Total { subject, name, measure } => run.value(*subject, name, *measure),
@@ -115,7 +115,7 @@ impl Quantity {
     }
 }
 
-/// How many values are less than the one before; `None` if there are none.
+/// Counts values below the previous one; `None` without values.
 fn falls(mut values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut before = values.next()?;
     Some(values.filter(|&value| value < std::mem::replace(&mut before, value)).count() as f64)
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// What a value of a sweep is as a number: with a unit as bit/s, seconds, bytes or a share.
+/// Converts a swept value to a number; one with a unit to bit/s, seconds, bytes or a share.
 pub(super) fn number(value: &Value) -> Option<f64> {
     let text = match value {
         Value::Integer(n) => return Some(*n as f64),
@@ -143,7 +143,7 @@ pub(super) fn number(value: &Value) -> Option<f64> {
     text.parse::<f64>().ok().or_else(share).or_else(span).or_else(rate).or_else(size)
 }
 
-/// A value as it stands in tables and diagrams.
+/// Returns a value's label in tables and diagrams.
 pub(super) fn label(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

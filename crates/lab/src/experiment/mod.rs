@@ -1,5 +1,5 @@
-//! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and experiments of our own. A plan says what is
-//! varied and what must come out; it is committed before it is run.
+//! `haul-lab list` and `haul-lab run`: the papers' tables and figures, and our own experiments. A plan
+//! specifies what is varied and the expected results, and is committed before it is run.
 
 mod args;
 mod built_in;
@@ -33,7 +33,7 @@ use check::Judged;
 use plan::{Plan, Runner};
 use verdict::Verdict;
 
-/// Lists what there is.
+/// Lists all experiments.
 pub(crate) fn list() -> Result<ExitCode, Problem> {
     for name in Plan::names() {
         let plan = Plan::named(name)?;
@@ -47,14 +47,14 @@ pub(crate) fn list() -> Result<ExitCode, Problem> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One combination, for the file.
+/// One combination in the result file.
 #[derive(Serialize)]
 struct CellReport<'a> {
     values: serde_json::Map<String, serde_json::Value>,
     runs: &'a [RunReport],
 }
 
-/// What an experiment's file has.
+/// Contents of an experiment's result file.
 #[derive(Serialize)]
 struct Report<'a> {
     experiment: &'a str,
@@ -69,7 +69,7 @@ struct Report<'a> {
     cells: Vec<CellReport<'a>>,
 }
 
-/// Runs experiments and says what came of them. Each must be known before the first is run.
+/// Runs experiments and prints the verdicts. All names are resolved before the first run.
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     let (mut plans, mut built_in) = (Vec::new(), Vec::new());
     for name in &args.names {
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode, Problem> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// All plans but those that measure this machine: these are asked for by their names.
+/// Returns all plans except those that measure this machine, which run only when named.
 fn simulated() -> Result<Vec<(&'static str, Plan)>, Problem> {
     let plans = Plan::names().map(|name| Plan::named(name).map(|plan| (name, plan)));
     let is_simulated =
@@ -105,7 +105,7 @@ fn run_built_in(known: &built_in::BuiltIn, args: &RunArgs) -> Result<Vec<Judged>
     Ok(judged)
 }
 
-/// Runs plans; whether their runs went well.
+/// Runs plans. Returns whether all runs succeeded.
 fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) -> Result<bool, Problem> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = args.jobs.map_or(cores, usize::from);
@@ -127,7 +127,8 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) ->
     Ok(is_well)
 }
 
-/// Says how many checks came out how; whether each was passed, or differs for a reason that its plan knows.
+/// Prints the number of checks by verdict. Returns whether each check passed or differs for a reason stated
+/// in its plan.
 fn is_explained(all: &[Judged], args: &RunArgs) -> bool {
     let count = |verdict| all.iter().filter(|judged| judged.verdict == verdict).count();
     let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());
@@ -144,7 +145,7 @@ fn is_explained(all: &[Judged], args: &RunArgs) -> bool {
     is_explained
 }
 
-/// The emulator, if the plan needs one; or why there is none here.
+/// Returns the emulator, if the plan needs one, or why it is not available.
 fn emulator_for(plan: &Plan) -> Result<Result<Option<Emulator>, String>, Problem> {
     if plan.runner == Runner::Simulator {
         return Ok(Ok(None));
@@ -199,7 +200,7 @@ fn write(file: &Path, report: &impl Serialize) -> Result<(), Problem> {
     fs::write(file, text.while_doing(&doing)?).while_doing(&doing)
 }
 
-/// The verdicts, for people: the paper's numbers beside ours.
+/// Prints the verdicts: the paper's values and ours.
 fn say(name: &str, about: &str, judged: &[Judged], problems: &[String]) {
     println!("{name}: {about}");
     for check in judged {

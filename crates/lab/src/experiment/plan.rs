@@ -1,4 +1,4 @@
-//! What an experiment is: a scenario, the values that are varied, what is drawn, and what must come out.
+//! Experiment plans: a scenario, varied values, diagrams and checks.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::sim::real::RealJob;
 use crate::sim::{self, Axis, RunReport, Values};
 
-/// The shipped plans. Add one with a line here.
+/// The shipped plans. A new one needs an entry here.
 const PLANS: &[(&str, &str)] = &[
     ("datta-3", include_str!("../../plans/datta-3.toml")),
     ("datta-4", include_str!("../../plans/datta-4.toml")),
@@ -58,32 +58,32 @@ const PLANS: &[(&str, &str)] = &[
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Plan {
-    /// What it shows, for people.
+    /// Description for users.
     pub about: String,
-    /// The paper, or `ours`.
+    /// Name of the paper, or `ours`.
     pub paper: String,
-    /// Which figures and tables of it; empty for experiments of our own.
+    /// Figures and tables of the paper; empty for our own experiments.
     #[serde(default)]
     pub figures: String,
-    /// What differs here from the paper, and why.
+    /// Differences from the paper, with reasons.
     #[serde(default)]
     pub notes: String,
-    /// Where its runs are made.
+    /// Where the runs are made.
     #[serde(default)]
     pub runner: Runner,
-    /// What runs by default.
+    /// Runs by default.
     pub quick: Profile,
-    /// What runs with `--full`; as `quick` if absent.
+    /// Runs with `--full`; the same as `quick` if absent.
     pub full: Option<Profile>,
-    /// As in a file of `haul-lab sim`.
+    /// Scenario, as in a file of `haul-lab sim`.
     pub scenario: Table,
-    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their values. A key
-    /// with a plus sign at its end (`traffic+`) adds entries to a list.
+    /// Named settings that can be swept like a key: name of the axis, name of the value, keys and their
+    /// values. A key ending in a plus sign (`traffic+`) adds entries to a list.
     #[serde(default)]
     pub variants: BTreeMap<String, BTreeMap<String, Table>>,
     #[serde(default)]
     pub plot: Vec<PlotSpec>,
-    /// What must come out.
+    /// Expected results.
     pub check: Vec<CheckSpec>,
 }
 
@@ -96,7 +96,7 @@ pub(super) enum Runner {
     Simulator,
     /// By the built `haul` on an emulated path.
     Emulator,
-    /// Each combination in either; the key `runner` tells them apart.
+    /// Each combination in either; the key `runner` selects.
     Both,
 }
 
@@ -116,7 +116,7 @@ impl Runner {
         }
     }
 
-    /// For people.
+    /// Returns the name for users.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Simulator => "simulator",
@@ -126,38 +126,38 @@ impl Runner {
     }
 }
 
-/// The key that tells the worlds of [`Runner::Both`] apart.
+/// The key that selects the world with [`Runner::Both`].
 const RUNNER: &str = "runner";
 
-/// How much is run.
+/// Extent of the runs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Profile {
-    /// How many seeds each combination is run with: 1, 2, 3 ...
+    /// Number of seeds per combination: 1, 2, 3 ...
     pub seeds: NonZeroU32,
-    /// Keys, or names of variants, and the values that they take; in `full` those of `quick` if absent.
+    /// Keys, or names of variants, and their values; if absent in `full`, those of `quick`.
     #[serde(default)]
     pub sweep: Table,
 }
 
-/// One diagram.
+/// A diagram.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum PlotSpec {
-    /// Means over the seeds, with their scatter, over a key.
+    /// Means over the seeds, with their scatter, as a function of a key.
     Curve(CurveSpec),
     /// Quantities over time in the run of the first seed, one diagram above the other.
     OverTime(OverTimeSpec),
-    /// Quantities over time in the run of the first seed, a small panel for each value of a key.
+    /// Quantities over time in the run of the first seed, with a small panel for each value of a key.
     Grid(GridSpec),
-    /// Means over two keys, as a table of colours.
+    /// Means as a function of two keys, as a heat map.
     Heat(HeatSpec),
-    /// The transmission windows of all runs, of sessions that keep them (`windows = true`).
+    /// Transmission windows of all runs with `windows = true` in their sessions.
     Windows(WindowsSpec),
 }
 
 impl PlotSpec {
-    /// The key of which each value has a file of its own, and which of the combinations are drawn.
+    /// Returns the key whose values each have a separate file, and the selected combinations.
     pub(super) fn file_each(&self) -> Option<(&str, &Table)> {
         match self {
             Self::OverTime(spec) => Some((spec.file.as_deref()?, &spec.at)),
@@ -166,7 +166,7 @@ impl PlotSpec {
         }
     }
 
-    /// The same, of the combinations in which a key has this value.
+    /// Restricts the diagram to combinations in which a key has this value.
     pub(super) fn only(&self, key: &str, value: Value) -> Self {
         let mut one = self.clone();
         let at = match &mut one {
@@ -185,11 +185,11 @@ impl PlotSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WindowsSpec {
-    /// What is drawn.
+    /// View to draw.
     pub show: WindowView,
-    /// The key of which each value has a colour.
+    /// Key whose values have separate colours.
     pub series: Option<String>,
-    /// Which of the combinations.
+    /// Selected combinations.
     #[serde(default)]
     pub at: Table,
 }
@@ -198,17 +198,19 @@ pub(super) struct WindowsSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum WindowView {
-    /// Where in its first window each run of the first seed has lost packets.
+    /// Positions of lost packets in the first window of each run of the first seed.
     Positions,
-    /// Complexity over the loss rate, a point for each window, with the curves of the shipped model.
+    /// Complexity over the loss rate, one point per window, with the curves of the shipped model.
     Complexity,
-    /// Mean complexity over bins of the loss rate, with its deviation.
+    /// Mean complexity per bin of the loss rate, with its deviation.
     MeanComplexity,
-    /// How the success proportion is distributed: the share of the windows in each hundredth.
+    /// Distribution of the success proportion: share of the windows in each bin of 1 %.
     SuccessProportion,
-    /// How many different words the first window has up to each of its packets, which its complexity is made of.
+    /// Number of different words in the first window up to each packet, from which the complexity is
+    /// computed.
     Words,
-    /// The share of windows that the host lost over the posterior probability that it did; both causes weigh the same.
+    /// Share of windows lost by the host as a function of the posterior probability; both causes have equal
+    /// weight.
     Reliability,
 }
 
@@ -216,13 +218,13 @@ pub(super) enum WindowView {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CurveSpec {
-    /// What is drawn.
+    /// Quantity to draw.
     pub measure: Quantity,
-    /// The key along the x axis.
+    /// Key along the x axis.
     pub x: String,
-    /// The key of which each value has a line.
+    /// Key whose values have separate lines.
     pub series: Option<String>,
-    /// Which of the combinations.
+    /// Selected combinations.
     #[serde(default)]
     pub at: Table,
 }
@@ -233,11 +235,11 @@ pub(super) struct CurveSpec {
 pub(super) struct OverTimeSpec {
     /// Recorded quantities: `law_bps.bulk`, `dropped.bulk`, `host_load.rx`.
     pub over_time: Vec<String>,
-    /// The key of which each value has a line.
+    /// Key whose values have separate lines.
     pub series: Option<String>,
-    /// The key of which each value has a file of its own.
+    /// Key whose values have separate files.
     pub file: Option<String>,
-    /// Which of the combinations.
+    /// Selected combinations.
     #[serde(default)]
     pub at: Table,
 }
@@ -246,15 +248,15 @@ pub(super) struct OverTimeSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct GridSpec {
-    /// The recorded quantities, and between which times: `law_bps.bulk@0s..6s`; each has its lines.
+    /// Recorded quantities with times: `law_bps.bulk@0s..6s`; each has its own lines.
     pub grid: Vec<Stretch>,
-    /// The key of which each value has a panel.
+    /// Key whose values have separate panels.
     pub each: String,
-    /// The key of which each value has a file of its own.
+    /// Key whose values have separate files.
     pub file: Option<String>,
-    /// The key of which each value has a line.
+    /// Key whose values have separate lines.
     pub series: Option<String>,
-    /// Which of the combinations.
+    /// Selected combinations.
     #[serde(default)]
     pub at: Table,
 }
@@ -263,16 +265,16 @@ pub(super) struct GridSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HeatSpec {
-    /// What is drawn.
+    /// Quantity to draw.
     pub heat: Quantity,
-    /// What counts as 1.
+    /// Value that is drawn as 1.
     #[serde(default = "one")]
     pub per: f64,
-    /// The key of the columns.
+    /// Key of the columns.
     pub columns: String,
-    /// The key of the rows.
+    /// Key of the rows.
     pub rows: String,
-    /// Which of the combinations.
+    /// Selected combinations.
     #[serde(default)]
     pub at: Table,
 }
@@ -282,7 +284,7 @@ fn one() -> f64 {
 }
 
 impl Profile {
-    /// Every combination of what it varies, without seeds.
+    /// Returns all combinations of the swept values, without seeds.
     pub(super) fn combinations(&self) -> Result<Vec<Values>, String> {
         let mut swept = Table::from_iter([("sweep".to_owned(), Value::Table(self.sweep.clone()))]);
         let axes: Vec<Axis> =
@@ -292,7 +294,7 @@ impl Profile {
 }
 
 impl Plan {
-    /// Reads a plan; errors say where it is wrong.
+    /// Parses a plan. Errors name the position.
     fn parse(text: &str) -> Result<Self, String> {
         let mut plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if let Some(full) = plan.full.as_mut().filter(|full| full.sweep.is_empty()) {
@@ -301,7 +303,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The shipped plan of this name, or the plan in this file (`mine.toml`).
+    /// Returns the shipped plan with this name, or reads the plan from this file (`mine.toml`).
     pub(super) fn named(name: &str) -> Result<Self, Problem> {
         if Path::new(name).extension().is_some_and(|end| end == "toml") {
             let text = fs::read_to_string(name).map_err(|error| {
@@ -322,23 +324,23 @@ impl Plan {
         Self::parse(text).map_err(|error| Problem::failed(format!("plan {name}: {error}"), ""))
     }
 
-    /// The names of all plans, in the order in which they are listed.
+    /// Returns the names of all plans, in listing order.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         PLANS.iter().map(|(name, _)| *name)
     }
 
-    /// The profile that is asked for.
+    /// Returns the full or the quick profile.
     pub(super) fn profile(&self, is_full: bool) -> &Profile {
         self.full.as_ref().filter(|_| is_full).unwrap_or(&self.quick)
     }
 
-    /// Another number of seeds in each profile.
+    /// Overrides the number of seeds in each profile.
     pub(super) fn set_seeds(&mut self, seeds: Option<NonZeroU32>) {
         let Some(seeds) = seeds else { return };
         self.full.iter_mut().chain([&mut self.quick]).for_each(|profile| profile.seeds = seeds);
     }
 
-    /// Every combination, with where it runs.
+    /// Returns all combinations, with the world of each.
     pub(super) fn combinations(&self, profile: &Profile) -> Result<Vec<(World, Values)>, String> {
         let combinations = profile.combinations()?;
         let of = |world: World| {
@@ -354,7 +356,7 @@ impl Plan {
         Ok(self.runner.worlds().iter().copied().flat_map(of).collect())
     }
 
-    /// The scenario with one combination and one seed.
+    /// Returns the scenario with one combination and one seed.
     pub(super) fn scenario(&self, values: &Values, seed: u32) -> Result<Table, String> {
         let mut table = self.scenario.clone();
         table.insert("seed".to_owned(), Value::from(seed));
@@ -377,7 +379,7 @@ impl Plan {
         Ok(table)
     }
 
-    /// Runs one of its profiles: simulated runs on so many threads, real ones one at a time.
+    /// Runs a profile: simulated runs on several threads, real ones one at a time.
     pub(super) fn run(
         &self,
         profile: &Profile,
@@ -415,7 +417,7 @@ fn run_real(jobs: &[RealJob], emulator: Option<&Emulator>) -> Result<Vec<RunRepo
     jobs.iter().enumerate().map(run).collect()
 }
 
-/// Adds entries to a list of the scenario, which may not be there yet.
+/// Adds entries to a list of the scenario, which is created if absent.
 fn extend(table: &mut Table, list: &str, entries: &Value) -> Result<(), String> {
     let known = table.entry(list).or_insert_with(|| Value::Array(Vec::new()));
     let (Value::Array(known), Value::Array(new)) = (known, entries) else {

@@ -86,7 +86,7 @@ const NAMES: i32 = 190;
 const COLUMN: i32 = 76;
 const HEAD: i32 = 120;
 
-/// Where the cell of this number begins, pixels.
+/// Returns the start of a cell, pixels.
 fn after(first: i32, size: i32, index: usize) -> i32 {
     first.saturating_add(size.saturating_mul(i32::try_from(index).unwrap_or(i32::MAX)))
 }
@@ -131,7 +131,7 @@ fn heat_value(
     Ok(mean(&results.cell(&at)?.of(&spec.heat)?) / spec.per)
 }
 
-/// From orange at 0 through white at one half to blue at 1.
+/// Returns a colour from orange at 0 through white at 0.5 to blue at 1.
 fn warmth(share: f64) -> RGBColor {
     let share = share.clamp(0.0, 1.0);
     let toward = |end: u8, by: f64| (255.0 - (255.0 - f64::from(end)) * by) as u8;
@@ -141,7 +141,7 @@ fn warmth(share: f64) -> RGBColor {
     RGBColor(toward(end.0, by), toward(end.1, by), toward(end.2, by))
 }
 
-/// The names of the diagrams' files.
+/// Returns the file names of the diagrams.
 fn files(experiment: &str, plots: &[&PlotSpec]) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let name = |plot: &&PlotSpec| {

@@ -1,4 +1,4 @@
-//! The runs of an experiment, by what was varied.
+//! Results of an experiment's runs, by combination.
 
 use toml::Table;
 
@@ -9,11 +9,11 @@ use crate::sim::{KeptWindow, RunReport, Values};
 #[derive(Debug)]
 pub(super) struct Cell {
     pub values: Values,
-    /// In the order of the seeds, which are 1, 2, 3 ...
+    /// Runs in the order of the seeds 1, 2, 3 ...
     pub runs: Vec<RunReport>,
 }
 
-/// Everything that was run.
+/// All runs of an experiment.
 #[derive(Debug)]
 pub(super) struct Results {
     pub cells: Vec<Cell>,
@@ -25,7 +25,7 @@ pub(super) fn matches(values: &Values, at: &Table) -> bool {
 }
 
 impl Cell {
-    /// A quantity in each run, in the order of the seeds.
+    /// Returns a quantity of each run, in the order of the seeds.
     pub(super) fn of(&self, quantity: &Quantity) -> Result<Vec<f64>, String> {
         let value = |run: &RunReport| {
             quantity.of(run).ok_or_else(|| format!("no `{}` in the runs of {}", quantity.text, self.name()))
@@ -33,19 +33,19 @@ impl Cell {
         self.runs.iter().map(value).collect()
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn value(&self, key: &str) -> Option<&toml::Value> {
         self.values.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// Its values, for people.
+    /// Returns the values as text.
     pub(super) fn name(&self) -> String {
         self.values.iter().map(|(_, value)| label(value)).collect::<Vec<_>>().join(", ")
     }
 }
 
 impl Results {
-    /// The values of a key among these combinations, in the order in which they were run.
+    /// Returns the values of a key among these combinations, in the order of the runs.
     pub(super) fn values_of(&self, key: &str, at: &Table) -> Vec<toml::Value> {
         let mut known: Vec<toml::Value> = Vec::new();
         for value in self.select(at).filter_map(|cell| cell.value(key)) {
@@ -56,7 +56,7 @@ impl Results {
         known
     }
 
-    /// The runs with all of these values, which must be those of one combination.
+    /// Returns the single combination with all of these values.
     pub(super) fn cell(&self, at: &Table) -> Result<&Cell, String> {
         let mut found = self.select(at);
         match (found.next(), found.next()) {
@@ -66,18 +66,18 @@ impl Results {
         }
     }
 
-    /// The combinations with all of these values.
+    /// Returns the combinations with all of these values.
     pub(super) fn select<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a Cell> + use<'a> {
         let at = at.clone();
         self.cells.iter().filter(move |cell| matches(&cell.values, &at))
     }
 
-    /// The kept windows of the runs with all of these values.
+    /// Returns the kept windows of the runs with all of these values.
     pub(super) fn windows<'a>(&'a self, at: &Table) -> impl Iterator<Item = &'a KeptWindow> + use<'a> {
         self.select(at).flat_map(|cell| &cell.runs).flat_map(RunReport::windows)
     }
 
-    /// What went wrong in runs, with the run.
+    /// Returns the problems of all runs, with the run's name.
     pub(super) fn problems(&self) -> Vec<String> {
         let of = |cell: &Cell| {
             let name = cell.name();

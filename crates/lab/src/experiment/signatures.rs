@@ -1,4 +1,4 @@
-//! The signatures of real runs as files, by what has lost their packets: data for `haul train`.
+//! Writes the signatures of real runs to files by cause of loss: training data for `haul train`.
 
 use std::fs;
 use std::io;
@@ -9,15 +9,15 @@ use haul_diagnosis::write_signature;
 use super::results::{Cell, Results};
 use crate::sim::RunReport;
 
-/// What the names of files begin with, by whether nearly all packets of a window died in the receiving host, in a
-/// queue, or in neither.
+/// Prefixes of file names, by whether nearly all lost packets of a window were lost in the receiving host, in
+/// a queue, or neither.
 const CAUSES: [(&str, Option<bool>); 3] = [("host", Some(true)), ("network", Some(false)), ("other", None)];
 
-/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, which is made if there are
-/// any.
+/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, which is created if
+/// needed.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// If a file cannot be written.
 pub(super) fn write_signatures(results: &Results, to: &Path) -> io::Result<()> {
     for cell in &results.cells {
         for run in &cell.runs {
@@ -31,14 +31,14 @@ pub(super) fn write_signatures(results: &Results, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The windows of a run that have this cause.
+/// Returns the windows of a run with this cause as text.
 fn text(cell: &Cell, run: &RunReport, by_host: Option<bool>) -> Option<String> {
     let of_cause = run.windows().filter(|window| window.labels.is_some() && window.by_host == by_host);
     let windows: String = of_cause.map(|window| write_signature(&window.signature)).collect();
     (!windows.is_empty()).then(|| format!("# {}, seed {}\n{windows}", cell.name(), run.seed))
 }
 
-/// The words of a name with hyphens between them.
+/// Joins the words of a name with hyphens.
 fn file_name(name: &str) -> String {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("-").to_ascii_lowercase()

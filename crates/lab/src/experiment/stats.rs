@@ -1,20 +1,21 @@
-//! Means, scatter and intervals. Everything random here is seeded, so that equal runs give equal words.
+//! Means, scatter and confidence intervals. Random draws use a fixed seed, so that equal runs give equal
+//! text.
 
 use haul_base::Rng;
 
-/// Resamples of a bootstrap: enough that the ends of a 95 % interval hardly move (Efron and Tibshirani, 1993, chapter
-/// 13, advise 1,000 or more).
+/// Bootstrap resamples: enough for stable ends of a 95 % interval (Efron and Tibshirani, 1993, chapter 13,
+/// advise 1,000 or more).
 const RESAMPLES: usize = 2_000;
 const SEED: u64 = 20_061_112;
 
-/// The two ends of a 95 % interval.
+/// Lower and upper end of a 95 % interval.
 pub(super) type Interval = (f64, f64);
 
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The one in the middle; the mean of the two for an even number.
+/// Returns the median; the mean of the middle two for an even number.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -26,8 +27,9 @@ pub(super) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Kendall's rank correlation of pairs, tau-b (Kendall, 1945): 1 if both put all in the same order. `None` if one of
-/// them never changes. Two values that differ by at most the share `tie` of the larger one are equal.
+/// Returns Kendall's rank correlation tau-b (Kendall, 1945) of pairs: 1 if both rank all in the same order.
+/// `None` if one of them is constant. Two values that differ by at most the share `tie` of the larger one are
+/// equal.
 pub(super) fn kendall(pairs: &[(f64, f64)], tie: f64) -> Option<f64> {
     let sign = |a: f64, b: f64| {
         let is_tie = (a - b).abs() <= tie * a.abs().max(b.abs());
@@ -45,7 +47,7 @@ pub(super) fn kendall(pairs: &[(f64, f64)], tie: f64) -> Option<f64> {
     (in_x > 0 && in_y > 0).then(|| f64::from(agree) / (f64::from(in_x) * f64::from(in_y)).sqrt())
 }
 
-/// The standard deviation of a sample; 0 for fewer than two values.
+/// Returns the standard deviation of a sample; 0 for fewer than two values.
 pub(super) fn deviation(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -55,14 +57,14 @@ pub(super) fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// What lies between 2.5 and 97.5 % of these.
+/// Returns the 2.5 and 97.5 % percentiles.
 fn percentiles(mut values: Vec<f64>) -> Interval {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
     (at(0.025), at(0.975))
 }
 
-/// The 95 % percentile bootstrap interval of the mean.
+/// Returns the 95 % percentile bootstrap interval of the mean.
 pub(super) fn bootstrap_mean(values: &[f64]) -> Interval {
     let mut rng = Rng::from_seed(SEED);
     let mut draw = || values[rng.below(values.len() as u64) as usize];
@@ -70,7 +72,7 @@ pub(super) fn bootstrap_mean(values: &[f64]) -> Interval {
     percentiles((0..RESAMPLES).map(resample).collect())
 }
 
-/// The slope of the least-squares line through these points; `None` if all stand above one place.
+/// Returns the slope of the least-squares line; `None` if all points have the same x.
 pub(super) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     let x = mean(&points.iter().map(|point| point.0).collect::<Vec<_>>());
     let y = mean(&points.iter().map(|point| point.1).collect::<Vec<_>>());
@@ -79,7 +81,7 @@ pub(super) fn slope(points: &[(f64, f64)]) -> Option<f64> {
     (across > 0.0).then(|| both / across)
 }
 
-/// The place of each value among all, equal ones in the middle of their places.
+/// Returns the rank of each value; equal values get their mean rank.
 fn ranks(values: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
@@ -96,7 +98,7 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Spearman's rank correlation; `None` if one of the two never changes.
+/// Returns Spearman's rank correlation; `None` if one of the two is constant.
 pub(super) fn rank_correlation(pairs: &[(f64, f64)]) -> Option<f64> {
     let of = |pick: fn(&(f64, f64)) -> f64| ranks(&pairs.iter().map(pick).collect::<Vec<_>>());
     let (x, y) = (of(|pair| pair.0), of(|pair| pair.1));
@@ -107,8 +109,8 @@ pub(super) fn rank_correlation(pairs: &[(f64, f64)]) -> Option<f64> {
     (scatter > 0.0).then(|| product(&x, &y) / scatter)
 }
 
-/// The 95 % interval of [`rank_correlation`] by a moving-block bootstrap (Künsch, 1989): neighbours in time are not
-/// independent, so that blocks of `block` of them are drawn together.
+/// Returns the 95 % interval of [`rank_correlation`] by a moving-block bootstrap (Künsch, 1989): samples
+/// adjacent in time are not independent, so blocks of `block` samples are drawn together.
 pub(super) fn block_bootstrap(pairs: &[(f64, f64)], block: usize) -> Option<Interval> {
     let block = block.clamp(1, pairs.len().max(1));
     let starts = (pairs.len() + 1).checked_sub(block)? as u64;
@@ -138,7 +140,7 @@ mod tests {
         let mut rng = Rng::from_seed(7);
         let values: Vec<f64> = (0..400).map(|_| rng.next_f64()).collect();
         let (low, high) = bootstrap_mean(&values);
-        // A uniform number scatters by 1 / sqrt(12); the mean of 400 by a twentieth of that.
+        // A uniform number has a standard deviation of 1 / sqrt(12); the mean of 400 has 5 % of that.
         let width = 2.0 * 1.96 / 12f64.sqrt() / 20.0;
         assert!(near(high - low, width, width * 0.15), "{low} to {high}");
         assert!(low < mean(&values) && mean(&values) < high);
@@ -170,11 +172,11 @@ mod tests {
     fn kendall_counts_pairs_in_the_same_order() {
         assert_eq!(kendall(&[(1.0, 10.0), (2.0, 20.0), (3.0, 30.0), (4.0, 40.0)], 0.0), Some(1.0));
         assert_eq!(kendall(&[(1.0, 9.0), (2.0, 8.0), (3.0, 7.0)], 0.0), Some(-1.0));
-        // Of ten pairs one is turned around.
+        // One of ten pairs is reversed.
         let turned = [(1.0, 1.0), (2.0, 3.0), (3.0, 2.0), (4.0, 4.0), (5.0, 5.0)];
         assert!(near(kendall(&turned, 0.0).unwrap(), 0.8, 1e-12));
         assert_eq!(kendall(&[(1.0, 1.0), (1.0, 2.0)], 0.0), None);
-        // What lies within 2 % is in no order: of three pairs the first takes no part on the left.
+        // Values within 2 % are unordered: one of three pairs is tied on the left.
         let close = [(100.0, 2.0), (99.0, 3.0), (50.0, 1.0)];
         assert!(near(kendall(&close, 0.02).unwrap(), 2.0 / 6.0_f64.sqrt(), 1e-12));
         assert!(near(kendall(&close, 0.0).unwrap(), 1.0 / 3.0, 1e-12));

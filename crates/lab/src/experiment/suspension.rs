@@ -1,10 +1,10 @@
-//! The scheduler model of RAPID+ in the words of plans: for how long the receiving process has no core.
+//! RAPID+'s scheduler model in plans: how long the receiving process has no core.
 
 use haul_base::{Probability, Span};
 use haul_proto::suspension::{Ahead, Case, Reentry};
 use serde::{Deserialize, Deserializer};
 
-/// A case of the model, with what it is given.
+/// A case of the model, with its parameters.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Model {
@@ -12,18 +12,19 @@ pub(super) struct Model {
     /// Time slices at each level of the active array, best first.
     #[serde(default, deserialize_with = "spans")]
     active: Vec<Span>,
-    /// The same of the expired array.
+    /// Time slices at each level of the expired array.
     #[serde(default, deserialize_with = "spans")]
     expired: Vec<Span>,
-    /// How many levels are at least as good as the receiver's new priority.
+    /// Number of levels at least as good as the receiver's new priority.
     #[serde(default)]
     levels_ahead: usize,
-    /// Which share re-enters the active array ahead of the receiver: one for all levels, or one for each.
+    /// Share of tasks that re-enter the active array ahead of the receiver: one for all levels, or one for
+    /// each.
     #[serde(default)]
     reentry: Vec<f64>,
 }
 
-/// As plans write them: I to VI.
+/// Cases as written in plans: I to VI.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 enum CaseName {
@@ -41,7 +42,7 @@ fn spans<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Span>, D::Error> {
 }
 
 impl Model {
-    /// The mean suspension that the model predicts.
+    /// Returns the mean suspension that the model predicts.
     pub(super) fn predicted(&self) -> Result<Span, String> {
         let shares = self.reentry.iter().map(|share| Probability::new(*share)).collect::<Option<Vec<_>>>();
         let shares = shares.ok_or("`reentry` has shares between 0 and 1")?;

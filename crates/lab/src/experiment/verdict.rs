@@ -1,28 +1,28 @@
-//! How a check of an experiment came out.
+//! Verdicts of checks.
 
 use serde::Serialize;
 
 use super::stats::Interval;
 
-/// A verdict with its numbers, and the 95 % interval of what decides over the order.
+/// A verdict with its values, and the 95 % interval of the decisive difference.
 pub(super) type Finding = (Verdict, String, Option<Interval>);
 
-/// How a check came out.
+/// Verdict of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
-    /// As the paper has it, within the tolerance of the plan.
+    /// Agrees with the paper, within the plan's tolerance.
     Reproduced,
-    /// The paper's order, with other numbers.
+    /// Same order as in the paper, with other values.
     SameOrdering,
-    /// It holds on average, but the interval reaches beyond: more has to be seen.
+    /// Holds on average, but the interval reaches beyond the bound: more runs are needed.
     Undecided,
-    /// Neither the paper's numbers nor its order.
+    /// Neither the paper's values nor its order.
     Differs,
 }
 
 impl Verdict {
-    /// For people.
+    /// Returns the name for users.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Reproduced => "reproduced",
@@ -32,12 +32,13 @@ impl Verdict {
         }
     }
 
-    /// Of a check that holds or does not.
+    /// Returns the finding of a check that either holds or does not.
     pub(super) fn simple((holds, ours): (bool, String)) -> Finding {
         (if holds { Self::Reproduced } else { Self::Differs }, ours, None)
     }
 
-    /// Of a bound that holds on average, or does not, and whose interval lies within it, or does not.
+    /// Returns the verdict on a bound: whether it holds on average, and whether the whole interval is within
+    /// it.
     pub(super) const fn of_bound(holds: bool, is_within: bool) -> Self {
         match (holds, is_within) {
             (true, true) => Self::Reproduced,
@@ -46,7 +47,7 @@ impl Verdict {
         }
     }
 
-    /// Of a check with an order and perhaps a number.
+    /// Returns the verdict on an order and possibly a value.
     pub(super) const fn of(is_ordered: bool, is_expected: bool) -> Self {
         match (is_ordered, is_expected) {
             (true, true) => Self::Reproduced,

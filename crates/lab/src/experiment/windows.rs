@@ -11,12 +11,12 @@ use super::plan::{WindowView, WindowsSpec};
 use super::results::Results;
 use super::stats::{deviation, mean};
 
-/// Bins of the loss rate, and of the success proportion: the paper's are hundredths.
+/// Bins of the loss rate and of the success proportion; the paper uses 1 %.
 const LOSS_BIN: f64 = 0.0025;
 const SUCCESS_BINS: usize = 100;
 
 impl WindowView {
-    /// As it stands in the names of files.
+    /// Returns the name used in file names.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Positions => "positions",
@@ -75,7 +75,7 @@ pub(super) fn draw_windows(spec: &WindowsSpec, results: &Results, file: &Path) -
     draw_lines(&lines, y, x, file)
 }
 
-/// A row for each value of the series.
+/// Returns the positions of lost packets, in one row for each value of the series.
 fn positions(results: &Results, at: &Table, row: usize) -> Vec<(f64, f64, f64)> {
     let first = results.windows(at).find(|window| !window.lost.is_empty());
     first
@@ -83,10 +83,10 @@ fn positions(results: &Results, at: &Table, row: usize) -> Vec<(f64, f64, f64)> 
         .unwrap_or_default()
 }
 
-/// Points in which words are counted.
+/// Number of points at which words are counted.
 const PARTS: u64 = 100;
 
-/// The different words of the first window up to each hundredth of it, and its complexity.
+/// Returns the number of different words of the first window up to each percent of it, and its complexity.
 fn words(results: &Results, at: &Table) -> (Vec<(f64, f64, f64)>, f64) {
     let mut words = Model::shipped().words();
     let first = results.windows(at).find(|window| !window.lost.is_empty());

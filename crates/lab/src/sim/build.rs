@@ -1,4 +1,4 @@
-//! From a scenario to a world.
+//! Builds a world from a scenario.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,15 @@ pub(super) struct Built {
     /// The world at time zero.
     pub world: World,
     pub sessions: Vec<Session>,
-    /// Messages.
+    /// Message services.
     pub services: Vec<Service>,
-    /// What runs beside them.
+    /// Traffic beside sessions and services.
     pub traffic: Vec<Traffic>,
-    /// The conditions, in the order of the checks.
+    /// Conditions, in the order of the checks.
     pub conditions: Vec<Condition>,
 }
 
-/// Names of entries of one list must differ, as reports and keys use them.
+/// Checks that names are unique within a list, as reports and keys use them.
 fn check_names<'a>(list: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Fault> {
     let mut seen = BTreeMap::new();
     for (index, name) in names.enumerate() {
@@ -92,7 +92,7 @@ fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId
     }
     let mut nic = NicConfig { gro: entry.gro.unwrap_or(false).then(Gro::default), ..NicConfig::default() };
     if let Some(cost) = entry.interrupt {
-        // A packet that comes alone goes up the stack alone.
+        // A packet that arrives alone is passed up the stack alone.
         nic.per_skb = nic.per_skb.min(cost.0);
         nic.per_packet = cost.0.saturating_sub(nic.per_skb);
     }
@@ -144,7 +144,7 @@ fn add_events(scenario: &Scenario, world: &mut World, links: &[Duplex]) -> Resul
             let tried = trial.change(Time::ZERO, &stage, &change);
             tried.map_err(|error| Fault::of("event", index, "stage", error.to_string()))?;
             world.at(Time::ZERO + event.at.0, move |world| {
-                // It was tried on an equal path.
+                // Was tested on an equal path.
                 let _ = world.change_link(link, &stage, &change);
             });
         }
@@ -185,16 +185,16 @@ fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
     scenario.check.iter().enumerate().map(parse).collect()
 }
 
-/// Tells the draw of the start from those of the links and hosts, which the same seed decides.
+/// Distinguishes the draw of the start from those of links and hosts, which use the same seed.
 const START: u64 = 0x5354_4152_5400_0000;
 
-/// The most processes of one load.
+/// Maximum processes per load.
 const MOST_PROCESSES: u32 = 1_024;
 
-/// The most samples of rates over time that one run may record: they are kept until it ends.
+/// Maximum samples of rates over time per run: they are kept in memory until its end.
 const MOST_SAMPLES: u64 = 1_000_000;
 
-/// The scenario with every start as its seed has it ([`Scenario::start_within`]).
+/// Returns the scenario with all starts as determined by its seed ([`Scenario::start_within`]).
 fn started(scenario: &Scenario) -> Scenario {
     let mut scenario = scenario.clone();
     let later = scenario.start_within.0.mul_f64(Rng::from_seed(scenario.seed ^ START).next_f64());
@@ -207,7 +207,7 @@ fn started(scenario: &Scenario) -> Scenario {
     scenario
 }
 
-/// Builds the world, or says which field is wrong.
+/// Builds the world. The error names the invalid field.
 pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     let scenario = &started(scenario);
     let top = |key: &str, message: &str| Fault {

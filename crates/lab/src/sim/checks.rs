@@ -1,10 +1,10 @@
-//! Conditions on what came out of a run.
+//! Conditions on the results of a run.
 
 use haul_base::{Bytes, Rate, Span};
 use haul_sim::DropReason;
 use serde::Serialize;
 
-/// How two values are compared.
+/// Comparison operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Compare {
     AtLeast,
@@ -15,7 +15,7 @@ enum Compare {
     Unequal,
 }
 
-/// Longer spellings first.
+/// Longer operators first.
 const COMPARES: [(&str, Compare); 7] = [
     (">=", Compare::AtLeast),
     ("<=", Compare::AtMost),
@@ -26,7 +26,7 @@ const COMPARES: [(&str, Compare); 7] = [
     ("=", Compare::Equal),
 ];
 
-/// In which unit a measure counts.
+/// Unit of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Rate,
@@ -37,7 +37,7 @@ enum Unit {
     Truth,
 }
 
-/// What is measured.
+/// All measures.
 const MEASURES: [(&str, Unit); 46] = [
     ("complete", Unit::Truth),
     ("adds_up", Unit::Truth),
@@ -87,23 +87,23 @@ const MEASURES: [(&str, Unit); 46] = [
     ("delay_p99", Unit::Time),
 ];
 
-/// Whose measure.
+/// Subject of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// A session's.
+    /// A session.
     Session,
-    /// A service's.
+    /// A service.
     Service,
-    /// That of other traffic.
+    /// Other traffic.
     Traffic,
-    /// A link's.
+    /// A link.
     Path,
-    /// The whole run's.
+    /// The whole run.
     Run,
 }
 
 impl Subject {
-    /// As scenarios spell it.
+    /// Returns the name used in scenarios.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Session => "session",
@@ -114,7 +114,7 @@ impl Subject {
         }
     }
 
-    /// What can be asked of it; drops also by reason (`drops.random`).
+    /// Returns the available measures; drops also by reason (`drops.random`).
     pub(crate) const fn measures(self) -> &'static [&'static str] {
         match self {
             Self::Session => &[
@@ -178,18 +178,18 @@ impl Subject {
     }
 }
 
-/// What is asked of a subject.
+/// A measure of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Measure {
-    /// As it is written in a condition.
+    /// Name as written in conditions.
     pub name: &'static str,
-    /// For drops, those of this reason only.
+    /// For drops, counts only those with this reason.
     pub reason: Option<DropReason>,
     unit: Unit,
 }
 
 impl Measure {
-    /// Reads `name` or `drops.reason`, or says what is allowed there.
+    /// Parses `name` or `drops.reason`. The error lists what is permitted.
     pub(crate) fn parse(subject: Subject, text: &str) -> Result<Self, String> {
         let (name, reason) = text.split_once('.').map_or((text, None), |(name, reason)| (name, Some(reason)));
         let known = MEASURES.iter().find(|(known, _)| *known == name && subject.measures().contains(known));
@@ -210,25 +210,25 @@ impl Measure {
     }
 }
 
-/// One condition, understood.
+/// A parsed condition.
 #[derive(Clone, Debug)]
 pub(super) struct Condition {
-    /// What is compared.
+    /// Measure to compare.
     pub measure: Measure,
     compare: Compare,
     wanted: f64,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct CheckReport {
     /// Name of the session, service, traffic or link.
     pub of: String,
     /// The condition as the scenario writes it.
     pub that: String,
-    /// What it was: bit/s, seconds, bytes, packets, a share, or true and false.
+    /// Measured value: bit/s, seconds, bytes, packets, a share, or true and false.
     pub was: serde_json::Value,
-    /// Whether it held.
+    /// Whether the condition held.
     pub passed: bool,
 }
 
@@ -241,7 +241,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 fn parse_value(unit: Unit, text: &str) -> Result<f64, String> {
     let plain = |error: haul_base::UnitError| error.to_string();
     match unit {
-        // `Rate` refuses zero, which is a fine thing to compare with.
+        // `Rate` rejects zero, which is valid in comparisons.
         Unit::Rate if text.parse::<f64>().is_ok_and(|n| n == 0.0) => Ok(0.0),
         Unit::Rate => text.parse::<Rate>().map(|rate| rate.as_bps() as f64).map_err(plain),
         Unit::Time => text.parse::<Span>().map(Span::as_secs_f64).map_err(plain),
@@ -260,7 +260,7 @@ fn parse_value(unit: Unit, text: &str) -> Result<f64, String> {
 }
 
 impl Condition {
-    /// Reads `measure compare value`, or says what is allowed there.
+    /// Parses `measure compare value`. The error lists what is permitted.
     pub(super) fn parse(subject: Subject, text: &str) -> Result<Self, String> {
         let found = COMPARES.iter().find_map(|(sign, compare)| Some((text.split_once(sign)?, *compare)));
         let ((left, right), compare) = found
@@ -269,7 +269,7 @@ impl Condition {
         Ok(Self { measure, compare, wanted: parse_value(measure.unit, right.trim())? })
     }
 
-    /// Whether it holds for a value that may not be there.
+    /// Evaluates the condition; a missing value fails.
     pub(super) fn judge(&self, of: String, that: &str, was: Option<f64>) -> CheckReport {
         let passed = was.is_some_and(|was| match self.compare {
             Compare::AtLeast => was >= self.wanted,

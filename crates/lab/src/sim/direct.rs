@@ -1,27 +1,27 @@
-//! Direct-execution simulation (dickens-classifier, section 4.1.1): the losses and the verdicts of a real transfer
-//! drive a virtual one on a path of 10 Gbit/s, twice: with the diagnosis and without.
+//! Direct-execution simulation (dickens-classifier, section 4.1.1): the losses and verdicts of a real
+//! transfer drive a virtual one on a path of 10 Gbit/s, with and without the diagnosis.
 
 use haul_base::{Cause, Rate, Span};
 use haul_proto::{DiagnosedWindow, highspeed_response};
 
 use super::real::RealWindow;
 
-/// The path of RFC 3649: 10 Gbit/s, packets of 1,500 bytes, a round trip of 100 ms.
+/// The path of RFC 3649: 10 Gbit/s, packets of 1,500 bytes, a round-trip time of 100 ms.
 const LINK: Rate = Rate::from_mbps(10_000);
 const PACKET_BITS: f64 = 12_000.0;
 const ROUND_TRIP: Span = Span::from_millis(100);
 /// RFC 3649: `Low_Window`.
 const LOW_WINDOW: f64 = 38.0;
-/// Packets after which a lost one counts for 1/e in the long-term loss rate. The paper does not say how that is kept;
-/// this is the default of the law `highspeed`.
+/// Packets after which a loss has a weight of 1/e in the long-term loss rate. The paper does not specify
+/// this; the value is the default of the law `highspeed`.
 const MEMORY: f64 = 1e6;
 
-/// What the virtual transfer reaches.
+/// Goodput of the virtual transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Virtual {
-    /// Bits per second if losses of the host are no losses.
+    /// Bits per second if host losses are ignored.
     pub(super) with: f64,
-    /// If all are losses.
+    /// Bits per second if all losses count.
     pub(super) without: f64,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Virtual {
 pub(super) struct Drive {
     packets: u64,
     lost: u64,
-    /// What its signature says of the losses.
+    /// Cause of the losses according to the signature.
     cause: Cause,
 }
 
@@ -40,8 +40,8 @@ impl Drive {
         Self { packets: sample.packets, lost: sample.lost, cause: by_signature.cause() }
     }
 
-    /// The windows of a real run. Its trace has those that lost something; those between had as many packets as the
-    /// one before them.
+    /// Returns the windows of a real run. Its trace has only windows with losses; the ones between are
+    /// assumed to have as many packets as the previous one.
     pub(super) fn real(windows: &[RealWindow]) -> Vec<Self> {
         let mut drives = Vec::new();
         let mut next = windows.first().map_or(0, |window| window.number);
@@ -61,7 +61,8 @@ impl Drive {
     }
 }
 
-/// A virtual transfer: at the end of each real window it has sent its own, which takes a round trip.
+/// A virtual transfer: at the end of each real window it has sent one of its own windows, which takes a round
+/// trip.
 #[derive(Debug, Default)]
 struct Transfer {
     loss_rate: f64,
@@ -88,7 +89,7 @@ impl Transfer {
     }
 }
 
-/// The virtual transfer of these windows, from the first one on that lost something: before it, both have the whole
+/// Runs the virtual transfers, starting at the first window with losses: before it, both would have the whole
 /// path.
 pub(super) fn virtual_transfer(windows: impl IntoIterator<Item = Drive>) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
     use crate::sim::real::Labels;
 
-    /// Windows of 70,000 packets, of which each `every`th loses 100, and what is said of those.
+    /// Returns windows of 70,000 packets; every `every`th one loses 100 and is diagnosed as `cause`.
     fn windows(every: u64, cause: Cause) -> impl Iterator<Item = Drive> {
         (0..2_000).map(move |number| {
             let lost = if number % every == 0 { 100 } else { 0 };

@@ -1,5 +1,5 @@
-//! What the published discriminators of congestion say of a session's losses: from the times at which its packets leave
-//! and come to the receiver's kernel.
+//! Verdicts of the published congestion discriminators on a session's losses, from the times at which packets
+//! are sent and reach the receiver's kernel.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,24 +8,24 @@ use haul_base::Time;
 use haul_diagnosis::{Discriminator, Discriminators};
 use haul_sim::{Exit, FlowId, Place, TraceEvent};
 
-/// The packets of one flow, watched while a run lasts.
+/// The packets of one flow, observed during a run.
 #[derive(Clone, Debug)]
 pub(super) struct Watched(Arc<Mutex<Watch>>);
 
 #[derive(Debug)]
 struct Watch {
     flow: FlowId,
-    /// The number of the first packet of each batch that is under way, and when it left.
+    /// Number of the first packet of each batch in transit, and its sending time.
     under_way: HashMap<u64, (u64, Time)>,
     next: u64,
     discriminators: Discriminators,
     lost: u64,
-    /// How many of them each calls congestion's.
+    /// Losses that each discriminator attributes to congestion.
     congestion: [u64; Discriminator::ALL.len()],
 }
 
 impl Watched {
-    /// The packets of `flow`.
+    /// Observes the packets of `flow`.
     pub(super) fn of(flow: FlowId) -> Self {
         Self(Arc::new(Mutex::new(Watch {
             flow,
@@ -37,12 +37,12 @@ impl Watched {
         })))
     }
 
-    /// Something has become of packets somewhere.
+    /// Processes a trace event.
     pub(super) fn on_event(&self, event: &TraceEvent<'_>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).on_event(event);
     }
 
-    /// The share of the lost packets that each calls congestion's; nothing if none was lost.
+    /// Returns the share of lost packets that each attributes to congestion; empty without losses.
     pub(super) fn shares(&self) -> BTreeMap<&'static str, f64> {
         let watch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let each = Discriminator::ALL.into_iter().zip(watch.congestion);
@@ -58,7 +58,7 @@ impl Watch {
             return;
         }
         match event.place {
-            // A batch takes a number that one before had only when all of that is gone.
+            // A batch reuses an identifier only when all packets of the previous batch are gone.
             Place::Source(_) => {
                 self.under_way.insert(event.parcel.id(), (self.next, event.at));
                 self.next += u64::from(event.parcel.packets());

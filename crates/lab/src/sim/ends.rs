@@ -1,4 +1,4 @@
-//! The two ends of a simulated transfer: what the machines of `haul-proto` read from, write to and seal with.
+//! The two ends of a simulated transfer: source, sink and keys of the machines of `haul-proto`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use haul_sim::{Arrival, Node, NodeId, Outbox, SessionNode, World};
 
 const TAG: usize = 8;
 
-/// The tag of a packet: zeros where paths damage nothing, otherwise a checksum over the packet and its number.
+/// Packet tag: zeros where paths do not damage packets, otherwise a checksum over the packet and its number.
 #[derive(Clone, Copy, Debug)]
 struct Tag {
     checked: bool,
@@ -56,26 +56,26 @@ impl Open for Tag {
     }
 }
 
-/// The protection of packets whose path damages them, or does not.
+/// Returns the packet protection for paths with or without damage.
 pub(super) fn keys(damage: bool) -> (Box<dyn Seal>, Box<dyn Open>) {
     let tag = Tag { checked: damage };
     (Box::new(tag), Box::new(tag))
 }
 
-/// The same for a transfer.
+/// As above, for a transfer.
 pub(super) fn link(damage: bool) -> Link {
     let (seal, open) = keys(damage);
     Link::new(seal, open, 0)
 }
 
-/// How far ahead of what was read a source without a known end promises bytes, as that of `haul bench` does: what was
-/// promised is still sent when it ends or its application pauses.
+/// Lead over the bytes read that a source of unknown length grants, as in `haul bench`: granted bytes are
+/// still sent when the application ends or pauses.
 const AHEAD: u64 = 128 << 10;
 
-/// How much a receiver takes that its storage has not written.
+/// Maximum received bytes that the receiver's storage has not written.
 pub(super) const UNWRITTEN: u64 = 1 << 20;
 
-/// An object: of known length, or until it is told to end. Its bytes are whatever the buffer had.
+/// An object of known length, or until told to end. Its bytes are whatever the buffer holds.
 #[derive(Debug)]
 pub(super) struct Source {
     len: Option<u64>,
@@ -84,19 +84,19 @@ pub(super) struct Source {
     says: Arc<Application>,
 }
 
-/// What the application that sends says meanwhile.
+/// State shared with the sending application.
 #[derive(Debug, Default)]
 pub(super) struct Application {
-    /// That nothing more will come.
+    /// Whether the application has ended.
     pub has_ended: AtomicBool,
-    /// That nothing comes for a while.
+    /// Whether the application pauses.
     pub is_paused: AtomicBool,
-    /// How many bytes storage has read or written, if it takes time.
+    /// Bytes that storage has read or written, if it takes time.
     pub stored: Option<AtomicU64>,
 }
 
 impl Application {
-    /// One whose storage takes time, or does not.
+    /// Creates an application whose storage takes time or not.
     pub(super) fn new(takes_time: bool) -> Self {
         Self { stored: takes_time.then(AtomicU64::default), ..Self::default() }
     }
@@ -107,7 +107,7 @@ impl Application {
 }
 
 impl Source {
-    /// `len` bytes, or bytes until the application has ended.
+    /// Creates a source of `len` bytes, or of bytes until the application ends.
     pub(super) fn new(len: Option<u64>, says: Arc<Application>) -> Self {
         Self { len, read: 0, granted: 0, says }
     }
@@ -135,17 +135,17 @@ impl ObjectSource for Source {
     fn release(&mut self, _: u64) {}
 }
 
-/// Takes everything, and notes the length of what is complete (plus one; zero before).
+/// Accepts everything, and stores the length of a complete object (plus one; zero before).
 #[derive(Debug)]
 pub(super) struct Bin {
     delivered: u64,
     complete: Arc<AtomicU64>,
-    /// Whose storage takes time, if it does.
+    /// Storage, which may take time.
     storage: Arc<Application>,
 }
 
 impl Bin {
-    /// A sink that says in `complete` when all has come.
+    /// Creates a sink that stores the object's length in `complete` when it is complete.
     pub(super) fn new(complete: Arc<AtomicU64>, storage: Arc<Application>) -> Self {
         Self { delivered: 0, complete, storage }
     }
@@ -161,24 +161,24 @@ impl ObjectSink for Bin {
     }
 
     fn complete(&mut self, len: u64) {
-        // Whole means that every byte was delivered once.
+        // Complete means that every byte was delivered once.
         if self.delivered == len {
             self.complete.store(len + 1, Ordering::Relaxed);
         }
     }
 }
 
-/// A machine that begins at its time, with a clock that may jump.
+/// A machine with a start time and a clock that may jump.
 #[derive(Debug)]
 pub(crate) struct Late<M: Machine> {
     start: Time,
     node: SessionNode<M>,
-    /// By how much its clock is ahead of the world's, from times of its own on.
+    /// Lead of its clock over the world's, from times of its own clock on.
     jumps: Vec<(Time, Span)>,
 }
 
 impl<M: Machine> Late<M> {
-    /// `node` from `start` on.
+    /// Starts `node` at `start`.
     pub(crate) fn new(start: Time, node: SessionNode<M>) -> Self {
         Self { start, node, jumps: Vec::new() }
     }
@@ -187,23 +187,23 @@ impl<M: Machine> Late<M> {
         self.node.machine()
     }
 
-    /// The machine, to be changed from outside the world.
+    /// Returns the machine mutably, for changes from outside the world.
     pub(super) fn machine_mut(&mut self) -> &mut M {
         self.node.machine_mut()
     }
 
-    /// What it told, and when by its own clock.
+    /// Returns its events with the times of its own clock.
     pub(super) fn events(&self) -> &[(Time, M::Event)] {
         self.node.events()
     }
 
-    /// The world's time at a time of its own.
+    /// Converts a time of its clock to the world's time.
     pub(super) fn world_time(&self, own: Time) -> Time {
         let jump = self.jumps.iter().rev().find(|(from, _)| *from <= own);
         jump.map_or(own, |(_, ahead)| own - *ahead)
     }
 
-    /// Its clock jumps forward.
+    /// Moves its clock forward.
     pub(super) fn jump(&mut self, now: Time, by: Span) {
         let ahead = self.ahead() + by;
         self.jumps.push((now + ahead, ahead));
@@ -213,7 +213,7 @@ impl<M: Machine> Late<M> {
         self.jumps.last().map_or(Span::ZERO, |(_, ahead)| *ahead)
     }
 }
-/// A machine's node, if it is that machine's.
+/// Returns the node if it runs a machine of type `M`.
 pub(super) fn node<M>(world: &World, id: NodeId) -> Option<&Late<M>>
 where
     M: Machine + Debug + Send + 'static,

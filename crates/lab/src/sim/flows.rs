@@ -1,4 +1,4 @@
-//! Transfers, and the traffic beside them.
+//! Transfers, and other traffic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,24 +28,24 @@ use super::site::{PORT, Site, recipe_of, ways};
 #[derive(Debug)]
 pub(super) struct Session {
     pub name: String,
-    /// Its rate controller.
+    /// Rate controller.
     pub controller: String,
-    /// Virtual time of its first packet.
+    /// Virtual time at which the session starts.
     pub start: Time,
-    /// The most that its law may send, if it was told.
+    /// Maximum rate of the law, if configured.
     pub ceiling: Option<Rate>,
-    /// Its packets with data.
+    /// Flow of data packets.
     pub data: FlowId,
-    /// Its packets with feedback.
+    /// Flow of feedback packets.
     pub feedback: FlowId,
     sender: NodeId,
     receiver: NodeId,
     complete: Arc<AtomicU64>,
-    /// What a virtual transfer is driven by, if there is to be one.
+    /// Windows that drive a virtual transfer, if enabled.
     pub windows: Option<Windows>,
-    /// The windows that the report is to have, if it is.
+    /// Windows kept for the report, if enabled.
     pub kept: Option<Windows>,
-    /// What the published discriminators say, if they are asked.
+    /// Observer for the published discriminators, if enabled.
     pub watched: Option<Watched>,
 }
 
@@ -78,34 +78,34 @@ impl Session {
         session
     }
 
-    /// The sender's counters.
+    /// Returns the sender's counters.
     pub(super) fn stats(&self, world: &World) -> SenderStats {
         node::<Sender>(world, self.sender).map(|n| n.machine().stats()).unwrap_or_default()
     }
 
-    /// The longest time for which the receiver has waited for its core.
+    /// Returns the longest time for which the receiver waited for its core.
     pub(super) fn longest_wait(&self, world: &World) -> Span {
         world.longest_wait(self.receiver)
     }
 
-    /// Bytes that the receiver delivered.
+    /// Returns the bytes delivered by the receiver.
     pub(super) fn bytes(&self, world: &World) -> u64 {
         node::<Receiver>(world, self.receiver).map_or(0, |n| n.machine().stats().object_bytes)
     }
 
-    /// Whether the object arrived whole, every byte once.
+    /// Whether the object is complete, with every byte delivered once.
     pub(super) fn is_whole(&self) -> bool {
         self.complete.load(Ordering::Relaxed) > 0
     }
 
-    /// When the sender knew that all had arrived.
+    /// Returns when the sender learnt that all data had arrived.
     pub(super) fn finished(&self, world: &World) -> Option<Time> {
         let node = node::<Sender>(world, self.sender)?;
         let delivered = node.events().iter().find(|(_, event)| *event == SenderEvent::Delivered);
         delivered.map(|(at, _)| node.world_time(*at))
     }
 
-    /// How often either side said that the other is silent.
+    /// Returns how often either side reported silence of its peer.
     pub(super) fn silences(&self, world: &World) -> u64 {
         let sender = node::<Sender>(world, self.sender).map_or(0, |n| {
             n.events().iter().filter(|(_, event)| matches!(event, SenderEvent::Silent(_))).count()
@@ -116,23 +116,24 @@ impl Session {
         (sender + receiver) as u64
     }
 
-    /// Keeps every transmission window from now on.
+    /// Starts to record every transmission window.
     pub(super) fn record_windows(&self, world: &mut World) -> Windows {
         let windows = Windows::default();
         look_for_windows(world, self.sender, Arc::clone(&windows));
         windows
     }
 
-    /// Whether both sides are done.
+    /// Whether both sides have finished.
     pub(super) fn is_over(&self, world: &World) -> bool {
         self.is_whole() && self.finished(world).is_some()
     }
 }
 
-/// How often a sender is asked for windows: more of them than it keeps would take more than 6 Gbit/s of small ones.
+/// Interval of collecting windows from a sender: it would discard some only above 6 Gbit/s with small
+/// windows.
 const LOOK: Span = Span::from_millis(10);
 
-/// Transmission windows as a sender diagnosed them, filled while a run lasts.
+/// Transmission windows as diagnosed by a sender, filled during a run.
 pub(crate) type Windows = Arc<Mutex<Vec<DiagnosedWindow>>>;
 
 fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
@@ -149,26 +150,26 @@ pub(super) struct Traffic {
     pub name: String,
     /// `udp`, `aggregate` or `tcp`.
     pub kind: &'static str,
-    /// The flow from the source to the sink.
+    /// Flow from the source to the sink.
     pub data: FlowId,
-    /// Where they end.
+    /// Destination.
     pub receiver: NodeId,
-    /// The sender of a TCP flow with an end, which a run without sessions waits for.
+    /// Sender of a finite TCP flow, for which a run without sessions waits.
     pub ends: Option<NodeId>,
 }
 
 impl Traffic {
-    /// Whether there is something to wait for, and it has happened.
+    /// Whether the traffic, if finite, has completed.
     pub(super) fn is_over(&self, world: &World) -> bool {
         let sender = self.ends.and_then(|id| node::<TcpSender>(world, id));
         sender.is_none_or(|n| n.events().iter().any(|(_, event)| matches!(event, TcpEvent::Complete { .. })))
     }
 }
 
-/// Datagrams that the protocol can work with: it must carry its headers, and UDP has room for no more.
+/// Datagram sizes that the protocol supports: enough for its headers, up to UDP's maximum.
 const DATAGRAMS: std::ops::RangeInclusive<u16> = 576..=65_507;
 
-/// The recipe of a session, with what its entry says of the law and the reports.
+/// Returns the recipe of a session, with its entry's law and report interval.
 fn recipe(entry: &SessionEntry, index: usize) -> Result<Recipe, Fault> {
     let mut recipe = recipe_of(&entry.recipe, &entry.set, ("session", index))?;
     let own = [
@@ -199,7 +200,7 @@ fn check_law(part: &Part, index: usize) -> Result<(), Fault> {
     })
 }
 
-/// The laws that a session gets while it runs, each checked before the run begins.
+/// Schedules the switches of a session's law, each checked before the run starts.
 fn add_switches(
     world: &mut World,
     sender: NodeId,
@@ -223,7 +224,7 @@ fn add_switches(
     Ok(())
 }
 
-/// When the application pauses, and when it ends.
+/// Schedules pauses and end of the application.
 fn add_application(world: &mut World, sender: NodeId, application: &Arc<Application>, entry: &SessionEntry) {
     let start = Time::ZERO + entry.start.0;
     let pauses = !entry.pause.is_empty();
@@ -232,7 +233,7 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
         world.at(at, move |world| {
             say(&application);
             if pauses {
-                // The sender, which may have nothing to wait for, is woken.
+                // Wakes the sender, which may have no deadline.
                 world.node_mut::<Late<Sender>>(sender);
             }
         });
@@ -247,10 +248,10 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
     }
 }
 
-/// How often storage has read or written something.
+/// Interval at which storage reads or writes.
 const STORED_EACH: Span = Span::from_millis(2);
 
-/// Storage reads or writes at `rate` from now on, and wakes the end of the session that waits for it.
+/// Lets storage read or write at `rate` from now on, and wakes the end of the session that waits for it.
 fn run_storage<M>(world: &mut World, end: NodeId, storage: Arc<Application>, rate: Rate, since: Time)
 where
     M: haul_base::Machine + std::fmt::Debug + Send + 'static,
@@ -284,12 +285,13 @@ fn add_clock_jumps(world: &mut World, (sender, receiver): (NodeId, NodeId), entr
     }
 }
 
-/// The fault in a field of a session.
+/// Returns a fault in a field of a session.
 fn session_fault(index: usize, key: &str, message: impl Into<String>) -> Fault {
     Fault::of("session", index, key, message)
 }
 
-/// Checks the fields that need no recipe; gives the length of the object, `None` for a session with a time.
+/// Checks the fields that are independent of the recipe. Returns the object's length, `None` for a session
+/// with a time.
 fn check_fields(index: usize, entry: &SessionEntry) -> Result<Option<u64>, Fault> {
     let fault = |key: &str, message: &str| Err(session_fault(index, key, message));
     let len = match (entry.bytes, entry.time) {
@@ -312,7 +314,7 @@ fn check_fields(index: usize, entry: &SessionEntry) -> Result<Option<u64>, Fault
     Ok(len)
 }
 
-/// The sender's configuration, with the path's round trip as its first estimate.
+/// Returns the sender's configuration, with the path's round-trip time as the initial estimate.
 fn sender_config(index: usize, entry: &SessionEntry, rtt: Span) -> Result<SenderConfig, Fault> {
     let mut config = SenderConfig { initial_rtt: rtt, ..SenderConfig::default() };
     if let Some(datagram) = entry.datagram {
@@ -326,19 +328,19 @@ fn sender_config(index: usize, entry: &SessionEntry, rtt: Span) -> Result<Sender
     Ok(config)
 }
 
-/// The machines of a session, and what the world changes in them while it runs.
+/// The machines of a session, and the state that the world changes during the run.
 struct Machines {
     sender: Sender,
     receiver: Receiver,
-    /// Gives the sender what it sends.
+    /// Application that feeds the sender.
     application: Arc<Application>,
-    /// Takes what the receiver has received.
+    /// Storage that consumes the receiver's data.
     storage: Arc<Application>,
     complete: Arc<AtomicU64>,
 }
 
 impl Machines {
-    /// `len`: of the object, if it has one; `damages`: a link on the route damages packets.
+    /// `len`: length of the object, if known; `damages`: whether a link on the route damages packets.
     fn new(
         entry: &SessionEntry,
         recipe: &Recipe,
@@ -346,7 +348,7 @@ impl Machines {
         len: Option<u64>,
         damages: bool,
     ) -> Result<Self, RecipeError> {
-        // The recipe overrides both times.
+        // The recipe overrides both intervals.
         let receiver_config = ReceiverConfig {
             feedback_interval: config.feedback_interval,
             feedback_datagram: 1_200.min(config.datagram),
@@ -364,7 +366,7 @@ impl Machines {
         Ok(Self { sender, receiver, application, storage, complete })
     }
 
-    /// Puts the machines into the world; gives the nodes of the sender and of the receiver.
+    /// Adds the machines to the world. Returns the nodes of sender and receiver.
     fn add_to(self, world: &mut World, entry: &SessionEntry) -> (NodeId, NodeId) {
         let start = Time::ZERO + entry.start.0;
         let law_rate = |machine: &Sender| Some(machine.rate_state().rate);
@@ -391,7 +393,7 @@ impl Machines {
     }
 }
 
-/// The two flows of a session: data to the receiver, feedback to the sender.
+/// Connects the two flows of a session: data to the receiver, feedback to the sender.
 fn connect_ends(
     world: &mut World,
     entry: &SessionEntry,
@@ -404,7 +406,7 @@ fn connect_ends(
     Ok((data, feedback))
 }
 
-/// Puts both machines of a transfer into the world and connects them.
+/// Adds both machines of a transfer to the world and connects them.
 pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntry) -> Result<Session, Fault> {
     let route = site.route(&entry.path.0, "session", index)?;
     let paths = ways(&route);
@@ -423,14 +425,14 @@ pub(super) fn add_session(site: &mut Site<'_>, index: usize, entry: &SessionEntr
     let wrong = |error: WorldError| session_fault(index, "path", error.to_string());
     let flows = connect_ends(site.world, entry, (sender, receiver), &paths).map_err(wrong)?;
     if let Ok(Some(BitmapAckConfig { over: Over::Control, .. })) = recipe.configuration() {
-        // TCP, which loses nothing here.
+        // TCP without loss.
         let spec = ChannelSpec { delay: rtt / 2, loss: Probability::default(), recovery: rtt };
         site.world.open_channel(sender, receiver, spec).map_err(wrong)?;
     }
     Ok(Session::new(site.world, entry, &recipe, flows, (sender, receiver), complete))
 }
 
-/// Puts a source of traffic into the world, with where it ends.
+/// Adds a traffic source and its destination to the world.
 pub(super) fn add_traffic(site: &mut Site<'_>, index: usize, entry: &TrafficEntry) -> Result<Traffic, Fault> {
     let fault = |key: &str, message: &str| Fault::of("traffic", index, key, message);
     let (forward, toward_senders) = ways(&site.route(&entry.path.0, "traffic", index)?);

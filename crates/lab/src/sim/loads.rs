@@ -1,4 +1,4 @@
-//! Loads of hosts, with the model's costs or those of the scenario.
+//! Host loads, with costs from the scenario or defaults.
 
 use haul_base::Span;
 use haul_sim::host::Load;
@@ -7,12 +7,12 @@ use haul_sim::host::scheduler::{Nice, O1Config, SleepKind, TaskSpec};
 use super::scenario::{LoadEntry, LoadKind, SleepName};
 use super::text::Text;
 
-/// Core time of a forwarded packet, packets per interrupt, and how many come, if a scenario does not say.
+/// Defaults for forwarding: core time per packet, packets per interrupt, packets per second.
 const FORWARDED: (Span, u32, u64) = (Span::from_micros(1), 32, 100_000);
-/// By how many thousandths a memory load slows receivers down, if a scenario does not say.
+/// Default slowdown of receivers by a memory load, thousandths.
 const SLOWDOWN: u32 = 1_200;
 
-/// The load of an entry, or what is wrong with it.
+/// Returns the load of an entry. The error describes the problem.
 pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
     check_fields(entry)?;
     let processes = entry.processes.unwrap_or(1);
@@ -27,7 +27,7 @@ pub(super) fn load_of(entry: &LoadEntry) -> Result<Load, String> {
     })
 }
 
-/// A field that means nothing for a kind is a mistake.
+/// Rejects fields that do not apply to the kind of load.
 fn check_fields(entry: &LoadEntry) -> Result<(), String> {
     let kind = entry.kind;
     let given = [
@@ -99,7 +99,7 @@ fn slowdown(entry: &LoadEntry) -> Result<u32, String> {
     }
 }
 
-/// Each process forwards as many packets.
+/// Each process forwards the same number of packets.
 fn forwarding(entry: &LoadEntry, processes: u32) -> Result<Load, String> {
     let (per_packet, burst, rate) = FORWARDED;
     let per_packet = entry.per_packet.map_or(per_packet, |span| span.0);

@@ -1,4 +1,4 @@
-//! Where in a scenario file something is wrong.
+//! Locates errors in scenario files.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::Problem;
 
-/// One step down into a file.
+/// One step of a path into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The value of this key.
@@ -18,24 +18,24 @@ pub(super) enum Step {
     At(usize),
 }
 
-/// Something is wrong with a field: what, and what is allowed.
+/// An invalid field: the problem, and what is permitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// Path of the field in the document.
     pub field: Vec<Step>,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
 }
 
 impl Fault {
-    /// Of `key` in entry `index` of the list `list`.
+    /// Creates a fault of `key` in entry `index` of the list `list`.
     pub(super) fn of(list: &str, index: usize, key: &str, message: impl Into<String>) -> Self {
         let field = vec![Step::Key(list.to_owned()), Step::At(index), Step::Key(key.to_owned())];
         Self { field, message: message.into() }
     }
 }
 
-/// The field as it is written in keys of `--set`.
+/// Formats a field as in keys of `--set`.
 pub(super) fn spell(field: &[Step]) -> String {
     let mut text = String::new();
     for step in field {
@@ -56,7 +56,7 @@ fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// Where `field` is written, or as much of it as is.
+/// Returns the position of `field`, or of its deepest existing parent.
 fn span_of(text: &str, field: &[Step]) -> Option<Range<usize>> {
     let root = DeTable::parse(text).ok()?;
     let mut span = None;
@@ -86,13 +86,13 @@ fn span_of(text: &str, field: &[Step]) -> Option<Range<usize>> {
     span
 }
 
-/// The field whose key or value is written at `at`.
+/// Returns the field whose key or value is at offset `at`.
 fn field_at(text: &str, at: usize) -> Vec<Step> {
     fn descend(value: &Spanned<DeValue<'_>>, at: usize, into: &mut Vec<Step>) {
         match value.get_ref() {
             DeValue::Table(table) => within(table, at, into),
             DeValue::Array(list) => {
-                // Entries of `[[name]]` lie apart: the last one that begins in front of it.
+                // Entries of `[[name]]` are not contiguous: takes the last one that starts before the offset.
                 let found = list.iter().enumerate().rfind(|(_, v)| v.span().start <= at);
                 if let Some((index, value)) = found {
                     into.push(Step::At(index));
@@ -129,7 +129,7 @@ fn field_at(text: &str, at: usize) -> Vec<Step> {
 
 const HINT: &str = "docs/scenarios.md lists the fields of a scenario";
 
-/// The problem for a file that cannot be read as a scenario.
+/// Returns the problem of a file that cannot be parsed as a scenario.
 pub(super) fn unreadable(file: &Path, text: &str, error: &toml::de::Error) -> Problem {
     let message = error.message().lines().collect::<Vec<_>>().join("; ");
     let Some(span) = error.span() else {
@@ -141,7 +141,7 @@ pub(super) fn unreadable(file: &Path, text: &str, error: &toml::de::Error) -> Pr
     Problem::usage(format!("{}:{line}:{column}: {place}{message}", file.display()), HINT)
 }
 
-/// The problem for a fault of a field.
+/// Returns the problem of an invalid field.
 pub(super) fn wrong(file: &Path, text: &str, fault: &Fault) -> Problem {
     let (field, message) = (spell(&fault.field), &fault.message);
     let place = span_of(text, &fault.field).map_or_else(String::new, |span| {

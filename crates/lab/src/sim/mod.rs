@@ -1,4 +1,4 @@
-//! `haul-lab sim`: scenarios in the simulator.
+//! `haul-lab sim`: runs scenarios in the simulator.
 
 mod build;
 mod checks;
@@ -47,37 +47,37 @@ const EXAMPLES: &str = "Examples:
 Exit status: 0 if every check passes, 1 if one fails or a run reaches its cap, 2 for a bad scenario.
 Scenario files are described in docs/scenarios.md.";
 
-/// What `haul-lab sim` takes.
+/// Arguments of `haul-lab sim`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SimArgs {
-    /// The scenario
+    /// Scenario file
     #[arg(value_name = "SCENARIO.toml")]
     pub file: PathBuf,
 
-    /// Writes JSON to standard output, which is what it does anyway
+    /// Writes JSON to standard output (the default)
     #[arg(long)]
     pub json: bool,
 
-    /// Writes what becomes of every packet to this file, one JSON object a line; for a single run
+    /// Writes the fate of every packet to this file, one JSON object per line; for a single run
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
 
-    /// Another seed than the scenario's
+    /// Overrides the scenario's seed
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Another value: session.bulk.rate=1Gbit, path.wan.forward.delay=50ms; takes a key out of the sweep, and
-    /// those below it
+    /// Overrides a value: session.bulk.rate=1Gbit, path.wan.forward.delay=50ms; removes the key, and those
+    /// below it, from the sweep
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
 
-    /// How many runs of a sweep go at a time [default: one per core]
+    /// Concurrent runs of a sweep [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub jobs: Option<u16>,
 }
 
-/// Everything that is printed.
+/// Printed results.
 #[derive(Debug, Serialize)]
 struct Output<'a> {
     scenario: String,
@@ -86,7 +86,7 @@ struct Output<'a> {
     passed: bool,
 }
 
-/// A scenario file and what is to be different from it.
+/// A scenario file and its overrides.
 struct Plan {
     file: PathBuf,
     text: String,
@@ -163,12 +163,12 @@ impl Plan {
     }
 }
 
-/// The runs of a scenario file.
+/// Returns the runs of a scenario file.
 pub(crate) fn jobs_of(args: &SimArgs) -> Result<Vec<Job>, Problem> {
     Plan::read(args)?.jobs()
 }
 
-/// A run of a scenario that is not in a file of its own, or what is wrong with it.
+/// Builds a run of a scenario that has no file. The error describes the problem.
 pub(crate) fn prepare(scenario: Table, values: Values) -> Result<Job, String> {
     let scenario: Scenario =
         Value::Table(scenario).try_into().map_err(|error: toml::de::Error| error.to_string())?;
@@ -179,7 +179,7 @@ pub(crate) fn prepare(scenario: Table, values: Values) -> Result<Job, String> {
     Ok(Job { scenario, values, built })
 }
 
-/// Says on standard error what is not as it should be.
+/// Prints failed conditions and problems to standard error.
 fn complain(file: &Path, runs: &[RunReport]) {
     for run in runs.iter().filter(|run| !run.passed) {
         let values = run.values.iter().map(|(key, value)| format!("{key} = {value}"));
@@ -195,7 +195,7 @@ fn complain(file: &Path, runs: &[RunReport]) {
     }
 }
 
-/// Runs a scenario and prints what came out.
+/// Runs a scenario and prints the results.
 pub(crate) fn sim(args: &SimArgs) -> Result<ExitCode, Problem> {
     let plan = Plan::read(args)?;
     let mut jobs = plan.jobs()?;

@@ -1,4 +1,4 @@
-//! What came out of a run, in numbers.
+//! Results of a run.
 
 mod real;
 mod told;
@@ -22,35 +22,35 @@ pub(super) use real::Real;
 pub(crate) use told::KeptWindow;
 use told::{limit, names_limit};
 
-/// One run.
+/// Results of one run.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunReport {
     pub seed: u64,
-    /// What the sweep and `--set` gave it.
+    /// Values from the sweep and `--set`.
     pub(super) values: serde_json::Map<String, serde_json::Value>,
-    /// How it ended.
+    /// How the run ended.
     pub(super) ended: Ended,
     /// Simulated seconds.
     pub(super) seconds: f64,
     pub(super) sessions: Vec<SessionReport>,
-    /// Messages.
+    /// Message services.
     pub(super) services: Vec<ServiceReport>,
-    /// What ran beside them.
+    /// Other traffic.
     pub(super) traffic: Vec<TrafficReport>,
-    /// The links, each direction on its own.
+    /// Links, each direction separately.
     pub(super) links: Vec<LinkSummary>,
-    /// Rates over time; the order of flows and nodes is that of `flows` and `nodes`.
+    /// Rates over time; flows and nodes are in the order of `flows` and `nodes`.
     pub(super) rates: Option<RatesReport>,
     /// Whether every packet is accounted for.
     pub(super) adds_up: bool,
     pub(super) checks: Vec<CheckReport>,
-    /// What is wrong besides failed conditions.
+    /// Problems other than failed conditions.
     pub problems: Vec<String>,
-    /// Whether all is well.
+    /// Whether there were no problems and no failed conditions.
     pub(super) passed: bool,
 }
 
-/// Rates over time with the names of what they belong to.
+/// Rates over time, with the names of flows and nodes.
 #[derive(Debug, Serialize)]
 pub(super) struct RatesReport {
     flows: Vec<String>,
@@ -61,7 +61,7 @@ pub(super) struct RatesReport {
     rates: Rates,
 }
 
-/// One transfer.
+/// Results of one transfer.
 #[derive(Debug, Serialize)]
 pub(super) struct SessionReport {
     name: String,
@@ -72,7 +72,7 @@ pub(super) struct SessionReport {
     /// From its start to its end, or to the end of the run.
     seconds: f64,
     goodput_bps: u64,
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including retransmissions.
     packets: u64,
     resent: u64,
     resent_share: f64,
@@ -80,44 +80,44 @@ pub(super) struct SessionReport {
     rtt_ms: f64,
     min_rtt_ms: f64,
     silences: u64,
-    /// The longest time for which its receiver has waited for the core, on a simulated host.
+    /// Longest time for which the receiver waited for the core, on a simulated host.
     longest_wait_ms: Option<f64>,
     probe_timeouts: u32,
-    /// What limited it, as its sender says.
+    /// Limiting factor according to the sender.
     limited_by: Option<String>,
     limit_evidence: Option<String>,
-    /// What its diagnosis says.
+    /// Results of its diagnosis.
     diagnosis: DiagnosisReport,
-    /// What became of its data packets.
+    /// Fate of its data packets.
     data: FlowTruth,
-    /// What became of the packets that came back.
+    /// Fate of its feedback packets.
     feedback: FlowTruth,
 }
 
-/// What a sender says of its losses, beside the truth.
+/// A sender's diagnosis of its losses, compared with the truth.
 #[derive(Debug, Serialize)]
 pub(super) struct DiagnosisReport {
-    /// Transmission windows whose loss rate can be told by, by what their signatures say.
+    /// Transmission windows in the model's range of loss rates, by the verdict of their signatures.
     windows_host: u64,
     windows_network: u64,
     windows_inconclusive: u64,
-    /// Those whose cannot.
+    /// Transmission windows outside that range.
     windows_out_of_range: u64,
-    /// Packets that were lost, by what they were put down to.
+    /// Lost packets by attributed cause.
     lost_by_host: u64,
     lost_by_congestion: u64,
     lost_by_random: u64,
     lost_by_outage: u64,
     lost_inconclusive: u64,
-    /// The share of all losses, true or told, that were put down to what has lost them.
+    /// Share of all losses, true or reported, that were attributed correctly.
     attributed: f64,
-    /// Of a virtual transfer on 10 Gbit/s that its losses drive: goodput with the diagnosis, and without.
+    /// Goodput of a virtual transfer on 10 Gbit/s driven by the losses, with the diagnosis and without.
     virtual_goodput_bps: Option<f64>,
     virtual_goodput_unaware_bps: Option<f64>,
-    /// Windows that lost something, if they are kept.
+    /// Windows with losses, if kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kept: Vec<KeptWindow>,
-    /// The share of the lost packets that each published discriminator calls congestion's, if they are asked.
+    /// Share of lost packets that each published discriminator attributes to congestion, if enabled.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     discriminators: BTreeMap<&'static str, f64>,
 }
@@ -162,7 +162,7 @@ impl DiagnosisReport {
     }
 }
 
-/// Traffic beside transfers.
+/// Results of other traffic.
 #[derive(Debug, Serialize)]
 pub(super) struct TrafficReport {
     name: String,
@@ -180,7 +180,7 @@ fn share(part: u64, of: u64) -> f64 {
     if of == 0 { 0.0 } else { part as f64 / of as f64 }
 }
 
-/// Jain's fairness index: 1 if all are equal, 1/n if one has all.
+/// Returns Jain's fairness index: 1 if all are equal, 1/n if one has all.
 fn fairness(rates: &[u64]) -> f64 {
     let (sum, squares) =
         rates.iter().fold((0.0, 0.0), |(s, q), r| (s + *r as f64, q + (*r as f64) * (*r as f64)));
@@ -224,7 +224,7 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
 }
 
 impl RunReport {
-    /// The report of a run that is over.
+    /// Creates the report of a finished run.
     pub(super) fn new(scenario: &Scenario, values: &Values, built: &Built, ended: Ended) -> Self {
         let world = &built.world;
         let summary = world.summary();
@@ -272,13 +272,13 @@ impl RunReport {
         report
     }
 
-    /// The seed and the values that this run was given.
+    /// Returns the seed and values of the run as text.
     pub(crate) fn given(&self) -> String {
         let values = self.values.iter().map(|(key, value)| format!(", {key} = {value}"));
         std::iter::once(format!("seed {}", self.seed)).chain(values).collect()
     }
 
-    /// How many data packets of a session died of what.
+    /// Returns the dropped data packets of a session by reason, as text.
     pub(crate) fn deaths(&self, session: &str) -> String {
         let session = self.sessions.iter().find(|known| known.name == session);
         let drops = session.into_iter().flat_map(|session| session.data.drops.iter());
@@ -301,8 +301,8 @@ impl RunReport {
         condition.judge(of, &check.that, self.value(subject, name, condition.measure))
     }
 
-    /// What was recorded under this name (`law_bps.bulk`, `dropped.bulk`, `goodput_bps.bulk receiver`,
-    /// `queue_bytes.wan`, `host_load.rx`): the length of an interval in seconds, and one number for each.
+    /// Returns the recorded series with this name (`law_bps.bulk`, `dropped.bulk`, `goodput_bps.bulk
+    /// receiver`, `queue_bytes.wan`, `host_load.rx`): the interval in seconds, and its values.
     pub(crate) fn recorded(&self, series: &str) -> Option<(f64, &[u64])> {
         let report = self.rates.as_ref()?;
         let seconds = report.rates.interval_ns as f64 / 1e9;
@@ -323,19 +323,19 @@ impl RunReport {
             "queue_bytes" => (&report.links, &report.rates.queue_bytes),
             _ => return None,
         };
-        // What a session or a flow of TCP has received was counted where it ends.
+        // The goodput of a session or a TCP flow is counted at its receiver.
         let ends = ["", " receiver", " end"].map(|end| format!("{name}{end}"));
         let named = ends.iter().filter_map(|name| lists.get(names.iter().position(|known| known == name)?));
         let list = named.into_iter().find(|list| !list.is_empty())?;
         Some((seconds, list.as_slice()))
     }
 
-    /// The windows of its sessions that were kept.
+    /// Returns the kept windows of its sessions.
     pub(crate) fn windows(&self) -> impl Iterator<Item = &KeptWindow> {
         self.sessions.iter().flat_map(|session| &session.diagnosis.kept)
     }
 
-    /// What a measure of the subject of this name came to: bit/s, seconds, bytes, packets, a share, or 1 for true.
+    /// Returns the value of a subject's measure: bit/s, seconds, bytes, packets, a share, or 1 for true.
     pub(crate) fn value(&self, subject: Subject, name: &str, measure: Measure) -> Option<f64> {
         match subject {
             Subject::Session => self.of_session(name, measure),

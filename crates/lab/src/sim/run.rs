@@ -1,4 +1,4 @@
-//! Runs of a scenario, alone or many in parallel.
+//! Runs scenarios, singly or in parallel.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -18,18 +18,19 @@ use super::scenario::Scenario;
 use super::sweep::Values;
 use crate::problem::{Problem, While};
 
-/// One run that is to be made.
+/// A run to be made.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// What to run.
+    /// Scenario.
     pub(super) scenario: Scenario,
-    /// What it was given.
+    /// Values from the sweep and `--set`.
     pub(super) values: Values,
     pub(super) built: Built,
 }
 
 impl Built {
-    /// Whether all that the run waits for has happened. With nothing to wait for it lasts until the cap.
+    /// Whether everything that the run waits for has happened. With nothing to wait for, it lasts until the
+    /// cap.
     pub(super) fn is_over(&self) -> bool {
         self.over_in(&self.world)
     }
@@ -45,7 +46,7 @@ impl Built {
     }
 }
 
-/// The windows of a session.
+/// Recorded windows of a session.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     /// Name of the session.
@@ -54,7 +55,7 @@ pub(crate) struct Recorded {
 }
 
 impl Job {
-    /// Keeps the transmission windows of all sessions.
+    /// Starts to record the transmission windows of all sessions.
     pub(crate) fn record_windows(&mut self) -> Vec<Recorded> {
         let (world, sessions) = (&mut self.built.world, &self.built.sessions);
         let mut record = |session: &Session| Recorded {
@@ -73,7 +74,7 @@ impl Job {
     }
 }
 
-/// Runs all jobs on as many threads as there are cores. The reports are in the order of the jobs.
+/// Runs all jobs on `threads` threads. The reports are in the order of the jobs.
 pub(crate) fn run_all(jobs: Vec<Job>, threads: usize) -> Vec<RunReport> {
     let count = jobs.len();
     let jobs: Vec<Mutex<Option<Job>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
@@ -134,12 +135,12 @@ impl Line {
     }
 }
 
-/// A trace file that is being written: one JSON object a line for each exit at each place.
+/// A trace file under construction: one JSON object per line for each exit at each place.
 #[derive(Debug, Clone)]
 pub(super) struct TraceFile(Arc<Mutex<(BufWriter<File>, std::io::Result<()>)>>);
 
 impl TraceFile {
-    /// Creates the file and lets `world` write into it.
+    /// Creates the file and lets `world` write to it.
     pub(super) fn attach(path: &Path, world: &mut World) -> Result<Self, Problem> {
         let file = File::create(path).while_doing(&format!("creating {}", path.display()))?;
         let shared = Arc::new(Mutex::new((BufWriter::new(file), Ok(()))));
@@ -155,7 +156,7 @@ impl TraceFile {
         Ok(Self(shared))
     }
 
-    /// Writes what is left, and says if anything could not be written.
+    /// Flushes the file. Reports any earlier write error.
     pub(super) fn finish(&self, path: &Path) -> Result<(), Problem> {
         let mut guard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (file, state) = &mut *guard;

@@ -1,4 +1,4 @@
-//! What a scenario file may say.
+//! Format of scenario files.
 
 use std::collections::BTreeMap;
 
@@ -8,26 +8,26 @@ use serde::Deserialize;
 
 use super::text::{Names, Text};
 
-/// A scenario: topology, sessions, what happens beside them, and what must come out.
+/// A scenario: topology, sessions, other traffic, events and expected results.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
-    /// What it shows, for people.
+    /// Description for users.
     #[serde(default)]
     pub about: String,
-    /// Every random decision follows from it.
+    /// Seed of all random decisions.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// The longest simulated time.
+    /// Maximum simulated time.
     pub cap: Text<Span>,
     /// Whether a run may end at the cap.
     #[serde(default)]
     pub expect_cap: bool,
-    /// Whatever sends begins by up to so much later, all by the same time, which the seed decides: what else has a time
-    /// of its own (events, outages, loads) meets it at another moment with each seed.
+    /// Range of a common random delay of all starts, drawn from the seed. Events, outages and loads with
+    /// fixed times then meet the traffic at a different moment with each seed.
     #[serde(default)]
     pub start_within: Text<Span>,
-    /// Interval of the rates over time; none are recorded if absent.
+    /// Interval of recorded rates; none are recorded if absent.
     pub record: Option<Text<Span>>,
     #[serde(default)]
     pub path: Vec<PathEntry>,
@@ -37,25 +37,25 @@ pub(super) struct Scenario {
     /// Transfers.
     #[serde(default)]
     pub session: Vec<SessionEntry>,
-    /// Messages, carried by recipes of micro-protocols.
+    /// Message services, carried by recipes of micro-protocols.
     #[serde(default)]
     pub service: Vec<ServiceEntry>,
-    /// Traffic beside them.
+    /// Other traffic.
     #[serde(default)]
     pub traffic: Vec<TrafficEntry>,
     /// Changes over time.
     #[serde(default)]
     pub event: Vec<EventEntry>,
-    /// What must hold at the end.
+    /// Conditions at the end.
     #[serde(default)]
     pub check: Vec<CheckEntry>,
-    /// Keys with lists of values; taken apart before the rest is read.
+    /// Keys with lists of values; removed before the rest is parsed.
     #[serde(default, rename = "sweep")]
     pub _sweep: toml::Table,
 }
 
 impl Scenario {
-    /// Names of the entries of a list.
+    /// Returns the names of the entries of a list.
     pub(super) fn names(&self, list: &str) -> Vec<&str> {
         match list {
             "session" => self.session.iter().map(|entry| entry.name.as_str()).collect(),
@@ -70,51 +70,51 @@ fn default_seed() -> u64 {
     1
 }
 
-/// A link in both directions.
+/// A bidirectional link.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PathEntry {
-    /// By which sessions find it.
+    /// Name used by sessions.
     pub name: String,
-    /// Stages toward the receivers.
+    /// Stages towards the receivers.
     pub forward: Vec<StageSpec>,
-    /// Stages toward the senders; those of `forward` if absent.
+    /// Stages towards the senders; the same as `forward` if absent.
     pub back: Option<Vec<StageSpec>>,
 }
 
-/// A host on which receivers or senders run.
+/// A host that runs receivers or senders.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct HostEntry {
-    /// By which sessions find it.
+    /// Name used by sessions.
     pub name: String,
-    /// Who shares out its core.
+    /// Scheduler of its core.
     #[serde(default)]
     pub scheduler: SchedulerName,
-    /// What programs ask for with `SO_RCVBUF`.
+    /// Buffer size that programs request with `SO_RCVBUF`.
     pub socket_buffer: Option<Text<Bytes>>,
-    /// Core time that a receiving program takes for each packet.
+    /// Core time of a receiving program per packet.
     pub per_packet: Option<Text<Span>>,
-    /// Core time that a sending program takes for each packet; nothing if absent.
+    /// Core time of a sending program per packet; zero if absent.
     pub per_sent: Option<Text<Span>>,
-    /// Core time that interrupts take for each packet, before any program.
+    /// Core time of interrupts per packet, before any program runs.
     pub interrupt: Option<Text<Span>>,
     /// Slots of the network card's ring.
     pub ring: Option<u32>,
-    /// Whether the card merges packets (GRO). If absent, a simulated one does not, and a real one does.
+    /// Whether the card merges packets (GRO). Default: off for a simulated card, on for a real one.
     pub gro: Option<bool>,
-    /// What else runs there.
+    /// Loads on the host.
     #[serde(default)]
     pub loads: Vec<LoadEntry>,
 }
 
-/// The CPU scheduler of a simulated host.
+/// CPU scheduler of a simulated host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SchedulerName {
-    /// The one of Linux 2.6.
+    /// O(1) scheduler of Linux 2.6.
     O1,
-    /// Fair, as Linux from 6.6.
+    /// Fair scheduler, as in Linux from 6.6.
     #[default]
     Fair,
 }
@@ -124,39 +124,39 @@ pub(super) enum SchedulerName {
 #[serde(deny_unknown_fields)]
 pub(super) struct LoadEntry {
     pub kind: LoadKind,
-    /// How many processes, or the most of the generator.
+    /// Number of processes; for the generator the maximum.
     pub processes: Option<u32>,
-    /// Of `computation`: how nice they are.
+    /// `computation`: nice value.
     pub nice: Option<i8>,
-    /// Of `computation`: the sleep average with which they start; for the O(1) scheduler.
+    /// `computation`: initial sleep average, for the O(1) scheduler.
     pub sleep_average: Option<Text<Span>>,
-    /// Of `forwarding`.
+    /// `forwarding`: packets per second.
     pub packets_per_second: Option<u64>,
-    /// Of `forwarding`: core time for each packet.
+    /// `forwarding`: core time per packet.
     pub per_packet: Option<Text<Span>>,
-    /// Of `forwarding`: packets per interrupt.
+    /// `forwarding`: packets per interrupt.
     pub burst: Option<u32>,
-    /// Of `system_calls`: how long a process runs on average before it waits. Of `quota`: how much processor time the
-    /// receivers get.
+    /// `system_calls`: mean run time of a process before it waits. `quota`: CPU time of the receivers per
+    /// `every`.
     pub run: Option<Text<Span>>,
-    /// Of `system_calls`: how long it waits on average.
+    /// `system_calls`: mean wait time.
     pub wait: Option<Text<Span>>,
-    /// Of `system_calls`: what the waits are for the scheduler.
+    /// `system_calls`: how the scheduler classifies the waits.
     pub sleep: Option<SleepName>,
-    /// Of `memory`: by which factor receivers are slower.
+    /// `memory`: factor by which receivers are slower.
     pub slowdown: Option<f64>,
-    /// Of `generator`: shortest and longest time for which its processes run.
+    /// `generator`: minimum and maximum run time.
     pub runs: Option<[Text<Span>; 2]>,
-    /// Of `generator`: shortest and longest pause.
+    /// `generator`: minimum and maximum pause.
     pub pauses: Option<[Text<Span>; 2]>,
-    /// Of `suspension`: time from one stop of the receivers to the next. Of `quota`: for which time they get it.
+    /// `suspension`: period of the stops. `quota`: period of the CPU time limit.
     pub every: Option<Text<Span>>,
-    /// Of `suspension`: how long each lasts.
+    /// `suspension`: length of each stop.
     pub stop: Option<Text<Span>>,
-    /// Virtual time at which the load begins.
+    /// Virtual time at which the load starts.
     #[serde(default)]
     pub at: Text<Span>,
-    /// How long it lasts; to the end if absent.
+    /// Duration; to the end of the run if absent.
     pub length: Option<Text<Span>>,
 }
 
@@ -164,29 +164,29 @@ pub(super) struct LoadEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SleepName {
-    /// For a pipe, a timer or the network: the O(1) scheduler takes such a program for interactive.
+    /// For a pipe, a timer or the network: the O(1) scheduler considers such a program interactive.
     Interruptible,
     /// For a disk.
     Uninterruptible,
 }
 
-/// The loads of the papers.
+/// The loads of the papers, and a CPU quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum LoadKind {
-    /// Only computes.
+    /// CPU-bound processes.
     Computation,
     /// Short work, short waits.
     SystemCalls,
-    /// Makes the cache cold.
+    /// Evicts the cache.
     Memory,
-    /// Packets for others.
+    /// Packets forwarded for others.
     Forwarding,
-    /// A random number of computing processes for a random time.
+    /// A random number of CPU-bound processes for a random time.
     Generator,
-    /// Stops the receivers again and again.
+    /// Stops the receivers repeatedly.
     Suspension,
-    /// Bounds the processor time of the receivers by a control group; real ones only.
+    /// Limits the CPU time of the receivers by a control group; real runs only.
     Quota,
 }
 
@@ -195,82 +195,82 @@ pub(super) enum LoadKind {
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own in scenario files")]
 pub(super) struct SessionEntry {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// The links that it crosses.
+    /// Links that it crosses.
     pub path: Names,
-    /// Where its receiver runs; a machine without limits if absent.
+    /// Host of its receiver; an unlimited machine if absent.
     pub host: Option<String>,
-    /// The same for its sender.
+    /// Host of its sender; an unlimited machine if absent.
     pub sender_host: Option<String>,
-    /// Virtual time at which the session begins.
+    /// Virtual time at which the session starts.
     #[serde(default)]
     pub start: Text<Span>,
-    /// How much it sends, or ...
+    /// Bytes to send. Exactly one of `bytes` and `time` is given.
     pub bytes: Option<Text<Bytes>>,
-    /// ... how long.
+    /// Duration.
     pub time: Option<Text<Span>>,
-    /// A shipped recipe that carries objects.
+    /// A preset recipe that carries objects.
     #[serde(default = "default_recipe")]
     pub recipe: String,
-    /// Parameters of it that are to be others: `"rapid_plus.k" = "4"`.
+    /// Overridden parameters of the recipe: `"rapid_plus.k" = "4"`.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
-    /// Whether the sender is told the true causes of its losses, in place of its own diagnosis.
+    /// Whether the sender gets the true causes of its losses, instead of its own diagnosis.
     #[serde(default)]
     pub truth: bool,
-    /// Whether its losses and its diagnosis drive a virtual transfer on a path of 10 Gbit/s.
+    /// Whether its losses and diagnosis drive a virtual transfer on a path of 10 Gbit/s.
     #[serde(default)]
     pub virtual_transfer: bool,
-    /// Whether the report has its transmission windows that lost something, with what is measured of them.
+    /// Whether the report includes its transmission windows with losses, and their measures.
     #[serde(default)]
     pub windows: bool,
-    /// Whether the published discriminators look at its packets too.
+    /// Whether the published discriminators also evaluate its packets.
     #[serde(default)]
     pub discriminators: bool,
-    /// The rate controller; the recipe's if absent.
+    /// Rate controller; the recipe's if absent.
     pub controller: Option<String>,
-    /// Its fixed rate, or its ceiling; the recipe's if absent.
+    /// Fixed rate, or ceiling of the law; the recipe's if absent.
     pub rate: Option<Text<Rate>>,
-    /// The object is cut at multiples of this.
+    /// Chunk size of the object.
     pub chunk: Option<Text<Bytes>>,
-    /// Datagram size, fixed: UDP payload bytes. If absent, the path is searched.
+    /// Fixed datagram size: UDP payload bytes. If absent, path MTU discovery is used.
     pub datagram: Option<u16>,
-    /// How often the receiver reports.
+    /// Interval of the receiver's feedback.
     pub feedback: Option<Text<Span>>,
-    /// Other laws, or other parameters of the law, from a time on.
+    /// Changes of the law or of its parameters over time.
     #[serde(default)]
     pub switch: Vec<Switch>,
     /// Times in which the application has nothing to send.
     #[serde(default)]
     pub pause: Vec<Pause>,
-    /// Jumps of the clock of either end.
+    /// Clock jumps at either end.
     #[serde(default)]
     pub clock_jump: Vec<ClockJump>,
-    /// The rate at which the sender's storage reads; at once if absent. For a session with bytes.
+    /// Read rate of the sender's storage; immediate if absent. For a session with bytes.
     pub reads: Option<Text<Rate>>,
-    /// The rate at which the receiver's storage writes; at once if absent.
+    /// Write rate of the receiver's storage; immediate if absent.
     pub writes: Option<Text<Rate>>,
 }
 
-/// A pause of the application that sends.
+/// A pause of the sending application.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pause {
-    /// When, from the start of the session.
+    /// Time since the start of the session.
     pub at: Text<Span>,
     pub length: Text<Span>,
 }
 
-/// A jump of a clock, as on a machine that was suspended: what the clock counted has not happened.
+/// A forward jump of a clock, as on a machine that was suspended: no events happened in the skipped time.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClockJump {
-    /// When, from the start of the session.
+    /// Time since the start of the session.
     pub at: Text<Span>,
-    /// By how much it goes forward; the clock that machines read never goes back.
+    /// Length of the jump. Clocks of machines never go back.
     pub by: Text<Span>,
-    /// Whose clock.
+    /// End whose clock jumps.
     #[serde(default)]
     pub end: SessionEnd,
 }
@@ -279,22 +279,22 @@ pub(super) struct ClockJump {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum SessionEnd {
-    /// Where the object comes from.
+    /// Sender of the object.
     #[default]
     Sender,
-    /// Where it goes.
+    /// Receiver of the object.
     Receiver,
 }
 
-/// A switch of a running session's law.
+/// A change of a running session's law.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Switch {
-    /// When, from the start of the session.
+    /// Time since the start of the session.
     pub at: Text<Span>,
-    /// The new law; the present one if absent.
+    /// New law; the current one if absent.
     pub controller: Option<String>,
-    /// The rate that the law is given.
+    /// New rate of the law.
     pub rate: Option<Text<Rate>>,
 }
 
@@ -302,68 +302,68 @@ fn default_recipe() -> String {
     "bulk".to_owned()
 }
 
-/// Messages of one sender to one receiver.
+/// Messages from one sender to one receiver.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServiceEntry {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// The links that it crosses.
+    /// Links that it crosses.
     pub path: Names,
-    /// Where its receiver runs; a machine without limits if absent.
+    /// Host of its receiver; an unlimited machine if absent.
     pub host: Option<String>,
-    /// Virtual time at which the sender begins.
+    /// Virtual time at which the sender starts.
     #[serde(default)]
     pub start: Text<Span>,
-    /// A shipped recipe.
+    /// A preset recipe.
     pub recipe: String,
-    /// Parameters of it that are to be others: `"fixed_rate.rate" = "200Mbit"`.
+    /// Overridden parameters of the recipe: `"fixed_rate.rate" = "200Mbit"`.
     #[serde(default)]
     pub set: BTreeMap<String, String>,
-    /// Bytes of a message.
+    /// Bytes per message.
     pub message: Text<Bytes>,
     /// Number of messages to send.
     pub messages: u64,
-    /// Time between two; as fast as the recipe allows if absent.
+    /// Interval; as fast as the recipe permits if absent.
     pub every: Option<Text<Span>>,
 }
 
-/// Traffic beside the sessions: exactly one of the three kinds.
+/// Other traffic: exactly one of the three kinds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TrafficEntry {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// The links that it crosses.
+    /// Links that it crosses.
     pub path: Names,
-    /// Whether it goes toward the receivers or comes from them.
+    /// Whether it is sent towards the receivers or towards the senders.
     #[serde(default)]
     pub direction: Way,
-    /// Where its end on the receivers' side is; nowhere in particular if absent.
+    /// Host of its end on the receivers' side; an unlimited machine if absent.
     pub host: Option<String>,
-    /// One stream.
+    /// A single UDP stream.
     pub udp: Option<UdpSourceSpec>,
-    /// Many flows that come and go.
+    /// Many short flows.
     pub aggregate: Option<AggregateSpec>,
-    /// A flow of TCP.
+    /// A TCP flow.
     pub tcp: Option<TcpEntry>,
 }
 
-/// A flow of TCP.
+/// A TCP flow.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TcpEntry {
     pub control: TcpLaw,
-    /// How much it sends; without end if absent.
+    /// Bytes to send; endless if absent.
     pub bytes: Option<Text<Bytes>>,
-    /// Virtual time at which the flow begins.
+    /// Virtual time at which the flow starts.
     #[serde(default)]
     pub start: Text<Span>,
-    /// The receiver's buffer, which bounds the window; plenty if absent.
+    /// The receiver's buffer, which bounds the window; does not limit the flow if absent.
     pub buffer: Option<Text<Bytes>>,
 }
 
-/// A law of congestion control.
+/// Congestion control law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum TcpLaw {
@@ -371,22 +371,22 @@ pub(super) enum TcpLaw {
     Reno,
     /// RFC 9438.
     Cubic,
-    /// Version 1.
+    /// BBR version 1.
     Bbr,
 }
 
-/// A change of a link while packets are on it.
+/// A change of a link while it carries packets.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EventEntry {
-    /// Time from the start.
+    /// Time since the start of the run.
     pub at: Text<Span>,
     /// Name of the link.
     pub path: String,
     #[serde(default)]
     pub direction: Direction,
     pub stage: StageRef,
-    /// What becomes of it.
+    /// Change of the stage.
     pub change: StageChange,
 }
 
@@ -394,37 +394,37 @@ pub(super) struct EventEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Direction {
-    /// Toward the receivers.
+    /// Towards the receivers.
     Forward,
-    /// Toward the senders.
+    /// Towards the senders.
     Back,
-    /// Either.
+    /// Both directions.
     #[default]
     Both,
 }
 
-/// Where traffic goes.
+/// Direction of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Way {
-    /// Toward the receivers.
+    /// Towards the receivers.
     #[default]
     Forward,
-    /// Toward the senders.
+    /// Towards the senders.
     Back,
 }
 
-/// A condition on what came out: of a session, of traffic, of a link, or of the whole run.
+/// A condition on the results: of a session, service, traffic, link, or of the whole run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CheckEntry {
-    /// Name of the session that the condition is about.
+    /// Session of the condition.
     pub session: Option<String>,
-    /// Name of the service that the condition is about.
+    /// Service of the condition.
     pub service: Option<String>,
-    /// Name of the traffic that the condition is about.
+    /// Traffic of the condition.
     pub traffic: Option<String>,
-    /// Name of the link that the condition is about.
+    /// Link of the condition.
     pub path: Option<String>,
     /// The condition: `goodput >= 800Mbit`.
     pub that: String,

@@ -1,4 +1,4 @@
-//! Services: stacks of micro-protocols that carry messages across a simulated path.
+//! Services: stacks of micro-protocols that carry messages over a simulated path.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use super::locate::Fault;
 use super::scenario::ServiceEntry;
 use super::site::{PORT, Site, recipe_of, ways};
 
-/// What a sender keeps queued when it sends as fast as the stack lets it.
+/// Bytes that a sender keeps queued when it sends as fast as the stack permits.
 const AHEAD: usize = 128 << 10;
-/// The time of sending, with which every message begins.
+/// Bytes of the send time at the start of every message.
 const STAMP: usize = 8;
-/// Nothing more is expected so long after the last message.
+/// Time after the last message after which nothing more is expected.
 const REST: Span = Span::from_secs(1);
-/// UDP payload of a packet that fills 1,500 bytes of IP.
+/// UDP payload of a 1,500-byte IP packet.
 const DATAGRAM: u16 = 1_472;
 
-/// Sends messages by the clock, or as fast as it may.
+/// Sends messages at regular intervals, or as fast as the stack permits.
 #[derive(Debug)]
 struct Talker {
     stack: Stack,
@@ -81,7 +81,7 @@ impl Machine for Talker {
     }
 }
 
-/// Takes messages, and notes how long they were under way.
+/// Receives messages, and records their delays.
 #[derive(Debug)]
 struct Hearer {
     stack: Stack,
@@ -135,34 +135,34 @@ pub(super) struct Service {
     hearer: NodeId,
 }
 
-/// What came of a service.
+/// Results of a service.
 #[derive(Debug, Serialize)]
 pub(super) struct ServiceReport {
     pub name: String,
     recipe: String,
-    /// Messages that were to be sent.
+    /// Messages to be sent.
     pub messages: u64,
-    /// Messages that the recipe kept back on purpose.
+    /// Messages deliberately suppressed by the recipe.
     suppressed: u64,
-    /// Messages that came.
+    /// Messages delivered.
     pub delivered: u64,
-    /// From the first message that came to the last.
+    /// From the first delivered message to the last.
     pub goodput_bps: u64,
-    /// From the program that sends to the one that receives.
+    /// From the sending to the receiving program.
     pub delay_mean_ms: f64,
-    /// 99 % were faster.
+    /// 99 % quantile of the delay.
     pub delay_p99_ms: f64,
-    /// Data packets sent, repeated ones included.
+    /// Data packets sent, including retransmissions.
     pub packets: u64,
-    /// Of these, repeated ones.
+    /// Retransmitted data packets.
     pub resent: u64,
     /// Other packets: acknowledgements, rates.
     control: u64,
-    /// Why the session ended, if it has.
+    /// Reason if the session ended with an error.
     failure: Option<String>,
-    /// What became of the packets of the sender.
+    /// Fate of the sender's packets.
     pub there: FlowTruth,
-    /// What became of the packets that came back.
+    /// Fate of the receiver's packets.
     pub back: FlowTruth,
 }
 
@@ -174,7 +174,7 @@ fn failure(events: &[(Time, StackEvent)]) -> Option<String> {
 }
 
 impl Service {
-    /// Whether all was sent, and what was to arrive has.
+    /// Whether everything was sent, and everything expected has arrived.
     pub(super) fn is_over(&self, world: &World) -> bool {
         node::<Talker>(world, self.talker).is_some_and(|node| {
             let talker = node.machine();
@@ -214,7 +214,7 @@ impl Service {
     }
 }
 
-/// Puts both stacks of a service into the world and connects them.
+/// Adds both stacks of a service to the world and connects them.
 pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntry) -> Result<Service, Fault> {
     let fault = |key: &str, message: String| Fault::of("service", index, key, message);
     let route = site.route(&entry.path.0, "service", index)?;
@@ -246,7 +246,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
         Stack::new(compiled.clone(), setup).map_err(|error| fault("recipe", error.to_string()))
     };
     let (mut ours, theirs) = (make(true)?, make(false)?);
-    // A message that is too long is said now, and not in the middle of a run.
+    // Reports a message that is too long now rather than during a run.
     let probe = ours.send(start, &vec![0; size], SendOptions::default());
     probe.map_err(|error| fault("message", error.to_string()))?;
     let every = entry.every.map(|every| every.0);

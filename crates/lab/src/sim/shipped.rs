@@ -1,4 +1,4 @@
-//! The scenarios that come with the program.
+//! The shipped scenarios.
 
 use std::fs;
 use std::path::Path;
@@ -32,10 +32,10 @@ const SCENARIOS: &[(&str, &str)] = shipped![
     "tcp-both-ways",
 ];
 
-/// Runs all of them, writes their files into `out`, and says what passed.
+/// Runs all of them, writes their results into `out`, and returns which passed.
 ///
 /// # Errors
-/// When files cannot be written.
+/// If files cannot be written.
 pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<Outcome, Problem> {
     let threads = jobs.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
     let mut outcome = Outcome::default();

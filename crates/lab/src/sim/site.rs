@@ -1,4 +1,4 @@
-//! The world while flows are added to it: its links and hosts by name.
+//! A world under construction, with its links and hosts by name.
 
 use std::collections::BTreeMap;
 
@@ -9,27 +9,27 @@ use haul_stack::Recipe;
 
 use super::locate::Fault;
 
-/// The two directions of a link.
+/// Both directions of a link.
 #[derive(Debug)]
 pub(super) struct Duplex {
     pub name: String,
-    /// Toward the receivers.
+    /// Towards the receivers.
     pub forward: LinkId,
-    /// Toward the senders.
+    /// Towards the senders.
     pub back: LinkId,
-    /// What all delay stages of both directions hold packets for.
+    /// Total delay of the delay stages of both directions.
     pub delay: Span,
-    /// Whether a stage changes bytes.
+    /// Whether a stage damages packets.
     pub damages: bool,
 }
 
-/// Names for a message that says what there is.
+/// Returns a list of valid names for an error message.
 pub(super) fn known<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let list = names.collect::<Vec<_>>().join(", ");
     if list.is_empty() { "none".to_owned() } else { list }
 }
 
-/// The world while flows are added to it.
+/// A world under construction.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
     pub world: &'a mut World,
@@ -38,7 +38,7 @@ pub(super) struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// The links of those names, in order, for an entry of a list.
+    /// Returns the links with these names, in order, for an entry of a list.
     pub(super) fn route(&self, names: &[String], list: &str, index: usize) -> Result<Vec<&Duplex>, Fault> {
         if names.is_empty() {
             return Err(Fault::of(list, index, "path", "needs at least one path"));
@@ -52,7 +52,7 @@ impl Site<'_> {
         names.iter().map(find).collect()
     }
 
-    /// Puts a node on the host that `key` of an entry names.
+    /// Places a node on the host named by `key` of an entry.
     pub(super) fn place(
         &mut self,
         node: NodeId,
@@ -73,7 +73,7 @@ impl Site<'_> {
     }
 }
 
-/// The shipped recipe of this name with other parameters, for an entry of a list.
+/// Returns the preset recipe with this name and overridden parameters, for an entry of a list.
 pub(super) fn recipe_of(
     name: &str,
     set: &BTreeMap<String, String>,
@@ -91,10 +91,10 @@ pub(super) fn recipe_of(
     Ok(recipe)
 }
 
-/// Where every machine is connected.
+/// Port of all machines.
 pub(super) const PORT: PathId = PathId(0);
 
-/// The links of a route toward the receivers, and back in the other order.
+/// Returns the links of a route towards the receivers, and of the way back in reverse order.
 pub(super) fn ways(route: &[&Duplex]) -> (Vec<LinkId>, Vec<LinkId>) {
     (route.iter().map(|l| l.forward).collect(), route.iter().rev().map(|l| l.back).collect())
 }

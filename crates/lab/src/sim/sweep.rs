@@ -1,20 +1,20 @@
-//! Values that differ from run to run: `--set`, `--seed` and `[sweep]`.
+//! Values that vary between runs: `--set`, `--seed` and `[sweep]`.
 
 use toml::{Table, Value};
 
-/// One run's values, by key.
+/// Values of one run, by key.
 pub(crate) type Values = Vec<(String, Value)>;
 
-/// A key and the values that it takes.
+/// A key and its values.
 pub(crate) type Axis = (String, Vec<Value>);
 
-/// A key, and what is wrong with its values.
+/// A key, and the problem with its values.
 type BadAxis = (String, String);
 
-/// The most runs of one sweep.
+/// Maximum runs per sweep.
 pub(super) const MOST_RUNS: usize = 10_000;
 
-/// Takes `[sweep]` out of a scenario: keys and their values, in the order of the keys. Errors name the key.
+/// Removes `[sweep]` from a scenario. Returns the keys and their values, in key order. Errors name the key.
 pub(crate) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
     fn flatten(prefix: &str, table: Table, axes: &mut Vec<Axis>) -> Result<(), BadAxis> {
         for (key, value) in table {
@@ -36,7 +36,7 @@ pub(crate) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
     Ok(axes)
 }
 
-/// Every combination; the last key changes fastest. `None` if there are too many.
+/// Returns every combination; the last key changes fastest. `None` if there are too many.
 pub(crate) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
     let mut runs: Vec<Values> = vec![Vec::new()];
     for (key, values) in axes {
@@ -55,7 +55,8 @@ pub(crate) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
     Some(runs)
 }
 
-/// Sets the value at every one of the comma-separated dotted keys, or says what there is in place of one.
+/// Sets the value of each of the comma-separated dotted keys. The error lists what exists in place of a
+/// missing one.
 pub(crate) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), String> {
     for key in keys.split(',').map(str::trim) {
         let segments: Vec<&str> = key.split('.').collect();
@@ -64,7 +65,7 @@ pub(crate) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), St
     Ok(())
 }
 
-/// Whether a setting of `key` leaves nothing of what a sweep gives to `swept`: the same, or something below it.
+/// Whether setting `key` overrides all that a sweep sets at `swept`: the same key, or one below it.
 pub(super) fn sets(key: &str, swept: &str) -> bool {
     swept.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
@@ -91,7 +92,8 @@ fn set_in_value(inner: &mut Value, name: &str, rest: &[&str], value: &Value) -> 
             let Some(index) = found else {
                 return Err(format!("`{name}` has no entry `{entry}`; it has: {}", names.join(", ")));
             };
-            // A stage is named for its kind: `delay-2` is `{ delay = ... }`, and its value may be meant as a whole.
+            // A stage is named after its kind: `delay-2` is `{ delay = ... }`, and may refer to its whole
+            // value.
             let kind = single_key(&list[index]);
             match (kind, &mut list[index]) {
                 (Some(kind), Value::Table(stage)) => {
@@ -110,13 +112,13 @@ fn set_in_value(inner: &mut Value, name: &str, rest: &[&str], value: &Value) -> 
     }
 }
 
-/// The only key of a table without a name.
+/// Returns the only key of a table without a name.
 fn single_key(value: &Value) -> Option<String> {
     let table = value.as_table().filter(|table| table.len() == 1 && !table.contains_key("name"))?;
     table.keys().next().cloned()
 }
 
-/// By what an entry of a list is found: its `name`, or for a stage its kind.
+/// Returns the name of a list's entry: its `name`, or for a stage its kind.
 fn name_of(list: &[Value], index: usize) -> String {
     if let Some(name) = list[index].get("name").and_then(Value::as_str) {
         return name.to_owned();
@@ -128,7 +130,7 @@ fn name_of(list: &[Value], index: usize) -> String {
     }
 }
 
-/// Reads `KEY=VALUE`; what is no TOML value is text.
+/// Parses `KEY=VALUE`; a value that is not valid TOML is text.
 pub(super) fn parse_setting(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example session.bulk.rate=1Gbit")?;
     let (key, value) = (key.trim(), value.trim());

@@ -1,4 +1,4 @@
-//! Values as scenario files spell them.
+//! Text form of values in scenario files.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,13 +8,13 @@ use haul_base::{Bytes, Rate, Span};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A quantity that is written as text with its unit.
+/// A quantity written as text with its unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Text<T>(pub T);
 
-/// What a good value looks like.
+/// Example of valid text.
 pub(super) trait Spelling: FromStr<Err = haul_base::UnitError> {
-    /// For messages.
+    /// Example, for error messages.
     const EXPECTED: &'static str;
 }
 

@@ -1,5 +1,5 @@
-//! The two ends of a real run, inside their namespaces: `haul serve`, and `haul bench` with what happens meanwhile, or
-//! `haul cp` with an application that is slow.
+//! The two ends of a real run, inside their namespaces: `haul serve`, and either `haul bench` with changes
+//! during the run, or `haul cp` with a slow application.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,25 +16,25 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::task::{Application, CONTROL, Change, EVENTS, Suspension, TASK, Task};
 
 const URL: &str = "url";
-/// What is copied to or from an application.
+/// Name of the data copied to or from an application.
 const DATA: &str = "data";
-/// Longest wait for the server's URL.
+/// Timeout for the server's URL.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(5);
-/// What an application reads or writes at once.
+/// Bytes that an application reads or writes at once.
 const PIECE: usize = 16 << 10;
 
-/// What the hidden command `real-end` takes.
+/// Arguments of the hidden command `real-end`.
 #[derive(Debug, Args)]
 pub(crate) struct EndArgs {
-    /// Which side
+    /// Side, `a` or `b`
     #[arg(value_parser = ["a", "b"])]
     side: String,
-    /// Where the task is
+    /// Directory of the task
     directory: PathBuf,
 }
 
-/// Becomes one end.
+/// Runs one end.
 pub(crate) fn end(args: &EndArgs) -> ExitCode {
     let done = task(&args.directory).and_then(|task| match args.side.as_str() {
         "a" => client(&task, &args.directory),
@@ -53,7 +53,7 @@ fn task(directory: &Path) -> io::Result<Task> {
     serde_json::from_slice(&fs::read(directory.join(TASK))?).map_err(io::Error::from)
 }
 
-/// `haul` with nothing of the user's configuration.
+/// Returns the command `haul` without the user's configuration.
 fn haul(task: &Task) -> Command {
     let mut command = Command::new(&task.haul);
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HAUL_")) {
@@ -63,7 +63,7 @@ fn haul(task: &Task) -> Command {
     command
 }
 
-/// What is started from here on has no more than this control group may.
+/// Joins a control group, so that processes started from here on are limited by it.
 fn join(group: Option<&PathBuf>) -> io::Result<()> {
     group.map_or(Ok(()), |group| fs::write(group, std::process::id().to_string()))
 }
@@ -80,12 +80,12 @@ fn server(task: &Task, directory: &Path) -> io::Result<()> {
     child.wait().map(drop)
 }
 
-/// Sleeps until so many bytes are due since `began`.
+/// Sleeps until `bytes` bytes are due at `rate` since `began`.
 fn keep_to(rate: Rate, bytes: u64, began: Instant) {
     sleep(Duration::from(rate.time_for(bytes)).saturating_sub(began.elapsed()));
 }
 
-/// Reads everything.
+/// Reads until the end at `rate`.
 fn take(mut from: impl Read, rate: Rate) -> io::Result<()> {
     let (mut piece, mut taken, began) = (vec![0; PIECE], 0, Instant::now());
     loop {
@@ -97,7 +97,7 @@ fn take(mut from: impl Read, rate: Rate) -> io::Result<()> {
     }
 }
 
-/// Writes so many bytes.
+/// Writes `bytes` bytes at `rate`.
 fn feed(mut into: impl Write, bytes: u64, rate: Rate) -> io::Result<()> {
     let (piece, mut fed, began) = (vec![0; PIECE], 0, Instant::now());
     while fed < bytes {
@@ -110,7 +110,7 @@ fn feed(mut into: impl Write, bytes: u64, rate: Rate) -> io::Result<()> {
     Ok(())
 }
 
-/// Stops the server again and again. Both are ended with the path.
+/// Stops the server repeatedly. Both are ended with the path.
 fn suspend(child: &Child, suspension: Suspension) -> io::Result<()> {
     let server = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     let stop = Duration::from_millis(suspension.stop_ms);
@@ -143,11 +143,11 @@ fn client(task: &Task, directory: &Path) -> io::Result<()> {
     }
     let mut child = command.arg(url).spawn()?;
     change(&task.changes, &events, directory, &mut child)?;
-    // Whether it has failed stands in what it has printed.
+    // Its output shows whether it has failed.
     child.wait().map(drop)
 }
 
-/// Runs a copy from or to an application, whose stdin or stdout is that of the copy.
+/// Runs a copy from or to an application, connected to the copy's stdin or stdout.
 fn beside(application: Application, mut copy: Command, url: &str, directory: &Path) -> io::Result<()> {
     let remote = format!("{url}:{DATA}");
     match application {
@@ -163,7 +163,7 @@ fn beside(application: Application, mut copy: Command, url: &str, directory: &Pa
             let stdout = child.stdout.take();
             spawn(move || stdout.map(|stdout| take(stdout, Rate::from_bps(bps))));
             child.wait()?;
-            // Stdout was for the data.
+            // Stdout carried the data, so the result is taken from the trace.
             let trace = fs::read_to_string(directory.join(EVENTS))?;
             println!("{}", trace.lines().last().unwrap_or_default());
             Ok(())
@@ -171,7 +171,7 @@ fn beside(application: Application, mut copy: Command, url: &str, directory: &Pa
     }
 }
 
-/// Makes each change at its time after the session has begun.
+/// Makes each change at its time after the session has started.
 fn change(changes: &[Change], events: &Path, directory: &Path, child: &mut Child) -> io::Result<()> {
     if changes.is_empty() {
         return Ok(());

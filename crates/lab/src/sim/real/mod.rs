@@ -1,4 +1,5 @@
-//! A scenario for real: the built `haul` sends over the same stages on the emulator, to a host with the same loads.
+//! Runs a scenario for real: the built `haul` transfers over the same stages on the emulator, to a host with
+//! the same loads.
 
 mod ends;
 mod task;
@@ -24,18 +25,18 @@ pub(crate) use ends::{EndArgs, end};
 use task::{Application, CONTROL, Change, EVENTS, Suspension, TASK, Task};
 pub(crate) use windows::{Dropped, Labels, RealWindow};
 
-/// Devices take packets of this length unless a stage of the path says less.
+/// MTU of the devices, unless a stage of the path has a smaller one.
 const JUMBO: u32 = 9_000;
 const DROPS: &str = "drops";
 
-/// A run that is to be made.
+/// A real run to be made.
 #[derive(Debug)]
 pub(crate) struct RealJob {
     scenario: Scenario,
     values: Values,
 }
 
-/// The run of a scenario that is not in a file of its own, or what of it the emulator cannot do.
+/// Builds the run of a scenario that has no file. The error names what the emulator does not support.
 pub(crate) fn prepare(scenario: Table, values: Values) -> Result<RealJob, String> {
     let scenario: Scenario =
         Value::Table(scenario).try_into().map_err(|error: toml::de::Error| error.to_string())?;
@@ -46,10 +47,10 @@ pub(crate) fn prepare(scenario: Table, values: Values) -> Result<RealJob, String
     }
 }
 
-/// The `haul` that is measured: what `HAUL` names, or the one beside this program.
+/// Returns the `haul` to measure: the path in `HAUL`, or the one beside this program.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub(crate) fn haul() -> Result<PathBuf, Problem> {
     let beside = || std::env::current_exe().map(|own| own.with_file_name("haul"));
     let haul = std::env::var_os("HAUL").map_or_else(beside, |haul| Ok(haul.into()));
@@ -80,7 +81,8 @@ impl RealJob {
         self.scenario.host.iter().find(|host| host.name == *name)
     }
 
-    /// A sender that `reads` slowly reads what an application writes, and one reads what a receiver `writes` slowly.
+    /// Returns the slow application: one that writes for a sender with `reads`, or reads for a receiver with
+    /// `writes`.
     fn application(&self) -> Option<Application> {
         let SessionEntry { bytes, reads, writes, .. } = self.session();
         let bytes = bytes.map_or(0, |bytes| bytes.0.0);
@@ -95,7 +97,7 @@ impl RealJob {
         self.host().into_iter().flat_map(|host| &host.loads)
     }
 
-    /// What of the scenario only the simulator can do.
+    /// Returns the feature of the scenario that only the simulator supports, if any.
     fn impossible(&self) -> Option<&'static str> {
         let scenario = &self.scenario;
         let ([session], [_]) = (scenario.session.as_slice(), scenario.path.as_slice()) else {
@@ -145,7 +147,7 @@ impl RealJob {
         has.into_iter().find(|(is_there, _)| *is_there).map(|(_, what)| what)
     }
 
-    /// The stages toward the receiver, and back.
+    /// Returns the stages towards the receiver and back.
     fn path(&self) -> (PathSpec, PathSpec) {
         let entry = &self.scenario.path[0];
         let back = entry.back.as_ref().unwrap_or(&entry.forward);
@@ -188,7 +190,7 @@ impl RealJob {
         }
         let last = crate::load::last_cpu();
         if self.loads().next().is_some() && last > 0 {
-            // The receiver shares its core with its loads alone.
+            // Only its loads share the receiver's core.
             let pins = [("--cpu-b", last), ("--cpu-a", 0), ("--path-cpu", 0)];
             options.extend(pins.iter().flat_map(|(option, cpu)| [option.into(), cpu.to_string().into()]));
         }
@@ -241,7 +243,7 @@ impl RealJob {
     /// Makes the run.
     ///
     /// # Errors
-    /// When the path cannot be had, or `haul` fails.
+    /// If the path cannot be created, or `haul` fails.
     pub(crate) fn run(&self, emulator: &Emulator, haul: &Path) -> Result<RunReport, Problem> {
         let directory = emulator.directory()?;
         let suspension = self.loads().find(|load| load.kind == LoadKind::Suspension);
@@ -278,7 +280,7 @@ impl RealJob {
     }
 }
 
-/// The control group of an end, if its processor time is bounded.
+/// Creates the control group of an end, if its CPU time is limited.
 fn quota(host: Option<&HostEntry>, end: &str, directory: &Path) -> Result<Option<Quota>, Problem> {
     let bound = host.and_then(|host| host.loads.iter().find(|load| load.kind == LoadKind::Quota));
     let Some((run, every)) = bound.and_then(|load| Some((load.run?.0, load.every?.0))) else {
@@ -293,7 +295,7 @@ fn has_quotas_only(host: &HostEntry) -> bool {
     host.per_sent.is_none() && host.loads.iter().all(|load| load.kind == LoadKind::Quota)
 }
 
-/// Whether `haul-lab wan` has such a flow.
+/// Whether `haul-lab wan` supports such a flow.
 fn is_background(traffic: &TrafficEntry) -> bool {
     let is_plain = |tcp: &super::scenario::TcpEntry| {
         tcp.bytes.is_none() && tcp.start.0 == Span::ZERO && tcp.buffer.is_none()
@@ -309,7 +311,7 @@ const fn law_name(law: TcpLaw) -> &'static str {
     }
 }
 
-/// The windows of a trace with the truth of the drop log in this directory.
+/// Returns the windows of a trace, with the truth from the drop log in this directory.
 fn labelled(directory: &Path, events: &[serde_json::Value]) -> Result<Vec<RealWindow>, Problem> {
     let log = fs::read_to_string(directory.join(DROPS)).while_doing("cannot read the drop log")?;
     let dropped = Dropped::read(&log).map_err(|message| Problem::failed(message, ""))?;

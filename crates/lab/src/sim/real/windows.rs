@@ -1,5 +1,5 @@
-//! The transmission windows of a real run, each lost packet with what has truly lost it: what the emulator's drop log
-//! names died on the path, and what it does not name died in the receiving host.
+//! Transmission windows of a real run, with the true cause of each loss: packets in the emulator's drop log
+//! were dropped on the path, all others by the receiving host.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,20 +10,20 @@ use haul_stack::GENERATION_BIT;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Packets with data of an object (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
+/// Kinds of packets with object data (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
 const DATA: [u8; 3] = [1, 2, 7];
-/// Hexadecimal digits of the kind and the packet number, which every packet of a session begins with, in clear.
+/// Hexadecimal digits of the kind and packet number, in clear at the start of every packet of a session.
 const KIND_AND_NUMBER: usize = 14;
 
-/// Why the path dropped the data packets that it did, by their numbers.
+/// Drop reasons of data packets dropped on the path, by packet number.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped(HashMap<u64, DropReason>);
 
 impl Dropped {
-    /// Reads a drop log (docs/wan-emulator.md) of a path with one session, whose sender is on side A.
+    /// Parses a drop log (docs/wan-emulator.md) of a path with one session, whose sender is on side A.
     ///
     /// # Errors
-    /// The first line that is none.
+    /// The first invalid line.
     pub(crate) fn read(log: &str) -> Result<Self, String> {
         let mut dropped = HashMap::new();
         for (number, line) in log.lines().enumerate() {
@@ -41,20 +41,20 @@ impl Dropped {
         Ok(Self(dropped))
     }
 
-    /// What has lost a packet that did not arrive.
+    /// Returns the cause of a packet's loss.
     fn cause(&self, pn: u64) -> Cause {
         self.0.get(&pn).map_or(Cause::ReceiverHost, |reason| reason.cause().unwrap_or(Cause::Inconclusive))
     }
 }
 
-/// The number of a data packet, from the first bytes of its UDP payload as hexadecimal digits.
+/// Parses the number of a data packet from the hexadecimal start of its UDP payload.
 fn data_packet(payload: &str) -> Option<u64> {
     let start = u64::from_str_radix(payload.get(..KIND_AND_NUMBER)?, 16).ok()?;
     let kind = (start >> 48) as u8 & !GENERATION_BIT;
     DATA.contains(&kind).then_some(start & ((1 << 48) - 1))
 }
 
-/// Lost packets by what has lost them, by what each was put down to, and those of which both are the same.
+/// Lost packets by true cause, by attributed cause, and those for which both agree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Labels {
     #[serde(serialize_with = "by_name")]
@@ -71,7 +71,8 @@ fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S
 }
 
 impl Labels {
-    /// What all evidence says of a window: what more than half of its packets were put down to.
+    /// Returns the verdict of all evidence on a window: the cause to which more than half of its packets were
+    /// attributed.
     pub(crate) fn verdict(&self) -> Diagnosis {
         let share = |cause| self.told.of(cause) as f64 / self.told.whole().max(1) as f64;
         let p_host = match (share(Cause::ReceiverHost), share(Cause::Congestion)) {
@@ -83,20 +84,20 @@ impl Labels {
     }
 }
 
-/// A transmission window of a real run that has lost something.
+/// A transmission window of a real run with losses.
 #[derive(Clone, Debug)]
 pub(crate) struct RealWindow {
-    /// Counted by the sender, with those that lost nothing.
+    /// Number assigned by the sender, which also counts windows without losses.
     pub number: u64,
     pub signature: Signature,
     pub labels: Labels,
-    /// What its sender told by the signature, with those of the windows before where it was too short; `None`: nothing
-    /// can be.
+    /// The sender's posterior from the signature, combined with previous windows if it was too short; `None`
+    /// if inconclusive.
     pub p_host: Option<f64>,
 }
 
 impl RealWindow {
-    /// The window of an event of a trace, if it is one.
+    /// Parses the window of a trace event, if it is one.
     fn of(event: &Value, dropped: &Dropped, told: &HashMap<u64, Cause>) -> Option<Self> {
         let line = event["signature"].as_str().filter(|_| event["event"] == "window")?;
         let signature = read_signatures(line).ok()?.into_iter().next()?;
@@ -112,20 +113,20 @@ impl RealWindow {
         Some(Self { number, signature, labels, p_host: event["p_host"].as_f64() })
     }
 
-    /// What its sender told by the signature.
+    /// Returns the sender's verdict by the signature.
     pub(crate) fn by_signature(&self) -> Option<Cause> {
         let p_host = self.p_host?;
         Some(Diagnosis { metric: None, p_host }.cause())
     }
 
-    /// All windows of a trace.
+    /// Returns all windows of a trace.
     pub(crate) fn all(events: &[Value], dropped: &Dropped) -> Vec<Self> {
         let told = events.iter().filter(|event| event["event"] == "window").flat_map(told).collect();
         events.iter().filter_map(|event| Self::of(event, dropped, &told)).collect()
     }
 }
 
-/// The likeliest cause of each lost packet that a window tells of.
+/// Returns the most likely cause of each lost packet in a window.
 fn told(window: &Value) -> Vec<(u64, Cause)> {
     let losses = window["losses"].as_array().into_iter().flatten();
     let each = losses.filter_map(|losses| {
@@ -168,7 +169,8 @@ mod tests {
             RealWindow::all(&[json!({ "event": "progress", "signature": "runs 9" }), event], &dropped);
         let [RealWindow { number, signature, labels, p_host }] = &windows[..] else { panic!("{windows:?}") };
         assert_eq!((*number, signature.packets(), *p_host), (7, 50, Some(0.25)));
-        // 101 and 102 died in a queue and 104 in an outage; 103 was a probe's, and 105 of the way back.
+        // 101 and 102 were dropped by a queue and 104 by an outage; 103 belonged to a probe, and 105 to the
+        // return path.
         let of = |counts: &CauseCounts| {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
         };

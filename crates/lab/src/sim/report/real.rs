@@ -1,4 +1,4 @@
-//! The report of a real run: what `haul` says of itself, beside what the emulated path has counted.
+//! Report of a real run: `haul`'s own results, combined with the counters of the emulated path.
 
 use haul_base::{Cause, CauseCounts};
 use haul_sim::{DropReason, Drops, Ended, FlowTruth, LinkSummary, PathCounters, Rates};
@@ -11,23 +11,23 @@ use crate::sim::real::{Labels, RealWindow};
 use crate::sim::scenario::Scenario;
 use crate::sim::sweep::Values;
 
-/// What a real run has left.
+/// Raw results of a real run.
 #[derive(Debug)]
 pub(in crate::sim) struct Real {
     /// The result of `haul bench --json`.
     pub result: Value,
     /// The lines of its `--events`.
     pub events: Vec<Value>,
-    /// The path's truth.
+    /// Counters of the path.
     pub counters: Value,
-    /// Its transmission windows, if they are kept.
+    /// Its transmission windows, if kept.
     pub windows: Vec<RealWindow>,
 }
 
-/// A sender at one moment.
+/// State of a sender at one time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    /// Seconds since the session began.
+    /// Seconds since the start of the session.
     at: f64,
     acked_bytes: f64,
     law_bps: u64,
@@ -61,7 +61,7 @@ fn path_counters(direction: &Value) -> PathCounters {
     }
 }
 
-/// Everything that crossed the path in a direction, the few packets of the control channel among it.
+/// Returns the counters of all packets in one direction, including the few of the control channel.
 fn truth(counters: &PathCounters) -> FlowTruth {
     FlowTruth {
         offered: counters.offered,
@@ -90,14 +90,14 @@ impl Real {
         std::iter::once(Sample::default()).chain(of("progress").filter_map(sample)).collect()
     }
 
-    /// The last counters of the sender.
+    /// Returns the last counters of the sender.
     fn last(&self) -> &Value {
         let progress = self.events.iter().rev().find(|event| event["data"].is_object());
         progress.map_or(&Value::Null, |event| &event["data"])
     }
 
-    /// Packets that the receiving host has lost. Its socket counts buffers, which hold several where the kernel merges
-    /// them: the drop log knows better, where windows are kept.
+    /// Returns the packets lost by the receiving host. Its socket counts buffers, which hold several packets
+    /// with GRO; if windows are kept, the drop log gives the exact number.
     fn lost_at_socket(&self, last: &Value) -> u64 {
         if self.windows.is_empty() {
             return count(&last["receiver_drops"]);
@@ -136,8 +136,8 @@ impl Real {
         }
     }
 
-    /// What is put down to what. Of a sender whose windows are kept, the drop log has the truth; else the receiver's
-    /// socket has.
+    /// Returns the results of the diagnosis. The truth is from the drop log if windows are kept, otherwise
+    /// from the receiver's socket.
     fn diagnosis(&self, truth: &FlowTruth) -> DiagnosisReport {
         let mut told = CauseCounts::default();
         for cause in Cause::ALL {
@@ -178,7 +178,7 @@ impl Real {
     }
 }
 
-/// The value between two samples, by a straight line.
+/// Interpolates linearly between two samples.
 fn at(samples: &[Sample], time: f64, of: fn(&Sample) -> f64) -> f64 {
     let next = samples.partition_point(|sample| sample.at < time);
     match (next.checked_sub(1).and_then(|before| samples.get(before)), samples.get(next)) {
@@ -191,7 +191,7 @@ fn at(samples: &[Sample], time: f64, of: fn(&Sample) -> f64) -> f64 {
     }
 }
 
-/// The samples at the regular intervals of the simulator's recordings.
+/// Resamples at the regular intervals of the simulator's recordings.
 fn rates(samples: &[Sample], interval: f64) -> Rates {
     let end = samples.last().map_or(0.0, |sample| sample.at);
     let count = (end / interval) as usize;
@@ -217,7 +217,7 @@ fn rates(samples: &[Sample], interval: f64) -> Rates {
 }
 
 impl RunReport {
-    /// The report of a real run with one session on one path.
+    /// Creates the report of a real run with one session on one path.
     pub(in crate::sim) fn real(scenario: &Scenario, values: &Values, real: &Real) -> Self {
         let (path, session) = (&scenario.path[0], &scenario.session[0]);
         let ways = ["forth", "back"].map(|way| path_counters(&real.counters[way]));
@@ -309,7 +309,7 @@ mod tests {
             window([100, 0], [100, 0], Some(0.99)),
             window([100, 1], [101, 0], Some(0.5)),
             window([0, 200], [50, 150], Some(0.97)),
-            // Of two causes, and of a loss rate that cannot be told by.
+            // Two causes, and a loss rate outside the model's range.
             window([60, 40], [60, 40], Some(0.99)),
             window([0, 3], [0, 3], None),
         ];

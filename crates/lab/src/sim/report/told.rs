@@ -1,4 +1,4 @@
-//! What a sender told: its windows, and what limited it.
+//! A sender's reports: its windows, and what limited it.
 
 use std::sync::PoisonError;
 
@@ -11,34 +11,34 @@ use serde::Serialize;
 use crate::sim::flows::{Session, Windows};
 use crate::sim::real::{Labels, RealWindow};
 
-/// A transmission window that lost something.
+/// A transmission window with losses.
 #[derive(Debug, Serialize)]
 pub(crate) struct KeptWindow {
     pub loss_rate: f64,
     pub complexity: Option<f64>,
     pub success_proportion: Option<f64>,
-    /// The posterior probability that the receiving host lost it, if its signature can be told by.
+    /// Posterior probability that the receiving host lost the packets, if the signature is conclusive.
     pub p_host: Option<f64>,
-    /// Whether it did: what nearly all packets of the run were lost to, of a real run those of the window. `None` if
-    /// that is neither the host nor a queue.
+    /// Whether it was the host, judged by nearly all lost packets of the run (for real runs, of the window).
+    /// `None` if neither the host nor a queue lost nearly all.
     pub by_host: Option<bool>,
-    /// Its lost packets by cause, in truth and as told; of real runs only.
+    /// Lost packets by true and by attributed cause; real runs only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<Labels>,
-    /// What was told of which packet.
+    /// Signature of the window.
     #[serde(skip)]
     pub signature: Signature,
     /// Packets sent in the window.
     pub packets: u64,
-    /// Which of its packets were lost, from 0; of the first window of a run only.
+    /// Indices of its lost packets, from 0; first window of a run only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<u64>,
 }
 
-/// From this share on of a flow's drops, its windows are of one cause.
+/// Share of a flow's drops from which its windows count as having one cause.
 const NEARLY_ALL: f64 = 0.99;
 
-/// Packets that died, by cause.
+/// Returns the dropped packets by cause.
 pub(super) fn died(truth: &FlowTruth) -> CauseCounts {
     let mut died = CauseCounts::default();
     let causes = truth.drops.iter().filter_map(|(why, packets)| Some((why.cause()?, packets)));
@@ -46,7 +46,7 @@ pub(super) fn died(truth: &FlowTruth) -> CauseCounts {
     died
 }
 
-/// Whether nearly all of them died in the receiving host, or in a queue.
+/// Returns whether nearly all were dropped by the receiving host (true) or by a queue (false).
 fn of_one_cause(died: &CauseCounts) -> Option<bool> {
     let share = |cause| died.of(cause) as f64 / died.whole().max(1) as f64;
     let causes = [(Cause::ReceiverHost, true), (Cause::Congestion, false)];
@@ -73,7 +73,7 @@ impl KeptWindow {
             .collect()
     }
 
-    /// Those of a real run, measured with words of the shipped model's length.
+    /// Converts the windows of a real run, measured with the shipped model's word length.
     pub(super) fn real(windows: &[RealWindow]) -> Vec<Self> {
         let mut words = Model::shipped().words();
         let mut window = |(index, window): (usize, &RealWindow)| {
@@ -93,19 +93,19 @@ impl KeptWindow {
         windows.iter().enumerate().map(&mut window).collect()
     }
 
-    /// What has lost nearly all of its packets: the host or a queue.
+    /// Returns the cause of nearly all of its losses: the host or a queue.
     pub(crate) fn cause(&self) -> Option<Cause> {
         Some(if self.by_host? { Cause::ReceiverHost } else { Cause::Congestion })
     }
 
-    /// What its signature says.
+    /// Returns the verdict of its signature.
     pub(crate) fn by_signature(&self) -> Diagnosis {
         let by = |p_host| Diagnosis { metric: Some(Metric::Complexity), p_host };
         self.p_host.map_or(Diagnosis::NOTHING, by)
     }
 }
 
-/// What limited a session, told from the same evidence as that of a real one.
+/// Returns what limited a session, from the same evidence as in a real session.
 pub(super) fn limit(session: &Session, world: &World, stats: &SenderStats) -> Option<Limit> {
     let elapsed = session.finished(world).unwrap_or(world.now()).since(session.start);
     limit_of_sender(&LimitEvidence {
@@ -136,7 +136,7 @@ const LIMITS: [(&str, &str); 8] = [
     ("limited_by_application", "application"),
 ];
 
-/// Whether a measure asks for this verdict.
+/// Whether a measure stands for this verdict.
 pub(super) fn names_limit(measure: &str, verdict: &str) -> bool {
     LIMITS.contains(&(measure, verdict))
 }
