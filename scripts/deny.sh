@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks licences, sources and known vulnerabilities of all dependencies by deny.toml, with cargo-deny.
+# Checks licences, sources and known vulnerabilities of all dependencies against deny.toml, with cargo-deny.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! cargo deny --version >/dev/null 2>&1; then
@@ -7,8 +7,8 @@ if ! cargo deny --version >/dev/null 2>&1; then
     exit 0
 fi
 cargo deny --locked check licenses sources bans
-# Known vulnerabilities are in a database of its own, which the crates.io registry does not have. Where it cannot be
-# fetched, the copy of an earlier run is used; where there is none, only this check is left out.
+# The vulnerability database is separate from the crates.io registry. If it cannot be fetched, the copy of an
+# earlier run is used; if there is none, only this check is skipped.
 databases=${CARGO_HOME:-$HOME/.cargo}/advisory-dbs
 if timeout 120 cargo deny --locked fetch db >/dev/null 2>&1 ||
     [ -n "$(find "$databases" -name 'RUSTSEC-*' -print -quit 2>/dev/null)" ]; then

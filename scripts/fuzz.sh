@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for some seconds: scripts/fuzz.sh [SECONDS]. With --if-installed, as `make test` calls it, it is
-# no error that there is no fuzzer: the same checks run as ordinary tests, with seeded inputs and the kept corpora.
+# Runs every fuzz target for some seconds: scripts/fuzz.sh [SECONDS]. With --if-installed, as in `make test`,
+# a missing fuzzer is not an error: the same checks run as ordinary tests, with seeded inputs and the stored
+# corpora.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 missing=error
@@ -18,14 +19,14 @@ if ! cargo fuzz --version >/dev/null 2>&1 || ! cargo +nightly --version >/dev/nu
     echo "fuzz: $what" >&2
     exit 1
 fi
-# Without a sanitizer: nearly all of the code is safe Rust, where that finds nothing and halves the speed.
+# Without a sanitizer: nearly all code is safe Rust, where a sanitizer finds nothing and halves the speed.
 cargo +nightly fuzz build --sanitizer none
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 cargo +nightly fuzz list | while read -r target; do
     echo "== $target, $seconds s"
     mkdir -p "$found/$target"
-    # New inputs go to the first directory; the kept corpus is only read.
+    # New inputs are written to the first directory; the stored corpus is only read.
     cargo +nightly fuzz run --sanitizer none "$target" "$found/$target" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len=4096 -timeout=25 -verbosity=0 -print_final_stats=1 </dev/null
 done

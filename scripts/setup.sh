@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what building and testing need and this machine lacks; without root it says what that is.
+# Installs missing packages for building and testing; without root it prints what is missing.
 set -euo pipefail
 
-# A program, its Debian package, and what it is for.
+# A program, its Debian package, and its purpose.
 needs='cc gcc build
 make make build
 cmake cmake build
@@ -27,7 +27,8 @@ if [ ${#missing[@]} -gt 0 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/nu
     echo "setup: installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
-    # The tests start the servers that they need; none is to run on this machine because of them (policy-rc.d(8)).
+    # Tests start the servers that they need; installing a package must not start it as a service
+    # (policy-rc.d(8)).
     policy=/usr/sbin/policy-rc.d
     if [ ! -e $policy ]; then
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
@@ -46,7 +47,7 @@ fi
 if [ ${#without_build[@]} -gt 0 ]; then
     echo "setup: missing ${without_build[*]}" >&2
     echo "setup: as root: apt-get install ${missing[*]} libc6-dev" >&2
-    # cmake is needed only where the cryptographic library has no ready-made build description.
+    # cmake is needed only where the cryptographic library has no prebuilt build description.
     [ "${without_build[*]}" = cmake ] || exit 1
 fi
 if ! command -v "${CARGO:-cargo}" >/dev/null; then

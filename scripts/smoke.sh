@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the examples and benchmarks for a moment, so that they are known to work. Measures nothing.
+# Runs the examples and benchmarks briefly, to check that they work. Measures nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
-# Waits until somebody has this UDP port, a minute at most.
+# Waits up to a minute until a process has bound this UDP port.
 until_bound() {
     local entry looks
     entry=$(printf ':%04X ' "$1")
@@ -47,7 +47,7 @@ if [ "$(grep -c '^| .* | [0-9.]* | [0-9.]* | [0-9.]* |$' "$(dirname "$lab")/stac
     exit 1
 fi
 
-# A benchmark that is run as a test goes through each of its cases once.
+# A benchmark that runs as a test executes each of its cases once.
 if compgen -G 'crates/*/benches/*.rs' >/dev/null; then
     "$cargo" test --quiet --workspace --benches --features haul-cli/faults
 fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all tests and ends with one line that counts them: scripts/test.sh [ARGUMENTS OF cargo test].
+# Runs all tests and prints a summary line with their number: scripts/test.sh [ARGUMENTS OF cargo test].
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every benchmark, one after the other.
+# Runs every benchmark in sequence.
 set -euo pipefail
 cd "$(dirname "$0")"
 for script in veth fixed-loss memory first-data resume nothing-to-do small-files tmpfs stack recipe strangers busy-receiver; do
@@ -7,6 +7,6 @@ for script in veth fixed-loss memory first-data resume nothing-to-do small-files
     ./$script.sh
 done
 echo '== services'
-# Without libudt the row of UDT says so.
+# Without libudt, the UDT row reports this.
 if udt=$(./udt.sh); then set -- --udt "$udt"; fi
 cargo run --quiet --release --package haul-lab -- services "$@"

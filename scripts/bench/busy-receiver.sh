@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# What the diagnosis is worth where the receiver loses: a receiver with the socket buffer of an untuned host (208 KiB) that is suspended
-# for 100 ms of each second, 100 ms away. HighSpeed's response (preset fobs-classifier) with the diagnosis and without, in turn.
-# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20, RTT=100ms, RATE=500Mbit,
-# STOPPED=0.1 and RUNNING=0.9 (seconds): some six minutes.
+# Benefit of the diagnosis when the receiving host loses packets: a receiver with the socket buffer of an
+# untuned host (208 KiB) that is suspended for 100 ms of each second, at a round-trip time of 100 ms.
+# Alternates runs of HighSpeed's response (preset fobs-classifier) with and without the diagnosis.
+# Needs root, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. ROUNDS=7, SECONDS_EACH=20,
+# RTT=100ms, RATE=500Mbit, STOPPED=0.1 and RUNNING=0.9 (seconds): about six minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export HAUL="$(realpath "${CARGO_TARGET_DIR:-target}")/release/haul"
@@ -47,7 +48,7 @@ for _ in $(seq "${ROUNDS:-7}"); do
         rm -f "$WORK/url"
         "$lab" wan --rtt "${RTT:-100ms}" --rate 900Mbit --queue 50ms --server "sh $WORK/server" -- python3 "$WORK/client" "$mode" 2>"$WORK/log" |
             tee -a "$WORK/told"
-        # The truth: what the path dropped.
+        # Packets dropped by the path (ground truth).
         grep '^A to B' "$WORK/log" || true
     done
 done

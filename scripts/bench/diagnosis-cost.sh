@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# What the diagnosis costs where nothing is to be diagnosed: `haul bench` between two network namespaces, pairs with all evidence and with none in
-# turn (which of both is first alternates), as dickens-classifier, section 5, compares them (83.5 and 81.2 % of the link). Needs root. ROUNDS=31, SECONDS_EACH=3, HAUL (a built one):
-# some four minutes. Prints the ratio of each pair, and their median with its 95 % interval (order statistics).
+# Cost of the diagnosis on a loss-free path: `haul bench` between two network namespaces, in pairs with all
+# evidence and with none (the order within pairs alternates), as in dickens-classifier, section 5 (83.5 and
+# 81.2 % of the link).
+# Needs root. ROUNDS=31, SECONDS_EACH=3, HAUL (path of the program): about four minutes. Prints the ratio of
+# each pair, and their median with its 95 % interval (order statistics).
 ROUNDS=${ROUNDS:-31} SECONDS_EACH=${SECONDS_EACH:-3}
 source "$(dirname "$0")/lib.sh"
 [ -x "${HAUL:-}" ] || build

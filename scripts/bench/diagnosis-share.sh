@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The diagnosis's share of the sender's processor time, by samples of `perf`, on a path of 1 Gbit/s and 50 ms that loses LOSS. Needs root,
-# perf, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`. SECONDS_EACH=8: a quarter of a minute.
+# The diagnosis's share of the sender's CPU time, from samples of `perf`, on a path of 1 Gbit/s and 50 ms with
+# loss LOSS. Needs root, perf, /dev/net/tun and `cargo build --release -p haul-lab -p haul-cli`.
+# SECONDS_EACH=8: 15 seconds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export HAUL="$PWD/${CARGO_TARGET_DIR:-target}/release/haul" SECONDS_EACH=${SECONDS_EACH:-8}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# How the shipped model does in conditions that it was not trained in: one line each, with the windows by what their signatures
-# said of them while the transfers ran (short ones joined), the 95 % interval of the wrong ones of those in range (Clopper and
-# Pearson), and the F1 of all evidence, by counts of packets. `ONLY=WORD` runs the conditions with that word in their name.
+# Accuracy of the shipped model under conditions outside its training data. One line per condition: windows by
+# the verdict of their signatures during the transfers (short windows combined), the 95 % interval of wrong
+# verdicts among windows in range (Clopper and Pearson), and the F1 score of all evidence, by packet counts.
+# `ONLY=WORD` runs the conditions with that word in their name.
 # Needs `cargo build --release -p haul-lab`; takes some minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,7 +41,7 @@ PY
 }
 
 one=(--set session.bulk.rate=900Mbit)
-# What a receiver does not read for a while.
+# Receivers that do not read for a while.
 suspended() { printf 'host.rx.loads=[{ kind = "suspension", every = "%s", stop = "%s" }]' "$1" "$2"; }
 jumbo=(--set session.bulk.datagram=8972 --set path.wan.forward.mtu=9000)
 batches=(--set 'session.bulk.set={ "rate_control.max_batch" = "64" }')

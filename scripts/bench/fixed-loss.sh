@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The fixed controller at 950 Mbit/s, 1 % of all packets lost both ways (iptables' statistic match): how much of
-# what can arrive does, and how much more is sent than need be.
+# The fixed controller at 950 Mbit/s with 1 % random loss in both directions (iptables' statistic match):
+# goodput relative to the maximum, and retransmission overhead.
 #
 #   sudo scripts/bench/fixed-loss.sh                # ROUNDS=5 SECONDS_EACH=10 PIN=0
 #
-# To be reached: goodput >= 0.97 x 950 x 0.99 Mbit/s; bytes sent <= 1.02 x the ideal, which is every packet of
-# the object once per loss: 1 / 0.99.
+# Target: goodput >= 0.97 x 950 x 0.99 Mbit/s; bytes sent <= 1.02 x the ideal, in which every packet of the
+# object is retransmitted once per loss: 1 / 0.99.
 PIN=${PIN:-0}
 SECONDS_EACH=${SECONDS_EACH:-10}
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ RATE=950
 build
 connect
 for namespace in "$TX" "$RX"; do
-    # Super-packets are cut into datagrams before the rule sees them, so that they are lost one by one.
+    # Super-packets are segmented before the rule sees them, so that datagrams are lost singly.
     ip -n "$namespace" link set dev link0 gso_max_segs 1
     ip netns exec "$namespace" iptables -w -A INPUT -m statistic --mode random --probability 0.01 -j DROP
 done

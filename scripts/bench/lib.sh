@@ -1,5 +1,5 @@
-# Shared by the benchmarks; to be sourced. Two network namespaces with a veth pair between them, the release
-# build, and a way to run things there pinned to a core each.
+# Shared functions of the benchmarks, to be sourced: two network namespaces connected by a veth pair, the
+# release build, and commands pinned to one core each in the namespaces.
 #
 # Environment: ROUNDS (5), SECONDS_EACH (5), PIN (1 = sender on core 0, receiver on core 1; 0 = unpinned).
 set -euo pipefail
@@ -30,7 +30,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-executable() { # the path of a built binary, from cargo's JSON
+executable() { # prints the path of a built binary, from cargo's JSON
     sed -n 's/.*"executable":"\([^"]*\/'"$1"'\)".*/\1/p'
 }
 
@@ -55,8 +55,8 @@ connect() {
     done
 }
 
-# The words in front of a command that runs it at one side; as they are executed one by another, the process
-# that is started is the command itself.
+# Command prefix that runs a command on one side. Each part executes the next, so the started process is the
+# command itself.
 TX_SIDE=(ip netns exec "$TX")
 RX_SIDE=(ip netns exec "$RX")
 if [ "$PIN" = 1 ]; then
@@ -83,17 +83,17 @@ serve() { # starts `haul serve` with further options; sets SERVER (process id) a
     URL=$(cat "$WORK/url")
 }
 
-number() { # NAME: a number out of the JSON object on stdin
+number() { # NAME: prints a number from the JSON object on stdin
     sed -n 's/.*"'"$1"'":\([-+0-9.eE]*\).*/\1/p'
 }
 
-median() { # of numbers, one per line
+median() { # median of numbers, one per line
     sort -g | awk '{ v[NR] = $1 } END { if (NR % 2) print v[(NR + 1) / 2]; else print (v[NR / 2] + v[NR / 2 + 1]) / 2 }'
 }
 
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", a / b }'; }
 
-machine() { # one line on where this was measured
+machine() { # one line about the machine
     local cpu
     cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
     echo "$(nproc) cores, ${cpu:-unknown processor}, Linux $(uname -r), $(date -u +%F), commit $(git rev-parse --short HEAD 2>/dev/null || echo none)"

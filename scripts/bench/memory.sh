@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The largest resident memory of either side for objects of different sizes.
+# Peak resident memory of either side for objects of different sizes.
 #
 #   sudo scripts/bench/memory.sh [SIZE...]          # 1GiB 100GiB
 #
-# To be reached: 256 MiB at most on either side, whatever the size.
+# Target: at most 256 MiB on either side, whatever the size.
 . "$(dirname "$0")/lib.sh"
 [ $# -gt 0 ] || set -- 1GiB 100GiB
 

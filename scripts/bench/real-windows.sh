@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The shipped model on the windows of real traffic that it was not trained on, by set, with the 95 % interval of the wrong ones
-# (Clopper and Pearson), and how often the host has lost what the model puts down to it with what probability. A window counts if
-# nearly all that it lost was lost to one cause, by the emulator's drop log, and its loss rate can be told by.
-# Needs `cargo build --release -p haul-cli`; takes some seconds. SETS="fourth ..." names the sets, MODEL another model.
+# Accuracy of the shipped model on windows of real traffic outside its training data, by set: the 95 %
+# interval of wrong verdicts (Clopper and Pearson), and the frequency of host losses by posterior probability.
+# A window counts if nearly all of its losses have one cause according to the emulator's drop log, and if its
+# loss rate is in the model's range.
+# Needs `cargo build --release -p haul-cli`; takes some seconds. SETS="fourth ..." names the sets, MODEL
+# another model.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export HAUL="$(realpath "${CARGO_TARGET_DIR:-target}")/release/haul" MODEL="${MODEL:-}"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# The bulk transport as a recipe of micro-protocols against the two machines that it replaced, built from their last
-# commit: over veth, and in the simulator, where there is no cipher, socket or payload. Both in turn; medians of the
-# pairs.
+# Compares the bulk transport as a recipe of micro-protocols with the two machines that it replaced, built
+# from their last commit: over veth, and in the simulator without cipher, socket or payload. Runs alternate;
+# prints medians of the pairs.
 #
 #   sudo scripts/bench/recipe.sh                    # ROUNDS=11 SECONDS_EACH=2 PIN=1
 #
-# To be reached: no slower than before, 0.98 of the machines (processor time: 1.02).
+# Target: no slower than before: 0.98 of the machines' speed (CPU time: 1.02).
 ROUNDS=${ROUNDS:-11}
 SECONDS_EACH=${SECONDS_EACH:-2}
 . "$(dirname "$0")/lib.sh"
-# The machines' last commit.
+# Last commit with the machines.
 BEFORE=e00a8da
 
-speed_of() { # DIRECTORY TARGET: builds the simulator's example there, and says where it is
+speed_of() { # DIRECTORY TARGET: builds the simulator's example there, and prints its path
     (cd "$1" && CARGO_TARGET_DIR=$2 cargo build --quiet --release --locked --package haul-sim --example speed \
         --message-format json) | executable speed
 }
 
-# Beside the other builds, so that it is not built anew each time; an interruption leaves nothing else behind.
+# Next to the other builds, so that it is not rebuilt each time; an interruption leaves nothing else behind.
 build_before() {
     local target
     target=$(cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/before
@@ -31,11 +31,11 @@ build_before() {
     [ -x "$OLD" ] && [ -x "$OLD_SPEED" ] || die 'the build of the machines made no programs'
 }
 
-simulate() { # PROGRAM: million packets a second of processor time
+simulate() { # PROGRAM: million packets per second of CPU time
     "$1" 10 20ms plain | sed -n 's/.* \([0-9.]*\) of core time$/\1/p'
 }
 
-bench() { # PROGRAM CIPHER: Gbit/s, processor time for a packet at the sender and at the receiver, us
+bench() { # PROGRAM CIPHER: Gbit/s, CPU time per packet at the sender and at the receiver, us
     HAUL=$1
     serve --set crypto=none
     "${TX_SIDE[@]}" "$HAUL" bench --json --time "${SECONDS_EACH}s" --set crypto="$2" "$URL" \
@@ -49,13 +49,13 @@ print(result["goodput_bps"] / 1e9, seconds["sender"] / packets * 1e6, seconds["r
 P
 }
 
-note() { # NAME VALUES..: one line for this round
+note() { # NAME VALUES..: prints one line for this round
     local name=$1
     shift
     echo "$*" >>"$WORK/$name"
 }
 
-row() { # NAME FILE COLUMN: medians, and the median of the pairs
+row() { # NAME FILE COLUMN: prints medians, and the median of the pairs
     local now before pairs
     now=$(awk -v c="$3" '{ print $c }' "$WORK/$2-now" | median)
     before=$(awk -v c="$3" '{ print $c }' "$WORK/$2-before" | median)
@@ -73,7 +73,7 @@ build_before
 connect
 machine
 for round in $(seq "$ROUNDS"); do
-    # A run takes half a second, in which the host may do anything: several, each build first as often as the other.
+    # A run takes half a second and is subject to noise: runs several, alternating which build is first.
     for _ in 1 2 3; do
         note speed-before "$(simulate "$OLD_SPEED")"
         note speed-now "$(simulate "$NEW_SPEED")"

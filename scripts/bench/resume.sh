@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What an interruption costs: one side, the sender and the receiver in turn, is killed (SIGKILL) when half of the bytes
-# have left, and the same command is given again. How much is sent twice, how soon new bytes flow, and how fast what is there is proved.
+# Cost of an interruption: one side, sender and receiver in turn, is killed (SIGKILL) when half of the bytes
+# have been sent, and the same command is run again. Measures bytes sent twice, the time until new bytes are
+# sent, and the speed of verifying existing data.
 #
 #   sudo scripts/bench/resume.sh             # ROUNDS=5 SIZE_GB=10 PLACE=/tmp RATE=4Gbit HAUL=path
 #
-# To be reached: 1 % sent twice at most; new bytes after 2 s at most and the time to prove at 1 GB/s.
+# Target: at most 1 % sent twice; new bytes after at most 2 s plus the time to verify at 1 GB/s.
 PLACE=${PLACE:-/tmp}
 export TMPDIR=$PLACE
 . "$(dirname "$0")/lib.sh"
@@ -21,7 +22,7 @@ copy() { # starts a copy of the file; sets COPY
     STARTED+=("$COPY")
 }
 
-await() { # COUNT: until so many bytes have left
+await() { # COUNT: waits until this many bytes have been sent
     while [ "$(sent)" -lt "$1" ]; do
         kill -0 "$COPY" 2>/dev/null || die "the copy has ended: $(cat "$WORK/cp.log")"
         sleep 0.002
@@ -34,7 +35,7 @@ machine
 head -c "$BYTES" /dev/urandom >"$WORK/source"
 serve
 
-# As it is when nothing happens: headers and repairs are part of it.
+# Without an interruption: includes headers and repairs.
 before=$(sent)
 copy --rate "$RATE"
 wait "$COPY" || die "$(cat "$WORK/cp.log")"
@@ -54,7 +55,7 @@ for round in $(seq "$ROUNDS"); do
     begin=$(date +%s%N)
     again=$(sent)
     copy --rate "$RATE"
-    # More than handshakes and proofs take.
+    # More than handshakes and verification take.
     await $((again + 4000000))
     flowing=$(date +%s%N)
     wait "$COPY" || die "$(cat "$WORK/cp.log")"

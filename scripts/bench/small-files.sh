@@ -1,6 +1,6 @@
 #!/bin/sh
-# Many small files against one large one of as many bytes over the demo's path (50 ms, 1 Gbit/s), and the memory
-# of both sides for a million files. Uses a file system in memory; needs about 10 GB of it for a million files.
+# Many small files compared with one large file of the same total size over the demo's path (50 ms, 1 Gbit/s),
+# and the memory of both sides for a million files. Uses tmpfs; needs about 10 GB for a million files.
 # Usage: small-files.sh [HAUL] [FILES FOR MEMORY]
 set -eu
 haul=$(realpath "${1:-$(dirname "$0")/../../target/release/haul}")
@@ -9,7 +9,7 @@ place=$(mktemp -d /dev/shm/haul-small.XXXXXX)
 server=
 trap 'test -z "$server" || kill "$server" 2>/dev/null || true; rm -rf "$place"' EXIT INT TERM
 cd "$place"
-make_files() { # directory, how many, bytes of each
+make_files() { # directory, number of files, bytes per file
     python3 - "$@" <<'PYTHON'
 import os, sys
 root, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# What the framework of micro-protocols costs: the base stack against the same loop by hand, with more events,
-# attributes and copies, over veth with GSO and GRO. In turn in slices of 40 ms between the same two processes, so that
-# what else the machine does meets all alike; medians of rates and of ratios within a turn.
+# Cost of the micro-protocol framework: compares the base stack with the same loop written by hand, and with
+# more events, attributes and copies, over veth with GSO and GRO. Alternates slices of 40 ms between the same
+# two processes, so that other load affects all modes alike; prints medians of rates and of ratios within a
+# turn.
 #
 #   sudo scripts/bench/stack.sh                      # SECONDS_EACH=60 PIN=1
 #   sudo MODES=hand,base SIZES=base@4096,base@8192 scripts/bench/stack.sh
 #
-# To be reached: base >= 0.97 of hand; 9 more raises and 7 more attributes >= 0.97 of base; no dip in the sizes.
+# Target: base >= 0.97 of hand; 9 more raises and 7 more attributes >= 0.97 of base; no dip over message
+# sizes.
 SECONDS_EACH=${SECONDS_EACH:-60}
 . "$(dirname "$0")/lib.sh"
 MODES=${MODES-hand,base,raises=9,attributes=7,copies=1,copies=2,copies=3,push,push-no-pool}
@@ -17,7 +19,7 @@ build_stack() {
     [ -x "$LAB" ] || die 'the build made no program'
 }
 
-compare() { # LIST: a table of Gbit/s of message bytes that arrive
+compare() { # LIST: prints a table of delivered message bytes in Gbit/s
     local pid
     "${RX_SIDE[@]}" "$LAB" stack-cost recv "$1" --bind $RX_ADDRESS:7902 &
     pid=$!

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# What clients that do not know the secret cost a server: its threads, sockets and memory at most, and what a copy beside them
-# loses. Over loopback; as an example of the engine makes the connections, the same cores do both sides' work.
+# Cost of clients that do not know the secret: the server's peak threads, sockets and memory, and the slowdown
+# of a concurrent copy. Over loopback; an example of the engine makes the connections, so the same cores do
+# the work of both sides.
 #
 #   scripts/bench/strangers.sh     # SECONDS_EACH=60 CONNECTIONS=3000 THREADS=16 RATE=200Mbit KINDS='proof plain hold'
 #
-# HAUL and STRANGERS are paths of built programs. To be reached with 3,000 wrong proofs a second: 200 threads at most, 64 MB
-# above idle, and 10 % less for the copy where the cores allow.
+# HAUL and STRANGERS are paths of built programs. Target with 3,000 wrong proofs per second: at most 200
+# threads and 64 MB above idle, and a copy at most 10 % slower where there are enough cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 SECONDS_EACH=${SECONDS_EACH:-60}
@@ -22,7 +23,7 @@ clean_up() {
 }
 trap clean_up EXIT
 
-built() { # NAME, words of cargo: the path of a built program
+built() { # NAME, cargo arguments: prints the path of a built program
     local name=$1
     shift
     cargo build --quiet --release "$@" --message-format json | sed -n 's/.*"executable":"\([^"]*\/'"$name"'\)".*/\1/p'
@@ -30,7 +31,7 @@ built() { # NAME, words of cargo: the path of a built program
 
 field() { sed -n "s/^$1:[^0-9]*\([0-9]*\).*/\1/p" "/proc/$SERVER/status"; }
 
-watch() { # PROCESS: the most threads, sockets and KiB of the server until it ends, into a file
+watch() { # PROCESS: writes the server's maximum threads, sockets and KiB to a file until it ends
     local threads=0 sockets=0 memory=0 now
     while kill -0 "$1" 2>/dev/null; do
         now=$(field Threads) && [ "$now" -le "$threads" ] || threads=$now
@@ -41,7 +42,7 @@ watch() { # PROCESS: the most threads, sockets and KiB of the server until it en
     echo "$threads $sockets $memory" >"$WORK/most"
 }
 
-copy() { # the rate of a copy in Mbit/s; as long as the strangers come
+copy() { # prints the rate of a copy in Mbit/s, while the strangers connect
     "$HAUL" cp --json --quiet --no-resume --rate "$RATE" "$WORK/source" "${URL/\/\?//copy-$RANDOM?}" >"$WORK/json" ||
         { echo 0; return; }
     sed -n 's/.*"goodput_bps":\([0-9.e+]*\).*/\1/p' "$WORK/json" | awk '{ printf "%.0f", $1 / 1e6 }'
@@ -61,7 +62,7 @@ ADDRESS=$(sed 's|haul://\([^/]*\)/.*|\1|' "$WORK/url")
 
 echo "$(nproc) cores, Linux $(uname -r), $(date -u +%F), $CONNECTIONS connections/s wanted, a copy at $RATE"
 alone=$(copy)
-# Twice, so that what the first copy has left in memory is not counted.
+# Run twice, so that memory kept from the first copy is not counted.
 idle=$(field VmRSS)
 echo "idle: $(field Threads) threads, $((idle / 1024)) MiB; a copy alone: $alone Mbit/s"
 for kind in $KINDS; do

@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Files in memory beside memory to memory: one file of each size from tmpfs to tmpfs, without sync, in turn with
-# `haul bench` of as many bytes to the same server, over veth as in veth.sh; and `dd` of the same file, for what reading and writing cost at least.
+# File transfer in memory compared with memory to memory: one file of each size from tmpfs to tmpfs, without
+# sync, alternating with `haul bench` of the same size to the same server, over veth as in veth.sh; and `dd`
+# of the same file, as the minimum cost of reading and writing.
 #
 #   sudo scripts/bench/tmpfs.sh              # ROUNDS=21 MEGABYTES="100 300 1000" PLACE=/dev/shm PIN=0 MTU=1500 WARM=1 HAUL=path
 #
-# A virtual machine may be given its memory page by page, and lose it again seconds after it is free: the first use costs more than the copy.
-# Before each command as much memory as it needs is used and freed, so that all find it there (WARM=0: not).
-# To be reached: 0.5 of memory to memory. Not pinned: an end is several threads, and PIN=1 gives it one core for all.
+# A virtual machine may get its memory page by page, and lose it again seconds after it is freed: first use
+# then costs more than the copy. Before each command as much memory as it needs is allocated and freed (WARM=0
+# disables this).
+# Target: 0.5 of memory to memory. Not pinned: each end has several threads, and PIN=1 would give it one core
+# for all.
 ROUNDS=${ROUNDS:-21}
 PIN=${PIN:-0}
 export TMPDIR=${PLACE:-/dev/shm}
 . "$(dirname "$0")/lib.sh"
 MEGABYTES=${MEGABYTES:-100 300 1000}
 
-spent() { # processor seconds of both ends, out of the JSON object on stdin
+spent() { # CPU seconds of both ends, from the JSON object on stdin
     python3 -c 'import json, sys; cpu = json.load(sys.stdin)["cpu_seconds"]; print(round(cpu["sender"] + cpu["receiver"], 2))'
 }
 
-stolen() { # jiffies that the hypervisor has taken, and all, so far
+stolen() { # jiffies taken by the hypervisor, and all jiffies, so far
     awk '/^cpu / { for (n = 2; n <= 9; n++) all += $n; print $9, all }' /proc/stat
 }
 

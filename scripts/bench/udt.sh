@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the sender and receiver of UDT for `haul-lab services jitter`, and prints where they are.
+# Builds the UDT sender and receiver for `haul-lab services jitter`, and prints the program's path.
 #
 #   sudo haul-lab services jitter --udt "$(scripts/bench/udt.sh)"
 #

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Memory to memory between two namespaces over veth, MTU 1500: haul with its ciphers against a bare UDP blaster,
-# with and without the kernel's offloads. Everything in turn, ROUNDS times; medians and ratios of one run.
+# Memory to memory between two namespaces over veth, MTU 1500: haul with each cipher compared with a plain UDP
+# blaster, with and without the kernel's offloads. Runs alternate, ROUNDS times; prints medians, and ratios
+# within rounds.
 #
 #   sudo scripts/bench/veth.sh                      # ROUNDS=5 SECONDS_EACH=5 PIN=1
 #
-# To be reached: aes-128-gcm >= 0.20 and none >= 0.40 of the GSO/GRO blaster; with offloads off, aes-128-gcm
-# >= 0.75 of the sendmmsg/recvmmsg blaster.
+# Target: aes-128-gcm >= 0.20 and none >= 0.40 of the GSO/GRO blaster; with offloads off, aes-128-gcm >= 0.75
+# of the sendmmsg/recvmmsg blaster.
 . "$(dirname "$0")/lib.sh"
 
-blast() { # Gbit/s that arrive
+blast() { # Gbit/s received
     local options=("$@") pid
     "${RX_SIDE[@]}" "$BLASTER" recv --bind $RX_ADDRESS:7901 "${options[@]}" >"$WORK/blast" 2>/dev/null &
     pid=$!

@@ -175,7 +175,7 @@ fn reno_follows_the_inverse_square_root_of_loss() {
 
 #[test]
 fn cubic_follows_its_response_function() {
-    // RFC 9438, equation 6: W = (C (3 + beta) / (4 (1 - beta)))^(1/4) (rtt / p)^(3/4), where it exceeds Reno's.
+    // RFC 9438, equation 6: W = (C (3 + beta) / (4 (1 - beta)))^(1/4) (rtt / p)^(3/4), where above Reno's.
     let (rtt, p) = (Span::from_millis(100), 1e-4f64);
     let kind = ControlKind::Cubic(CubicConfig { hystart: None, ..CubicConfig::default() });
     let rate = under_loss(kind, p, rtt, 1_000, 3);

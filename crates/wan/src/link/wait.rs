@@ -87,8 +87,8 @@ impl Alarm {
         Self { clock, late: [Span::from_micros(20); 2], last: Time::ZERO }
     }
 
-    /// Waits until the bell rings, until (nearly) `until`, or, with `device`, until a packet arrives. May return
-    /// early. Returns the time of the event that ended the wait, which is before now by the wake-up latency.
+    /// Waits until the bell rings, until (nearly) `until`, or, with `device`, until a packet arrives. May
+    /// return early. Returns the time of the event that ended the wait: before now, by the wake-up latency.
     pub(super) fn wait(
         &mut self,
         until: Option<Time>,
