@@ -1,4 +1,4 @@
-//! `haul-lab compare`: short runs of single lines in both worlds.
+//! `haul-lab compare`: short runs of single cases in both worlds.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -13,7 +13,7 @@ fn compare(args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The cells of the first line of a table whose name begins so.
+/// Returns the cells of the first table row whose name starts with `name`.
 fn cells(text: &str, name: &str) -> Vec<String> {
     let line = text.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap();
     line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()
@@ -27,7 +27,8 @@ fn the_same_packets_die_in_both_worlds() {
     let text =
         compare(&["--time", "1s", "--seed", "5", "--simulations", "1", "--only", "Gilbert-Elliott 0.02"]);
     println!("{text}");
-    // Loss in theory, simulated, simulated with the emulator's times, emulated, and what the emulator itself lost.
+    // Loss in theory, simulated, simulated with the emulator's times, emulated, and the emulator's own
+    // losses.
     let loss = cells(&text, "Gilbert-Elliott");
     assert_eq!(loss[2], "16.667");
     assert_eq!(loss[6], "0", "the machine was too busy for the emulator");

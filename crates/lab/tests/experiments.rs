@@ -16,7 +16,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The plan that docs/experiments.md shows.
+/// Returns the plan shown in docs/experiments.md.
 fn documented() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/experiments.md");
     let page = fs::read_to_string(page).unwrap();
@@ -89,7 +89,7 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
     }
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("real.toml");
-    // A fifth of what is sent dies on the path in either world; how fast it goes is not asked.
+    // 20 % of the packets are dropped on the path in either world; the speed is not checked.
     let words = r#"
         about = "a lossy path, for real and simulated"
         paper = "ours"
@@ -167,7 +167,7 @@ fn a_bound_on_nothing_is_no_check() {
     let test = format!(
         "kind = \"at_least\", measure = \"{measure}\", at = {{ {at} }}, share = 1.0, of = [{{ {at} }}]"
     );
-    // The session begins after the time that is looked at.
+    // The session starts after the evaluated time.
     let late = plain.replace("time = \"30s\"", "time = \"30s\", start = \"2s\"");
     fs::write(&plan, format!("{late}[[check]]\nname = \"as much as nothing\"\ntest = {{ {test} }}\n"))
         .unwrap();

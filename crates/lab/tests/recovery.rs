@@ -1,4 +1,4 @@
-//! Every law after what applications and machines do: an hour without anything to send, a clock that jumps.
+//! Recovery of every law from events in applications and machines: an hour without data, a jump of the clock.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -7,8 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// A path of 20 Mbit/s and 20 ms, and a session that meets `what` at 10 s; then one second passes before 9 s are looked
-/// at.
+/// Returns a scenario with a path of 20 Mbit/s and 20 ms, and a session with the event `what` at 10 s.
 fn scenario(law: &str, seconds: u64, what: &str) -> String {
     let time = seconds - 10;
     format!(
@@ -19,7 +18,7 @@ fn scenario(law: &str, seconds: u64, what: &str) -> String {
     )
 }
 
-/// Mean goodput of the receiver in these seconds, Mbit/s.
+/// Returns the receiver's mean goodput in these seconds, Mbit/s.
 fn goodput(run: &Value, seconds: std::ops::Range<usize>) -> f64 {
     let lists = run["rates"]["goodput_bps"].as_array().unwrap();
     let list = lists.iter().filter_map(Value::as_array).find(|list| !list.is_empty()).unwrap();
@@ -27,7 +26,7 @@ fn goodput(run: &Value, seconds: std::ops::Range<usize>) -> f64 {
     list[seconds].iter().map(|rate| rate.as_f64().unwrap()).sum::<f64>() / count / 1e6
 }
 
-/// What the law has in these seconds, Mbit/s.
+/// Runs a law and returns its goodput in these seconds, Mbit/s.
 fn run(law: &str, seconds: u64, what: &str, look: std::ops::Range<usize>) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("recovery.toml");
@@ -40,7 +39,7 @@ fn run(law: &str, seconds: u64, what: &str, look: std::ops::Range<usize>) -> f64
     goodput(&all["runs"][0], look)
 }
 
-/// Runs all laws; those that have less than `least` Mbit/s in these seconds, with what they have.
+/// Runs all laws. Returns those with less than `least` Mbit/s in these seconds, with their goodput.
 fn slow(seconds: u64, what: &str, look: std::ops::Range<usize>, least: f64) -> Vec<(&'static str, f64)> {
     let names = haul_proto::law_names().into_iter();
     let found: Vec<_> = names.map(|law| (law, run(law, seconds, what, look.clone()))).collect();
@@ -48,7 +47,7 @@ fn slow(seconds: u64, what: &str, look: std::ops::Range<usize>, least: f64) -> V
     found.into_iter().filter(|(_, rate)| *rate < least).collect()
 }
 
-/// 0.8 of what 20 Mbit/s of packets of 1,500 bytes carry of an object.
+/// 0.8 of the object bytes that 20 Mbit/s carry in packets of 1,500 bytes.
 const ENOUGH: f64 = 0.8 * 19.0;
 
 #[test]
@@ -67,8 +66,8 @@ fn every_law_is_back_three_seconds_after_the_round_trip_has_become_ten_times_as_
     assert_eq!(slow(35, event, 13..18, ENOUGH), []);
 }
 
-/// At every point of the cycle in which `bbr` probes for bandwidth, and where a probe has just ended most of all: what
-/// was delivered through a window that was too small is not what the path takes.
+/// At every point of the cycle in which `bbr` probes for bandwidth, most importantly just after a probe:
+/// deliveries limited by a window that was too small do not show the path's capacity.
 #[test]
 fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
     let rates = (0..24).map(|n| {
@@ -82,7 +81,8 @@ fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
     assert_eq!(rates, []);
 }
 
-/// A path that is longer can also take more: that is looked for at once, not when the next probe would have been due.
+/// A longer path may also have more capacity, which is probed immediately, not when the next probe would be
+/// due.
 #[test]
 fn the_default_law_is_back_whenever_the_path_becomes_longer_and_wider() {
     let bottleneck = "path = 'wan', direction = 'forward', stage = 'bottleneck'";

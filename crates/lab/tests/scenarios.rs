@@ -1,4 +1,4 @@
-//! `haul-lab sim` with the scenarios that are shipped, and with bad ones.
+//! `haul-lab sim` with the shipped scenarios, and with invalid ones.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -15,7 +15,7 @@ fn sim(file: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_haul-lab")).arg("sim").arg(file).args(args).output().unwrap()
 }
 
-/// Runs a shipped scenario that must pass.
+/// Runs a shipped scenario, which must pass.
 fn passes(name: &str) -> Value {
     let output = sim(&shipped(name), &[]);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -169,12 +169,12 @@ fn the_load_of_a_host_is_recorded_as_the_length_of_its_run_queue() {
         .iter()
         .filter_map(Value::as_u64)
         .collect();
-    // Three programs that compute, beside a receiver that hardly needs the core, from 1 to 3 s.
+    // Three CPU-bound programs from 1 to 3 s, beside a receiver that hardly uses the core.
     assert!(load[0] < 100 && load[6] < 100, "{load:?}");
     assert!(load[2..6].iter().all(|&load| (3_000..3_500).contains(&load)), "{load:?}");
 }
 
-/// Runs a scenario of that text.
+/// Runs a scenario given as text.
 fn run_text(text: &str, args: &[&str]) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("scenario.toml");
@@ -267,7 +267,7 @@ fn failed_checks_and_the_cap_are_failures_and_said() {
     assert!(run_text(SMALL, &["--set", "cap=20ms", "--set", "expect_cap=true"]).status.success());
 }
 
-/// A bad scenario: exit code 2, and every one of `parts` is in the message.
+/// Checks that an invalid scenario gives exit code 2, and that the message contains all `parts`.
 fn refused(text: &str, args: &[&str], parts: &[&str]) {
     let output = run_text(text, args);
     let message = String::from_utf8_lossy(&output.stderr);
@@ -359,7 +359,7 @@ fn signatures_of_a_scenario_hold_every_loss_and_can_be_made_again() {
     let lost: u64 = windows.iter().map(haul_diagnosis::Signature::lost_packets).sum();
     let died = text.split_once("queue_full ").unwrap().1;
     let died: u64 = died.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
-    // The last window has not ended.
+    // The last window is still incomplete.
     assert!(
         windows.len() >= 2 && lost > 1_000 && lost <= died,
         "{} windows, {lost} of {died}",

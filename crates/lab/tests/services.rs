@@ -1,4 +1,4 @@
-//! `haul-lab services`, in short: viz, msg and sensor between namespaces on the emulator.
+//! Short runs of `haul-lab services`: viz, msg and sensor between namespaces on the emulator.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use haul_testing::privileged;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Each measures alone: the ends of the turn-around are served before others and look for messages themselves, which
-/// leaves no processor to a stream beside them.
+/// Measurements run one at a time: the turn-around ends have high priority and busy-poll, which leaves no CPU
+/// time for concurrent streams.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn services(args: &[&str]) -> String {
@@ -24,13 +24,13 @@ fn services(args: &[&str]) -> String {
     text
 }
 
-/// The cells of the lines of a table that begin so.
+/// Returns the cells of the table rows that start with `name`.
 fn rows(text: &str, name: &str) -> Vec<Vec<f64>> {
     let cells = |line: &str| line.split('|').filter_map(|cell| cell.trim().parse().ok()).collect();
     text.lines().filter(|line| line.starts_with(&format!("| {name} |"))).map(cells).collect()
 }
 
-/// Where the hypervisor took something, the points stand there twice.
+/// If the hypervisor took CPU time, the points are printed twice: cuts off the second table.
 fn all_rounds(text: &str) -> &str {
     let all = text.split_once("\nOnly rounds").map_or(text, |(all, _)| all);
     all.split_once("\nTo the ideal").map_or(all, |(all, _)| all)
@@ -43,7 +43,7 @@ fn a_sensor_sends_one_packet_for_a_reading_and_hears_nothing() {
     }
     let text = services(&["readings", "--share", "0.2"]);
     let sensor = rows(&text, "sensor");
-    // 200 readings; a retransmission of the handshake on a busy machine is a few packets.
+    // 200 readings; a retransmission of the handshake on a busy machine adds a few packets.
     assert!((0.9..1.1).contains(&sensor[0][0]) && sensor[0][1].abs() < 0.1, "{sensor:?}");
     assert!(
         sensor[1][0].abs() < 0.1 && sensor[1][1].abs() < 0.1,
@@ -61,8 +61,8 @@ fn a_receiver_changes_the_rate_of_a_stream_that_runs() {
     let text = services(&["change", "--rounds", "1", "--share", "0.4"]);
     let changed = rows(&text, "viz, 150 then 100");
     let (before, after) = (changed[0][0], changed[0][1]);
-    // How near a busy machine comes to a rate is for benchmarks (late packets come in bursts); that it is another one
-    // is not.
+    // The accuracy of a rate on a busy machine is for benchmarks (late packets arrive in bursts); that the
+    // rate changes is checked here.
     assert!(after < 0.9 * before && (10.0..110.0).contains(&after), "{changed:?}");
 }
 
@@ -74,7 +74,7 @@ fn every_small_message_is_answered_whatever_is_lost() {
     let text = services(&["turnaround", "--share", "0.05", "--rounds", "1"]);
     let (points, first_turns) = text.split_once("The first turns without loss").unwrap();
     let points = all_rounds(points);
-    // msg, two of TCP and bare UDP, at five losses.
+    // msg, two variants of TCP and plain UDP, at five loss rates.
     assert_eq!((rows(points, "1").len(), rows(points, "60").len()), (20, 20));
     assert_eq!((rows(first_turns, "1").len(), rows(first_turns, "60").len()), (4, 4));
     let unanswered: Vec<_> = text.lines().filter(|line| line.contains("unanswered")).collect();
@@ -115,7 +115,7 @@ fn what_is_missing_for_udt_is_told() {
     let text = services(&["jitter", "--rounds", "1", "--share", "0.3"]);
     for carrier in ["viz", "TCP"] {
         let streams = rows(&text, carrier);
-        // One alone, and two at once: rate, median, and the one round of each.
+        // One stream alone, and two concurrent ones: rate, median, and the single round of each.
         assert!(streams.len() == 3 && streams.iter().all(|cells| cells.len() == 3), "{text}");
         assert!(streams.iter().all(|cells| cells[0] > 1.0 && cells[1] > 0.0), "{text}");
     }
@@ -138,11 +138,11 @@ fn udt_is_measured_like_the_others_where_it_is() {
     let program = String::from_utf8(built.stdout).unwrap();
     let text = services(&["jitter", "--rounds", "1", "--share", "0.3", "--udt", program.trim()]);
     let udt = rows(&text, "UDT");
-    // How much and how even is for benchmarks; a stream that stalls at its start comes to nothing.
+    // Rate and jitter are for benchmarks; a stream that stalls at its start has neither.
     assert!(udt[0].len() == 3 && udt[0][0] > 1.0 && udt[0][1] > 0.0, "{text}");
 }
 
-/// Processes that have this path among their arguments.
+/// Returns the number of processes with this path in their arguments.
 fn working_in(directory: &Path) -> usize {
     let name = directory.to_str().unwrap();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -161,7 +161,7 @@ fn a_measurement_that_a_signal_ends_leaves_nothing_behind() {
     command.args(["services", "rates", "--rtt", "20"]).env("TMPDIR", directory.path());
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
     let files = directory.path().join(format!("haul-services-{}", child.id()));
-    // Both ends are at work when there is a URL.
+    // Both ends are running when the URL exists.
     let start = Instant::now();
     while !files.join("0/url.json").exists() {
         assert!(start.elapsed() < Duration::from_secs(60), "it did not begin");

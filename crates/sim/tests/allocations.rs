@@ -1,4 +1,4 @@
-//! In steady state packets cost no allocation: not on a path, and not in a world around it.
+//! In steady state packets cause no allocations, neither on a path nor in a world.
 
 use std::alloc::System;
 
@@ -41,7 +41,7 @@ fn stages() -> Vec<StageSpec> {
     ]
 }
 
-/// Offers batches to the path until `end`, a little more than it can send.
+/// Offers batches to the path until `end`, at slightly more than its rate.
 fn drive(path: &mut Path, from: u64, end: u64) {
     let mut delivered = 0;
     for id in from..end {

@@ -1,4 +1,5 @@
-//! Group transport: senders of `viz` streams into one receiver behind one bottleneck, which assigns each a rate.
+//! Group transport: several senders of `viz` streams share a bottleneck to one receiver, which assigns a rate
+//! to each.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -15,14 +16,14 @@ use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Part, Recipe, 
 
 type Member = SessionNode<Stack>;
 
-/// The line carries this, headers included; the receiver assigns less, so that its queue stays empty.
+/// Capacity of the line including headers; the receiver assigns less, so that the queue stays empty.
 const LINE: Rate = Rate::from_mbps(100);
 const CAPACITY: Rate = Rate::from_mbps(90);
 const DELAY: Span = Span::from_millis(20);
 /// Five round-trip times.
 const ROUND: Span = Span::from_millis(200);
 
-/// Messages of 1,000 bytes, no faster than `demand`.
+/// Messages of 1,000 bytes, at most at the rate `demand`.
 struct Stream {
     demand: Rate,
     sent: u64,
@@ -53,7 +54,7 @@ struct Group {
     world: World,
     line: LinkId,
     assigner: Arc<Mutex<QuotaAssigner>>,
-    /// By sender: its node, its stack at the receiver, its ID at the assigner.
+    /// Per sender: its node, its stack at the receiver, its ID at the assigner.
     members: Vec<(NodeId, NodeId, SenderId)>,
 }
 
@@ -68,7 +69,7 @@ fn fixed_rate() -> Recipe {
     recipe
 }
 
-/// The shipped recipe `name` with a control law in place of a fixed rate.
+/// Returns the preset `name` with a control law instead of a fixed rate.
 fn with_law(name: &str, law: &[(&str, &str)]) -> Recipe {
     let recipe = presets::preset(name).unwrap().unwrap().without("seal").without("fixed_rate");
     recipe.with("receiver_report").with(Part::new("rate_control", law))
@@ -91,18 +92,18 @@ fn stack(compiled: &Arc<CompiledStack>, number: usize, source: Option<Stream>) -
 }
 
 impl Group {
-    /// Senders by demand and weight. Until the first round each may send 1 Mbit/s.
+    /// Creates senders with these demands and weights. Before the first round each may send 1 Mbit/s.
     fn new(seed: u64, demands: &[(Rate, u32)]) -> Self {
         Self::of_recipe(seed, &fixed_rate(), demands, LINE)
     }
 
-    /// Runs without rounds, so that nobody is assigned anything.
+    /// Runs without rounds, so that no rates are assigned.
     fn run_freely(&mut self, until: Time) {
         let mut now = self.world.now();
         while now < until {
             now += Span::from_millis(2);
             self.world.run_until(now);
-            // Sources are looked at.
+            // Polls the sources.
             for (sender, ..) in &self.members {
                 self.world.node_mut::<Member>(*sender).unwrap();
             }
@@ -129,7 +130,7 @@ impl Group {
         Self { world, line, assigner: Arc::new(Mutex::new(assigner)), members }
     }
 
-    /// What has come from each, bytes.
+    /// Returns the bytes received from each sender.
     fn received(world: &World, members: &[(NodeId, NodeId, SenderId)]) -> Vec<u64> {
         let bytes = |member: &(NodeId, NodeId, SenderId)| {
             world.node::<Member>(member.1).unwrap().machine().stats().bytes_received
@@ -137,7 +138,7 @@ impl Group {
         members.iter().map(bytes).collect()
     }
 
-    /// Rounds until `until`; sources are looked at every 2 ms.
+    /// Runs rounds until `until`; sources are polled every 2 ms.
     fn run(&mut self, until: Time) {
         let mut before = Self::received(&self.world, &self.members);
         let mut now = self.world.now();
@@ -171,7 +172,7 @@ impl Group {
         }
     }
 
-    /// Rates at which data comes from each over the next two seconds, Mbit/s.
+    /// Returns the rate received from each sender over the next two seconds, Mbit/s.
     fn measure(&mut self) -> Vec<f64> {
         let before = Self::received(&self.world, &self.members);
         let span = Span::from_secs(2);
@@ -195,10 +196,10 @@ fn shares_are_max_min_fair_and_nobody_starves() {
         (greedy, 2),
     ];
     let mut group = Group::new(41, &demands);
-    // Four different demands: five rounds, and one for the rates at the start.
+    // Four different demands: five rounds, and one for the initial rates.
     group.run(Time::ZERO + ROUND * 6);
     let rates = group.measure();
-    // Messages are 1,000 bytes in packets of 1,025: those who are content use a little more than their demand.
+    // Messages are 1,000 bytes in packets of 1,025: satisfied senders use slightly more than their demand.
     let share = |rate: Rate| if rate == greedy { rate } else { rate.mul_f64(1.025) };
     let weight = |w| NonZeroU32::new(w).unwrap();
     let wants = |room: f64| {
@@ -233,7 +234,7 @@ fn what_a_sender_leaves_goes_to_the_others() {
     assert!(after.iter().all(|rate| (43.0..=45.5).contains(rate)), "{after:?}");
 }
 
-/// Nobody is assigned anything before the first round: together they begin with what the line carries.
+/// No rates are assigned before the first round: together the senders start with the capacity of the line.
 #[test]
 fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
     let greedy = Rate::from_mbps(10_000);
@@ -247,13 +248,13 @@ fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
     group.run(Time::ZERO + ROUND * 20);
     let rates = group.measure();
     println!("Mbit/s: {rates:.2?}");
-    // Of 90, less 2.3 for the last one, by weight.
+    // 90 minus 2.3 for the last sender, by weight.
     for (rate, fair) in rates.iter().zip([21.9, 21.9, 43.8, 2.05]) {
         assert!((0.93 * fair..=1.03 * fair).contains(rate), "{rates:?}");
     }
 }
 
-/// Without a law, senders of messages lose all that does not fit; with one they share.
+/// Without a law, senders of messages lose all that exceeds the capacity; with one they share it.
 #[test]
 fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
     let (line, greedy) = (Rate::from_mbps(10), Rate::from_mbps(50));

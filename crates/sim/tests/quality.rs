@@ -1,4 +1,5 @@
-//! What `fec` and `priority` promise, over simulated paths; figures: the examples `fec` and `priority`.
+//! Guarantees of `fec` and `priority` over simulated paths. The examples `fec` and `priority` print the
+//! figures.
 
 #[path = "talk/repair.rs"]
 mod repair;
@@ -13,7 +14,8 @@ use repair::{TIMEOUT, alone, beyond_repair, runs, stream};
 const RTT: Span = Span::from_millis(60);
 const MESSAGES: u32 = 30_000;
 
-/// Losses come in clusters of more than the repairs, so that their number varies more than that of single ones.
+/// Unrepaired losses come in clusters longer than the repairs, so their number varies more than that of
+/// single losses.
 fn near(measured: f64, expected: f64) -> bool {
     (0.75..1.25).contains(&(measured / expected))
 }
@@ -26,9 +28,9 @@ fn fec_mends_what_it_can_and_in_time() {
         let expected = beyond_repair(loss, 20, i32::from(repairs));
         println!("seed 17, {loss}, {repairs} repairs: {bare:?}, {mended:?}, expected {expected}");
         assert!(near(bare.lost, loss) && near(mended.lost, expected));
-        // What was mended needed no round trip.
+        // Repaired packets needed no round trip.
         assert!((mended.late - mended.lost).abs() < 1e-9);
-        // So many packets more, and four bytes that say where each belongs.
+        // The cost is the repair packets, and four bytes of position per packet.
         let more = mended.cost.0 / bare.cost.0 - 1.0 - f64::from(repairs) / 20.0;
         assert!((0.0..0.01).contains(&more), "{more}");
     }
@@ -61,7 +63,7 @@ fn an_urgent_message_waits_for_one_of_bulk_and_not_for_all() {
         let first = urgent::waits(9, &urgent::recipe(true, true), bulk, 500);
         println!("seed 9, {bulk} bytes: {} to {}", first[250], queued[250]);
         assert!(queued[0] >= rate.time_for(urgent::QUEUE as u64), "the whole queue goes first");
-        // Headers are less than a tenth; the packet that leaves and the one before it are counted apart.
+        // Headers are less than 10 %; the packet being sent and the previous one are counted separately.
         let one = rate.time_for((bulk + bulk / 10 + 2 * 1_200) as u64);
         assert!(*first.last().expect("many") <= one, "{:?} > {one}", first.last());
     }

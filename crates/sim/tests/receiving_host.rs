@@ -1,4 +1,4 @@
-//! Hosts with a scheduler, and flows of TCP, in the simulated world.
+//! Hosts with a scheduler, and TCP flows, in the simulated world.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -35,7 +35,8 @@ fn path(mbps: u64, rtt_ms: u64, loss: f64) -> PathSpec {
     PathSpec { stages }
 }
 
-/// Packets to one receiver behind a host: what arrived, and what the socket buffer lost.
+/// Sends packets to a receiver behind a host. Returns packets delivered, and packets dropped by the socket
+/// buffer.
 fn receive(mbps: u64, loads: Vec<Load>) -> (u64, u64) {
     let mut world = World::new(3);
     let link = world.add_link("link", &path(1_000, 2, 0.0)).unwrap();

@@ -1,4 +1,4 @@
-//! How soon the default law fills a path whose round trip has become ten times as long.
+//! Time for the default law to fill a path whose round-trip time has grown tenfold.
 //! `cargo test -p haul-sim --test recovery -- --nocapture` prints the table.
 
 #[expect(dead_code, reason = "other tests use more of it")]
@@ -9,17 +9,17 @@ use common::{Channel, Run};
 use haul_base::{Rate, Span, Time};
 use haul_sim::{StageChange, StageRef};
 
-/// What has to be taken of the path after ten round trips.
+/// Minimum share of the path's capacity after ten round trips.
 const GOOD: f64 = 0.8;
-/// UDP payload that a packet of 1,500 bytes carries as object bytes.
+/// Object bytes in a packet of 1,500 bytes.
 const OBJECT_BYTES: f64 = 1_433.0;
 
 fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// Share of `mbps` in round trips 10 to 15 after the round trip of `rtt` ms has become ten times as long, `at` ms after
-/// the start.
+/// Returns the share of `mbps` in round trips 10 to 15 after the round-trip time of `rtt` ms has grown
+/// tenfold, `at` ms after the start.
 fn share_of_longer_path(mbps: u64, rtt: u64, at: u64) -> f64 {
     let path = Channel { queue: ms(rtt), ..Channel::clean(ms(rtt) / 2, Rate::from_mbps(mbps)) };
     let mut run = Run::new(1, 8 << 30, "bbr", None, &path, &path);
@@ -46,7 +46,8 @@ fn a_path_ten_times_as_long_is_filled_within_ten_round_trips_in_whatever_phase_i
         (100, 50, &[10_000, 10_400, 11_600, 14_000][..]),
         (500, 50, &[10_000]),
         (100, 100, &[10_000]),
-        // At 13,600 ms just after a probe for bandwidth that lost too much: its queue drains while the path grows.
+        // At 13,600 ms, just after a bandwidth probe with too many losses: its queue drains while the path
+        // grows.
         (20, 100, &[10_000, 10_400, 11_600, 12_000, 13_600, 13_800]),
     ] {
         for &at in moments {

@@ -1,5 +1,5 @@
-//! 10,000 sensors and one base station in one process: what a sensor costs the base station in memory. The keys are
-//! those of the engine and are counted there; here they are empty.
+//! 10,000 sensors and one base station in one process: memory per sensor at the base station. Keys are part
+//! of the engine and are counted there; here they are empty.
 
 #[expect(dead_code, reason = "other tests use more of it")]
 mod talk;
@@ -18,10 +18,10 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const SENSORS: usize = 10_000;
 const ROUNDS: u64 = 20;
-/// 2 KiB, of which 400 bytes are left for keys.
+/// 2 KiB, of which 400 bytes are reserved for keys.
 const MOST: usize = 2_048 - 400;
 
-/// Bytes that `work` has allocated and not given back.
+/// Returns the bytes that `work` has allocated and not freed.
 fn held<R>(work: impl FnOnce() -> R) -> (R, isize) {
     let region = Region::new(ALLOCATOR);
     let result = work();
@@ -34,7 +34,7 @@ fn receive(stack: &mut Stack, now: Time, data: &mut [u8], stride: usize) {
     stack.on_receive(now, &mut Received { data, stride, arrival: None, path, ecn, socket_drops: None });
 }
 
-/// Carries what one stack has to say to the other; gives by how much either has grown.
+/// Passes packets from one stack to the other. Returns the growth of both.
 fn carry(now: Time, from: &mut Stack, to: &mut Stack, slot: &mut [u8], lost: bool) -> (isize, isize) {
     let (mut speaker, mut listener) = (0, 0);
     loop {
@@ -48,7 +48,7 @@ fn carry(now: Time, from: &mut Stack, to: &mut Stack, slot: &mut [u8], lost: boo
     }
 }
 
-/// Where a base station puts readings; as small as can be, because what it does with them is its own affair.
+/// The base station's sink for readings, as small as possible: its processing is not measured.
 struct Count(Arc<AtomicU64>);
 
 impl MessageSink for Count {
@@ -57,8 +57,8 @@ impl MessageSink for Count {
     }
 }
 
-/// Messages of `msg` in both directions, no more at a time than the pool has buffers: once warm, they cost no
-/// allocation.
+/// Messages of `msg` in both directions, at most as many at a time as the pool has buffers, cause no
+/// allocations once warmed up.
 fn messages_cost_no_allocation() {
     let (compiled, rtt) = (talk::compiled_preset("msg", &[]), Span::from_millis(1));
     let mut a = talk::stack(&compiled, true, rtt, Ends::default());
@@ -116,7 +116,7 @@ fn a_sensor_costs_little_memory() {
         for (n, (sensor, base)) in sensors.iter_mut().zip(&mut bases).enumerate() {
             let reading = [round as u8, n as u8, (n >> 8) as u8, 0, 0, 0, 0, 0, 0, 0];
             sensor.send(now, &reading, SendOptions::default()).expect("there is room");
-            // Every tenth reading is lost, and reported by the base station after a moment.
+            // Every tenth reading is lost, and reported by the base station after a delay.
             let lost = (n as u64 + round) % 10 == 3 && round + 1 < ROUNDS;
             grown += carry(now, sensor, base, &mut slot, lost).1;
             let later = now + Span::from_millis(100);

@@ -1,4 +1,4 @@
-//! The recipes `msg` and `sensor` over simulated paths, seeds printed.
+//! The recipes `msg` and `sensor` over simulated paths; seeds are printed.
 
 mod talk;
 
@@ -17,7 +17,7 @@ fn lossy(rtt: Span, loss: f64) -> PathSpec {
     PathSpec { stages: vec![StageSpec::Loss(share(loss)), StageSpec::Delay(rtt / 2)] }
 }
 
-/// Loses, duplicates and reorders.
+/// A path with loss, duplication and reordering.
 fn bad(rtt: Span) -> PathSpec {
     let late = ReorderingSpec { share: share(0.1), extra: Distribution::Uniform(Span::from_millis(8)) };
     let stages = vec![
@@ -41,13 +41,13 @@ fn turn_around_of_small_messages_is_near_the_ideal_of_the_policy() {
             println!("{rtt}, {percent} %: {mean}, {ideal}, {}", p99(&times));
             let ratio = mean.as_secs_f64() / ideal.as_secs_f64();
             assert!(ratio <= 1.1, "{ratio} of the ideal");
-            // Better than what is possible would be a fault of the measurement.
+            // A value better than the ideal would be a measurement error.
             assert!(ratio >= 0.9, "{ratio} of the ideal");
         }
     }
 }
 
-/// Messages of different lengths that say which they are.
+/// Returns numbered messages of different lengths.
 fn stream(count: u32, apart: Span, len: impl Fn(u32) -> usize) -> Vec<(Time, Vec<u8>)> {
     let message = |n: u32| {
         let mut bytes = vec![n as u8; len(n).max(4)];
@@ -57,7 +57,7 @@ fn stream(count: u32, apart: Span, len: impl Fn(u32) -> usize) -> Vec<(Time, Vec
     (0..count).map(message).collect()
 }
 
-/// What was heard, by number; panics if a message came twice.
+/// Returns the received messages by number. Panics if one was received twice.
 fn heard(talk: &Talk) -> BTreeMap<u64, Vec<u8>> {
     let Part::Listens { heard } = &talk.end(talk.second).part else { panic!("the second one listens") };
     let mut by_id = BTreeMap::new();
@@ -96,7 +96,7 @@ fn msg_delivers_exactly_once_whatever_the_path_does() {
     }
 }
 
-/// The recipe of that name with a control law in place of a fixed rate.
+/// Returns the preset with a control law instead of a fixed rate.
 fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::CompiledStack> {
     let recipe = haul_proto::presets::preset(name).expect("it is shipped").expect("it is a recipe");
     let recipe = recipe.without("fixed_rate").with("receiver_report");
@@ -115,7 +115,7 @@ fn messages_with_a_control_law_come_exactly_once_whatever_the_path_does() {
     }
 }
 
-/// What copies may take is enough for 200 Mbit/s over a round trip of 200 ms, with losses to be repaired.
+/// The retransmission buffers suffice for 200 Mbit/s over a round trip of 200 ms with losses.
 #[test]
 fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
     let rtt = Span::from_millis(200);
@@ -130,12 +130,12 @@ fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
         let late = |(at, id, _): &(Time, u64, Vec<u8>)| at.since(sent[*id as usize].0);
         let longest = heard.iter().map(late).max().expect("messages");
         println!("{recipe}, {loss} lost: at most {longest} from the user to the user");
-        // Half a round trip, and two for what was lost twice.
+        // Half a round trip, and two more for packets lost twice.
         assert!(longest <= rtt * 5 / 2 + Span::from_millis(100), "{recipe}: {longest}");
     }
 }
 
-/// One packet of data a reading, and none backwards.
+/// One data packet per reading, and none in return.
 #[test]
 fn sensor_costs_one_packet_a_reading() {
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
@@ -170,7 +170,8 @@ fn sensor_delivers_exactly_once_and_speaks_backwards_only_of_what_is_missing() {
             per_reading(forth),
             per_reading(back)
         );
-        // One lost reading in twenty is reported once in 0.95 and sent again; the end of the stream asks a few times.
+        // 5 % of the readings are lost, reported once with probability 0.95, and retransmitted; the end of
+        // the stream adds a few requests.
         assert!(per_reading(forth) < 1.08 && per_reading(back) < 0.08);
     }
 }

@@ -1,4 +1,4 @@
-//! TCP flows in the world, against what Linux's own did on the emulator over the same paths (`haul-lab compare`,
+//! TCP flows in the world, compared with Linux on the emulator over the same paths (`haul-lab compare`,
 //! docs/simulator.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
@@ -14,7 +14,7 @@ use haul_sim::{
 
 const PORT: PathId = PathId(0);
 
-/// A world with a bottleneck whose queue holds `queue` hundredths of the bandwidth-delay product.
+/// A world with a bottleneck whose queue holds `queue` percent of the bandwidth-delay product.
 fn world(seed: u64, rate: Rate, rtt: Span, queue: u64) -> (World, LinkId, LinkId) {
     println!("seed {seed}");
     let mut world = World::new(seed);
@@ -48,7 +48,7 @@ fn bbr() -> ControlKind {
     ControlKind::Bbr(BbrConfig::default())
 }
 
-/// Payload that one flow brings over in its first 20 s, Mbit/s.
+/// Returns the payload of one flow in its first 20 s, Mbit/s.
 fn goodput(control: ControlKind, mbps: u64, rtt_ms: u64, queue: u64) -> f64 {
     let (mut world, there, back) = world(1, Rate::from_mbps(mbps), Span::from_millis(rtt_ms), queue);
     let sender = add(&mut world, control, there, back);
@@ -58,7 +58,8 @@ fn goodput(control: ControlKind, mbps: u64, rtt_ms: u64, queue: u64) -> f64 {
 
 #[test]
 fn single_flows_get_what_linux_gets() {
-    // Law, Mbit/s, round trip in ms, queue in hundredths of the product, and what Linux 6.18 got in Mbit/s.
+    // Law, Mbit/s, round-trip time in ms, queue in percent of the product, and the result of Linux 6.18 in
+    // Mbit/s.
     let measured = [
         (ControlKind::Reno, 100, 10, 100, 95.6),
         (ControlKind::Reno, 50, 50, 25, 41.5),
@@ -75,8 +76,8 @@ fn single_flows_get_what_linux_gets() {
     }
 }
 
-/// What each of two flows gets from the 20th to the 60th second, Mbit/s; a trickle of random packets keeps them from
-/// taking turns for ever.
+/// Returns the rate of each of two flows from the 20th to the 60th second, Mbit/s. A few random packets
+/// prevent the flows from alternating for ever.
 fn shares(controls: [ControlKind; 2], rtt_ms: u64, seed: u64) -> [f64; 2] {
     let (mut world, there, back) = world(seed, Rate::from_mbps(50), Span::from_millis(rtt_ms), 100);
     let flows = controls.map(|control| add(&mut world, control, there, back));

@@ -1,5 +1,5 @@
-//! What the stages do against what theory says; `cargo test -p haul-sim --test theory -- --nocapture` prints the
-//! figures of docs/simulator.md.
+//! Stages compared with theory; `cargo test -p haul-sim --test theory -- --nocapture` prints the figures of
+//! docs/simulator.md.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -31,8 +31,8 @@ fn share(p: f64) -> Probability {
     Probability::new(p).unwrap()
 }
 
-/// Offers Poisson arrivals with load `rho`; the waiting time of each packet that comes out, microseconds, and the
-/// load that there really was.
+/// Offers Poisson arrivals with load `rho`. Returns the waiting time of each delivered packet, microseconds,
+/// and the actual load.
 fn poisson(path: &mut Path, rho: f64, packets: u64) -> (Vec<f64>, f64) {
     let gap = Distribution::Exponential(Span::from_secs_f64(SERVICE_US / rho / 1e6));
     let mut rng = Rng::from_seed(99);
@@ -56,7 +56,8 @@ fn poisson(path: &mut Path, rho: f64, packets: u64) -> (Vec<f64>, f64) {
     (waits, load(now))
 }
 
-/// Mean and its standard error, from the means of 50 stretches: neighbours are not independent.
+/// Returns the mean and its standard error, from the means of 50 batches: adjacent values are not
+/// independent.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let size = values.len() / 50;
     let means: Vec<f64> = values.chunks_exact(size).map(|c| c.iter().sum::<f64>() / size as f64).collect();
@@ -73,7 +74,7 @@ fn md1_waiting_times_are_those_of_pollaczek_and_khinchine() {
         let (mean, error) = mean_and_error(&waits[100_000..]);
         let theory = rho * SERVICE_US / (2.0 * (1.0 - rho));
         println!("M/D/1, load {rho}: mean wait {mean:.2} +- {error:.2} us, theory {theory:.2} us");
-        // 3.3 standard errors: one in a thousand would lie outside.
+        // 3.3 standard errors: exceeded with a probability of 0.1 %.
         assert!((mean - theory).abs() < 3.3 * error, "{mean} {theory} {error}");
         assert!(error < 0.02 * theory);
     }
@@ -88,8 +89,8 @@ fn a_queue_that_overflows_loses_what_the_link_cannot_send() {
         let lost = counters.drops.of(DropReason::QueueFull) as f64 / counters.offered as f64;
         let theory = 1.0 - 1.0 / load;
         println!("tail drop, load {load:.4}: loss {lost:.5}, theory {theory:.5}");
-        // What is queued at the end was not sent in the time, and at the start and near load 1 the link was idle
-        // for a moment.
+        // The final queue was not sent within the time, and the link was briefly idle at the start and near
+        // load 1.
         assert!((lost - theory).abs() < 0.001, "{lost} {theory}");
         assert!(counters.adds_up() && counters.inside == 0);
     }
@@ -124,15 +125,15 @@ fn gilbert_elliott_runs_are_geometric() {
             1.0 / to_good
         );
         assert!((mean - 1.0 / to_good).abs() < 4.0 * run_error, "{mean}");
-        // Losses come in runs: the share varies as the number and the lengths of runs do.
+        // Losses come in runs: the share varies with the number and lengths of runs.
         let share_error = expected * ((2.0 - to_good) / runs.len() as f64).sqrt();
         assert!((loss - expected).abs() < 4.0 * share_error, "{loss} {expected}");
         assert!(chi_square(&runs, to_good) < 32.9, "not geometric: {}", chi_square(&runs, to_good));
     }
 }
 
-/// Chi-square of run lengths 1..=11 and longer against the geometric distribution: 11 degrees of freedom, of which
-/// one in two thousand samples exceeds 32.9.
+/// Returns the chi-square of run lengths 1..=11 and longer against the geometric distribution: 11 degrees of
+/// freedom; 32.9 is exceeded with a probability of 0.05 %.
 fn chi_square(runs: &[usize], p: f64) -> f64 {
     let total = runs.len() as f64;
     let mut rest = total;
@@ -151,7 +152,7 @@ fn chi_square(runs: &[usize], p: f64) -> f64 {
     sum
 }
 
-/// Keeps a RED queue at `level` bytes for as long as it takes to send `packets`; the share of offers that died.
+/// Keeps a RED queue at `level` bytes for `packets` packets. Returns the share of dropped offers.
 fn red_loss(level: u64, above_max: AboveMaximum, packets: u64) -> f64 {
     let red = RedSpec {
         min: Bytes(25_000),
@@ -167,7 +168,7 @@ fn red_loss(level: u64, above_max: AboveMaximum, packets: u64) -> f64 {
     for step in 0..packets {
         let now = Time::ZERO + Span::from_micros(100) * step;
         path.advance(now, &mut |_, _, _| {});
-        // The average needs a while; what dies in it does not count.
+        // Drops before the average has settled are not counted.
         let counts = step > packets / 10;
         for _ in 0..1_000 {
             let queued = path.standing_queue(now).unwrap().bytes;
@@ -189,10 +190,10 @@ fn red_drops_nothing_below_its_thresholds_and_the_right_share_between() {
     assert!(red_loss(22_500, AboveMaximum::Gentle, 100_000) == 0.0);
     for level in [37_500, 50_000, 62_500] {
         let measured = red_loss(level, AboveMaximum::Gentle, 400_000);
-        // The average settles at what the queue has when packets arrive: a packet less.
+        // The average settles at the queue length at arrivals, which is one packet less.
         let average = (level - u64::from(PACKET)) as f64;
         let raw = 0.1 * (average - 25_000.0) / 50_000.0;
-        // Distances between drops are uniform on 1..1/raw (Floyd and Jacobson, section 7).
+        // Intervals between drops are uniform on 1..1/raw (Floyd and Jacobson, section 7).
         let theory = 2.0 * raw / (1.0 + raw);
         println!("RED at {level} bytes: drops {measured:.4}, theory {theory:.4}");
         assert!((measured / theory - 1.0).abs() < 0.05, "{measured} {theory}");
@@ -200,15 +201,15 @@ fn red_drops_nothing_below_its_thresholds_and_the_right_share_between() {
     assert!(red_loss(100_000, AboveMaximum::Drop, 100_000) > 0.1, "all while the average is above");
 }
 
-/// A window of packets that grows by one each round trip and halves when one is lost.
+/// A window of packets that grows by one per round trip and halves on a loss.
 struct Window {
     size: f64,
     flying: u64,
     halved: Time,
 }
 
-/// `flows` such windows over `queue` and 20 ms; the waiting times in the second half, milliseconds, and the share
-/// of the link that was used.
+/// Runs `flows` such windows over `queue` and 20 ms. Returns the waiting times in the second half,
+/// milliseconds, and the utilisation of the link.
 fn additive_increase(queue: QueueSpec, flows: usize, seconds: u64) -> (Vec<f64>, f64) {
     let mut path = path(5, vec![bottleneck(queue), StageSpec::Delay(Span::from_millis(20))]);
     let start = || Window { size: 10.0, flying: 0, halved: Time::ZERO };
@@ -277,7 +278,7 @@ fn codel_catches_up_with_a_flow_that_does_not_listen() {
         signal: Signal::Drop,
     };
     let mut path = path(6, vec![bottleneck(QueueSpec::Codel(codel))]);
-    // 2 % more than fits, for 60 s: it takes a drop rate of 200 a second, which comes with count = 400.
+    // A load of 1.02 for 60 s: it requires 200 drops per second, which needs count = 400.
     let (waits, _) = poisson(&mut path, 1.02, 612_000);
     let last = &waits[waits.len() * 9 / 10..];
     let mean = last.iter().sum::<f64>() / last.len() as f64 / 1e3;

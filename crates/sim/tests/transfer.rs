@@ -1,4 +1,4 @@
-//! The transport of `haul-proto` over simulated paths: the scenarios of the first issue, seeds printed.
+//! The transport of `haul-proto` over simulated paths; seeds are printed.
 
 mod common;
 mod diagnosis;
@@ -58,10 +58,10 @@ fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_m
     let share = stats.packets as f64 / ideal;
     assert!(share <= 1.005, "sent {share} of the ideal; {stats:?}");
     let g = r.session.goodput(&r.world);
-    // Three round trips at the end are allowed for.
+    // Tolerates three round trips at the end.
     assert!(g >= 0.95 * 950.0 * 0.99, "{g} Mbit/s; {stats:?}");
     let truth = r.world.path(r.there).unwrap().counters();
-    // Path MTU probes that are too large die too, and nothing else does.
+    // Only path MTU probes that are too large are dropped in addition.
     let known = truth.drops.of(DropReason::Random) + truth.drops.of(DropReason::TooLarge);
     assert_eq!(truth.drops.total(), known, "{truth:?}");
 }
@@ -85,7 +85,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
     let received = r.session.receiver(&r.world).stats();
     assert!(received.rejected > 0 && r.sent().rejected > 0);
     assert!(received.duplicates > 0);
-    // Every damaged packet that came was found out, and nothing else was refused.
+    // Every damaged packet that arrived was detected, and no other was rejected.
     let there = r.world.path(r.there).unwrap().counters();
     assert!(received.rejected <= there.damaged + there.copies, "{received:?} {there:?}");
     assert!(received.rejected as f64 >= 0.8 * there.damaged as f64, "{received:?} {there:?}");
@@ -117,7 +117,7 @@ fn lost_feedback_costs_no_data_packets() {
 #[test]
 fn the_receivers_limit_is_never_overrun() {
     let (len, per_tick) = (30_000_000, 200_000);
-    // 200 kB every 10 ms: 160 Mbit/s where the sender would go at 900.
+    // 200 kB every 10 ms: 160 Mbit/s, while the sender would send at 900.
     let channel = channel(ms(10), 0.0);
     let law = ("fixed", Some(Rate::from_mbps(900)));
     let mut r = Run::with_limit(23, len, law, &channel, &channel, per_tick);
@@ -125,14 +125,14 @@ fn the_receivers_limit_is_never_overrun() {
         let (sunk, receiver) = (r.session.sunk.clone(), r.session.receiver);
         r.world.at(Time::ZERO + ms(10) * tick, move |world| {
             sunk.lock().unwrap().limit = per_tick * (tick + 1);
-            // A sink that has room again wakes its machine.
+            // A sink with free space wakes its machine.
             let _ = world.node_mut::<common::ReceiverNode>(receiver);
         });
     }
     r.run(Span::from_secs(30));
     r.assert_whole();
     assert!(r.elapsed() >= ms(1_480), "{}", r.elapsed());
-    // The receiver refuses what lies above the limit that it gave.
+    // The receiver rejects data above the limit that it has announced.
     assert_eq!(r.session.receiver(&r.world).stats().rejected, 0);
     assert_eq!(r.sent().resent, 0, "{:?}", r.sent());
     assert!(r.sent().waiting.receiver > ms(1_000), "{:?}", r.sent());

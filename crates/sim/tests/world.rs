@@ -1,4 +1,4 @@
-//! The event world: traffic, background, determinism, and that every packet is accounted for.
+//! The simulated world: traffic, cross traffic, determinism, and the balance of packets.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -70,7 +70,7 @@ fn a_constant_source_keeps_its_rate_to_the_packet() {
         UdpSourceSpec { length: Some(Span::from_secs(3)), ..UdpSourceSpec::constant(Rate::from_mbps(7)) };
     let flow = add_source(&mut world, "steady", spec, link, sink);
     world.run_until(secs(5));
-    // 7 Mbit/s in packets of 12,000 bits for 3 s; the first one leaves at once.
+    // 7 Mbit/s in packets of 12,000 bits for 3 s; the first one is sent immediately.
     assert_eq!(world.truth(flow).delivered, 1_750);
     assert_eq!(world.node::<Sink>(sink).unwrap().packets(), 1_750);
 }
@@ -85,7 +85,7 @@ fn an_on_off_source_sends_its_share_of_the_time() {
     let flow = add_source(&mut world, "bursty", spec, link, sink);
     world.run_until(secs(400));
     let mbps = world.truth(flow).delivered_bytes as f64 * 8.0 / 400.0 / 1e6;
-    // 2,000 cycles; the deviation of their mean is some 3 %.
+    // 2,000 cycles; the standard deviation of their mean is about 3 %.
     assert!((mbps / 25.0 - 1.0).abs() < 0.1, "{mbps}");
 }
 
@@ -135,8 +135,8 @@ fn equal_seeds_give_equal_bytes_and_the_truth_adds_up_all_the_while() {
     assert_ne!(first, bytes(12));
 }
 
-/// The summary of one run, frozen: it must be this on every platform. A change of it changes every recorded
-/// simulation, and has to be meant.
+/// Summary of one run, frozen: it must be equal on every platform. A change here changes every recorded
+/// simulation and must be intentional.
 #[test]
 fn the_world_is_frozen() {
     let summary = crowded(11);

@@ -1,4 +1,4 @@
-//! Nothing is left, however it ends.
+//! The emulator leaves nothing behind, however it ends.
 
 use std::fs;
 use std::path::Path;
@@ -20,12 +20,12 @@ fn names_of(pid: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&format!("haul-wan-{pid}-"))).collect()
 }
 
-/// The process that has written its number into `file`.
+/// Returns the process whose PID is in `file`.
 fn pid_in(file: &Path) -> u32 {
     eventually("a process", || fs::read_to_string(file).ok()?.trim().parse().ok())
 }
 
-/// A command that leaves a process behind, and waits.
+/// Returns a command that leaves a background process and waits.
 fn with_processes(directory: &Path) -> Command {
     let mut command = haul_lab();
     let file = |name: &str| directory.join(name).display().to_string();
@@ -79,10 +79,10 @@ fn what_a_killed_emulator_leaves_is_swept_by_the_next() {
     let pids = ["server", "left", "command"].map(|name| pid_in(&directory.path().join(name)));
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it has started itself ends with it; what that has started, and the names, stay.
+    // Its own children end with it; grandchildren and namespace names remain.
     eventually("the death of the children", || (!is_alive(pids[0]) && !is_alive(pids[2])).then_some(()));
     let wan = Wan::start("-q");
-    // Other tests' emulators sweep too.
+    // Other tests' emulators also sweep.
     eventually("the sweep", || (names_of(child.id()).is_empty() && !is_alive(pids[1])).then_some(()));
     assert!(wan.end(Signal::INT).0.success());
 }

@@ -1,4 +1,4 @@
-//! Command lines: what is refused, and what a command is given.
+//! Command lines: rejected arguments, and the environment of COMMAND.
 
 use std::fs;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn a_path_file_gives_every_stage() {
     assert_eq!(report["forth"]["stages"].as_array().unwrap().len(), 2);
 }
 
-/// Runs as nobody, in a mount namespace in which `prepare` has been done.
+/// Runs as nobody, in a mount namespace in which `prepare` was executed.
 fn as_nobody(prepare: &str, words: &str) -> (Option<i32>, String) {
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let program = directory.path().join("haul-lab");
@@ -130,7 +130,7 @@ fn without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered(
     if !privileged(test) {
         return;
     }
-    // In a user namespace of its own the limit can be set to none without touching this machine's.
+    // In a private user namespace the limit can be set to 0 without affecting this machine's.
     let closed =
         "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -sys_admin \"$0\" \"$@\"";
     let words = ["-r", "sh", "-c", closed, env!("CARGO_BIN_EXE_haul-lab"), "wan", "--", "true"];

@@ -1,5 +1,5 @@
-//! The built `haul-lab wan` with real sockets on its two sides. Needs root and `/dev/net/tun`; without, each test
-//! says SKIPPED and passes, or fails with `HAUL_E2E=required`.
+//! Tests of the built `haul-lab wan` with real sockets on its two sides. Need root and `/dev/net/tun`;
+//! without them each test prints SKIPPED and passes, or fails with `HAUL_E2E=required`.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

@@ -15,14 +15,14 @@ pub(crate) const A: &str = "10.201.0.1";
 pub(crate) const B: &str = "10.201.0.2";
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The built program.
+/// Returns a command for the built program.
 pub(crate) fn haul_lab() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul-lab"));
     command.stdin(Stdio::null());
     command
 }
 
-/// Waits until `what` gives something.
+/// Waits until `look` returns a value.
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -34,14 +34,14 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// An emulator that waits for its end.
+/// A running emulator.
 pub(crate) struct Wan {
     pub(crate) child: Child,
     directory: tempfile::TempDir,
 }
 
 impl Wan {
-    /// Starts it with these options, and waits until both sides are there.
+    /// Starts an emulator with these options, and waits until both sides exist.
     pub(crate) fn start(options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut command = haul_lab();
@@ -59,7 +59,7 @@ impl Wan {
         self.directory.path().join("control")
     }
 
-    /// The name of a side's namespace.
+    /// Returns the path of a side's namespace.
     pub(crate) fn namespace(&self, side: char) -> PathBuf {
         let (begin, end) = (format!("haul-wan-{}-", self.child.id()), format!("-{side}"));
         let names = fs::read_dir("/run/netns").unwrap().map(|entry| entry.unwrap().file_name());
@@ -68,7 +68,7 @@ impl Wan {
         PathBuf::from("/run/netns").join(name.unwrap())
     }
 
-    /// Does something on a side, on a thread of its own.
+    /// Runs a function on a side, in a separate thread.
     pub(crate) fn on<T: Send + 'static>(
         &self,
         side: char,
@@ -85,7 +85,7 @@ impl Wan {
         kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
     }
 
-    /// Ends it, and returns its exit status and what it has counted.
+    /// Ends the emulator with `signal`. Returns its exit status and counters.
     pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, Value) {
         self.signal(signal);
         let status = self.child.wait().unwrap();
@@ -101,13 +101,13 @@ impl Wan {
 
 impl Drop for Wan {
     fn drop(&mut self) {
-        // It has ended already where the test has come to its end.
+        // It has already ended unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The sum again, from the numbers in the file alone.
+/// Recomputes the balance from the numbers in the file.
 fn assert_adds_up(way: &Value) {
     let number = |value: &Value| value.as_u64().unwrap();
     let drops: u64 = way["drops"].as_object().unwrap().values().map(number).sum();

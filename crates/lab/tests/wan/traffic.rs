@@ -1,4 +1,4 @@
-//! What comes out at the other side, and what the counters say about it.
+//! Traffic between the sides, and the counters.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use crate::support::{A, B, Wan};
 
-/// Room for all that a test sends, however late it is read.
+/// Receive buffer for everything that a test sends, however late it is read.
 const ROOM: usize = 32 << 20;
 
-/// A socket that is looked at every now and then.
+/// Binds a socket with a short read timeout.
 fn bind(address: &str, port: u16) -> UdpSocket {
     let socket = UdpSocket::bind((address, port)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
@@ -28,7 +28,7 @@ fn bind(address: &str, port: u16) -> UdpSocket {
     socket
 }
 
-/// Takes what comes until nobody sends any more and nothing has come for a second.
+/// Receives until sending is over and nothing has arrived for a second.
 fn receive(socket: &UdpSocket, is_over: &AtomicBool, mut take: impl FnMut(&[u8], SocketAddr)) {
     let (mut buffer, mut looks) = (vec![0; 65_536], 0);
     while looks < 10 {
@@ -43,14 +43,14 @@ fn receive(socket: &UdpSocket, is_over: &AtomicBool, mut take: impl FnMut(&[u8],
     }
 }
 
-/// A thread on side B that takes what comes.
+/// A receiving thread on side B.
 struct Receiver<T> {
     thread: JoinHandle<T>,
     is_over: Arc<AtomicBool>,
 }
 
 impl<T: Send + 'static> Receiver<T> {
-    /// Starts `work`, which is given its socket and whether nobody sends any more.
+    /// Starts `work`, which gets a socket and a flag that is set when sending is over.
     fn start(
         wan: &Wan,
         address: &'static str,
@@ -68,14 +68,14 @@ impl<T: Send + 'static> Receiver<T> {
         Self { thread, is_over }
     }
 
-    /// Nobody sends any more: what has come.
+    /// Declares that sending is over, and returns the thread's result.
     fn end(self) -> T {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Echoes datagrams on side B; counts them.
+/// Echoes and counts datagrams on side B.
 fn echo(wan: &Wan, address: &'static str) -> Receiver<u64> {
     Receiver::start(wan, address, 7, |socket, is_over| {
         let mut count = 0;
@@ -96,7 +96,7 @@ fn echo_over(own: &'static str, peer: &'static str, packets: u64) {
         socket.connect((peer, 7)).unwrap();
         for number in 0..20u8 {
             let (start, mut buffer) = (Instant::now(), [0; 2_000]);
-            // Longer than a packet: fragments pass too.
+            // Also longer than a packet: fragments must pass.
             let sent = vec![number; 100 + 80 * usize::from(number)];
             socket.send(&sent).unwrap();
             let len = socket.recv(&mut buffer).unwrap();
@@ -117,7 +117,7 @@ fn echo_over(own: &'static str, peer: &'static str, packets: u64) {
 #[test]
 fn an_echo_takes_the_round_trip_over_ipv4() {
     if privileged("an_echo_takes_the_round_trip_over_ipv4") {
-        // Twenty datagrams, of which the last two are two fragments each.
+        // Twenty datagrams, the last two of them in two fragments each.
         echo_over(A, B, 22);
     }
 }
@@ -125,12 +125,12 @@ fn an_echo_takes_the_round_trip_over_ipv4() {
 #[test]
 fn an_echo_takes_the_round_trip_over_ipv6() {
     if privileged("an_echo_takes_the_round_trip_over_ipv6") {
-        // The longer headers make two fragments of the third from the end too.
+        // With the longer headers, the third from the end also has two fragments.
         echo_over("fd00:201::1", "fd00:201::2", 23);
     }
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that depend on the position.
 fn pattern(at: usize) -> u8 {
     (at ^ at >> 8 ^ at >> 16).wrapping_mul(167) as u8
 }
@@ -162,7 +162,7 @@ fn tcp_is_byte_exact_through_loss_and_reordering() {
     if privileged("tcp_is_byte_exact_through_loss_and_reordering") {
         let counters = tcp_transfer("--rtt 2ms --loss 0.2% --reorder 1%:1ms --seed 1", 50_000_000);
         assert!(counters["forth"]["drops"]["random"].as_u64().unwrap() > 0, "{counters}");
-        // Super-packets came in whole: fewer buffers than packets.
+        // Super-packets arrived whole: fewer buffers than packets.
         let sent = &counters["forth"]["sent"];
         assert!(sent["buffers"].as_u64().unwrap() < sent["packets"].as_u64().unwrap(), "{sent}");
     }
@@ -176,7 +176,7 @@ fn tcp_is_byte_exact_through_a_bottleneck_with_a_managed_queue() {
     }
 }
 
-/// Sends datagrams from A to B; returns how many arrived.
+/// Sends datagrams from A to B. Returns how many arrived.
 fn send(wan: &Wan, count: u64, len: usize) -> u64 {
     let receiver = Receiver::start(wan, B, 9, move |socket, is_over| {
         let mut count = 0;
@@ -190,7 +190,7 @@ fn send(wan: &Wan, count: u64, len: usize) -> u64 {
         let socket = UdpSocket::bind((A, 0)).unwrap();
         for number in 0..count {
             socket.send_to(&vec![number as u8; len], (B, 9)).unwrap();
-            // Twenty at once are more than the queues of these tests hold, however slow the machine is.
+            // Pauses after every 20 datagrams, so that no queue overflows on a slow machine.
             if number % 20 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -217,7 +217,8 @@ fn every_packet_is_accounted_for_with_its_reason() {
         assert!(number(&forth["drops"][reason]) > 0, "{forth}");
     }
     assert!(number(&forth["copies"]) > 0 && number(&forth["damaged"]) > 0, "{forth}");
-    // The receiving kernel finds every wrong bit by the checksum; copies of damaged packets are damaged too.
+    // The receiving kernel detects every bit error by the checksum; copies of damaged packets are damaged
+    // too.
     let received = number(&forth["received"]["packets"]);
     let damaged = number(&forth["damaged"]);
     assert!(arrived <= received - damaged && arrived + 2 * damaged >= received, "{arrived} {forth}");

@@ -1,4 +1,4 @@
-//! Sessions of `haul-proto` in a simulated world, with ends that check every byte.
+//! Sessions of `haul-proto` in a simulated world, with source and sink that check every byte.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -15,7 +15,7 @@ use haul_sim::{
 };
 use haul_stack::Recipe;
 
-/// A tag that is a checksum over the packet and its number: catches every corruption of the path.
+/// Tag with a checksum over the packet and its number: detects every corruption on the path.
 #[derive(Debug)]
 pub(crate) struct Checksum;
 
@@ -56,12 +56,12 @@ pub(crate) fn link() -> Link {
     Link::new(Box::new(Checksum), Box::new(Checksum), 0)
 }
 
-/// The byte of the test object at `offset`.
+/// Returns the byte of the test object at `offset`.
 fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
 }
 
-/// What a sink has found.
+/// State of a sink.
 #[derive(Debug, Default)]
 pub(crate) struct Sunk {
     ranges: RangeSet,
@@ -121,23 +121,23 @@ impl ObjectSource for PatternSource {
     }
 }
 
-/// What a path does to packets in one direction, as the scenarios of the first issue have it.
+/// Properties of a path in one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Channel {
     pub(crate) delay: Span,
     pub(crate) rate: Rate,
     pub(crate) queue: Span,
     pub(crate) loss: f64,
-    /// The share of packets that is lost in runs, and how many packets these have on average.
+    /// Share of packets lost in runs, and the mean length of a run.
     pub(crate) burst_loss: Option<(f64, f64)>,
     pub(crate) duplicate: f64,
     pub(crate) reorder: f64,
-    /// Delays up to this on top, in order.
+    /// Maximum additional delay; packets keep their order.
     pub(crate) jitter: Span,
     pub(crate) corrupt: f64,
     pub(crate) truncate: f64,
     pub(crate) outages: Vec<Outage>,
-    /// Largest datagram that passes, UDP payload bytes.
+    /// Maximum datagram size, UDP payload bytes.
     pub(crate) mtu: u32,
 }
 
@@ -163,7 +163,7 @@ impl Channel {
         }
     }
 
-    /// The stages; those that would do nothing are left out, so that batches stay whole where they can.
+    /// Returns the stages without those that have no effect, so that batches stay whole where possible.
     pub(crate) fn spec(&self) -> PathSpec {
         let queue = QueueSpec::TailDrop(Limit::Time(self.queue));
         let corruption = |p, effect| StageSpec::Corruption(CorruptionSpec { share: share(p), effect });
@@ -191,7 +191,7 @@ impl Channel {
     }
 }
 
-/// A sender and a receiver of one object.
+/// Sender and receiver of one object.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) sender: NodeId,
@@ -203,7 +203,7 @@ pub(crate) struct Session {
 pub(crate) type SenderNode = SessionNode<Sender>;
 pub(crate) type ReceiverNode = SessionNode<Receiver>;
 
-/// What to send, and how.
+/// Parameters of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job<'a> {
     pub(crate) name: &'a str,
@@ -211,12 +211,12 @@ pub(crate) struct Job<'a> {
     pub(crate) controller: &'a str,
     pub(crate) ceiling: Option<Rate>,
     pub(crate) rtt: Span,
-    /// The offset up to which the receiver takes bytes at first.
+    /// Offset up to which the receiver initially accepts bytes.
     pub(crate) limit: u64,
 }
 
 impl Session {
-    /// Puts both machines of a job into a world; they are still to be connected.
+    /// Adds both machines of a job to a world, without connecting them.
     pub(crate) fn add(world: &mut World, job: Job<'_>) -> Self {
         let Job { len, rtt, .. } = job;
         let interval = Span::from_millis(2);
@@ -245,8 +245,8 @@ impl Session {
         world.add_node(&format!("{name} receiver"), node.with_host_sample(Receiver::on_host_sample))
     }
 
-    /// The same for machines of a recipe. A sender that is `cause_aware` and does not diagnose itself is told why
-    /// packets died.
+    /// As above, with machines of a recipe. A `cause_aware` sender without its own diagnosis gets the true
+    /// causes of losses.
     pub(crate) fn of_recipe(world: &mut World, recipe: &Recipe, len: u64, rtt: Span) -> Self {
         let sunk = Arc::new(Mutex::new(Sunk { limit: u64::MAX >> 16, ..Sunk::default() }));
         let source = Box::new(PatternSource { len, released: 0 });
@@ -279,7 +279,7 @@ impl Session {
         world.node::<ReceiverNode>(self.receiver).unwrap().machine()
     }
 
-    /// When the sender knew that all had arrived.
+    /// Returns when the sender learnt that all data had arrived.
     pub(crate) fn delivered_at(&self, world: &World) -> Option<Time> {
         let events = world.node::<SenderNode>(self.sender).unwrap().events();
         events.iter().find(|(_, event)| *event == SenderEvent::Delivered).map(|(at, _)| *at)
@@ -291,7 +291,7 @@ impl Session {
             && events.iter().any(|(_, event)| matches!(event, ReceiverEvent::Complete(_)))
     }
 
-    /// How often either side said that the other is silent.
+    /// Returns how often either side reported silence of its peer.
     pub(crate) fn silences(&self, world: &World) -> usize {
         let sender = world.node::<SenderNode>(self.sender).unwrap().events().iter();
         let receiver = world.node::<ReceiverNode>(self.receiver).unwrap().events().iter();
@@ -299,13 +299,13 @@ impl Session {
             + receiver.filter(|(_, event)| matches!(event, ReceiverEvent::Silent(_))).count()
     }
 
-    /// Goodput in Mbit/s up to the moment at which the sender knows that all arrived.
+    /// Returns the goodput in Mbit/s until the sender knows that all data have arrived.
     pub(crate) fn goodput(&self, world: &World) -> f64 {
         let time = self.delivered_at(world).expect("delivered").since(Time::ZERO);
         Rate::from_transfer(self.len, time).as_bps() as f64 / 1e6
     }
 
-    /// Panics unless the object arrived whole, once and right.
+    /// Panics unless the object arrived complete, once and unchanged.
     pub(crate) fn assert_whole(&self, world: &World) {
         let sunk = self.sunk.lock().unwrap();
         assert_eq!(sunk.complete, Some(self.len), "at {:?}: {:?}", world.now(), self.sender(world));
@@ -336,7 +336,7 @@ impl Run {
         Self::with_limit(seed, len, (controller, ceiling), forth, back, u64::MAX >> 16)
     }
 
-    /// As `new`; the receiver takes only what lies below `limit` at first.
+    /// As `new`; the receiver initially accepts only bytes below `limit`.
     pub(crate) fn with_limit(
         seed: u64,
         len: u64,
@@ -352,7 +352,7 @@ impl Run {
         Self::over(world, session, forth, back)
     }
 
-    /// A session of a recipe over the same path both ways.
+    /// A session of a recipe over the same path in both directions.
     pub(crate) fn of_recipe(seed: u64, recipe: &Recipe, len: u64, path: &Channel) -> Self {
         println!("seed {seed}");
         let mut world = World::new(seed);
@@ -369,7 +369,7 @@ impl Run {
         Self { world, session, there, back }
     }
 
-    /// Runs until both sides are done or `cap` has passed.
+    /// Runs until both sides have finished or `cap` has passed.
     pub(crate) fn run(&mut self, cap: Span) -> Ended {
         let session = &self.session;
         let ended = self.world.run_while(Time::ZERO + cap, |world| !session.is_over(world));

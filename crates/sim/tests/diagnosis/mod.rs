@@ -1,4 +1,4 @@
-//! What senders say of their losses, beside what truly happened to them.
+//! Senders' diagnosis of their losses, compared with the truth.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -40,13 +40,13 @@ fn channel(mbps: u64) -> Channel {
     Channel { queue: Span::from_millis(20), ..Channel::clean(RTT / 2, Rate::from_mbps(mbps)) }
 }
 
-/// A process that runs for 5 ms and sleeps for 200, again and again.
+/// A process that runs for 30 ms on average and sleeps for 200 ms on average, repeatedly.
 fn bursts() -> Load {
     let (run, wait) = (Span::from_millis(30), Span::from_millis(200));
     Load::SystemCalls { processes: 1, run, wait, sleep: SleepKind::Interruptible }
 }
 
-/// Of what died for a reason, and of what was said to have: the harmonic mean of how much of each is right (F1).
+/// Returns the F1 score of losses with `reason` attributed to `cause`.
 fn f1(run: &Run, reason: DropReason, cause: Cause) -> f64 {
     let truth = run.lost(reason);
     let told = run.session.sender(&run.world).stats().lost_by_cause.of(cause);
@@ -111,8 +111,8 @@ fn losses_are_put_down_to_what_has_lost_them() {
     }
 }
 
-/// `bbr` keeps a queue itself while it looks for more, and a medium that damages packets does not know of that. Single
-/// runs scatter by more than a hundredth with when the probes come.
+/// `bbr` itself builds a queue while it probes, and packets are damaged independently of it. Results of
+/// single runs vary by more than 1 % with the times of the probes.
 #[test]
 fn random_losses_beside_a_standing_queue_are_told_as_such() {
     const SEEDS: u64 = 8;
@@ -131,8 +131,8 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
     }
 }
 
-/// A transfer of 3 s: in its slow start a few packets leave, with no queue, and then many, with one that is full for a
-/// moment in some runs.
+/// A transfer of 3 s: during slow start it sends first a few packets without a queue, and then many, with a
+/// queue that is briefly full in some runs.
 #[test]
 fn random_losses_of_a_short_transfer_are_told_as_such() {
     let recipe = recipe("bulk", &[("controller", "bbr")]);
@@ -154,8 +154,8 @@ fn random_losses_of_a_short_transfer_are_told_as_such() {
     assert!(overflows > 0, "no queue was full");
 }
 
-/// A network card with few slots, and a kernel that takes 30 us for each packet: batches overflow the ring, of which no
-/// socket knows.
+/// A network card with few slots, and a kernel that takes 30 us per packet: batches overflow the ring, which
+/// no socket counts.
 #[test]
 fn what_a_full_ring_drops_is_the_hosts() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "250Mbit")]);
@@ -170,8 +170,8 @@ fn what_a_full_ring_drops_is_the_hosts() {
     assert!(told >= 0.99, "{told}: {}", describe(&run));
 }
 
-/// Bursts that are lost whole, as of a radio link, look like a receiver that did not read. Its host counts what it
-/// drops: nothing.
+/// Bursts lost as a whole, as on a radio link, look like a receiver that did not read. Its host counts its
+/// drops: none.
 #[test]
 fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops() {
     let set = [("controller", "fixed"), ("rate", "700Mbit"), ("max_batch", "4"), ("unit_window", "53MB")];
@@ -184,12 +184,12 @@ fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops(
         println!("{name}, {lost}: {died}, F1 {told}: {}", describe(&run));
         let by_host = run.session.sender(&run.world).stats().lost_by_cause.of(Cause::ReceiverHost);
         assert!(died > 200 && by_host == 0, "{}", describe(&run));
-        // Some are not found lost yet.
+        // Some are not yet detected as lost.
         assert!(told >= 0.98, "{name}, {lost}: {told}: {}", describe(&run));
     }
 }
 
-/// The kernel counts the buffers that it drops, and nobody knows how many packets were in each.
+/// The kernel counts dropped buffers, but not the number of packets in each.
 #[test]
 fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
     let recipe = recipe(
@@ -215,7 +215,7 @@ fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
     assert!(f1(&run, DropReason::SocketBuffer, Cause::ReceiverHost) >= 0.998, "{}", describe(&run));
 }
 
-/// A socket that stays full drops all the time.
+/// A socket that is permanently full drops all the time.
 #[test]
 fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
     let recipe = recipe("fobs", &[("controller", "fixed"), ("rate", "700Mbit"), ("diagnosis", "kernel")]);
@@ -237,7 +237,7 @@ fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
     assert!(f1(&run, DropReason::SocketBuffer, Cause::ReceiverHost) >= 0.99, "{}", describe(&run));
 }
 
-/// A path that has become longer has no queue for that, and a law that keeps a queue on it has one still.
+/// A longer path is not a queue, and a law that keeps a queue still has one on it.
 #[test]
 fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
     let fixed = [("controller", "fixed"), ("rate", "150Mbit")];
@@ -253,7 +253,7 @@ fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
     }
 }
 
-/// Somebody floods a short queue for 2 ms of each 100.
+/// Cross traffic floods a short queue for 2 ms of every 100 ms.
 #[test]
 fn bursts_that_a_short_queue_drops_whole_are_congestion_whatever_they_look_like() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);

@@ -1,4 +1,4 @@
-//! Times in which nothing comes through, beside a queue that is full before and after.
+//! Outages, beside a queue that is full before and after.
 
 use haul_base::{Cause, Span};
 use haul_sim::Outage;
@@ -8,8 +8,8 @@ use super::{channel, host, recipe};
 use crate::common::Channel;
 use crate::senses::{FAIR, Run};
 
-/// A transfer over 30 Mbit/s and a queue of 20 ms, which is down for so long from 4 s on: F1 of the outage and of the
-/// queue, by packets.
+/// F1 scores by packets of the outage and of the queue, for a transfer over 30 Mbit/s and a queue of 20 ms,
+/// with an outage of `millis` at 4 s.
 fn told(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
     let down = Outage { at: Span::from_secs(4), length: Span::from_millis(millis), every: None };
     let channel = Channel { delay: rtt / 2, outages: vec![down], ..channel(30) };
@@ -22,9 +22,9 @@ fn told(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
     [Cause::Outage, Cause::Congestion].map(|cause| watched.f1(cause))
 }
 
-/// A packet that no longer fits the path goes in parts, of which the sender knows one number: after some timeouts it
-/// takes the path for one of small packets. And laws that send on in silence lose far more in it than the queue does,
-/// so that some of these are mistaken.
+/// A packet too large for the path is sent in parts, of which the sender knows one number: after some
+/// timeouts it assumes a path with a small MTU. Laws that keep sending during silence lose far more in the
+/// outage than in the queue, so that some of these losses are misattributed.
 #[test]
 fn an_outage_is_one_to_laws_of_any_kind_and_a_full_queue_beside_it_is_none() {
     let windows = ["reno", "cubic", "highspeed", "scalable", "bbr", "tfrc", "delivery"];

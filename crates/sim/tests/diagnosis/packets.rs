@@ -1,4 +1,4 @@
-//! What single packets are put down to, beside what has truly lost each of them.
+//! Attribution of single packets, compared with the true cause of each loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -12,10 +12,10 @@ use super::{RTT, bursts, channel, host, recipe};
 use crate::common::Channel;
 use crate::senses::{FAIR, Run};
 
-/// Packets with data of an object (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
+/// Kinds of packets with object data (docs/wire-format.md): DATA, `DATA_FIN`, `DATA_PART`.
 const DATA: [u8; 3] = [1, 2, 7];
 
-/// What died of a transfer, by packet number, and the windows that its sender has diagnosed.
+/// Dropped packets of a transfer by number, and the windows diagnosed by its sender.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Watched {
     died: Arc<Mutex<BTreeMap<u64, Cause>>>,
@@ -39,8 +39,7 @@ impl Watched {
         watched
     }
 
-    /// Of the packets of ended windows that died of a cause, and of those that are put down to it, how many are right:
-    /// F1.
+    /// Returns the F1 score for `cause`, over the packets of finished windows.
     pub(super) fn f1(&self, cause: Cause) -> f64 {
         let windows = self.windows.lock().unwrap();
         let last = windows.last().unwrap();
@@ -73,8 +72,9 @@ fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watch
     watched
 }
 
-/// A socket's drops are named by the receiver, so they are told apart from losses beside them. Between a queue that is
-/// always full and a medium nothing tells whose a single packet was, so that is not asked here.
+/// The receiver reports its socket's drops, so they can be distinguished from concurrent losses. Between a
+/// permanently full queue and a lossy medium, single packets cannot be attributed, so that is not tested
+/// here.
 #[test]
 fn each_packet_is_put_down_to_what_has_lost_it() {
     let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
@@ -96,12 +96,12 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
     }
 }
 
-/// Of transfers that are shorter than one window, of one, and of one and a bit, the windows have each packet that died,
-/// once, and so have the counts by cause.
+/// For transfers shorter than a window, of one window and slightly more, each dropped packet is in exactly
+/// one window, and in the counts by cause.
 #[test]
 fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
-    // A window has 100 MB of UDP payload: headers, tags and what leaves again are in it.
+    // A window has 100 MB of UDP payload, including headers, tags and retransmissions.
     for bytes in [20_000, 2_000_000, 94_000_000, 97_000_000, 100_000_000, 130_000_000] {
         let channel = Channel { loss: 0.004, ..channel(1_000) };
         let mut run =
@@ -125,8 +125,8 @@ fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
     }
 }
 
-/// Of one packet to 200, of which the last are often lost: then nothing that comes behind them shows it, and the probe
-/// timer repeats them. So it does in an outage.
+/// Transfers of 1 to 200 packets. The last packets are often lost; no later packet reveals this, and the
+/// probe timer retransmits them, as in an outage.
 #[test]
 fn what_the_probe_timer_finds_lost_is_put_down_too() {
     let down = Outage { at: Span::from_millis(15), length: Span::from_millis(150), every: None };
@@ -143,7 +143,7 @@ fn what_the_probe_timer_finds_lost_is_put_down_too() {
         let stats = sender.stats();
         assert!(sender.is_delivered(), "{packets}, seed {seed}: {stats:?}");
         let died = watched.died.lock().unwrap().len() as u64;
-        // What was repeated too soon is no loss, and takes the place of one at times.
+        // A spurious retransmission is not a loss, and sometimes counts in place of one.
         let least = died - u64::from(stats.receiver_duplicates);
         assert!((least..=died).contains(&stats.lost), "{packets}, seed {seed}: {died} died, {stats:?}");
         assert_eq!(stats.lost_by_cause.whole(), stats.lost);

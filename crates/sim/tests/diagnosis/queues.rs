@@ -1,4 +1,4 @@
-//! Queues that are short or never empty, and media that lose beside a queue or behind jitter.
+//! Queues that are short or never empty, and lossy media beside a queue or after jitter.
 
 use haul_base::{Bytes, Cause, PathId, Rate, Span, Time};
 use haul_sim::tcp::{
@@ -14,18 +14,18 @@ use crate::common::Session;
 
 const PORT: PathId = PathId(0);
 const RTT: Span = Span::from_millis(10);
-/// The flows of others come this long before the transfer.
+/// The cross traffic starts this long before the transfer.
 const BEFORE: Span = Span::from_secs(4);
-/// The transfer's, if nothing else is said.
+/// Default rate of the transfer.
 const RATE: &str = "400Mbit";
 const QUEUE: [DropReason; 3] = [DropReason::QueueFull, DropReason::Red, DropReason::Codel];
 
-/// A transfer of 16 s over 500 Mbit/s, beside flows of others.
+/// A transfer of 16 s over 500 Mbit/s, beside cross traffic.
 struct Beside<'a> {
     rate: &'a str,
     queue: QueueSpec,
     flows: &'a [ControlKind],
-    /// What the medium loses, and how much later packets come than they might.
+    /// Loss and jitter of the medium.
     loss: f64,
     jitter: Span,
 }
@@ -83,7 +83,7 @@ impl Beside<'_> {
         world.connect_pair("others", (sender, receiver), &[there], &[back]).unwrap();
     }
 
-    /// What a queue and the medium have lost, and how much is said that they have.
+    /// Returns true and diagnosed losses, for the queue and for the medium.
     fn run(&self) -> [(u64, u64); 2] {
         let mut world = World::new(3);
         let there = world.add_link("there", &self.path()).unwrap();
@@ -111,7 +111,7 @@ fn f1((truth, told): (u64, u64)) -> f64 {
     2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
 }
 
-/// The path is never seen without a queue, or drops at a small part of the deepest.
+/// The path always has a queue, or drops far below its maximum length.
 #[test]
 fn queues_that_never_empty_or_drop_early_are_told() {
     let reno = ControlKind::Reno;
@@ -128,7 +128,7 @@ fn queues_that_never_empty_or_drop_early_are_told() {
     }
 }
 
-/// `CoDel` cannot slow down a sender that ignores losses: its queue stands, neither full nor ever short.
+/// `CoDel` cannot slow down a sender that ignores losses: its queue stays constant, neither full nor short.
 #[test]
 fn codel_that_is_overloaded_all_the_time_is_a_queue() {
     for rate in ["493Mbit", "496Mbit"] {
@@ -139,7 +139,7 @@ fn codel_that_is_overloaded_all_the_time_is_a_queue() {
     }
 }
 
-/// The delay grows and shrinks, and losses do not care.
+/// The delay varies independently of losses.
 #[test]
 fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
     let bbr = ControlKind::Bbr(BbrConfig::default());
@@ -155,7 +155,7 @@ fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
     }
 }
 
-/// Two BBR flows fill a queue again and again, and two of a thousand packets are damaged.
+/// Two BBR flows fill a queue repeatedly, and 0.2 % of the packets are damaged.
 #[test]
 fn a_medium_and_a_queue_have_their_shares() {
     let flows = [ControlKind::Bbr(BbrConfig::default()); 2];

@@ -1,4 +1,4 @@
-//! Feedback over UDP and over the control channel, which is TCP: a lost packet holds up all reports behind it.
+//! Feedback over UDP and over the control channel (TCP), where a lost packet delays all later reports.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -9,18 +9,18 @@ use haul_sim::{ChannelSpec, World};
 use crate::common::{Channel, Session};
 
 const RTT: Span = Span::from_millis(50);
-/// As TCP has it without other packets behind the lost one: the least timeout of RFC 6298 as Linux has it, and a round
-/// trip.
+/// Recovery time of TCP without packets after the lost one: the minimum timeout of RFC 6298 as in Linux, and
+/// a round trip.
 const RECOVERY: Span = Span::from_millis(250);
 
-/// What a transfer came to.
+/// Result of a transfer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
     seconds: f64,
     sent: u64,
 }
 
-/// `len` bytes at 180 of 200 Mbit/s. `changes` are made to the preset.
+/// Transfers `len` bytes at 180 Mbit/s over 200 Mbit/s, with `changes` to the preset.
 fn outcome(seed: u64, (name, changes): (&str, &[(&str, &str)]), len: u64, loss: f64) -> Outcome {
     let mut recipe = preset(name).unwrap().unwrap();
     recipe.set("rate_control.rate", "180Mbit").unwrap();
@@ -41,7 +41,7 @@ fn outcome(seed: u64, (name, changes): (&str, &[(&str, &str)]), len: u64, loss: 
     Outcome { seconds, sent: session.sender(&world).stats().packets }
 }
 
-/// The mean of five runs of 30 MB.
+/// Returns the mean of five runs of 30 MB.
 fn mean(preset: (&str, &[(&str, &str)]), loss: f64) -> Outcome {
     let runs = (1..=5).map(|seed| outcome(seed, preset, 30_000_000, loss));
     let sum = runs.fold(Outcome::default(), |sum, run| Outcome {
@@ -51,7 +51,8 @@ fn mean(preset: (&str, &[(&str, &str)]), loss: f64) -> Outcome {
     Outcome { seconds: sum.seconds / 5.0, sent: sum.sent / 5 }
 }
 
-/// Where nothing is lost, the channel is as good as UDP; elsewhere it depends on what is lost, and everything comes.
+/// Without losses, the channel is as good as UDP; with losses it depends on the packets lost, but the
+/// transfer completes.
 #[test]
 fn everything_comes_with_reports_on_the_control_channel_and_as_soon_where_nothing_is_lost() {
     for name in ["fobs", "fobs-state", "rbudp", "rapid+"] {
@@ -65,7 +66,8 @@ fn everything_comes_with_reports_on_the_control_channel_and_as_soon_where_nothin
     }
 }
 
-/// The rate of a law that knows no window does not hang on when reports come; one with a window waits for each of them.
+/// The rate of a law without a window does not depend on the times of reports; a law with a window waits for
+/// each.
 #[test]
 fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
     let run = |law: &str, when: &str, len| {
@@ -83,7 +85,7 @@ fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
     let whens = ["interval", "law", "segment", "chunk", "round"];
     let rates = whens.map(|when| run("asynch", when, 100_000_000));
     assert!(rates.iter().all(|seconds| (seconds / rates[0] - 1.0).abs() < 0.05), "{rates:?}");
-    // As FOBS has it: a report for what the law judges.
+    // As in FOBS: a report for each unit that the law evaluates.
     for (law, unit) in [("state_based", "segment"), ("non_aggressive", "chunk")] {
         let [often, rarely] = ["interval", unit].map(|when| run(law, when, 100_000_000));
         assert!(rarely < often * 1.05, "{law}: {often} s and {rarely} s");

@@ -1,4 +1,4 @@
-//! A machine behind a host model: the host decides when, and whether, its process gets packets and the CPU.
+//! A machine behind a host model, which decides whether and when its process gets packets and the CPU.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -80,7 +80,7 @@ impl HostModel for Sleepy {
     }
 }
 
-/// Connects both ends by a clean path; gives the flow of the data.
+/// Connects both ends by a clean path. Returns the data flow.
 fn connect(world: &mut World, session: &Session, rtt: Span, rate: Rate) -> FlowId {
     let channel = Channel::clean(rtt / 2, rate).spec();
     let (there, back) =
@@ -118,7 +118,7 @@ fn a_host_with_room_loses_nothing_while_its_process_sleeps() {
 fn a_small_socket_buffer_overflows_while_its_process_sleeps_and_the_receiver_hears_of_it() {
     let (world, session, data) = run(1_000);
     let lost = world.truth(data).drops.of(DropReason::SocketBuffer);
-    // Half a second at 400 Mbit/s is 17,000 packets.
+    // 0.5 s at 400 Mbit/s are 17,000 packets.
     assert!((10_000..20_000).contains(&lost), "{lost}");
     assert!(session.receiver(&world).stats().socket_drops > 0);
     assert_eq!(world.truth(data).drops.of(DropReason::QueueFull), 0);
@@ -148,8 +148,8 @@ fn the_fill_of_a_socket_is_recorded_over_time() {
     assert!(lost[..5].iter().all(|&lost| lost == 0) && lost[8] > 0, "{lost:?}");
 }
 
-/// What limited a sender on a path of 200 Mbit/s whose packets cost so much, beside a load; the packets that it sent in
-/// 4 s, and where its time went.
+/// Returns what limited a sender on a path of 200 Mbit/s with this cost per packet and load, the packets sent
+/// in 4 s, and the times that it waited.
 fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64, Waiting) {
     let mut world = World::new(11);
     let (rtt, limit) = (Span::from_millis(40), u64::MAX >> 16);
@@ -183,7 +183,7 @@ fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64
     (limit.unwrap().what, stats.packets, stats.waiting)
 }
 
-/// Processes that compute beside a sender.
+/// Returns a load of CPU-bound processes.
 fn computing(processes: u32) -> Load {
     Load::Computation { processes, spec: TaskSpec::default() }
 }
@@ -191,7 +191,7 @@ fn computing(processes: u32) -> Load {
 #[test]
 fn a_sender_is_no_faster_than_its_core_and_says_that_it_is_the_limit() {
     for law in ["bbr", "cubic", "delivery"] {
-        // 5,000 packets a second, of the path's 17,000.
+        // 5,000 packets per second; the path carries 17,000.
         let (what, packets, _) = sent_by(law, 200, computing(0));
         assert_eq!(what, "sender_cpu", "{law}");
         assert!((15_000..=20_001).contains(&packets), "{law}: {packets}");
@@ -204,22 +204,22 @@ fn a_sender_that_waits_for_its_core_does_not_blame_the_path() {
     for law in ["bbr", "cubic", "delivery"] {
         let (what, _, waiting) = sent_by(law, 40, computing(8));
         assert_eq!(what, "sender_cpu", "{law}: {waiting:?}");
-        // Beside one process it has half of the core, and needs a tenth.
+        // Beside one process it gets half of the core, and needs 10 %.
         assert_eq!(sent_by(law, 5, computing(1)).0, "path", "{law}");
     }
 }
 
 #[test]
 fn a_sender_that_is_stopped_most_of_the_time_does_not_take_its_absence_for_the_path() {
-    // As by a quota: 20 ms of each 100, which are 20 % of the path; and for half of the time, in pieces shorter than a
-    // round trip.
+    // As with a CPU quota: 20 ms of every 100 ms, 20 % of the path's capacity; and half of the time, in
+    // intervals shorter than a round trip.
     for law in ["bbr", "delivery"] {
         for (every, stop) in [(100, 80), (100, 30), (20, 10)] {
             let load = Load::Suspension { every: Span::from_millis(every), stop: Span::from_millis(stop) };
             let (what, packets, waiting) = sent_by(law, 2, load);
             let awake = 1.0 - stop as f64 / every as f64;
-            // 200 Mbit/s for 4 s are 66,667 packets of 1,500 bytes; some are the start's, and at most 5 % are made up
-            // for.
+            // 200 Mbit/s for 4 s are 66,667 packets of 1,500 bytes; some are lost at the start, and at most 5
+            // % are caught up.
             let share = packets as f64 / (66_667.0 * awake);
             assert!(
                 share > 0.8,

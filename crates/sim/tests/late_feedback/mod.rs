@@ -1,4 +1,5 @@
-//! Every law with the whole transport while feedback comes seconds late, twice and out of order, and afterwards.
+//! Every law in the whole transport while feedback arrives seconds late, duplicated and out of order, and
+//! afterwards.
 //! `cargo test -p haul-sim --test recovery late_feedback -- --nocapture` prints the table.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
@@ -12,26 +13,26 @@ use crate::common::{Channel, Session};
 
 const PATH: Rate = Rate::from_mbps(20);
 const RTT: Span = Span::from_millis(20);
-/// The object's share of the path when packets are whole.
+/// Share of object bytes in full packets.
 const OBJECT_SHARE: f64 = 1_433.0 / 1_500.0;
-/// What has to be taken of the path, before and afterwards.
+/// Minimum share of the path's capacity to be used, before and afterwards.
 const GOOD: f64 = 0.8;
 
 const fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// From then on reports come up to two seconds late, out of order, and three of ten twice.
+/// From then on reports arrive up to 2 s late, out of order, and 30 % of them twice.
 const LATE: Span = ms(6_000);
-/// From then on each takes another second and a half.
+/// From then on each takes another 1.5 s.
 const LATER: Span = ms(7_500);
-/// From then on the way back is what it was; what is on it still comes, up to 3.5 s late.
+/// From then on the return path is normal again; reports in transit still arrive, up to 3.5 s late.
 const HEALED: Span = ms(9_000);
-/// When the path has to be full again: 3 s later, which is more than ten round trips.
+/// Time by which the path has to be fully used again: 3 s later, more than ten round trips.
 const RECOVERED: Span = ms(12_000);
 const MEASURE: Span = ms(2_000);
 
-/// `bulk` with this law, below the path's rate for those that need one, and chunks and windows that last for less than
+/// `bulk` with this law, a rate below the path's for laws that need one, and chunks and windows shorter than
 /// a second.
 fn recipe(law: &str) -> Recipe {
     let mut recipe = preset("bulk").unwrap().unwrap();
@@ -74,8 +75,8 @@ impl Transfer {
         self.world.at(Time::ZERO + at, move |world| world.change_link(back, &stage, &change).unwrap());
     }
 
-    /// Bytes that have arrived until then. The rate is looked at on the way: it stays above nothing and below the
-    /// ceiling.
+    /// Returns the bytes that have arrived until then. Checks meanwhile that the rate stays above zero and
+    /// below the ceiling.
     fn arrived(&mut self, until: Span) -> u64 {
         while self.world.now() < Time::ZERO + until {
             let next = (self.world.now() + ms(50)).min(Time::ZERO + until);
@@ -86,7 +87,7 @@ impl Transfer {
         self.session.receiver(&self.world).stats().object_bytes
     }
 
-    /// Share of the path that arrives from then on.
+    /// Returns the used share of the path's capacity from then on.
     fn share(&mut self, from: Span) -> f64 {
         let before = self.arrived(from);
         let bytes = self.arrived(from + MEASURE) - before;

@@ -1,5 +1,5 @@
-//! Laws that measure the queue by the round trip: a path that becomes longer is no queue, and the queue of others is no
-//! longer path.
+//! Laws that estimate the queue from the round-trip time must not mistake a longer path for a queue, nor
+//! others' queue for a longer path.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,7 +19,7 @@ fn path(mbps: u64, rtt: u64, queue: u64) -> Channel {
     Channel { queue: ms(queue), ..Channel::clean(ms(rtt) / 2, Rate::from_mbps(mbps)) }
 }
 
-/// Share of the path in the last 30 s of a flow that was there before a TCP flow came at 10 s.
+/// Returns the share of the path in the last 30 s of a flow that was alone until a TCP flow started at 10 s.
 fn beside_tcp(longer_path: &str, control: ControlKind, (mbps, rtt, queue): (u64, u64, u64)) -> f64 {
     let path = path(mbps, rtt, queue);
     let mut recipe = preset("bulk").unwrap().unwrap();

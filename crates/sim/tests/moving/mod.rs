@@ -1,5 +1,6 @@
-//! The laws that may be the default on paths that change, with the whole transport: what each takes of a phase once 3 s
-//! or ten round trips have passed. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints the table.
+//! Candidates for the default law on changing paths, in the whole transport: share of each phase's capacity
+//! used after 3 s or ten round trips. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints
+//! the table.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -11,19 +12,19 @@ use haul_sim::{LinkId, Outage, SessionNode, StageChange, StageRef, World};
 
 use crate::common::{Channel, Run};
 
-/// What has to be taken of each phase.
+/// Minimum share of each phase's capacity.
 const GOOD: f64 = 0.85;
 
 fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// The UDP payload that a rate of whole packets carries as object bytes: 1,433 of 1,500.
+/// Converts a rate of whole packets to object bytes: 1,433 of 1,500.
 fn object(mbps: f64) -> f64 {
     mbps * 1_433.0 / 1_500.0
 }
 
-/// A stretch of a scenario: what is changed at its start, on both links, and what the path offers then.
+/// A phase of a scenario: changes of both links at its start, and the path's capacity afterwards.
 struct Phase {
     name: &'static str,
     lasts: Span,
@@ -41,7 +42,7 @@ impl Phase {
         self
     }
 
-    /// Half of a round trip, each way.
+    /// Sets the delay to half of this round-trip time in each direction.
     fn with_rtt(self, rtt: u64) -> Self {
         self.with("delay", StageChange::Delay(ms(rtt) / 2))
     }
@@ -64,7 +65,7 @@ fn steady(name: &'static str, path: Channel, seconds: u64, offered: f64) -> Scen
     Scenario { name, path, rtt, phases: vec![phase("steady", seconds, offered)] }
 }
 
-/// An outage of so many seconds, one second into the second phase.
+/// An outage of this many seconds, starting one second into the second phase.
 fn outage(name: &'static str, seconds: u64) -> Scenario {
     let outage = Outage { at: ms(10_000), length: Span::from_secs(seconds), every: None };
     let path = Channel { outages: vec![outage], ..path(100.0, 40, 50) };
@@ -126,7 +127,7 @@ fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// What a law takes of each phase, of what the path offers; `None` where it offers nothing.
+/// Returns the share of each phase's capacity that a law uses; `None` for phases without capacity.
 fn shares(law: &str, scenario: &Scenario) -> Vec<Option<f64>> {
     let len = 4 << 30;
     let mut run = Run::new(11, len, law, None, &scenario.path, &scenario.path);
@@ -191,7 +192,7 @@ fn delays_that_vary_do_not_end_startup() {
     }
 }
 
-/// Mbit/s that arrive in the second that begins at `from`, in milliseconds.
+/// Returns the Mbit/s received in the second that starts at `from`, in milliseconds.
 fn in_a_second(run: &mut Run, from: u64) -> f64 {
     let mut received = |until| {
         run.run(ms(until));
@@ -201,7 +202,7 @@ fn in_a_second(run: &mut Run, from: u64) -> f64 {
     (received(from + 1_000) - before) as f64 * 8.0 / 1e6
 }
 
-/// Mbit/s from 3 to 4 s after the round trip has grown from 20 to 200 ms at `at`.
+/// Returns the Mbit/s from 3 to 4 s after the round-trip time has grown from 20 to 200 ms at `at`.
 fn on_longer_path(mbps: f64, at: u64) -> f64 {
     let path = path(mbps, 20, 40);
     let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
@@ -224,7 +225,8 @@ fn a_round_trip_ten_times_as_long_is_filled_within_three_seconds_in_whatever_pha
     }
 }
 
-/// Shares of 100 Mbit/s in the last 40 of 60 s: ours, and a TCP flow's that begins with it or later.
+/// Returns the shares of 100 Mbit/s in the last 40 of 60 s: ours, and that of a TCP flow that starts at the
+/// same time or later.
 fn beside_tcp(law: &str, control: ControlKind, rtt: u64, queue: u64) -> [f64; 2] {
     let path = path(100.0, rtt, queue);
     let mut run = Run::new(17, 4 << 30, law, None, &path, &path);
@@ -272,7 +274,7 @@ fn bbr_leaves_a_cubic_flow_more_than_delivery_does() {
     }
 }
 
-/// Mbit/s from 1 to 2 s after the capacity of a path of 2 ms has grown from 20 to 80 Mbit/s at `at`.
+/// Returns the Mbit/s from 1 to 2 s after the capacity of a 2 ms path has grown from 20 to 80 Mbit/s at `at`.
 fn on_wider_path(at: u64) -> f64 {
     let path = path(20.0, 2, 10);
     let mut run = Run::new(1, 4 << 30, "bbr", None, &path, &path);
@@ -284,7 +286,7 @@ fn on_wider_path(at: u64) -> f64 {
     in_a_second(&mut run, at + 1_000)
 }
 
-/// With rounds for what waits to be reported, too, the next probe came after two seconds or three.
+/// Regression: when rounds included the wait for reports, the next probe came after two or three seconds.
 #[test]
 fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
     for at in [4_000, 4_400, 4_800, 5_200, 5_600, 6_000] {
@@ -294,8 +296,8 @@ fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
     }
 }
 
-/// Mbit/s that arrive from 3 to 13 s on a path of up to 100 Mbit/s whose capacity is another one after each `step`, by
-/// chance one of `mbps`.
+/// Returns the Mbit/s received from 3 to 13 s on a path whose capacity changes after each `step` to a random
+/// one of `mbps`.
 fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
     let mut run = Run::new(seed, 4 << 30, "bbr", None, path, path);
     let mut rng = Rng::from_seed(seed);
@@ -315,7 +317,7 @@ fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
     (received(13_000) - before) as f64 * 8.0 / 10.0 / 1e6
 }
 
-/// The mean of the capacity is 62.5 Mbit/s. With bounds that stay until the next probe it has 33 to 38.
+/// The mean capacity is 62.5 Mbit/s. With bounds that stay until the next probe the law reached 33 to 38.
 #[test]
 fn capacity_that_varies_is_used_and_not_only_its_lowest() {
     let steps = [25, 50, 75, 100];

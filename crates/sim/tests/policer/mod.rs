@@ -1,4 +1,5 @@
-//! Behind a policer, which drops what exceeds its rate without any delay: what laws lose, and what they say of it.
+//! Behind a policer, which drops packets above its rate without delaying others: losses of laws, and their
+//! diagnosis.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -11,16 +12,16 @@ use haul_sim::{
 use crate::common::Session;
 use crate::senses::recipe;
 
-/// What of 1,500 bytes is the object's.
+/// Object bytes per byte of a full packet.
 const PAYLOAD: f64 = 1_433.0 / 1_500.0;
 
 /// A path behind a policer, or of 100 Mbit/s without one.
 #[derive(Clone, Copy, Debug)]
 struct Policed {
-    /// Mbit/s, and the bytes of the bucket.
+    /// Mbit/s, and the bucket's capacity in bytes.
     policer: Option<(u64, u64)>,
     rtt: u64,
-    /// What a medium loses behind it, and how many packets at a time.
+    /// Loss of the medium behind the policer, and the mean length of a run of losses.
     loss: f64,
     run: f64,
     seconds: u64,
@@ -32,10 +33,10 @@ impl Default for Policed {
     }
 }
 
-/// What came of a transfer.
+/// Result of a transfer.
 #[derive(Debug)]
 struct Outcome {
-    /// From 5 s on: the share of packets that were lost, and Mbit/s of the object.
+    /// From 5 s on: share of lost packets, and Mbit/s of the object.
     loss_rate: f64,
     mbps: f64,
     policed: u64,
@@ -44,7 +45,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Precision and recall, as their harmonic mean.
+    /// Returns the F1 score.
     fn f1(&self, truth: u64, cause: Cause) -> f64 {
         let told = self.told.lost_by_cause.of(cause);
         2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
@@ -102,7 +103,8 @@ impl Policed {
     }
 }
 
-/// It lost 26 % of its packets for ever: a policer's losses were taken for the path's own.
+/// Regression: it permanently lost 26 % of its packets, because the policer's losses were taken for the
+/// path's own.
 #[test]
 fn bbr_finds_the_rate_of_a_policer_whatever_its_bucket_holds() {
     for (mbps, burst, rtt, loss) in [
@@ -142,15 +144,15 @@ fn what_a_policer_and_a_medium_lose_is_told_apart() {
     assert!(outcome.f1(outcome.random, Cause::Random) >= 0.95, "{outcome:?}");
 }
 
-/// Without different rates nothing tells a policer from a medium.
+/// Without different rates, a policer cannot be distinguished from a lossy medium.
 #[test]
 fn of_a_constant_rate_nothing_is_claimed() {
     let outcome = Policed::default().run(&[("controller", "fixed"), ("rate", "120Mbit")]);
     assert_eq!(outcome.told.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
 }
 
-/// Also where the law goes slower for each of them, and where it looks for more. Bursts of losses beside the sender's
-/// own bursts can look like a queue's, which is not of interest here.
+/// Also where the law slows down for each loss, and while it probes. Bursts of losses that coincide with the
+/// sender's own bursts can look like those of a queue, which is not tested here.
 #[test]
 fn what_a_medium_loses_stays_random_whatever_the_law() {
     let single = [(0.01, 1.0), (0.08, 1.0)];

@@ -1,4 +1,4 @@
-//! Reports fit the reverse path: a small share of the data packets, and no queue where it is narrow.
+//! Reports fit the reverse path: few per data packet, and without a queue on a narrow path.
 
 mod table;
 
@@ -10,8 +10,8 @@ fn ms(n: u64) -> Span {
     Span::from_millis(n)
 }
 
-/// An object on a path of `forth` and `back` with a round trip of 40 ms that takes about `seconds`; a tail-drop queue
-/// of 100 ms forth and 2 s back.
+/// Starts an object of about `seconds` on a path of `forth` and `back` with a round-trip time of 40 ms, and
+/// tail-drop queues of 100 ms forth and 2 s back.
 fn start(seed: u64, law: &str, (forth, back): (Rate, Rate), loss: f64, seconds: f64) -> Run {
     let there = Channel { loss, queue: ms(100), ..Channel::clean(ms(20), forth) };
     let back = Channel { queue: ms(2_000), ..Channel::clean(ms(20), back) };
@@ -19,12 +19,12 @@ fn start(seed: u64, law: &str, (forth, back): (Rate, Rate), loss: f64, seconds: 
     Run::new(seed, len, law, None, &there, &back)
 }
 
-/// Reports for each data packet.
+/// Returns the number of reports per data packet.
 fn share(run: &Run) -> f64 {
     run.session.receiver(&run.world).stats().feedback_sent as f64 / run.sent().packets as f64
 }
 
-/// Mbit/s of the object from the tenth to the twentieth second.
+/// Returns the object's Mbit/s from the 10th to the 20th second.
 fn goodput(law: &str, rates: (Rate, Rate), loss: f64) -> f64 {
     let mut run = start(3, law, rates, loss, 30.0);
     let mut received = |until: u64| {
@@ -35,7 +35,7 @@ fn goodput(law: &str, rates: (Rate, Rate), loss: f64) -> f64 {
     (received(20) - before) as f64 * 8.0 / 10.0 / 1e6
 }
 
-/// The default, and the one before it.
+/// The default law, and the previous default.
 const LAWS: [&str; 2] = ["bbr", "delivery"];
 
 #[test]

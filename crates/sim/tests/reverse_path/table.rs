@@ -1,6 +1,6 @@
-//! The share of reports over rates, round trips and losses, once the start is over: at most 1 % of the data packets
-//! from 100 Mbit/s on, 2 % below. The one exception: four reports a second, or one a round trip if that is longer, come
-//! in any case. With fewer the law could not find within 3 s what a path has become.
+//! Share of reports for combinations of rate, round-trip time and loss, after the start: at most 1 % of the
+//! data packets from 100 Mbit/s on, 2 % below. Exception: a minimum of four reports per second, or one per
+//! round trip if that is longer. With fewer, the law could not adapt to a changed path within 3 s.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -9,10 +9,10 @@ use haul_base::{Rate, Span};
 use super::ms;
 use crate::common::{Channel, Run};
 
-/// Losses make that many more reports come early.
+/// Factor by which losses increase the number of reports, which are then sent early.
 const EARLY: f64 = 1.2;
 
-/// What a run has come to: packets each way, object bytes and lost packets.
+/// Results of a run: packets in each direction, object bytes and lost packets.
 #[derive(Clone, Copy, Debug)]
 struct Counts {
     data: f64,
@@ -28,7 +28,7 @@ fn counts(run: &Run) -> Counts {
     Counts { data: offered("data"), back: offered("feedback"), object, lost: run.sent().lost as f64 }
 }
 
-/// When a cell is looked at, and for how long, seconds.
+/// Start and length of a cell's measurement, seconds.
 fn stretch(mbps: f64, rtt: u64) -> (f64, f64) {
     match mbps {
         ..2.0 => (40.0, 60.0),
@@ -40,7 +40,7 @@ fn stretch(mbps: f64, rtt: u64) -> (f64, f64) {
     }
 }
 
-/// Runs one cell; gives what is wrong with it.
+/// Runs one cell. Returns the problem, if there is one.
 fn cell(mbps: f64, rtt: u64, loss: f64) -> Option<String> {
     let rate = Rate::from_bps((mbps * 1e6) as u64);
     let queue = ms(rtt.max(20)).max(rate.time_for(15_000));

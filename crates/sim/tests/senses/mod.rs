@@ -1,4 +1,4 @@
-//! Laws that know what the receiving host does, on a host whose core is shared.
+//! Laws that use samples of the receiving host, on a host with a shared core.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -22,7 +22,7 @@ pub(crate) const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
     run_to_parity: false,
 });
 
-/// 10 us a packet, as in the papers' saw-tooth: one memory load makes that 12.
+/// 10 us per packet, as in the papers' saw-tooth; a memory load increases this to 12 us.
 pub(crate) fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
     let socket = SocketConfig { asked: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
     let template = ReceiverConfig::packet_by_packet(socket);
@@ -74,7 +74,7 @@ impl Run {
         Self::between(seed, recipe, len, rtt, [channel, channel], host)
     }
 
-    /// The same over one channel to the receiver and another one back.
+    /// As above, with different channels in the two directions.
     pub(crate) fn between(
         seed: u64,
         recipe: &Recipe,
@@ -97,7 +97,7 @@ impl Run {
         Self { world, session, data, host, there, back, phases: BTreeMap::new() }
     }
 
-    /// Runs until all has arrived, and not longer than `cap`.
+    /// Runs until all data have arrived, at most for `cap`.
     pub(crate) fn run(mut self, cap: Span) -> Self {
         while !self.session.is_over(&self.world) && self.world.now() < Time::ZERO + cap {
             let next = self.world.now() + Span::from_millis(1);
@@ -108,7 +108,7 @@ impl Run {
         self
     }
 
-    /// Others send over the same link, at this rate in bursts.
+    /// Adds cross traffic on the same link, at this rate in bursts.
     pub(crate) fn cross_traffic(&mut self, rate: Rate, on: Span, off: Span) {
         let pattern = Pattern::OnOff { on: Distribution::Constant(on), off: Distribution::Constant(off) };
         let spec = UdpSourceSpec { rate, packet: 1_500, pattern, start: Span::ZERO, length: None };
@@ -118,7 +118,7 @@ impl Run {
         self.world.connect("others", (source, port), (sink, port), &[self.there]).unwrap();
     }
 
-    /// Stage `name` changes in both directions at `at`.
+    /// Changes stage `name` in both directions at `at`.
     pub(crate) fn change(&mut self, at: Span, name: &'static str, change: StageChange) {
         let links = [self.there, self.back];
         self.world.at(Time::ZERO + at, move |world| {
@@ -128,7 +128,7 @@ impl Run {
         });
     }
 
-    /// `load` runs for `lasts` of each `period`, the first time at 1 s.
+    /// Runs `load` for `lasts` of each `period`, starting at 1 s.
     pub(crate) fn load_every(&mut self, load: Load, period: Span, lasts: Span) {
         let host = self.host;
         for n in 0..60 {
@@ -146,14 +146,14 @@ impl Run {
         self.world.truth(self.data).drops.of(reason)
     }
 
-    /// Bits per second that the program has got, Mbit/s.
+    /// Returns the goodput delivered to the program, Mbit/s.
     pub(crate) fn goodput(&self) -> f64 {
         let bytes = self.session.receiver(&self.world).stats().object_bytes;
         let time = self.world.now().since(Time::ZERO);
         Rate::from_transfer(bytes, time).as_bps() as f64 / 1e6
     }
 
-    /// The share of the time that the law was in this phase.
+    /// Returns the share of time that the law spent in this phase.
     fn share(&self, phase: &str) -> f64 {
         *self.phases.get(phase).unwrap_or(&0) as f64 / self.phases.values().sum::<u64>() as f64
     }
@@ -176,7 +176,7 @@ fn the_sender_learns_what_the_receiving_host_does() {
         assert!(sample.socket_fill.unwrap() <= 1_000, "{sample:?}");
         assert_eq!(sample.sleep_average.is_some(), scheduler == O1, "{sample:?}");
         assert!(told.drain_rate.is_some() && told.read_delay.is_some(), "{told:?}");
-        // The receiver knows no less.
+        // The receiver's own sample is at least as recent.
         let own = run.session.receiver(&run.world).stats().host.unwrap();
         assert!(own.run_delay >= sample.run_delay, "{own:?}, {sample:?}");
     }
@@ -191,7 +191,8 @@ fn rapid_stops_beside_a_load_and_neither_beside_none_nor_without_a_sleep_average
         run.session.assert_whole(&run.world);
         run.share("hold")
     };
-    // Two others of 100 ms each lift the sleep average by two levels: it has something to fall back to.
+    // Two other processes with slices of 100 ms raise the sleep average by two levels, from which it can
+    // fall.
     let busy = held(O1, vec![memory(2)]);
     println!("rapid: {:.1} % of the time held", busy * 100.0);
     assert!((0.01..0.5).contains(&busy), "{busy}");
@@ -219,8 +220,8 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
     }
 }
 
-/// Many programs want its core for 30 ms of each 150: nothing but the losses that the diagnosis puts down to the host
-/// tells when the next time comes.
+/// Many programs need its core for 30 ms of every 150 ms: only losses that the diagnosis attributes to the
+/// host show when.
 #[test]
 fn proactive_that_sees_when_the_host_loses_loses_less_than_asynch() {
     let lost = |name, set: &[(&str, &str)]| {
@@ -243,7 +244,7 @@ fn proactive_that_sees_when_the_host_loses_loses_less_than_asynch() {
     }
 }
 
-/// A receiver with a small socket that shares its core for half a second of each three.
+/// A receiver with a small socket buffer that shares its core for 0.5 s of every 3 s.
 fn now_and_then_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
     let aware = [("cause_aware", cause_aware), ("diagnosis", diagnosis)];
     let recipe = recipe("bulk", &[&[("controller", law), ("rate", "420Mbit")], &aware[..]].concat());
@@ -256,12 +257,12 @@ fn now_and_then_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
 #[test]
 fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
     for law in ["highspeed", "tfrc", "reno"] {
-        // Told the truth, and by its own diagnosis.
+        // With the true causes, and with its own diagnosis.
         let kinds = [("false", "on"), ("true", "off"), ("true", "on")];
         let [plain, told, own] = kinds.map(|kind| now_and_then_busy(law, kind));
         for run in [&plain, &told, &own] {
             let drops = &run.world.truth(run.data).drops;
-            // Probes of the path MTU are too large; every other loss is the host's.
+            // Probes of the path MTU are too large; all other losses are the host's.
             let known = drops.of(DropReason::SocketBuffer) + drops.of(DropReason::TooLarge);
             assert!(known == drops.total() && drops.of(DropReason::SocketBuffer) > 500, "{drops:?}");
         }
@@ -271,7 +272,7 @@ fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
         );
         for aware in [&told, &own] {
             assert!(aware.goodput() >= 2.0 * plain_rate, "{law}: {} {plain_rate}", aware.goodput());
-            // The drain rate bounds it while the host is busy, and not for long after.
+            // The drain rate limits it while the host is busy, and shortly afterwards.
             assert!((0.05..0.5).contains(&aware.share("host")), "{law}: {:?}", aware.phases);
             let packets = aware.session.sender(&aware.world).stats().packets;
             assert!(aware.lost(DropReason::SocketBuffer) * 20 < packets);
@@ -279,7 +280,7 @@ fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
     }
 }
 
-/// A receiver with the socket of an untuned host, suspended for 100 ms of each second.
+/// A receiver with an untuned host's socket buffer, suspended for 100 ms of every second.
 #[test]
 fn a_host_that_is_suspended_now_and_then_is_used_while_it_runs() {
     for rtt in [10, 20, 70, 100].map(Span::from_millis) {

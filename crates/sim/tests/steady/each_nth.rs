@@ -1,4 +1,4 @@
-//! A path that loses one packet of each so many, and a transfer over it.
+//! A path that loses every n-th packet, and a transfer over it.
 
 use haul_base::{Span, Time};
 use haul_proto::presets::preset;
@@ -6,7 +6,7 @@ use haul_sim::{DropReason, Emitter, Parcel, Path, PathSpec, Stage, StageChange, 
 
 use crate::common::Session;
 
-/// Loses the last packet of each `every`.
+/// Drops the last packet of every `every`.
 #[derive(Debug)]
 struct EachNth {
     every: u64,
@@ -29,23 +29,24 @@ impl Stage for EachNth {
     }
 }
 
-/// A transfer by one law over a path without a bottleneck: what is lost and the round trip are all that the law sees.
+/// A transfer with one law over a path without a bottleneck: the law sees only losses and the round-trip
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case<'a> {
     pub(super) preset: &'a str,
     pub(super) law: &'a str,
-    /// Parameters of `rate_control`, or of the micro-protocol that is named before a dot.
+    /// Parameters of `rate_control`, or of the micro-protocol named before a dot.
     pub(super) set: &'a [(&'a str, &'a str)],
-    /// One packet of so many is lost.
+    /// One packet of this many is lost.
     pub(super) every: u64,
     pub(super) rtt: Span,
-    /// Time before the measurement, and of it.
+    /// Time before the measurement, and its length.
     pub(super) skipped: Span,
     pub(super) measured: Span,
 }
 
 impl Case<'_> {
-    /// Packets that left, data and repairs, in the mean `interval`.
+    /// Returns the mean number of packets, data and repairs, sent per `interval`.
     pub(super) fn packets_in(&self, interval: Span) -> f64 {
         let seed = 3;
         println!("seed {seed}");
@@ -71,7 +72,7 @@ impl Case<'_> {
     }
 }
 
-/// Checks that each has its packets in its `interval`, within 5 %.
+/// Checks that each case sends the expected packets per `interval`, within 5 %.
 #[track_caller]
 pub(super) fn all_have(cases: &[(Case<'_>, Span, f64)]) {
     let shares = cases.iter().map(|(case, interval, wanted)| {

@@ -1,5 +1,5 @@
-//! Laws of a window over the whole transport, with the reports that `bulk` asks for: they have the window that their
-//! sources derive. With a report at once the unit tests of each law have the exact figures.
+//! Window-based laws in the whole transport with the reports of `bulk`: their windows match those derived in
+//! the sources. The unit tests of each law check exact values, with immediate reports.
 
 #[cfg(test)]
 mod each_nth;
@@ -16,7 +16,7 @@ use haul_base::{Rate, Span, Time};
 
 use crate::common::{Channel, Run};
 
-/// Packets a round trip, on the mean of some runs.
+/// Returns the packets per round trip, averaged over some runs.
 fn packets_in_flight(law: &str, loss: f64, rtt: Span, seconds: u64) -> f64 {
     let clear = Channel::clean(rtt / 2, Rate::from_mbps(400));
     let channel = Channel { loss, ..clear.clone() };
@@ -37,10 +37,10 @@ fn packets_in_flight(law: &str, loss: f64, rtt: Span, seconds: u64) -> f64 {
 #[test]
 fn windows_are_what_their_sources_derive_whatever_the_reports() {
     let (short, long) = (Span::from_millis(40), Span::from_millis(100));
-    // Reno: RFC 5681 and Mathis' formula; CUBIC where it is Reno's friend (RFC 9438, section 4.3); Scalable TCP: its
-    // paper.
+    // Reno: RFC 5681 and Mathis' formula; CUBIC in its Reno-friendly region (RFC 9438, section 4.3); Scalable
+    // TCP: its paper.
     let reno = |p: f64| (1.5 / p).sqrt();
-    // LEDBAT++ below its target, at 40 ms: a third of a packet each round trip, and a tenth of the time for slowdowns.
+    // LEDBAT++ below its target, at 40 ms: 1/3 packet per round trip, and 10 % of the time for slowdowns.
     let ledbat = |p: f64| 0.9 * (0.5 / p).sqrt();
     // RFC 3649, section 5, and RFC 5348, section 3.1, with a timeout of four round trips.
     let highspeed = |p: f64| 0.12 / p.powf(0.835);

@@ -1,5 +1,5 @@
-//! Laws whose steps come at fixed intervals, with one loss in each so many packets: they have the rate that their
-//! sources derive, within 5 %.
+//! Laws with steps at fixed intervals and one loss per n packets: their rates match those derived in the
+//! sources, within 5 %.
 
 use haul_base::Span;
 
@@ -7,7 +7,7 @@ use super::each_nth::Case;
 
 const SYN: Span = Span::from_millis(10);
 
-/// With packets of the mean rate in each `interval` as derived.
+/// Checks that the mean number of packets per `interval` is as derived.
 #[track_caller]
 fn has(case: Case<'_>, interval: Span, wanted: f64) {
     let found = case.packets_in(interval);
@@ -19,12 +19,12 @@ fn case<'a>(preset: &'a str, law: &'a str, set: &'a [(&'a str, &'a str)], every:
     Case { preset, law, set, every, rtt, skipped, measured }
 }
 
-/// UDT4 (draft-gg-udt-03, section 6.1): a ninth less at a loss, and `step` packets a SYN more in each other one. With
-/// `N` packets from loss to loss and `n` in a SYN, between 8/9 and 1 of the highest, `x`: `x / 9 = step (N / n - 1)`,
-/// and `n = 17 x / 18`.
+/// UDT4 (draft-gg-udt-03, section 6.1): decreases by 1/9 on a loss, and increases by `step` packets per SYN
+/// in each other SYN. With `N` packets between losses and `n` per SYN, between 8/9 and 1 of the maximum, `x`:
+/// `x / 9 = step (N / n - 1)`, and `n = 17 x / 18`.
 #[test]
 fn udt_falls_by_a_ninth_at_each_loss_and_rises_by_a_step_in_each_other_syn() {
-    // Below 1 Gbit/s free: 10^9 bits times 1.5e-6, in packets of 1,472 bytes.
+    // Below 1 Gbit/s of free capacity: 10^9 bits times 1.5e-6, in packets of 1,472 bytes.
     let steps = 8.5 * 1e9 * 1.5e-6 / 1_472.0;
     for (every, rtt) in [(2_000, 20), (10_000, 20), (2_000, 100)] {
         let wanted = (f64::sqrt(steps * steps + 4.0 * steps * every as f64) - steps) / 2.0;
@@ -32,7 +32,7 @@ fn udt_falls_by_a_ninth_at_each_loss_and_rises_by_a_step_in_each_other_syn() {
     }
 }
 
-/// The module of `sabul` derives it from the authors' constants.
+/// The module `sabul` derives this from the authors' constants.
 #[test]
 fn sabul_has_the_rate_at_which_its_steps_are_equal() {
     for rtt in [20, 100] {
@@ -40,7 +40,8 @@ fn sabul_has_the_rate_at_which_its_steps_are_equal() {
     }
 }
 
-/// A fall by the lost share in one round trip of `N / n`, a rise by `rise` in each other: `n = N - 1 / rise`.
+/// A decrease by the lost share in one round trip of `N / n`, an increase by `rise` in each other: `n = N - 1
+/// / rise`.
 #[test]
 fn gtp_loses_in_one_round_trip_what_it_gains_in_the_others() {
     let set = &[("first_rate", "10Mbit"), ("least", "0")];

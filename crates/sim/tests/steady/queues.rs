@@ -1,11 +1,12 @@
-//! Laws that keep a queue of a given size, alone at a bottleneck: it has that size, within 5 %, and nothing is lost.
+//! Laws that keep a queue of a given size, alone at a bottleneck: the queue has that size, within 5 %,
+//! without losses.
 
 use haul_base::{Rate, Span, Time};
 use haul_proto::presets::preset;
 
 use crate::common::{Channel, Run};
 
-/// The mean queueing delay in seconds while the law is in avoidance, once it has run for 90 s.
+/// Returns the mean queueing delay in seconds while the law is in avoidance, after 90 s.
 fn queued(law: &str, set: &[(&str, &str)], (mbps, rtt): (u64, Span)) -> f64 {
     let mut recipe = preset("bulk").unwrap().unwrap();
     recipe.set("rate_control.controller", law).unwrap();
@@ -16,7 +17,7 @@ fn queued(law: &str, set: &[(&str, &str)], (mbps, rtt): (u64, Span)) -> f64 {
     let mut run = Run::of_recipe(3, &recipe, u64::MAX >> 20, &path);
     run.world.run_until(Time::ZERO + Span::from_secs(90));
     let lost = run.sent().lost;
-    // A packet's own time on the line.
+    // Transmission time of a packet.
     let on_line = Span::from_micros(1_500 * 8 / mbps);
     let (mut sum, mut count) = (0.0, 0.0);
     for millis in (90_000..150_000).step_by(10) {
@@ -44,9 +45,10 @@ fn fast_tcp_has_alpha_packets_in_the_queue() {
     }
 }
 
-/// draft-irtf-iccrg-ledbat-plus-plus, section 4.2: `gain = w (d / target - 1)`, so that `d` is the target but for a
-/// share of `gain / w`. A step answers to the delay of a round trip before, or more as the least of four samples
-/// counts: on paths that are about as long as the target or longer the window swings, and the mean delay is less.
+/// draft-irtf-iccrg-ledbat-plus-plus, section 4.2: `gain = w (d / target - 1)`, so that `d` is the target
+/// except for a share of `gain / w`. A step reacts to the delay of the previous round trip, or older ones
+/// because the minimum of four samples counts: on paths about as long as the target or longer the window
+/// oscillates, and the mean delay is lower.
 #[test]
 fn ledbat_plus_plus_has_its_target_in_the_queue() {
     for (target, millis) in [(60, 10), (100, 20)] {

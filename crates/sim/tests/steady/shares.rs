@@ -1,5 +1,5 @@
-//! Laws that judge the share of lost packets, where it is the same all the time: the rates at which they stay, and how
-//! fast they rise without losses. Within 5 %.
+//! Laws that evaluate the share of lost packets, with a constant share: their steady rates, and their
+//! increase without losses. Within 5 %.
 
 use haul_base::Span;
 
@@ -7,7 +7,7 @@ use super::each_nth::{Case, all_have};
 
 const SECOND: Span = Span::from_secs(1);
 
-/// Packets a second at so many Mbit/s.
+/// Converts Mbit/s to packets per second.
 fn packets(mbps: f64) -> f64 {
     mbps * 1e6 / 8.0 / 1_472.0
 }
@@ -23,8 +23,8 @@ fn case<'a>(
     Case { preset, law, set, every, rtt, skipped, measured }
 }
 
-/// dickens-system-aware-fobs, section 2.2.1: more than 0.5 % of a chunk lowers the rate by a step, a twentieth of the
-/// capacity and the least rate; what is less raises it to the capacity.
+/// dickens-system-aware-fobs, section 2.2.1: losses above 0.5 % of a chunk lower the rate by a step, 5 % of
+/// the capacity, down to the minimum rate; lower losses raise it to the capacity.
 #[test]
 fn the_non_aggressive_law_is_at_its_least_above_half_a_percent_and_at_the_capacity_below() {
     let set = [("rate", "100Mbit"), ("first_rate", "50Mbit"), ("object.chunk", "1MB")];
@@ -34,8 +34,8 @@ fn the_non_aggressive_law_is_at_its_least_above_half_a_percent_and_at_the_capaci
     all_have(&cases);
 }
 
-/// dickens-system-aware-fobs, section 2.2.2, with the limits of the registry: each state falls to its least rate with a
-/// loss that does not make it leave, and Green rises to the capacity with one that is tolerated.
+/// dickens-system-aware-fobs, section 2.2.2, with the limits of the registry: each state falls to its minimum
+/// rate with a loss that does not make it change, and Green rises to the capacity with a tolerated one.
 #[test]
 fn the_state_based_law_is_at_the_limit_of_the_state_that_the_loss_is_of() {
     let set = [("rate", "100Mbit"), ("first_rate", "80Mbit")];
@@ -44,7 +44,7 @@ fn the_state_based_law_is_at_the_limit_of_the_state_that_the_loss_is_of() {
     all_have(&cases);
 }
 
-/// By how much the packets of a second grow in so many.
+/// Returns the factor by which packets per second grow in `seconds`.
 fn growth(law: &str, seconds: u64) -> f64 {
     let set = [("first_rate", "20Mbit")];
     let [first, last] = [2, 2 + seconds].map(|second| {
@@ -54,8 +54,8 @@ fn growth(law: &str, seconds: u64) -> f64 {
     last / first
 }
 
-/// datta-rapid-plus, section 6, with the registry's probe of 2 %, `k` = 3 and an interval of 100 ms: a rise with each
-/// fourth. asynch, section 3, with its step of 5 % and `k` = 3: one with each third.
+/// datta-rapid-plus, section 6, with the registry's probe of 2 %, `k` = 3 and an interval of 100 ms: an
+/// increase every fourth interval. asynch, section 3, with its step of 5 % and `k` = 3: one every third.
 #[test]
 fn rapid_plus_and_asynch_rise_by_their_steps_without_loss() {
     for (law, step, intervals) in [("rapid_plus", 1.02_f64, 4), ("asynch", 1.05, 3)] {

@@ -1,18 +1,18 @@
-//! Laws that follow from losses, with one in each so many packets: packets a round trip as their sources derive them,
-//! within 5 %. Derivations of a window leave out the round trips of recovery; where the source has them they are
-//! counted here. A round trip is a whole number of report intervals on these paths. Where it is not, a window sends up
-//! to 7 % more than its source derives (Reno at 110 ms), as pacing leaves the end of an interval empty that counts as
-//! unreported.
+//! Loss-based laws with one loss per n packets: packets per round trip match those derived in the sources,
+//! within 5 %. Window derivations ignore the round trips of recovery; where the source has recovery, they are
+//! counted here. A round trip is a whole number of report intervals on these paths. Otherwise a window sends
+//! up to 7 % more than derived (Reno at 110 ms), as pacing leaves the end of an interval empty, which counts
+//! as unreported.
 
 use haul_base::Span;
 
 use super::each_nth::{Case, all_have};
 
-/// So many packets from loss to loss, and milliseconds of a round trip.
+/// Packets between losses, and milliseconds per round trip.
 type Losses = (u64, u64);
 
-/// `law` on each of the paths for so many losses after so many: the packets of a round trip are those that `derived`
-/// gives for the packets from loss to loss and the seconds of a round trip.
+/// Checks `law` on each path for `measured` losses after as many: the packets per round trip are `derived`
+/// from the packets between losses and the seconds per round trip.
 #[track_caller]
 fn has(law: &str, set: &[(&str, &str)], losses: &[Losses], measured: u64, derived: impl Fn(f64, f64) -> f64) {
     let cases = losses.iter().map(|&(every, millis)| {
@@ -25,7 +25,7 @@ fn has(law: &str, set: &[(&str, &str)], losses: &[Losses], measured: u64, derive
     all_have(&cases.collect::<Vec<_>>());
 }
 
-/// The root of a function that grows, between 1 and a million.
+/// Returns the root of an increasing function, between 1 and a million.
 fn root(grows: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (1.0, 1e6);
     for _ in 0..100 {
@@ -35,31 +35,32 @@ fn root(grows: impl Fn(f64) -> f64) -> f64 {
     low
 }
 
-/// A window that grows from `factor` times the highest, `w`, to that by `increase` packets a round trip, after a
-/// recovery: in flight is as much as it allows after `1 - factor` round trips, and what is sent then is acknowledged
-/// after one more, which ends the recovery (RFC 9002, section 7.3.2).
+/// A window that grows from `factor` times the maximum, `w`, to that by `increase` packets per round trip,
+/// after a recovery: in-flight data reaches the window after `1 - factor` round trips, and what is sent then
+/// is acknowledged one round trip later, which ends the recovery (RFC 9002, section 7.3.2).
 fn additive(n: f64, factor: f64, increase: f64) -> f64 {
     let packets = |w: f64| (1.0 - factor * factor) * w * w / (2.0 * increase) + factor * w;
     let w = root(|w| packets(w) - n);
     n / ((1.0 - factor) * w / increase + 2.0 - factor)
 }
 
-/// RFC 5681: half of the window, and a packet more each round trip. Without the recovery it is `sqrt(3 / (2 p))`.
+/// RFC 5681: halves the window, and adds a packet per round trip. Without the recovery it is `sqrt(3 / (2
+/// p))`.
 #[test]
 fn reno_grows_by_a_packet_each_round_trip_but_in_recovery() {
     let losses = [(300, 40), (1_000, 40), (1_000, 100), (10_000, 40), (10_000, 100)];
     has("reno", &[], &losses, 40, |n, _| additive(n, 0.5, 1.0));
 }
 
-/// RFC 9438, section 4.3: where Reno's window is the larger one it grows by `3 (1 - b) / (1 + b)` with `b = 0.7`.
+/// RFC 9438, section 4.3: where Reno's window is larger, it grows by `3 (1 - b) / (1 + b)` with `b = 0.7`.
 #[test]
 fn cubic_is_renos_friend_where_that_has_more() {
     let losses = [(300, 20), (1_000, 40), (10_000, 20)];
     has("cubic", &[], &losses, 40, |n, _| additive(n, 0.7, 3.0 * 0.3 / 1.7));
 }
 
-/// RFC 9438, section 5.1: `K = cbrt(W (1 - b) / C)` seconds up to `W`, with a mean window of `W (3 + b) / 4`, and a
-/// recovery.
+/// RFC 9438, section 5.1: `K = cbrt(W (1 - b) / C)` seconds up to `W`, with a mean window of `W (3 + b) / 4`,
+/// and a recovery.
 #[test]
 fn cubic_reaches_its_last_maximum_with_each_loss() {
     let derived = |n: f64, rtt: f64| {
@@ -70,8 +71,8 @@ fn cubic_reaches_its_last_maximum_with_each_loss() {
     has("cubic", &[], &[(1_000, 400), (2_000, 200), (4_000, 100)], 150, derived);
 }
 
-/// Kelly (2003): `w` before a loss is `(a / b) / p` with `a` = 0.01 and `b` = 1/8, and less by `b / -ln(1 - b)` in the
-/// mean. It grows in recovery, too.
+/// Kelly (2003): `w` before a loss is `(a / b) / p` with `a` = 0.01 and `b` = 1/8, and the mean is lower by
+/// `b / -ln(1 - b)`. It also grows in recovery.
 #[test]
 fn scalable_tcp_has_a_window_in_proportion_to_the_packets_between_losses() {
     let derived = |n: f64, _| 0.01 / 0.125 * n * 0.125 / -f64::ln(0.875);
@@ -95,9 +96,9 @@ fn tfrc_has_the_rate_of_its_equation() {
     has("tfrc", &[], &[(300, 40), (1_000, 40), (10_000, 100)], 40, derived);
 }
 
-/// draft-irtf-iccrg-ledbat-plus-plus, sections 4.1 to 4.4, below the target: half of the window at a loss, `gain` more
-/// each round trip, which is 1 from 120 ms on, half at 100 and a third at 40 ms; no recovery. A tenth of the time is
-/// for slowdowns, in which next to nothing is sent.
+/// draft-irtf-iccrg-ledbat-plus-plus, sections 4.1 to 4.4, below the target: halves the window on a loss,
+/// adds `gain` per round trip, which is 1 from 120 ms on, 1/2 at 100 and 1/3 at 40 ms; no recovery. 10 % of
+/// the time is for slowdowns, in which almost nothing is sent.
 #[test]
 fn ledbat_plus_plus_is_a_slower_reno_that_slows_down_for_a_tenth_of_the_time() {
     let derived = |n: f64, rtt: f64| 0.9 * (1.5 * n / (0.12 / rtt).ceil()).sqrt();

@@ -1,4 +1,5 @@
-//! Another control law in a running transfer: nothing is lost by it, and it goes on from where the one before was.
+//! Changing the control law of a running transfer loses nothing, and the new law continues from the state of
+//! the old one.
 
 #![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
 
@@ -20,7 +21,7 @@ fn rate_control(parameters: &[(&str, &str)]) -> Part {
     Part { name: "rate_control".to_owned(), parameters }
 }
 
-/// A path that loses, repeats and reorders.
+/// A path with loss, duplication and reordering.
 fn bad() -> Channel {
     Channel { loss: 0.02, duplicate: 0.01, reorder: 0.02, ..Channel::clean(ms(15), Rate::from_mbps(100)) }
 }
@@ -37,7 +38,7 @@ fn switch_at(world: &mut World, sender: NodeId, at: Time, part: &Part) {
     });
 }
 
-/// Mbit/s that arrive between two times.
+/// Returns the Mbit/s received between two times.
 fn goodput(run: &mut Run, from: Span, to: Span) -> f64 {
     let mut received = |at| {
         run.run(at);
@@ -76,7 +77,7 @@ fn a_ceiling_takes_hold_at_once_and_goes_again() {
     assert!(free > 170.0, "{free} Mbit/s without it");
 }
 
-/// The law that a rule has chosen, told by the phase that only it has.
+/// The law chosen by a rule is recognised by a phase that only it has.
 #[test]
 fn a_rule_of_the_recipe_exchanges_the_law_where_its_condition_holds() {
     let lossy = Channel { loss: 0.08, ..Channel::clean(ms(20), Rate::from_mbps(100)) };
@@ -123,7 +124,7 @@ fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same where rules of the recipe exchange it.
+    /// As above, with switches by rules of the recipe.
     #[test]
     fn switching_by_rule_loses_no_byte(seed: u64, laws in prop::collection::vec(any::<prop::sample::Index>(), 3)) {
         let channel = bad();
@@ -138,12 +139,12 @@ proptest! {
         let mut run = Run::of_recipe(seed, &recipe, 10_000_000, &channel);
         run.run(Span::from_secs(300));
         run.assert_whole();
-        // After a second the first rule holds, unless it names the law of the recipe.
+        // After a second the first rule applies, unless it names the recipe's law.
         let is_other = names[0] != "bbr";
         assert!(run.sent().law_switches >= u64::from(is_other), "{switch:?}: {:?}", run.sent());
     }
 
-    /// Any law after any other, at any time, over a path that loses, repeats and reorders.
+    /// Any law after any other, at any time, over a path with loss, duplication and reordering.
     #[test]
     fn switching_loses_no_byte(seed: u64, switches in prop::collection::vec((0u64..4_000, any::<prop::sample::Index>()), 1..12)) {
         let channel = bad();

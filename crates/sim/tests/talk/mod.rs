@@ -1,4 +1,4 @@
-//! Two ends that talk in messages over a simulated path: one asks and the other answers, or one streams.
+//! Two ends that exchange messages over a simulated path: request and answer, or a stream.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use haul_proto::{Open, Seal, Unauthentic, micro, presets};
 use haul_sim::{Arrival, Node, NodeId, Outbox, PathSpec, UDP_OVERHEAD, World};
 use haul_stack::{CompiledStack, Ends, Recipe, SendOptions, Setup, Stack};
 
-/// Bytes of the tag; as long as that of the real ciphers.
+/// Bytes of the tag, as in the real ciphers.
 pub(crate) const TAG: usize = 16;
 
-/// A tag of zeros.
+/// All-zero tag.
 #[derive(Debug)]
 pub(crate) struct Plain;
 
@@ -33,7 +33,7 @@ impl Open for Plain {
     }
 }
 
-/// The shipped recipe `name` with some parameters changed, checked.
+/// Returns the preset `name` with some parameters changed, compiled.
 pub(crate) fn compiled_preset(name: &str, changes: &[(&str, &str)]) -> Arc<CompiledStack> {
     let mut recipe: Recipe = presets::preset(name).expect("it is shipped").expect("it is a recipe");
     for (key, value) in changes {
@@ -53,15 +53,15 @@ pub(crate) fn stack(compiled: &Arc<CompiledStack>, initiator: bool, rtt: Span, e
     Stack::new(compiled.clone(), setup).expect("the set-up has all that is needed")
 }
 
-/// What an end does besides what its stack does.
+/// Role of an end.
 pub(crate) enum Part {
-    /// Asks, waits for the answer, rests for up to the given time, asks again.
+    /// Sends a request, waits for the answer, pauses for up to the given time, and repeats.
     Asks { left: u32, rest: Span, asked: Option<Time>, took: Vec<Span>, rng: Rng },
-    /// Answers every message at once with as many bytes.
+    /// Answers every message immediately with as many bytes.
     Answers,
-    /// Sends what it has, each at its time.
+    /// Sends messages at given times.
     Tells { readings: std::vec::IntoIter<(Time, Vec<u8>)> },
-    /// Notes what comes and when.
+    /// Records messages and their arrival times.
     Listens { heard: Vec<(Time, u64, Vec<u8>)> },
 }
 
@@ -76,11 +76,11 @@ impl std::fmt::Debug for Part {
 pub(crate) struct Talker {
     pub(crate) stack: Stack,
     pub(crate) part: Part,
-    /// When the user acts next.
+    /// Next action of the user.
     next: Option<Time>,
 }
 
-/// What is asked and answered: the "small message of 10 bytes" (wu-h-ctp section 5.3).
+/// Request and answer: the "small message of 10 bytes" (wu-h-ctp section 5.3).
 const QUESTION: [u8; 10] = *b"0123456789";
 
 impl Talker {
@@ -166,7 +166,7 @@ impl Node for Talker {
     }
 }
 
-/// Both ends of a talk.
+/// Both ends of an exchange.
 pub(crate) struct Talk {
     pub(crate) world: World,
     pub(crate) first: NodeId,
@@ -197,7 +197,7 @@ impl Talk {
         self.world.node::<Talker>(node).expect("a talker")
     }
 
-    /// Runs until both are done, and `grace` longer.
+    /// Runs until both are done, and for `grace` more.
     pub(crate) fn run(&mut self, cap: Span, grace: Span) {
         let (first, second) = (self.first, self.second);
         let cap = Time::ZERO + cap;
@@ -213,7 +213,7 @@ impl Talk {
     }
 }
 
-/// Turn-around times of `count` small messages, sorted.
+/// Returns the turn-around times of `count` small messages, sorted.
 pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
     let (took, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
     let asks = Part::Asks { left: count, rest: rtt * 2, asked: None, took, rng };
@@ -226,8 +226,9 @@ pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> 
     took
 }
 
-/// What `positive_ack` documents as the mean turn-around of its policy if all is known and nothing varies: a round
-/// trip, and for each way and each transmission k the time to the next one, with the probability that k were lost.
+/// Returns the mean turn-around documented for `positive_ack`'s policy under ideal conditions: a round trip,
+/// plus, for each direction and each transmission k, the time to the next one with the probability that k
+/// were lost.
 pub(crate) fn ideal(rtt: Span, loss: f64) -> Span {
     let first = (rtt + Span::from_micros(500)).as_secs_f64();
     let wait = |k: i32| loss.powi(k) * first * f64::from(1 << (k - 6).clamp(0, 20));
@@ -239,7 +240,7 @@ pub(crate) fn mean(times: &[Span]) -> Span {
     times.iter().fold(Span::ZERO, |sum, &time| sum + time) / (times.len() as u64)
 }
 
-/// The value below which 99 of 100 lie.
+/// Returns the 99th percentile.
 pub(crate) fn p99(sorted: &[Span]) -> Span {
     sorted[(sorted.len() * 99).div_ceil(100) - 1]
 }

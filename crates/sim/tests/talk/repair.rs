@@ -1,5 +1,4 @@
-//! A stream over a lossy path, whatever its recipe does about losses: what comes in time, what comes at all, at what
-//! cost.
+//! A stream over a lossy path with any recipe: messages on time, messages delivered, and the cost.
 
 use haul_base::{Probability, Span, Time};
 use haul_proto::config::FecConfig;
@@ -11,12 +10,12 @@ use super::talk::{Part, Talk, Talker, compiled};
 
 /// Bytes of a message; one packet with any of the recipes here.
 pub(crate) const MESSAGE: usize = 1_000;
-/// From message to message: 50 Mbit/s.
+/// Interval between messages: 50 Mbit/s.
 pub(crate) const APART: Span = Span::from_micros(160);
-/// What may be added to the time of the path.
+/// Permitted delay in addition to that of the path.
 pub(crate) const TIMEOUT: Span = Span::from_millis(5);
 
-/// What has come of a stream.
+/// Result of a stream.
 #[derive(Debug)]
 pub(crate) struct Came {
     /// Share of the messages that came later than the path's time and [`TIMEOUT`], or never.
@@ -29,7 +28,8 @@ pub(crate) struct Came {
     pub(crate) cost: (f64, f64),
 }
 
-/// `viz` or `msg`, with repairs for each block of 20 data packets if there are any. Nothing waits for the rate.
+/// `viz` or `msg`, with repair packets for each block of 20 data packets if requested. The rate does not
+/// limit the stream.
 pub(crate) fn recipe(preset: &str, repairs: Option<u8>) -> Recipe {
     let mut recipe: Recipe = presets::preset(preset).expect("it is shipped").expect("it is a recipe");
     recipe.set("fixed_rate.rate", "200Mbit").expect("a parameter of the recipe");
@@ -43,17 +43,17 @@ fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
 }
 
-/// Every packet is lost with this probability.
+/// Independent loss with this probability.
 pub(crate) fn alone(p: f64) -> StageSpec {
     StageSpec::Loss(share(p))
 }
 
-/// As many are lost, in runs of so many in the mean.
+/// Loss of the same share in runs with this mean length.
 pub(crate) fn runs(p: f64, mean_run: f64) -> StageSpec {
     StageSpec::BurstLoss(BurstLossSpec { share: share(p), mean_run })
 }
 
-/// Sends `count` messages one way over a path that loses as `loss` says both ways.
+/// Sends `count` messages in one direction over a path with `loss` in both directions.
 pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, count: u32) -> Came {
     let at = |n: u64| Time::ZERO + APART * n;
     let sent: Vec<_> = (0..u64::from(count)).map(|n| (at(n), vec![n as u8; MESSAGE])).collect();
@@ -80,11 +80,11 @@ pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, co
     }
 }
 
-/// What `fec` cannot mend where packets are lost one by one with probability `p`: the packet itself and, of the others
-/// of its block of `data` and `repairs`, at least as many as there are repairs.
+/// Probability that `fec` cannot repair a packet with independent loss of probability `p`: the packet itself
+/// is lost, and of the others of its block of `data` and `repairs` at least as many as there are repairs.
 pub(crate) fn beyond_repair(p: f64, data: i32, repairs: i32) -> f64 {
     let others = data + repairs - 1;
-    // The binomial distribution, term by term.
+    // Binomial distribution, term by term.
     let mut term = (1.0 - p).powi(others);
     let mut fewer = 0.0;
     for k in 0..repairs {

@@ -1,4 +1,4 @@
-//! Small urgent messages from a program that also sends bulk, as much as there is room for.
+//! Small urgent messages from a program that also sends bulk data as fast as possible.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::talk::{Part, Talker, compiled, stack};
 
 /// Bytes of an urgent message.
 const URGENT: usize = 100;
-/// Bytes of bulk that are kept waiting.
+/// Queued bulk bytes.
 pub(crate) const QUEUE: usize = 256 * 1_024;
-/// UDP payload leaves at this rate.
+/// Rate of UDP payload.
 pub(crate) const RATE: &str = "20Mbit";
-/// Between two urgent messages: half of it, and up to as much again.
+/// Mean interval between urgent messages; each is uniform between 0.5 and 1.5 times this.
 const APART: Span = Span::from_millis(13);
 const DELAY: Span = Span::from_millis(10);
 
-/// `viz` at [`RATE`]; with `priority`, and without the micro-protocol that spaces packets.
+/// `viz` at [`RATE`], optionally with `priority`, and without the micro-protocol that paces packets.
 pub(crate) fn recipe(priority: bool, pacing: bool) -> Recipe {
     let mut recipe: Recipe = presets::preset("viz").expect("it is shipped").expect("it is a recipe");
     recipe.set("fixed_rate.rate", RATE).expect("a parameter of the recipe");
@@ -30,7 +30,7 @@ pub(crate) fn recipe(priority: bool, pacing: bool) -> Recipe {
 #[derive(Debug)]
 struct Crowd {
     stack: Stack,
-    /// Urgent messages: when the next one is due, when each was sent by its number in the stack.
+    /// Urgent messages: next send time, and the send time of each by its number in the stack.
     due: Option<Time>,
     left: u32,
     sent: Vec<(u64, Time)>,
@@ -77,8 +77,8 @@ impl Node for Crowd {
     }
 }
 
-/// What the sender and its queue add to the way of each of `count` urgent messages, sorted; bulk goes in messages of so
-/// many bytes.
+/// Returns the delay that the sender and its queue add to each of `count` urgent messages, sorted; bulk is
+/// sent in messages of `bulk` bytes.
 pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<Span> {
     let mut world = World::new(seed);
     let path = PathSpec { stages: vec![StageSpec::Delay(DELAY)] };

@@ -57,7 +57,8 @@ pub(super) fn set_tun_offload(fd: BorrowedFd<'_>, flags: u32) -> io::Result<()> 
 /// Gives the calling thread real-time priority (`SCHED_FIFO`, lowest level).
 pub(crate) fn run_before_others() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the kernel reads one `sched_param`, which lives until the call returns; 0 is the calling thread.
+    // SAFETY: the kernel reads one `sched_param`, which lives until the call returns; 0 is the calling
+    // thread.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
