@@ -16,8 +16,8 @@ use crate::sim::real::Labels;
 /// Whether a check holds, and its values as text.
 type Found = (bool, String);
 
-/// Minimum F score over the classes: the harmonic mean of recall and precision. `named` has, for each class,
-/// the measure that is 1 in runs classified so; a class is a value of `over` up to its comma.
+/// Checks the lowest F score (harmonic mean of recall and precision) of the classes. `named` has, for each
+/// class, the measure that is 1 in runs classified so; a class is a value of `over` up to its comma.
 pub(super) fn f_score(
     results: &Results,
     over: &str,
@@ -126,7 +126,7 @@ fn described(of: &Confusion) -> String {
     )
 }
 
-/// Minimum F score for lost packets: attribution in kept windows of real runs, compared with the truth.
+/// Checks the lowest F score of the causes of lost packets in kept windows of real runs.
 pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Result<Found, String> {
     let (counts, all) = packet_counts(results.windows(at).filter_map(|window| window.labels.as_ref()));
     let least = counts.values().map(|of| f(*of)).reduce(f64::min);

@@ -49,7 +49,7 @@ pub(super) struct Points {
     )]
     pub(super) carriers: Vec<Courier>,
 
-    /// Busy-poll times of both ends of `msg` in `turnaround`; each value is measured as a separate carrier
+    /// Busy-poll times of both ends of `msg` in `turnaround`, microseconds; each counts as a separate carrier
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(super) busy_poll: Option<Vec<u64>>,
 

@@ -36,7 +36,7 @@ fn tail(limit: Limit) -> QueueSpec {
     QueueSpec::TailDrop(limit)
 }
 
-/// Runs the path until nothing moves; what came out, when, in order.
+/// Runs the path until it is idle. Returns what left it and when, in order.
 fn drain(path: &mut Path) -> Vec<(u64, Parcel, Exit)> {
     let mut out = Vec::new();
     while let Some(next) = path.next_event() {
@@ -107,7 +107,7 @@ fn room_comes_back_as_the_link_sends() {
         path.offer(at(0), packet(id, 1_500));
     }
     assert_eq!(path.counters().drops.of(DropReason::QueueFull), 10);
-    // Five packets of 100 us each have left, the sixth leaves now.
+    // Five packets of 100 us each have left, and the sixth leaves now.
     for id in 20..30 {
         path.offer(at(600_000), packet(id, 1_500));
     }
@@ -121,7 +121,7 @@ fn a_change_of_rate_holds_for_what_is_queued() {
     for id in 0..3 {
         path.offer(at(0), packet(id, 1_500));
     }
-    // Half of the first packet is gone; the rest goes at a tenth of the rate.
+    // Half of the first packet has been sent; the rest is sent at 10 % of the rate.
     path.change(
         at(500_000),
         &StageRef::Name("bottleneck".into()),
@@ -147,19 +147,20 @@ fn policer(mbps: u64, burst: u64) -> StageSpec {
 
 #[test]
 fn a_policer_lets_a_burst_pass_and_then_its_rate_and_delays_nothing() {
-    // 8 Mbit/s are a byte a microsecond: a packet of 1,000 bytes each millisecond.
+    // 8 Mbit/s are a byte per microsecond: a packet of 1,000 bytes per millisecond.
     let mut path = path(&[policer(8, 3_000)]);
     for n in 0..20 {
         path.offer(at(n * 500_000), packet(n, 1_000));
     }
     let passed = delivered(&mut path);
-    // Half of what comes flows in: the bucket is empty after five packets, and every other one passes from then on.
+    // Tokens arrive at half the packet rate: the bucket is empty after five packets, then every other packet
+    // passes.
     let ids: Vec<u64> = passed.iter().map(|(_, id)| *id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18]);
     assert!(passed.iter().all(|(time, id)| *time == id * 500_000), "{passed:?}");
     let counters = path.counters();
     assert_eq!((counters.drops.of(DropReason::Policed), counters.drops.total()), (8, 8));
-    // Idle time fills it again, and no more than that; of a batch passes what fits.
+    // Idle time fills the bucket to its capacity; the packets of a batch that fit pass.
     path.offer_batch(at(60_000_000), Parcel::batch(packet(64, 1_000), 10, 1_000).unwrap());
     drain(&mut path);
     assert_eq!(path.counters().delivered, 12 + 3);
@@ -173,7 +174,7 @@ fn a_policer_that_is_changed_keeps_what_its_bucket_lacks() {
     path.change(at(0), &StageRef::Name("policer".to_owned()), &StageChange::Policer(spec)).unwrap();
     path.offer_batch(at(0), Parcel::batch(packet(64, 1_000), 6, 1_000).unwrap());
     drain(&mut path);
-    // It lacked all of 3,000 bytes, and holds 6,000 now.
+    // The bucket lacked all of its 3,000 bytes, and now holds 6,000.
     assert_eq!(path.counters().delivered, 3 + 3);
 }
 
@@ -230,7 +231,7 @@ fn only_the_chosen_packets_come_late() {
     let out = delivered(&mut path);
     let late = out.iter().filter(|(at, id)| *at == id * 10_000 + 35_000).count();
     assert_eq!(out.iter().filter(|(at, id)| *at == id * 10_000).count() + late, 10_000);
-    // 1,000 expected, deviation 30: five of them.
+    // 1,000 expected, standard deviation 30; tolerance 5 standard deviations.
     assert!((850..1_150).contains(&late), "{late}");
 }
 
@@ -443,8 +444,8 @@ proptest! {
         limit in limit(),
         loss in 0.0f64..0.3,
     ) {
-        // Through queue, loss and delay the same packets survive, and the last one of each batch arrives when the
-        // batch does.
+        // Through queue, loss and delay the same packets survive, and the last packet of each batch arrives
+        // with the batch.
         let stages = [StageSpec::Loss(share(loss)), bottleneck(100, tail(limit)), StageSpec::Delay(us(50))];
         let spec = PathSpec { stages: stages.to_vec() };
         let mut whole = Path::new(&spec, seed).unwrap();

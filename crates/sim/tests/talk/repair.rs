@@ -18,13 +18,13 @@ pub(crate) const TIMEOUT: Span = Span::from_millis(5);
 /// Result of a stream.
 #[derive(Debug)]
 pub(crate) struct Came {
-    /// Share of the messages that came later than the path's time and [`TIMEOUT`], or never.
+    /// Share of messages later than the path's delay plus [`TIMEOUT`], or lost.
     pub(crate) late: f64,
-    /// Share of the messages that never came.
+    /// Share of messages lost.
     pub(crate) lost: f64,
-    /// Of those that came, 999 of 1,000 took no longer than the time of the path and this.
+    /// 99.9 % quantile of the additional delay of delivered messages.
     pub(crate) p999: Span,
-    /// UDP payload to bytes of messages: with the stream, against it.
+    /// Ratio of UDP payload to message bytes: with the stream, and against it.
     pub(crate) cost: (f64, f64),
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct RealWindow {
     pub signature: Signature,
     pub labels: Labels,
     /// The sender's posterior from the signature, combined with previous windows if it was too short; `None`
-    /// if inconclusive.
+    /// if the model cannot judge it.
     pub p_host: Option<f64>,
 }
 

@@ -17,7 +17,8 @@ pub(crate) struct KeptWindow {
     pub loss_rate: f64,
     pub complexity: Option<f64>,
     pub success_proportion: Option<f64>,
-    /// Posterior probability that the receiving host lost the packets, if the signature is conclusive.
+    /// Posterior probability that the receiving host lost the packets; `None` if the model cannot judge the
+    /// signature.
     pub p_host: Option<f64>,
     /// Whether it was the host, judged by nearly all lost packets of the run (for real runs, of the window).
     /// `None` if neither the host nor a queue lost nearly all.
