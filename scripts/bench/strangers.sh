@@ -62,7 +62,7 @@ ADDRESS=$(sed 's|haul://\([^/]*\)/.*|\1|' "$WORK/url")
 
 echo "$(nproc) cores, Linux $(uname -r), $(date -u +%F), $CONNECTIONS connections/s wanted, a copy at $RATE"
 alone=$(copy)
-# Run twice, so that memory kept from the first copy is not counted.
+# Measured after a copy, so that the memory which it leaves allocated is not counted.
 idle=$(field VmRSS)
 echo "idle: $(field Threads) threads, $((idle / 1024)) MiB; a copy alone: $alone Mbit/s"
 for kind in $KINDS; do

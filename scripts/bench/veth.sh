@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Memory to memory between two namespaces over veth, MTU 1500: haul with each cipher compared with a plain UDP
-# blaster, with and without the kernel's offloads. Runs alternate, ROUNDS times; prints medians, and ratios
-# within rounds.
+# blaster, with and without the kernel's offloads. Runs alternate, ROUNDS times; prints medians and their ratios.
 #
 #   sudo scripts/bench/veth.sh                      # ROUNDS=5 SECONDS_EACH=5 PIN=1
 #

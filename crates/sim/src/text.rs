@@ -1,5 +1,5 @@
-//! Text form of quantities in configuration files: `"50ms"`, `"1Gbit"`, `"0.1%"`, for `#[serde(with =
-//! "crate::text")]`.
+//! Text form of quantities in configuration files: `"50ms"`, `"1Gbit"`, `"0.1%"`, for
+//! `#[serde(with = "crate::text")]`.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! The comparison without sockets: from the sender's stack directly into the receiver's, on one core. This
-//! isolates the cost of the framework and its micro-protocols, and instruction counts (`valgrind
-//! --tool=callgrind`) are reproducible.
+//! isolates the cost of the framework and its micro-protocols, and instruction counts
+//! (`valgrind --tool=callgrind`) are reproducible.
 
 use std::error::Error;
 use std::hint::black_box;

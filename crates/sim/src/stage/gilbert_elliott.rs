@@ -41,8 +41,8 @@ pub struct BurstLossSpec {
 }
 
 impl BurstLossSpec {
-    /// Returns the channel with that share and run length: `to_good = 1 / run`, `to_bad = to_good * share /
-    /// (1 - share)`.
+    /// Returns the channel with that share and run length: `to_good = 1 / run`,
+    /// `to_bad = to_good * share / (1 - share)`.
     pub fn channel(&self) -> Option<GilbertElliottSpec> {
         let to_good = Probability::new(1.0 / self.mean_run)?;
         let to_bad = Probability::new(to_good.get() * self.share.get() / (1.0 - self.share.get()))?;

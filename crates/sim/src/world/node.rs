@@ -31,7 +31,7 @@ pub trait Node: Any + Debug + Send {
     /// Handles arriving packets.
     fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>);
 
-    /// Handles the expired deadline. Also called when the world starts, at time zero.
+    /// Handles the expired deadline. Also called once at the time at which the node was added.
     fn on_deadline(&mut self, now: Time, out: &mut Outbox<'_>);
 
     /// Returns when to call [`Node::on_deadline`].

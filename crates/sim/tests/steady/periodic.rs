@@ -40,8 +40,8 @@ fn sabul_has_the_rate_at_which_its_steps_are_equal() {
     }
 }
 
-/// A decrease by the lost share in one round trip of `N / n`, an increase by `rise` in each other: `n = N - 1
-/// / rise`.
+/// A decrease by the lost share in one round trip of `N / n`, an increase by `rise` in each other:
+/// `n = N - 1 / rise`.
 #[test]
 fn gtp_loses_in_one_round_trip_what_it_gains_in_the_others() {
     let set = &[("first_rate", "10Mbit"), ("least", "0")];

@@ -44,8 +44,8 @@ fn additive(n: f64, factor: f64, increase: f64) -> f64 {
     n / ((1.0 - factor) * w / increase + 2.0 - factor)
 }
 
-/// RFC 5681: halves the window, and adds a packet per round trip. Without the recovery it is `sqrt(3 / (2
-/// p))`.
+/// RFC 5681: halves the window, and adds a packet per round trip. Without the recovery it is
+/// `sqrt(3 / (2 p))`.
 #[test]
 fn reno_grows_by_a_packet_each_round_trip_but_in_recovery() {
     let losses = [(300, 40), (1_000, 40), (1_000, 100), (10_000, 40), (10_000, 100)];

@@ -15,7 +15,7 @@ use super::{AckSample, Control, LossSample};
 pub struct BbrConfig {
     /// Gain in start-up: 2 / ln 2.
     pub high_gain: u32,
-    /// Ratio of the window to the bandwidth-delay product in PROBE_BW: 2.
+    /// Ratio of the window to the bandwidth-delay product in `PROBE_BW`: 2.
     pub window_gain: u32,
     /// Length of the bandwidth's maximum filter, round trips: 10.
     pub bandwidth_rounds: u64,
@@ -43,7 +43,7 @@ impl Default for BbrConfig {
     }
 }
 
-/// Gains of the eight phases of PROBE_BW.
+/// Gains of the eight phases of `PROBE_BW`.
 const CYCLE: [u32; 8] = [1_250, 750, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000];
 /// Minimum window (`bbr_cwnd_min_target`).
 const LEAST: u64 = 4;
