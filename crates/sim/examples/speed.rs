@@ -1,7 +1,7 @@
 //! Speed of the simulator: one bulk session over a path of three stages at 10 Gbit/s.
 //! `cargo run --release -p haul-sim --example speed -- SECONDS RTT MODE`, for example `600 20ms plain`, where
-//! SECONDS is simulated time. Modes: `plain` does not touch the payload, `payload` writes and reads every byte of it, and `single`
-//! adds a stage that needs every packet singly.
+//! SECONDS is simulated time. Modes: `plain` does not touch the payload, `payload` writes and reads every
+//! byte of it, and `single` adds a stage that needs every packet singly.
 
 #![expect(
     clippy::disallowed_methods,

@@ -1,6 +1,5 @@
-//! Logarithm and exponential computed with the four basic operations only, which IEEE 754 rounds
-//! identically on every platform. Math libraries differ in the last bits, which would make simulations
-//! irreproducible.
+//! Logarithm and exponential computed with the four basic operations only, which IEEE 754 rounds identically
+//! on every platform. Math libraries differ in the last bits, which would make simulations irreproducible.
 
 use std::f64::consts::LN_2;
 

@@ -49,8 +49,7 @@ struct Slot {
 /// Initial capacity of each queue, in parcels.
 const ROOM: usize = 1_024;
 
-/// Derives the seed of the stage at `index`, so that its random numbers do not depend on other stages'
-/// draws.
+/// Derives the seed of the stage at `index`, so that its random numbers do not depend on other stages' draws.
 fn seed_of(seed: u64, index: usize) -> u64 {
     seed ^ (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

@@ -301,8 +301,8 @@ impl RunReport {
         condition.judge(of, &check.that, self.value(subject, name, condition.measure))
     }
 
-    /// Returns the recorded series with this name (`law_bps.bulk`, `dropped.bulk`,
-    /// `goodput_bps.bulk receiver`, `queue_bytes.wan`, `host_load.rx`): the interval in seconds, and its values.
+    /// Returns the recorded series with this name (`law_bps.bulk`, `goodput_bps.bulk receiver`,
+    /// `queue_bytes.wan`, `host_load.rx` and so on): the interval in seconds, and its values.
     pub(crate) fn recorded(&self, series: &str) -> Option<(f64, &[u64])> {
         let report = self.rates.as_ref()?;
         let seconds = report.rates.interval_ns as f64 / 1e9;

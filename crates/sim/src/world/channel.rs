@@ -16,8 +16,7 @@ pub struct ChannelSpec {
     pub recovery: Span,
 }
 
-/// Maximum consecutive losses of a message: otherwise a channel with a loss of 100 % would never deliver
-/// it.
+/// Maximum consecutive losses of a message: otherwise a channel with a loss of 100 % would never deliver it.
 const MOST_LOST: usize = 16;
 
 /// Index of a channel in its world.

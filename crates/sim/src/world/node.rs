@@ -85,8 +85,7 @@ pub struct Outbox<'a> {
 pub const MOST_BATCHES: usize = 1_024;
 
 impl Outbox<'_> {
-    /// Declares that release times of further packets come from a clock that is `by` ahead of the
-    /// world's.
+    /// Declares that release times of further packets come from a clock that is `by` ahead of the world's.
     pub fn set_ahead(&mut self, by: Span) {
         self.ahead = by;
     }
