@@ -12,8 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::problem::{Problem, While};
 
-/// Runs programs, one at a time. Its files are removed when it is dropped, or when a signal ends this
-/// process.
+/// Runs programs, one at a time. Its files are removed when it is dropped, or when a signal ends the process.
 #[derive(Debug)]
 pub(crate) struct Runs {
     files: PathBuf,

@@ -119,8 +119,8 @@ struct Record {
     losses: Vec<Time>,
 }
 
-/// Simulates a receiver that needs 10 us per packet, with 8 MiB of socket buffer, like the papers' machines
-/// with Linux 2.6.
+/// Simulates a receiver that needs 10 us per packet and has 8 MiB of socket buffer, as in the papers (Linux
+/// 2.6).
 fn simulate(options: &TraceArgs) -> Record {
     let (from, to) = options.window();
     let socket = SocketConfig {
@@ -198,8 +198,7 @@ const WIDTH: f64 = 960.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 20.0;
 
-/// Draws two plots, one above the other: the task on the core, with losses marked, and the receiver's sleep
-/// average.
+/// Draws two plots: the task on the core, with losses marked, and below the receiver's sleep average.
 fn svg(options: &TraceArgs, record: &Record) -> Result<String, std::fmt::Error> {
     let (from, to) = (options.from as f64, options.to as f64);
     let x = |at: Time| LEFT + (ms(at).clamp(from, to) - from) / (to - from) * (WIDTH - LEFT - RIGHT);

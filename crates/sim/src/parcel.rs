@@ -3,8 +3,7 @@
 use haul_base::{Cause, Ecn};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of packets in a parcel: what every kernel with GSO accepts (`UDP_MAX_SEGMENTS`, Linux
-/// 4.18).
+/// Maximum packets per parcel: what every kernel with GSO accepts (`UDP_MAX_SEGMENTS`, Linux 4.18).
 pub const MAX_PARCEL: usize = 64;
 
 /// Identifies a flow.
@@ -331,8 +330,7 @@ impl Parcel {
         Self { origin: Origin::Copy, ..self }
     }
 
-    /// Splits the parcel, in order, into runs entirely inside or entirely outside `which`; `true` stands
-    /// for inside.
+    /// Splits the parcel, in order, into runs entirely inside (`true`) or outside (`false`) `which`.
     pub fn cut(self, which: u64) -> impl Iterator<Item = (Self, bool)> {
         let mut rest = self;
         std::iter::from_fn(move || {

@@ -127,8 +127,7 @@ impl Path {
         }
         self.slots.push(Slot {
             stage,
-            // Placeholder, used in error messages only: a user-defined stage decides itself which changes
-            // it accepts.
+            // Placeholder for error messages: a user-defined stage decides itself which changes it accepts.
             kind: StageSpec::Outages(Vec::new()),
             exits: Line::with_capacity(ROOM),
             passed: Vec::with_capacity(2 * MAX_PARCEL),

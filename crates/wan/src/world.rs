@@ -33,8 +33,7 @@ pub const V6: [Ipv6Addr; 2] =
 pub enum Names {
     /// Names known to `ip netns`. Names left by a killed process are removed by [`sweep`](crate::sweep).
     Listed,
-    /// No names: the namespaces are accessible through this process, and vanish when it ends, however it
-    /// ends.
+    /// No names: the namespaces are accessible through this process, and vanish whenever it ends.
     Hidden,
 }
 

@@ -85,8 +85,8 @@ impl TcpCase {
         format!("{laws} {} {}{loss} queue {queue}", self.rate, self.rtt)
     }
 
-    /// Returns the forward path (bottleneck, loss, half of the round-trip time) and the return path (the
-    /// other half).
+    /// Returns the forward path (bottleneck, loss, half of the round-trip time) and the return path (other
+    /// half).
     pub(super) fn paths(&self) -> (PathSpec, PathSpec) {
         let product = self.rate.bytes_in(self.rtt) * self.queue / 100;
         let limit = Limit::Bytes(Bytes(product.max(10 * TCP_PACKET)));
@@ -103,8 +103,7 @@ impl TcpCase {
     }
 }
 
-/// Returns the TCP cases: one flow of each law over clean and lossy paths for `time`, then pairs for three
-/// times as long.
+/// Returns one flow of each law over clean and lossy paths for `time`, then pairs for three times as long.
 pub(super) fn tcp(time: Span) -> Vec<TcpCase> {
     let paths = [
         // rate in Mbit/s, round-trip time in ms, loss, queue in percent of the bandwidth-delay product

@@ -1,5 +1,4 @@
-//! The programs at both ends of an emulated path: the kernel's TCP, and UDP with sequence numbers and
-//! timestamps.
+//! Both ends of an emulated path: the kernel's TCP, and UDP with sequence numbers and timestamps.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};

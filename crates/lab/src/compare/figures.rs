@@ -79,8 +79,7 @@ pub(super) struct Arrivals {
     /// Actual sending times in nanoseconds since the first packet; empty in virtual time.
     #[serde(default)]
     pub sent_at: Vec<u64>,
-    /// Packets lost by the emulator or the receiving socket rather than by the path. Must be 0 for a valid
-    /// measurement.
+    /// Packets lost by the emulator or the receiving socket, not by the path. A valid measurement has none.
     #[serde(default)]
     pub foreign: u64,
 }

@@ -82,8 +82,7 @@ pub(super) enum Test {
     /// interval (Clopper and Pearson) within `bound` on the relevant side: its lower end if the minimum is
     /// above 0, otherwise its upper end. Without hits, a bound of 1 % needs 368 trials.
     Proportion { hits: Quantity, trials: Quantity, at: Table, bound: [f64; 2] },
-    /// Classification of the runs by each value of `over`, with a measure per class in `named`: minimum F
-    /// score.
+    /// Classification of runs by value of `over`, with a measure per class in `named`: minimum F score.
     FScore { over: String, named: BTreeMap<String, Quantity>, at_least: f64 },
     /// Misclassification between host and queue by the signature, for kept windows with each value of `over`
     /// that lost their packets to one of them; and results of all windows, with 95 % intervals (Clopper and
@@ -94,8 +93,8 @@ pub(super) enum Test {
         at: Table,
         limits: classes::Limits,
     },
-    /// Attribution of lost packets in kept windows of real runs to causes: minimum F score over the causes
-    /// that occurred.
+    /// Attribution of lost packets in kept windows of real runs: minimum F score over the causes that
+    /// occurred.
     PacketFScore {
         #[serde(default)]
         at: Table,
@@ -107,13 +106,11 @@ pub(super) enum Test {
         at: Table,
         at_most: f64,
     },
-    /// Share of the loss rate bins in which the complexity of kept windows, without outliers, passes a
-    /// normality test.
+    /// Share of loss rate bins in which the complexity of kept windows, without outliers, is normal.
     Normality { at: Table, host: bool, at_least: f64 },
     /// The mean of the measure is nearest to a number among several measures.
     Nearest { measure: Quantity, others: Vec<Quantity>, at: Table, to: f64 },
-    /// A mean is at least this share of the best of others. The interval is that of the differences to this
-    /// share.
+    /// A mean is at least this share of the best of others. The interval is of the differences to this share.
     AtLeast { measure: Quantity, at: Table, share: f64, of: Vec<Table> },
     /// The medians of two combinations differ by at most this share of that of `like`.
     Alike { measure: Quantity, at: Table, like: Table, tolerance: f64 },
@@ -130,8 +127,7 @@ pub(super) enum Test {
     },
     /// The mean is at most `limit` up to a value of `x`, and higher beyond it.
     Knee { measure: Quantity, x: String, at: Table, after: toml::Value, limit: f64 },
-    /// The means rise or fall with `x`; `slope` is per unit of `x` (bit/s, seconds, bytes, or the key's
-    /// unit).
+    /// The means rise or fall with `x`; `slope` is per unit of `x` (bit/s, seconds, bytes, or the key's).
     Trend {
         measure: Quantity,
         x: String,
@@ -452,8 +448,7 @@ fn trend(
     Ok((Verdict::of(is_ordered, is_expected), ours, Some(interval)))
 }
 
-/// Number of samples compared before an onset, and tolerated ratio to them: an onset can be anywhere in its
-/// sampling interval.
+/// Samples compared before an onset, and tolerated ratio: an onset can be anywhere in its sampling interval.
 const BEFORE: usize = 3;
 const ABOVE: f64 = 1.05;
 

@@ -1,5 +1,4 @@
-//! Comparison of verdicts with the truth: F scores, calibration of the posterior, normality of the
-//! complexity.
+//! Verdicts compared with the truth: F scores, calibration of the posterior, normality of the complexity.
 
 use std::collections::BTreeMap;
 
@@ -54,8 +53,7 @@ pub(super) struct Limits {
     wrong: f64,
     /// Upper bound of its interval.
     wrong_bound: Option<f64>,
-    /// Share for each single value; if exceeded, the check is undecided while the interval still reaches
-    /// below.
+    /// Share for each single value; if exceeded, the check is undecided while the interval reaches below.
     wrong_each: Option<f64>,
     /// Share that is inconclusive.
     inconclusive: Option<f64>,
@@ -76,8 +74,7 @@ impl Limits {
     }
 }
 
-/// Classification of the windows of one cause with each value of `over`: by the signature, and by all
-/// evidence.
+/// Classification of the windows of one cause, by value of `over`: by the signature, and by all evidence.
 pub(super) fn confusion(
     results: &Results,
     over: &str,
@@ -199,7 +196,7 @@ fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
     found.iter().filter(|bin| bin.weight > 0.0).map(mean).collect()
 }
 
-/// Checks that the mean distance of the posterior from the truth (expected calibration error) is at most
+/// Checks that the posterior's mean distance from the truth (expected calibration error) is at most
 /// `at_most`.
 pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result<Found, String> {
     let found = reliability(results, at);

@@ -1,5 +1,4 @@
-//! Small panels, one for each value of a key, all with the same axes: an overview of many runs in a file of a
-//! few kilobytes.
+//! Small panels, one per value of a key, with the same axes: an overview of many runs in a small file.
 
 use std::path::Path;
 

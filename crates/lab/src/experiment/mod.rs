@@ -127,8 +127,7 @@ fn run_plans(plans: Vec<(&str, Plan)>, args: &RunArgs, all: &mut Vec<Judged>) ->
     Ok(is_well)
 }
 
-/// Prints the number of checks by verdict. Returns whether each check passed or differs for a reason stated
-/// in its plan.
+/// Prints the number of checks by verdict. Returns whether every check passed or has a reason in its plan.
 fn is_explained(all: &[Judged], args: &RunArgs) -> bool {
     let count = |verdict| all.iter().filter(|judged| judged.verdict == verdict).count();
     let unexplained = all.iter().filter(|judged| judged.verdict == Verdict::Differs && judged.why.is_empty());

@@ -206,11 +206,9 @@ pub(super) enum WindowView {
     MeanComplexity,
     /// Distribution of the success proportion: share of the windows in each bin of 1 %.
     SuccessProportion,
-    /// Number of different words in the first window up to each packet, from which the complexity is
-    /// computed.
+    /// Number of different words in the first window up to each packet; the complexity is computed from it.
     Words,
-    /// Share of windows lost by the host as a function of the posterior probability; both causes have equal
-    /// weight.
+    /// Share of windows lost by the host over the posterior probability; both causes have equal weight.
     Reliability,
 }
 

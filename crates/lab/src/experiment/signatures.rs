@@ -9,12 +9,10 @@ use haul_diagnosis::write_signature;
 use super::results::{Cell, Results};
 use crate::sim::RunReport;
 
-/// Prefixes of file names, by whether nearly all lost packets of a window were lost in the receiving host, in
-/// a queue, or neither.
+/// Prefixes of file names: nearly all losses of a window were in the receiving host, in a queue, or neither.
 const CAUSES: [(&str, Option<bool>); 3] = [("host", Some(true)), ("network", Some(false)), ("other", None)];
 
-/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, which is created if
-/// needed.
+/// Writes the kept windows of each real run to `CAUSE-VALUES-SEED.sig` in this directory, created if needed.
 ///
 /// # Errors
 /// If a file cannot be written.

@@ -1,5 +1,4 @@
-//! Means, scatter and confidence intervals. Random draws use a fixed seed, so that equal runs give equal
-//! text.
+//! Means, scatter and confidence intervals. Random draws have a fixed seed, so equal runs give equal text.
 
 use haul_base::Rng;
 

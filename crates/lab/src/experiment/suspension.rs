@@ -18,8 +18,7 @@ pub(super) struct Model {
     /// Number of levels at least as good as the receiver's new priority.
     #[serde(default)]
     levels_ahead: usize,
-    /// Share of tasks that re-enter the active array ahead of the receiver: one for all levels, or one for
-    /// each.
+    /// Share of tasks that re-enter the active array ahead of the receiver: one for all levels, or one each.
     #[serde(default)]
     reentry: Vec<f64>,
 }

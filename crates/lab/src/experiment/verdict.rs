@@ -37,8 +37,7 @@ impl Verdict {
         (if holds { Self::Reproduced } else { Self::Differs }, ours, None)
     }
 
-    /// Returns the verdict on a bound: whether it holds on average, and whether the whole interval is within
-    /// it.
+    /// Returns the verdict on a bound: whether it holds on average, and for the whole interval.
     pub(super) const fn of_bound(holds: bool, is_within: bool) -> Self {
         match (holds, is_within) {
             (true, true) => Self::Reproduced,

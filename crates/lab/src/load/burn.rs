@@ -23,8 +23,7 @@ pub(crate) struct BurnArgs {
 pub(crate) struct Burners(Vec<Child>);
 
 impl Burners {
-    /// Starts `count` processes on `cpu`. They end with the calling thread, which must therefore outlive
-    /// them.
+    /// Starts `count` processes on `cpu`. They end with the calling thread, which must outlive them.
     ///
     /// # Errors
     /// If a process cannot be started.

@@ -57,8 +57,7 @@ fn curve(arrivals: &[Arrival]) -> Vec<(f64, f64)> {
     bytes.collect()
 }
 
-/// Returns the slope: the median slope between pairs of points (Theil and Sen), which is robust against
-/// stalls.
+/// Returns the median slope between pairs of points (Theil and Sen), which is robust against stalls.
 fn slope(curve: &Curve) -> Option<f64> {
     let points: Vec<_> = curve.iter().step_by(curve.len().div_ceil(POINTS).max(1)).collect();
     let mut slopes = Vec::with_capacity(POINTS * POINTS / 2);

@@ -1,8 +1,7 @@
 //! Turn-around time of the recipe `msg` under ideal conditions: its repeat policy knows the path, the round
 //! trip is constant, hosts take no time, and losses are independent.
 
-/// Minimum margin of a timeout above the round trip, and number of timeouts before they double: the defaults
-/// of `positive_ack`.
+/// Minimum margin of a timeout above the round trip, and timeouts before they double, as in `positive_ack`.
 const GRANULARITY_MS: f64 = 0.5;
 const LINEAR: i32 = 6;
 /// Longer runs of losses are negligible.
@@ -25,7 +24,7 @@ impl Ideal {
         (self.rtt_ms + GRANULARITY_MS) * f64::from(1 << (k - LINEAR).clamp(0, 20))
     }
 
-    /// Returns the mean, milliseconds: a round trip, plus the expected retransmission waits of both
+    /// Returns the mean, milliseconds: a round trip, plus the expected retransmission waits in both
     /// directions.
     pub(super) fn mean(self) -> f64 {
         let late: f64 = (1..MOST).map(|k| self.loss.powi(k) * self.wait(k)).sum();

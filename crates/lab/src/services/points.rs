@@ -53,8 +53,7 @@ pub(super) struct Points {
     #[arg(long, value_name = "US,..", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub(super) busy_poll: Option<Vec<u64>>,
 
-    /// Rounds over all carriers, each with different losses [default: 1 for `rates`, which takes 4 minutes,
-    /// otherwise 5]
+    /// Rounds over all carriers, each with different losses [default: 1 for `rates` (4 minutes), otherwise 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: Option<u32>,
 

@@ -253,8 +253,7 @@ fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
     format!("{} | {jitter:.3} | {}", mbit(rate), each.join(" "))
 }
 
-/// Measures packets per reading in each direction (the paper's second table 5), from the difference made by
-/// 1,000 more readings.
+/// Measures packets per reading (the paper's second table 5): the difference made by 1,000 more readings.
 pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
     let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };

@@ -94,8 +94,8 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// Adds the rounds of a point, and the claim that `msg` answers sooner than TCP on lossy paths (figures 10
-/// and 11).
+/// Adds a point's rounds, and the claim that `msg` answers sooner than TCP on lossy paths (figures 10 and
+/// 11).
 fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, outcome: &mut Outcome) {
     for (way, rounds) in all {
         let Rounds { means, p99s, processor, .. } = rounds;

@@ -61,8 +61,7 @@ impl Drive {
     }
 }
 
-/// A virtual transfer: at the end of each real window it has sent one of its own windows, which takes a round
-/// trip.
+/// A virtual transfer: at the end of each real window it has sent one of its own, which takes a round trip.
 #[derive(Debug, Default)]
 struct Transfer {
     loss_rate: f64,
@@ -89,8 +88,7 @@ impl Transfer {
     }
 }
 
-/// Runs the virtual transfers, starting at the first window with losses: before it, both would have the whole
-/// path.
+/// Runs the virtual transfers from the first window with losses on: before it, both have the whole path.
 pub(super) fn virtual_transfer(windows: impl IntoIterator<Item = Drive>) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
     for Drive { packets, lost, cause } in windows.into_iter().skip_while(|window| window.lost == 0) {

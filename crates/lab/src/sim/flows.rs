@@ -129,8 +129,7 @@ impl Session {
     }
 }
 
-/// Interval of collecting windows from a sender: it would discard some only above 6 Gbit/s with small
-/// windows.
+/// Interval of collecting windows: a sender would discard some only above 6 Gbit/s with small windows.
 const LOOK: Span = Span::from_millis(10);
 
 /// Transmission windows as diagnosed by a sender, filled during a run.
@@ -290,8 +289,7 @@ fn session_fault(index: usize, key: &str, message: impl Into<String>) -> Fault {
     Fault::of("session", index, key, message)
 }
 
-/// Checks the fields that are independent of the recipe. Returns the object's length, `None` for a session
-/// with a time.
+/// Checks the fields that need no recipe. Returns the object's length, `None` for a session with a time.
 fn check_fields(index: usize, entry: &SessionEntry) -> Result<Option<u64>, Fault> {
     let fault = |key: &str, message: &str| Err(session_fault(index, key, message));
     let len = match (entry.bytes, entry.time) {

@@ -29,8 +29,7 @@ pub(crate) struct Job {
 }
 
 impl Built {
-    /// Whether everything that the run waits for has happened. With nothing to wait for, it lasts until the
-    /// cap.
+    /// Whether everything that the run waits for has happened; false if it waits for nothing.
     pub(super) fn is_over(&self) -> bool {
         self.over_in(&self.world)
     }

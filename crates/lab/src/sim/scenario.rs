@@ -136,8 +136,7 @@ pub(super) struct LoadEntry {
     pub per_packet: Option<Text<Span>>,
     /// `forwarding`: packets per interrupt.
     pub burst: Option<u32>,
-    /// `system_calls`: mean run time of a process before it waits. `quota`: CPU time of the receivers per
-    /// `every`.
+    /// `system_calls`: mean run time before a wait. `quota`: CPU time of the receivers per `every`.
     pub run: Option<Text<Span>>,
     /// `system_calls`: mean wait time.
     pub wait: Option<Text<Span>>,

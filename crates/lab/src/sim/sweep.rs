@@ -55,8 +55,7 @@ pub(crate) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
     Some(runs)
 }
 
-/// Sets the value of each of the comma-separated dotted keys. The error lists what exists in place of a
-/// missing one.
+/// Sets the value of each of the comma-separated dotted keys. The error lists the existing keys.
 pub(crate) fn set(table: &mut Table, keys: &str, value: &Value) -> Result<(), String> {
     for key in keys.split(',').map(str::trim) {
         let segments: Vec<&str> = key.split('.').collect();
@@ -92,7 +91,7 @@ fn set_in_value(inner: &mut Value, name: &str, rest: &[&str], value: &Value) -> 
             let Some(index) = found else {
                 return Err(format!("`{name}` has no entry `{entry}`; it has: {}", names.join(", ")));
             };
-            // A stage is named after its kind: `delay-2` is `{ delay = ... }`, and may refer to its whole
+            // A stage is named after its kind: `delay-2` is `{ delay = ... }`, and can refer to its whole
             // value.
             let kind = single_key(&list[index]);
             match (kind, &mut list[index]) {

@@ -96,8 +96,7 @@ pub(crate) struct WanArgs {
     #[arg(long, value_name = "CMD")]
     pub server: Option<String>,
 
-    /// Measures the emulator against its specification, each measurement taking this long; ignores other
-    /// options
+    /// Measures the emulator against its specification, this long per measurement; ignores other options
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", conflicts_with_all = ["server", "command"])]
     pub self_test: Option<Span>,
 

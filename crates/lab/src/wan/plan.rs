@@ -181,8 +181,7 @@ impl Direction {
         JitterSpec { delay: Distribution::Uniform(most), order: Order::Keep }
     }
 
-    /// Returns reordering with a delay of up to the given time, or 10 % of the round-trip time (at least 1
-    /// ms).
+    /// Returns reordering by up to the given time, or 10 % of the round-trip time (at least 1 ms).
     pub(crate) fn reordering_spec(&self, reorder: Reorder) -> ReorderingSpec {
         let extra = reorder.extra.unwrap_or((self.rtt / 10).max(Span::from_millis(1)));
         ReorderingSpec { share: reorder.share.0, extra: Distribution::Uniform(extra) }

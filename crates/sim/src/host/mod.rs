@@ -68,8 +68,7 @@ pub enum HostOutput {
         queued: Time,
         /// Whether they follow the previous delivery in the same buffer (GRO).
         continues: bool,
-        /// The socket's wrapping count of dropped socket buffers at queueing time; `None` before the first
-        /// drop.
+        /// The socket's wrapping count of dropped socket buffers when queued; `None` before the first drop.
         socket_drops: Option<u32>,
     },
     /// The packets were dropped after being accepted.

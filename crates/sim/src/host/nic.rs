@@ -120,8 +120,7 @@ impl Nic {
         Some(self.config.per_packet * u64::from(packets) + self.config.per_skb)
     }
 
-    /// Whether `next` can be merged into the buffer that starts with `first`: same flow and packet size,
-    /// within limits.
+    /// Whether `next` can be merged into the buffer started by `first`: same flow and size, within limits.
     fn merges(&self, first: &Incoming, next: &Incoming, packets: u32, bytes: u32) -> bool {
         self.config.gro.is_some_and(|gro| {
             next.flow == first.flow

@@ -36,8 +36,7 @@ pub struct SimulatedHost {
 }
 
 impl SimulatedHost {
-    /// Creates a host at time zero. Nodes get sockets like `template`, in addition to the receivers of
-    /// `config`.
+    /// Creates a host at time zero. Nodes get sockets like `template`, beside the receivers of `config`.
     pub fn new(config: &HostConfig, template: ReceiverConfig) -> Self {
         Self {
             host: ReceivingHost::new(config, Time::ZERO),
@@ -204,8 +203,7 @@ mod tests {
     use super::*;
     use crate::PacketInfo;
 
-    /// What a program reads of a batch of 8 packets that arrives in two parts, 5 and 3, with one packet
-    /// missing.
+    /// Reads of a batch of 8 packets that arrives in two parts, 5 and 3, with one packet missing.
     fn read(gro: Option<Gro>) -> Vec<(u32, u64)> {
         let nic = NicConfig { gro, ..NicConfig::default() };
         let scheduler = SchedulerKind::Fair(FairConfig::default());

@@ -109,8 +109,8 @@ pub struct Skb<T> {
     pub content: T,
     /// Memory charged for the skb.
     pub truesize: u64,
-    /// The socket's wrapping count of drops when the skb was queued, as reported by `SO_RXQ_OVFL`; `None`
-    /// before the first drop.
+    /// The socket's wrapping drop count when the skb was queued (`SO_RXQ_OVFL`); `None` before the first
+    /// drop.
     pub drops_before: Option<u32>,
 }
 

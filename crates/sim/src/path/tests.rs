@@ -153,7 +153,7 @@ fn a_policer_lets_a_burst_pass_and_then_its_rate_and_delays_nothing() {
         path.offer(at(n * 500_000), packet(n, 1_000));
     }
     let passed = delivered(&mut path);
-    // Tokens arrive at half the packet rate: the bucket is empty after five packets, then every other packet
+    // Tokens arrive at half the packet rate: after five packets the bucket is empty, and every other one
     // passes.
     let ids: Vec<u64> = passed.iter().map(|(_, id)| *id).collect();
     assert_eq!(ids, [0, 1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18]);
@@ -444,8 +444,7 @@ proptest! {
         limit in limit(),
         loss in 0.0f64..0.3,
     ) {
-        // Through queue, loss and delay the same packets survive, and the last packet of each batch arrives
-        // with the batch.
+        // The same packets survive queue, loss and delay, and the last packet of each batch arrives with it.
         let stages = [StageSpec::Loss(share(loss)), bottleneck(100, tail(limit)), StageSpec::Delay(us(50))];
         let spec = PathSpec { stages: stages.to_vec() };
         let mut whole = Path::new(&spec, seed).unwrap();

@@ -5,8 +5,7 @@ use haul_base::{Span, Time};
 use super::{Emitter, Stage, StageChange};
 use crate::parcel::Parcel;
 
-/// Delays every packet by the same time. Shortening the delay while packets are in transit does not reorder
-/// them.
+/// Delays every packet by the same time. Shortening the delay does not reorder packets in transit.
 #[derive(Debug)]
 pub(super) struct Delay {
     delay: Span,

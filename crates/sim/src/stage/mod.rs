@@ -43,8 +43,7 @@ pub trait Stage: Debug + Send {
     /// Handles an arriving parcel. Every packet of it must be passed, forwarded, dropped or held.
     fn admit(&mut self, now: Time, parcel: Parcel, out: &mut Emitter<'_>);
 
-    /// Whether the stage can process batches. If one stage of a path cannot, the path splits batches at its
-    /// entry.
+    /// Whether the stage can process batches. If one stage cannot, the path splits batches at its entry.
     fn takes_batches(&self) -> bool {
         true
     }
@@ -67,13 +66,11 @@ pub trait Stage: Debug + Send {
         None
     }
 
-    /// Changes the running stage; packets inside stay. Returns `false` if the stage does not support the
-    /// change.
+    /// Changes the running stage; packets inside stay. Returns false if it does not support the change.
     fn change(&mut self, now: Time, change: &StageChange) -> bool;
 }
 
-/// A change of a stage while packets are in transit. Each change applies to some stages only; times count
-/// from the change.
+/// A change while packets are in transit. Each applies to some stages only; times count from the change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageChange {

@@ -22,8 +22,7 @@ pub struct PolicerSpec {
 #[derive(Debug)]
 pub(super) struct Policer {
     spec: PolicerSpec,
-    /// When the bucket will be full without further traffic; the missing tokens are those that arrive until
-    /// then.
+    /// When the bucket is full without further traffic; the missing tokens are those that arrive until then.
     full_at: Time,
 }
 

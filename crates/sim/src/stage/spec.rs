@@ -67,8 +67,7 @@ pub enum StageSpec {
     Mtu(u32),
 }
 
-/// Refers to a stage by index or name. A stage is named after its kind; the second one of a kind is
-/// `delay-2`, and so on.
+/// Refers to a stage by index or name: its kind, or `delay-2` and so on for further stages of a kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum StageRef {

@@ -1,5 +1,4 @@
-//! Small models of TCP flows: Reno, CUBIC and BBR senders with a receiver that sends selective
-//! acknowledgements.
+//! Small models of TCP: Reno, CUBIC and BBR senders, and a receiver with selective acknowledgements.
 //!
 //! Both ends are sans-IO machines ([`haul_base::Machine`]). Each datagram has a 24-byte header before the
 //! payload; with the 28 bytes of IP and UDP that a path adds this equals the 52 bytes of a real segment with

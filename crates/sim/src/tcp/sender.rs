@@ -298,8 +298,7 @@ impl TcpSender {
         self.control.pacing_rate().is_some() && self.paced_until > now
     }
 
-    /// Returns the maximum batch: what fits, and with pacing at most 1 ms at the pacing rate, as in Linux
-    /// (`tcp_tso_autosize`).
+    /// Returns the maximum batch size; with pacing, at most 1 ms at the pacing rate (`tcp_tso_autosize`).
     fn most(&self, slot: usize) -> usize {
         let fits = (slot / self.datagram()).min(self.config.batch.max(1) as usize);
         match self.control.pacing_rate() {

@@ -62,8 +62,7 @@ impl Channel {
         self.ways.iter().filter_map(|way| way.messages.next()).min()
     }
 
-    /// Removes and returns the next message due at `now` in direction `way` (0: to the first end, 1: to
-    /// the second).
+    /// Removes and returns the next message due at `now` in direction `way` (0: to the first end).
     pub(super) fn due(&mut self, now: Time, way: usize) -> Option<(NodeId, Vec<u8>)> {
         let way = &mut self.ways[way];
         let (_, message) = way.messages.pop_due(now)?;

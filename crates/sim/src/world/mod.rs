@@ -116,8 +116,7 @@ enum Actor {
 type Action = Box<dyn FnOnce(&mut World) + Send>;
 type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 
-/// A world in virtual time. Equal worlds with equal seeds run identically, to the last byte of their
-/// summaries.
+/// A world in virtual time. Equal worlds with equal seeds run identically and have identical summaries.
 pub struct World {
     seed: u64,
     now: Time,
@@ -324,8 +323,7 @@ impl World {
         Ok((forth, back))
     }
 
-    /// Opens a control channel between two nodes, each of which can have one. Messages do not wait for
-    /// the host's CPU.
+    /// Opens a control channel between two nodes, each of which can have one. Messages need no host CPU.
     ///
     /// # Errors
     /// [`WorldError::Unknown`] if there is no such node.

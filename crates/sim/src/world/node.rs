@@ -49,8 +49,7 @@ pub trait Node: Any + Debug + Send {
     /// above, at most once per [`HostSample::INTERVAL`].
     fn on_host_sample(&mut self, _now: Time, _host: HostSample) {}
 
-    /// Receives the causes of recent losses of the node's packets. Called before [`Node::on_arrival`],
-    /// after new losses.
+    /// Receives the causes of the node's recent losses, before [`Node::on_arrival`], after new losses.
     fn on_verdict(&mut self, _now: Time, _verdict: Verdict) {}
 
     /// Returns the useful bytes delivered so far, if the node counts them.
@@ -114,8 +113,7 @@ impl Outbox<'_> {
         true
     }
 
-    /// Sends `count` packets of `wire_bytes` each. Each carries `note`: the headers of a modelled
-    /// protocol, or nothing.
+    /// Sends `count` packets of `wire_bytes` each, with `note`: headers of a modelled protocol, or empty.
     pub fn send(&mut self, port: PathId, wire_bytes: u32, count: usize, ecn: Ecn, note: &[u8]) {
         let at = self.now;
         self.transit_buffers.launch_note(wire_bytes, count, ecn, note, |buffer, parcel| {

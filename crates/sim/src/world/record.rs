@@ -23,14 +23,14 @@ pub struct Rates {
     pub dropped_by: Vec<BTreeMap<&'static str, Vec<u64>>>,
     /// Goodput of each node, bits per second; empty lists for nodes that do not count it.
     pub goodput_bps: Vec<Vec<u64>>,
-    /// Rate of each node's control law at the end of the interval, bits per second; empty lists for nodes
-    /// without one.
+    /// Rate of each node's control law at the end of the interval, bits per second; empty lists without a
+    /// law.
     pub law_bps: Vec<Vec<u64>>,
     /// Share of the interval for which each node's process was ready without a core, thousandths; empty
     /// lists for nodes without a host.
     pub waited: Vec<Vec<u64>>,
-    /// Sleep average of each node's process at the end of the interval, microseconds; empty lists where
-    /// there is none.
+    /// Sleep average of each node's process at the end of the interval, microseconds; empty lists without
+    /// one.
     pub sleep_average_us: Vec<Vec<u64>>,
     /// Fill level of the socket buffer of each node's process at the end of the interval, thousandths;
     /// empty lists for nodes without a host.

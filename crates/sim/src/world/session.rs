@@ -9,8 +9,7 @@ use super::node::{Arrival, Node, Outbox};
 /// IPv4 and UDP header length of every datagram (RFC 791, RFC 768).
 pub const UDP_OVERHEAD: u32 = 28;
 
-/// Delay before a machine is called again that requests an immediate call: about the duration of a system
-/// call.
+/// Delay before a machine that requests an immediate call is called again: about a system call.
 const SHORTEST_WAIT: Span = Span::from_micros(1);
 
 /// Node that runs an unmodified machine, following the contract of [`haul_base::Machine`].

@@ -223,8 +223,7 @@ impl Lent {
         self.damage != Damage::None
     }
 
-    /// Returns the bytes of `count` packets from `first`, damaged if necessary; the flipped bit follows
-    /// from `salt`.
+    /// Returns the bytes of `count` packets from `first`, damaged if necessary (depending on `salt` alone).
     pub(super) fn run(&mut self, first: usize, count: usize, salt: u64) -> &mut [u8] {
         let from = (first * self.stride).min(self.len);
         let to = ((first + count) * self.stride).min(self.len);

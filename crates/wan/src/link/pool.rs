@@ -2,8 +2,7 @@
 
 use crate::packet::{Layout, VNET_LEN};
 
-/// Maximum packet that a device can deliver: 64 KiB of IPv6 payload and its header, behind the device's
-/// header.
+/// Maximum packet of a device: 64 KiB of IPv6 payload and its header, behind the device's header.
 const LARGEST: usize = VNET_LEN + 65_535 + 40;
 /// Buffer sizes: an Ethernet frame, a jumbo frame, a super-packet.
 const CLASSES: [usize; 3] = [2_048, 10_240, LARGEST.next_multiple_of(1_024)];
@@ -35,8 +34,7 @@ impl Slot {
         &self.data[VNET_LEN..VNET_LEN + self.layout.len]
     }
 
-    /// Returns source port, destination port and payload of one of its packets. `None` if it has no UDP
-    /// header.
+    /// Returns source port, destination port and payload of one packet. `None` if it has no UDP header.
     pub(super) fn udp(&self, index: u16) -> Option<(u16, u16, &[u8])> {
         let packet = self.packet();
         let header = packet.get(self.layout.udp_header(packet)?..)?;

@@ -60,8 +60,7 @@ impl Bell {
 
 /// Minimises the calling thread's timer slack and raises its priority.
 pub(super) fn be_punctual(cpu: Option<usize>) {
-    // Each of these improves precision but is optional: without the privilege the path is slightly less
-    // precise.
+    // Each of these improves precision but is optional: without the privilege the path is less precise.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if run_before_others().is_err() {
         hurry();

@@ -17,8 +17,7 @@ pub(super) const NAMES: &str = "/run/netns";
 /// Device and inode that identify a namespace.
 pub(crate) type NamespaceId = (u64, u64);
 
-/// A network namespace. Dropping it removes its name; the kernel removes the namespace when no process is
-/// left inside.
+/// A network namespace. Dropping it removes its name; the namespace ends with its last process.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,

@@ -29,8 +29,7 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
-/// Turns an open `/dev/net/tun` into a TUN device with virtio headers, in the network namespace in which the
-/// file was opened.
+/// Turns an open `/dev/net/tun` into a TUN device with virtio headers, in the namespace it was opened in.
 pub(super) fn make_tun(fd: BorrowedFd<'_>, name: &str) -> io::Result<()> {
     let mut request = InterfaceRequest { name: [0; 16], flags: DEVICE_FLAGS, rest: [0; 22] };
     if name.len() > MAX_NAME {

@@ -10,8 +10,7 @@ const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 pub(super) const UDP_HEADER: usize = 8;
 const TCP_HEADER: usize = 20;
-/// IPv6 extension headers skipped to find the transport header: hop-by-hop, routing, destination options (RFC
-/// 8200 section 4).
+/// IPv6 extension headers to skip: hop-by-hop, routing, destination options (RFC 8200 section 4).
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// IP version.
@@ -102,8 +101,7 @@ impl Layout {
         at(packets.start)..at(packets.end)
     }
 
-    /// Returns the offset of the UDP header; `None` for other protocols and for fragments but the first (RFC
-    /// 791).
+    /// Returns the offset of the UDP header; `None` for other protocols and later fragments (RFC 791).
     pub(crate) fn udp_header(&self, packet: &[u8]) -> Option<usize> {
         let is_v4 = self.version == Version::V4;
         let later = is_v4 && packet.get(6..8).is_some_and(|field| field[0] & 0x1f != 0 || field[1] != 0);

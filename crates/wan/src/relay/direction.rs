@@ -89,8 +89,7 @@ impl Direction {
         })
     }
 
-    /// Offers packets of one client that arrive together. An arrival time earlier than the previous one
-    /// counts as equal to it.
+    /// Offers packets of one client that arrive together. An earlier time than the last one counts as equal.
     pub(super) fn offer<'a>(
         &mut self,
         packets: impl Iterator<Item = &'a [u8]>,
@@ -152,8 +151,7 @@ impl Direction {
                 }
                 Err(SendError::WouldBlock(_)) => return false,
                 Err(error) => {
-                    // For example, the receiver has closed its socket: the packets are lost, as on a real
-                    // path.
+                    // For example, the receiver has closed its socket: the packets are lost, as on a path.
                     tracing::debug!(error = %WithCauses(&error), "emulated path: packets dropped at its end");
                     self.counts.drops.count(DropReason::Carrier, batch.packets as u64);
                     batch.packets

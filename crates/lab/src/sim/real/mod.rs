@@ -1,5 +1,4 @@
-//! Runs a scenario for real: the built `haul` transfers over the same stages on the emulator, to a host with
-//! the same loads.
+//! Real runs: the built `haul` transfers over a scenario's stages on the emulator, to a host with its loads.
 
 mod ends;
 mod task;
@@ -81,7 +80,7 @@ impl RealJob {
         self.scenario.host.iter().find(|host| host.name == *name)
     }
 
-    /// Returns the slow application: one that writes for a sender with `reads`, or reads for a receiver with
+    /// Returns the slow application: it writes for a sender with `reads`, or reads for a receiver with
     /// `writes`.
     fn application(&self) -> Option<Application> {
         let SessionEntry { bytes, reads, writes, .. } = self.session();

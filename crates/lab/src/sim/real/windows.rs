@@ -71,8 +71,7 @@ fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S
 }
 
 impl Labels {
-    /// Returns the verdict of all evidence on a window: the cause to which more than half of its packets were
-    /// attributed.
+    /// Returns the verdict of all evidence: the cause to which more than half of the packets were attributed.
     pub(crate) fn verdict(&self) -> Diagnosis {
         let share = |cause| self.told.of(cause) as f64 / self.told.whole().max(1) as f64;
         let p_host = match (share(Cause::ReceiverHost), share(Cause::Congestion)) {
@@ -169,8 +168,7 @@ mod tests {
             RealWindow::all(&[json!({ "event": "progress", "signature": "runs 9" }), event], &dropped);
         let [RealWindow { number, signature, labels, p_host }] = &windows[..] else { panic!("{windows:?}") };
         assert_eq!((*number, signature.packets(), *p_host), (7, 50, Some(0.25)));
-        // 101 and 102 were dropped by a queue and 104 by an outage; 103 belonged to a probe, and 105 to the
-        // return path.
+        // A queue dropped 101 and 102, an outage 104; 103 belonged to a probe, and 105 to the return path.
         let of = |counts: &CauseCounts| {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
         };

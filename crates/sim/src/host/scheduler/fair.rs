@@ -190,8 +190,7 @@ impl Fair {
         let others = self.weight();
         let slice = self.config.slice.as_nanos().cast_signed();
         let task = &mut self.tasks[id.index()];
-        // Adding the task moves the average by weight * lag, so the lag is scaled up to keep its value
-        // afterwards.
+        // Adding the task moves the average by weight * lag; scaling the lag up keeps its value afterwards.
         let lag = match others {
             0 => 0,
             others => (i128::from(task.lag) * i128::from(others + task.weight) / i128::from(others)) as i64,

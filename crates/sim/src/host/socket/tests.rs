@@ -59,7 +59,7 @@ fn it_holds_as_many_datagrams_as_the_kernel_does() {
 
 #[test]
 fn memory_comes_back_in_quarters_as_in_the_kernel() {
-    // 1,472 bytes, SO_RCVBUF 65,536: the reads after which the charge fell, and to what, measured on Linux
+    // 1,472 bytes, SO_RCVBUF 65,536: reads after which the charge fell, and its value, measured on Linux
     // 6.18.
     let mut buffer = buffer(65_536, AdmitRule::Linux615);
     while buffer.push(0, 2_304).is_ok() {}

@@ -1,5 +1,4 @@
-//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00, and `tcp_bbr.c` where the draft is not
-//! specific).
+//! BBR version 1 (draft-cardwell-iccrg-bbr-congestion-control-00; details from `tcp_bbr.c`).
 //!
 //! Not implemented: long-term bandwidth sampling, which detects policers.
 
@@ -50,7 +49,7 @@ const LEAST: u64 = 4;
 /// The pipe is full when the bandwidth has grown by less than 25 % in three round trips.
 const FULL_GROWTH: u32 = 1_250;
 const FULL_ROUNDS: u32 = 3;
-/// Data handed over at once, as a time at the pacing rate (`sk_pacing_shift`), and its bounds in segments
+/// Data handed over at once, as time at the pacing rate (`sk_pacing_shift`) and in segments
 /// (`bbr_tso_segs_goal`).
 const HANDED_OVER: Span = Span::from_millis(1);
 const HANDED_OVER_SEGMENTS: (u64, u64) = (2, 43);

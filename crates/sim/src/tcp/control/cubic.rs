@@ -58,8 +58,7 @@ fn cube_root(x: f64) -> f64 {
     root
 }
 
-/// Returns `K`: seconds from the start of an epoch at window `start` until the window is `max` again
-/// (equation 2).
+/// Returns `K`: seconds of an epoch from window `start` until the window is `max` again (equation 2).
 pub fn cubic_k(max: f64, start: f64, c: f64) -> f64 {
     cube_root((max - start) / c)
 }
@@ -273,8 +272,8 @@ mod tests {
         for (exploring, window) in [(0.05, 104), (0.0, 100)] {
             let mut cubic = Cubic::new(CubicConfig { exploring, ..config }, 100);
             cubic.threshold = 100.0;
-            // 100 acknowledgements in a round trip of 0.1 s; so near its plateau the cubic function itself
-            // adds nothing.
+            // 100 acknowledgements in a round trip of 0.1 s; so near its plateau the function itself adds
+            // nothing.
             (0..100).for_each(|n| cubic.on_ack(&ack(Time::ZERO + Span::from_millis(n), 1)));
             assert_eq!(cubic.window(), window);
         }

@@ -70,8 +70,7 @@ pub struct LossSample {
 pub trait Control: Debug + Send {
     /// Returns the name in reports, as in Linux.
     fn name(&self) -> &'static str;
-    /// Processes delivered segments. Called after [`Control::on_loss`] if the same acknowledgement showed a
-    /// loss.
+    /// Processes delivered segments, after [`Control::on_loss`] if the same acknowledgement showed a loss.
     fn on_ack(&mut self, ack: &AckSample);
     /// Handles the start of fast recovery.
     fn on_loss(&mut self, loss: &LossSample);

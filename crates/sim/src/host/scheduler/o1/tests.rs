@@ -141,8 +141,7 @@ fn waiting_for_the_core_after_an_interrupt_counts_as_sleep() {
         let mut core = core();
         core.spawn(Time::ZERO, &spec(0, 0));
         let waiter = core.spawn(Time::ZERO, &spec(0, 0));
-        // The first burner's slice ends at 100 ms; the waiter sleeps for zero time in the middle of its
-        // slice.
+        // The first burner's slice ends at 100 ms; the waiter sleeps for zero time in the middle of its own.
         advance(&mut core, at(120));
         core.sleep(at(120), SleepKind::Interruptible);
         // The burner got a new slice from the expired array.
