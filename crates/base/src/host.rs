@@ -39,14 +39,15 @@ impl HostSample {
     /// if the total was unknown before.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let grown = |new: Option<Span>, old: Option<Span>| Some(new?.saturating_sub(old?));
+        let growth = |new: Option<Span>, old: Option<Span>| Some(new?.saturating_sub(old?));
         let counted = |new: Option<u32>, old: Option<u32>| Some(new?.wrapping_sub(old?));
         Self {
-            run_delay: grown(self.run_delay, before.run_delay),
+            run_delay: growth(self.run_delay, before.run_delay),
             involuntary_switches: counted(self.involuntary_switches, before.involuntary_switches),
-            steal: grown(self.steal, before.steal),
+            steal: growth(self.steal, before.steal),
             // A recreated interface counts from zero.
-            early_drops: counted(self.early_drops, before.early_drops).filter(|grown| *grown <= u32::MAX / 2),
+            early_drops: counted(self.early_drops, before.early_drops)
+                .filter(|growth| *growth <= u32::MAX / 2),
             ..*self
         }
     }

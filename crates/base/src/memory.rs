@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Cache line size of current processors in bytes.
-const LINE: usize = 64;
+const CACHE_LINE: usize = 64;
 
 /// A byte buffer aligned to a cache line.
 ///
@@ -21,9 +21,9 @@ pub struct AlignedBytes {
 impl AlignedBytes {
     /// Allocates `len` zeroed bytes. As with `vec![0; len]`, pages are mapped only when touched.
     pub fn zeroed(len: usize) -> Self {
-        let memory = vec![0; len + LINE].into_boxed_slice();
+        let memory = vec![0; len + CACHE_LINE].into_boxed_slice();
         // `align_offset` can fail only in const evaluation.
-        let start = memory.as_ptr().align_offset(LINE).min(LINE);
+        let start = memory.as_ptr().align_offset(CACHE_LINE).min(CACHE_LINE);
         Self { memory, start, len }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
             assert_eq!(bytes.len(), len);
             assert!(bytes.iter().all(|byte| *byte == 0));
             let moved = Box::new(bytes);
-            assert_eq!(moved.as_ptr().align_offset(LINE), 0, "{len}");
+            assert_eq!(moved.as_ptr().align_offset(CACHE_LINE), 0, "{len}");
         }
         assert!(AlignedBytes::default().is_empty());
     }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use haul_base::{Span, Time};
 
 /// Upper limit of every timeout: adding a longer one to an instant could overflow.
-const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 3_600);
 
 /// Returns the instant `timeout` from now, at most 30 years from now: [`Duration::MAX`] means no timeout.
 pub fn after(timeout: Duration) -> Instant {
-    Instant::now() + timeout.min(FAR)
+    Instant::now() + timeout.min(MAX_TIMEOUT)
 }
 
 /// Converts the machine's monotonic clock to [`Time`]. Copies share the epoch, so their times are comparable.

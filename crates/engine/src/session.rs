@@ -149,7 +149,7 @@ pub const SOCKET_BUFFER: [Bytes; 2] = [Bytes(64 << 10), Bytes(256 << 20)];
 pub(crate) fn udp_options(settings: &Settings, reuse_port: bool) -> Options {
     let offload = if settings.offload { Offload::Auto } else { Offload::Off };
     let buffer = settings.socket_buffer.map_or(Options::DEFAULT_BUFFER, Bytes);
-    let [least, most] = SOCKET_BUFFER;
-    let buffer = buffer.clamp(least, most);
+    let [min, max] = SOCKET_BUFFER;
+    let buffer = buffer.clamp(min, max);
     Options { reuse_port, offload, recv_buffer: buffer, send_buffer: buffer, ..Options::default() }
 }

@@ -6,13 +6,13 @@ use haul_udp::{ArrivalClock, Datagrams, Receiver, RecvError, UdpSocket};
 use crate::{Clock, EngineError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveOutcome {
     /// No packet.
-    Nothing,
+    Empty,
     /// All queued packets.
-    All,
+    Drained,
     /// As many as requested; more may be queued.
-    Some,
+    More,
 }
 
 /// Receive buffers of one socket, and the clock of its arrival times.
@@ -37,12 +37,12 @@ impl SocketReader {
         clock: Clock,
         rounds: usize,
         mut take: impl FnMut(Time, Option<Time>, Datagrams<'_>),
-    ) -> Result<Received, EngineError> {
+    ) -> Result<ReceiveOutcome, EngineError> {
         for round in 0..rounds {
             match self.receiver.recv(socket) {
                 Ok(_) => {}
-                Err(RecvError::WouldBlock) if round == 0 => return Ok(Received::Nothing),
-                Err(RecvError::WouldBlock) => return Ok(Received::All),
+                Err(RecvError::WouldBlock) if round == 0 => return Ok(ReceiveOutcome::Empty),
+                Err(RecvError::WouldBlock) => return Ok(ReceiveOutcome::Drained),
                 Err(RecvError::Io(error)) => return Err(EngineError::system("the UDP socket failed", error)),
                 // ICMP errors for earlier packets: only silence ends a connection.
                 Err(_) => continue,
@@ -53,10 +53,10 @@ impl SocketReader {
                 let arrival = batch.arrival.and_then(|at| self.arrivals.time_of(at));
                 take(now, arrival, batch);
             }
-            if self.receiver.took_all() {
-                return Ok(Received::All);
+            if self.receiver.is_drained() {
+                return Ok(ReceiveOutcome::Drained);
             }
         }
-        Ok(Received::Some)
+        Ok(ReceiveOutcome::More)
     }
 }

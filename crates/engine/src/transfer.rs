@@ -26,9 +26,9 @@ use crate::wake::{block_until, wait_for};
 use crate::{EngineError, Monitor, Role, Session, Waker};
 
 /// Idle timeout of the data path, the same as the control channel's.
-const SILENCE: Span = Span::from_secs(15);
+const IDLE_TIMEOUT: Span = Span::from_secs(15);
 /// Bytes that may be sent before the receiver's first limit arrives. Every sink must accept as many.
-pub const FIRST_LIMIT: u64 = 64 << 20;
+pub const INITIAL_LIMIT: u64 = 64 << 20;
 
 /// A transfer running in its own thread. Dropping it stops the thread.
 #[derive(derive_more::Debug)]
@@ -177,17 +177,17 @@ impl Session {
         let (recipe, model, initial_rtt) = (self.recipe.clone(), self.loss_model.clone(), self.round_trip);
         // UDP payload of a jumbo frame.
         let max_datagram = sizes_for(self.peer.ip())[2];
-        self.start(ObjectEnd::Source, waker, |now, link, heard| {
+        self.start(ObjectEnd::Source, waker, |now, link, largest_challenge| {
             let config = SenderConfig {
                 datagram: MIN_DATAGRAM,
                 // A size received from the peer probably also passes in the other direction.
-                likely_datagram: MIN_DATAGRAM.max(heard),
+                likely_datagram: MIN_DATAGRAM.max(largest_challenge),
                 max_datagram,
                 initial_rtt,
                 model,
                 ..SenderConfig::default()
             };
-            Sender::of_recipe(now, recipe, &config, link, source, FIRST_LIMIT).map(Sender::into_stack)
+            Sender::of_recipe(now, recipe, &config, link, source, INITIAL_LIMIT).map(Sender::into_stack)
         })
     }
 
@@ -227,8 +227,8 @@ impl Session {
         let peer = socket.peer_addr().ok_or(EngineError::Closed)?;
         let (now, link) = (self.clock.now(), Link::new(Box::new(seal), Box::new(open), 0));
         let stack = make_stack(now, link, udp.largest())?;
-        let connection = Connection::of_session(now, frames, self.role, peer, stack, SILENCE);
-        let shared = Arc::new(EndpointSocket::of_one(socket, self.clock)?);
+        let connection = Connection::of_session(now, frames, self.role, peer, stack, IDLE_TIMEOUT);
+        let shared = Arc::new(EndpointSocket::dedicated(socket, self.clock)?);
         Transfer::spawn(shared, Arc::new(connection), SessionSide { end, control, waker, udp })
     }
 
@@ -243,17 +243,17 @@ impl Session {
     pub fn check_path(&mut self, timeout: Duration) -> Result<Transfer, EngineError> {
         let waker = Waker::new()?;
         let transfer = match self.role {
-            Role::Client => self.start_sending(Box::new(Nothing), waker)?,
-            Role::Server => self.start_receiving(Box::new(Nothing), waker)?,
+            Role::Client => self.start_sending(Box::new(EmptyObject), waker)?,
+            Role::Server => self.start_receiving(Box::new(EmptyObject), waker)?,
         };
         wait_for(Some(timeout), "an empty object", |context| transfer.poll_delivered(context))?;
         Ok(transfer)
     }
 }
 
-struct Nothing;
+struct EmptyObject;
 
-impl ObjectSource for Nothing {
+impl ObjectSource for EmptyObject {
     fn available(&mut self) -> Available {
         Available { upto: 0, end: true }
     }
@@ -263,11 +263,11 @@ impl ObjectSource for Nothing {
     fn release(&mut self, _: u64) {}
 }
 
-impl ObjectSink for Nothing {
+impl ObjectSink for EmptyObject {
     fn deliver(&mut self, _: &[u8], _: &[Piece]) {}
 
     fn limit(&mut self) -> u64 {
-        FIRST_LIMIT
+        INITIAL_LIMIT
     }
 
     fn complete(&mut self, _: u64) {}

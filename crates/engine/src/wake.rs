@@ -228,25 +228,25 @@ pub(crate) fn block_with<T>(
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     mut sleep: impl FnMut(&Arc<ThreadWaker>),
 ) -> Option<T> {
-    let ours = WAKER.try_with(Cell::take).ok().flatten().unwrap_or_else(|| {
+    let thread_waker = WAKER.try_with(Cell::take).ok().flatten().unwrap_or_else(|| {
         let (is_woken, descriptor) = (AtomicBool::new(false), Mutex::default());
         Arc::new(ThreadWaker { thread: thread::current(), is_woken, descriptor })
     });
-    let waker = task::Waker::from(ours.clone());
+    let waker = task::Waker::from(thread_waker.clone());
     let mut context = Context::from_waker(&waker);
     let result = 'poll: loop {
-        ours.is_woken.store(false, Ordering::SeqCst);
+        thread_waker.is_woken.store(false, Ordering::SeqCst);
         if let Poll::Ready(result) = poll(&mut context) {
             break Some(result);
         }
-        while !ours.is_woken() {
+        while !thread_waker.is_woken() {
             if until.is_some_and(|until| until <= Instant::now()) {
                 break 'poll None;
             }
-            sleep(&ours);
+            sleep(&thread_waker);
         }
     };
-    let _ = WAKER.try_with(|waker| waker.set(Some(ours)));
+    let _ = WAKER.try_with(|waker| waker.set(Some(thread_waker)));
     result
 }
 

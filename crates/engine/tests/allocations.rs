@@ -47,10 +47,10 @@ const LEN: u64 = 768 << 20;
 const WARM: u64 = 128 << 20;
 
 /// Allocations of the process (both peers) when the source was read at `WARM` and at the end.
-type Marks = Arc<Mutex<Vec<Stats>>>;
+type Snapshots = Arc<Mutex<Vec<Stats>>>;
 
 struct Zeros {
-    marks: Marks,
+    snapshots: Snapshots,
     next_mark: u64,
 }
 
@@ -62,7 +62,7 @@ impl ObjectSource for Zeros {
     fn read(&mut self, offset: u64, into: &mut [u8]) {
         into.fill(0);
         if offset >= self.next_mark {
-            self.marks.lock().expect("no panic elsewhere").push(ALLOCATOR.stats());
+            self.snapshots.lock().expect("no panic elsewhere").push(ALLOCATOR.stats());
             self.next_mark = if self.next_mark == WARM { LEN - (8 << 20) } else { u64::MAX };
         }
     }
@@ -102,9 +102,9 @@ fn a_whole_session() {
     let incoming = listener.accept(timeout).expect("a client");
     let mut server = incoming.accept().expect("a session");
     let mut client = client.join().expect("no panic").expect("a session");
-    let marks = Marks::default();
-    marks.lock().expect("no panic elsewhere").reserve(8);
-    let source = Zeros { marks: marks.clone(), next_mark: WARM };
+    let snapshots = Snapshots::default();
+    snapshots.lock().expect("no panic elsewhere").reserve(8);
+    let source = Zeros { snapshots: snapshots.clone(), next_mark: WARM };
     let mut sending =
         client.start_sending(Box::new(source), Waker::new().expect("a descriptor")).expect("a thread");
     let receiving =
@@ -112,8 +112,8 @@ fn a_whole_session() {
     assert!(sending.wait_delivered(Duration::from_secs(120)).expect("delivered"), "it took too long");
     let Some(Counters::Sending(counters)) = sending.stop() else { panic!("no counters") };
     drop(receiving);
-    let marks = marks.lock().expect("no panic elsewhere");
-    let (from, to) = (marks[0], marks[1]);
+    let snapshots = snapshots.lock().expect("no panic elsewhere");
+    let (from, to) = (snapshots[0], snapshots[1]);
     let allocations = to.allocations + to.reallocations - from.allocations - from.reallocations;
     let packets = counters.stats.packets * (LEN - WARM - (8 << 20)) / LEN;
     println!("{allocations} allocations of the whole process in {packets} packets sent and received");

@@ -23,17 +23,17 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Maximum memory per client in bytes. More than half is the stack, the rest the connection, its keys and
 /// table entries.
-const MOST: usize = 2_048;
+const MAX_BYTES: usize = 2_048;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// By then the sensors' closes are answered and unused keys are dropped, even on a busy machine.
-const REST: Duration = Duration::from_secs(40);
+const IDLE_TIME: Duration = Duration::from_secs(40);
 
 /// No more memory is released after this time without a release.
 const SETTLED: Duration = Duration::from_secs(4);
 /// Delay of a sensor's first reading, after which a thread of the base station waits for it.
 const AWAITED: Duration = Duration::from_millis(3);
 
-fn left(region: &Region<'_, System>) -> usize {
+fn allocated_bytes(region: &Region<'_, System>) -> usize {
     let change = region.change();
     change.bytes_allocated.saturating_sub(change.bytes_deallocated)
 }
@@ -92,7 +92,7 @@ fn main() {
     let sensors = Endpoint::client().unwrap();
     let mut clients = Vec::with_capacity(number);
     // As a base station does: accepts while sensors connect.
-    let hear = || {
+    let receive_all = || {
         let mut stations = Vec::with_capacity(number);
         while stations.len() < number {
             let station = accept(&listener);
@@ -103,10 +103,10 @@ fn main() {
     };
     let stations = std::thread::scope(|scope| {
         scope.spawn(|| agree_with_client(number));
-        let stations = scope.spawn(hear);
+        let stations = scope.spawn(receive_all);
         for reading in 0..number as u64 {
             let mut client = block_on(sensors.connect(&url, &recipe, &options, Ends::default())).unwrap();
-            file.keep(&mut client).unwrap();
+            file.store(&mut client).unwrap();
             std::thread::sleep(AWAITED);
             send(&client, &reading.to_be_bytes());
             clients.push(client);
@@ -116,18 +116,18 @@ fn main() {
     println!("{number} sensors connected and heard in {:.1} s", began.elapsed().as_secs_f64());
     // Both ends' channels and their keys exist; then the sensors leave, and keys of idle connections are
     // dropped.
-    let both = left(&region);
+    let both = allocated_bytes(&region);
     drop((clients, sensors));
-    let until = Instant::now() + REST;
-    let (mut station, mut since) = (left(&region) / number, Instant::now());
-    while Instant::now() < until && (station > MOST || since.elapsed() < SETTLED) {
+    let until = Instant::now() + IDLE_TIME;
+    let (mut station, mut since) = (allocated_bytes(&region) / number, Instant::now());
+    while Instant::now() < until && (station > MAX_BYTES || since.elapsed() < SETTLED) {
         std::thread::sleep(Duration::from_millis(200));
-        let now = left(&region) / number;
+        let now = allocated_bytes(&region) / number;
         if now != station {
             (station, since) = (now, Instant::now());
         }
     }
     println!("{} bytes for both ends, {station} for each sensor at the base station", both / number);
-    assert!(station <= MOST, "{station} bytes");
+    assert!(station <= MAX_BYTES, "{station} bytes");
     drop(stations);
 }

@@ -31,10 +31,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn ask(connection: &Connection, question: &str) -> Result<(), Box<dyn Error>> {
-    let asked = Instant::now();
+    let started = Instant::now();
     connection.send(question.as_bytes()).wait()?;
     let answer = connection.recv().wait_for(TIMEOUT)?;
-    println!("{question} {} ({:?})", String::from_utf8_lossy(&answer.data), asked.elapsed());
+    println!("{question} {} ({:?})", String::from_utf8_lossy(&answer.data), started.elapsed());
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use haulage::stack::{Configuration, configuration};
 use haulage::{ByteWriter, Listener, Options, Rate, Time, preset};
 
 const BYTES: usize = 8_000_000;
-const LEAST: Rate = Rate::from_mbps(1);
+const MIN_RATE: Rate = Rate::from_mbps(1);
 
 configuration! {
     /// Parameters of the law, as used by recipes, help texts and checks.
@@ -47,7 +47,7 @@ impl Polite {
     }
 
     fn set(&mut self, rate: Rate) {
-        self.rate = rate.max(LEAST).min(self.ceiling.unwrap_or(Rate::MAX));
+        self.rate = rate.max(MIN_RATE).min(self.ceiling.unwrap_or(Rate::MAX));
     }
 }
 

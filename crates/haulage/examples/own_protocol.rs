@@ -81,11 +81,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     connection.send(b"give me the salt").wait()?;
     connection.send(b"kindly give me the salt").wait()?;
     let server = listener.accept().wait_for(TIMEOUT)?;
-    let heard = server.recv().wait_for(TIMEOUT)?;
-    println!("heard: {}", String::from_utf8_lossy(&heard.data));
+    let received = server.recv().wait_for(TIMEOUT)?;
+    println!("heard: {}", String::from_utf8_lossy(&received.data));
     let refused = refused(&connection);
     println!("refused: {refused}");
-    if heard.data != b"kindly give me the salt" || refused != 1 {
+    if received.data != b"kindly give me the salt" || refused != 1 {
         return Err("manners are not what they were".into());
     }
     connection.close(TIMEOUT).map_err(Into::into)

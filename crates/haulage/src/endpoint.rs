@@ -83,7 +83,7 @@ impl Endpoint {
         }
         let mut channel = self.engine.connect(&url, &recipe, &options.open(), ends).await?;
         if let Some(path) = &options.resumption {
-            ResumptionFile::new(path).keep(&mut channel)?;
+            ResumptionFile::new(path).store(&mut channel)?;
         }
         Ok(Connection::of(channel))
     }
@@ -110,14 +110,14 @@ impl Endpoint {
         options: &Options,
     ) -> Option<Connection> {
         /// Timeout for resuming: a server that has forgotten the client is silent. Handshakes take no longer.
-        const ANSWER: Duration = Duration::from_secs(1);
+        const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
         // The server accepts every resumed connection, so only resume one that will be used.
         let known = file.peek().ok()?;
         let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
         if !is_there || !known.recipe().ok()?.same_stack(recipe) {
             return None;
         }
-        let short = OpenOptions { timeout: options.timeout.min(ANSWER), ..options.open() };
+        let short = OpenOptions { timeout: options.timeout.min(ANSWER_TIMEOUT), ..options.open() };
         let channel = file.resume(&self.engine, &short, Ends::default()).ok()?;
         poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
     }

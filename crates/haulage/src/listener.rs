@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Maximum number of streams being opened at once.
-const MOST_BEGINNING: usize = 64;
+const MAX_STARTING: usize = 64;
 
 /// A client accepted by [`Listener::accept_any`].
 #[derive(Debug)]
@@ -39,9 +39,9 @@ impl Accepted {
 
 /// Requested streams that no caller has accepted yet.
 #[derive(Default)]
-struct Streams {
-    beginning: usize,
-    begun: VecDeque<Result<Accepted, Error>>,
+struct StreamQueue {
+    starting: usize,
+    ready: VecDeque<Result<Accepted, Error>>,
 }
 
 /// A server's port. Dropping it stops listening; accepted connections stay open.
@@ -50,7 +50,7 @@ struct Streams {
 pub struct Listener {
     engine: haul_engine::Listener,
     endpoint: Endpoint,
-    streams: Arc<Monitor<Streams>>,
+    streams: Arc<Monitor<StreamQueue>>,
     /// For streams that this end sends.
     loss_model: Option<Arc<LossModel>>,
 }
@@ -143,26 +143,26 @@ impl Listener {
     /// caller waits for stays queued. A client whose stream fails does not affect the listener.
     fn poll_stream(&self, context: &Context<'_>) -> Poll<Result<Accepted, AcceptError>> {
         let mut streams = self.streams.lock();
-        if let Some(begun) = streams.begun.pop_front() {
-            return Poll::Ready(begun.map_err(AcceptError::Failed));
+        if let Some(result) = streams.ready.pop_front() {
+            return Poll::Ready(result.map_err(AcceptError::Failed));
         }
         streams.wake_later(context.waker());
-        if streams.beginning >= MOST_BEGINNING {
+        if streams.starting >= MAX_STARTING {
             return Poll::Pending;
         }
         let incoming = ready!(self.engine.poll_accept(context));
-        streams.beginning += 1;
+        streams.starting += 1;
         drop(streams);
-        let (ours, loss_model) = (self.streams.clone(), self.loss_model.clone());
+        let (queue, loss_model) = (self.streams.clone(), self.loss_model.clone());
         let started = spawn("haul-begin", move || {
-            let begun = begin(incoming, loss_model);
-            ours.update(|streams| {
-                streams.beginning -= 1;
-                streams.begun.push_back(begun);
+            let result = open_stream(incoming, loss_model);
+            queue.update(|streams| {
+                streams.starting -= 1;
+                streams.ready.push_back(result);
             });
         });
         let Err(error) = started else { return self.poll_stream(context) };
-        self.streams.update(|streams| streams.beginning -= 1);
+        self.streams.update(|streams| streams.starting -= 1);
         Poll::Ready(Err(AcceptError::Failed(error)))
     }
 
@@ -183,17 +183,17 @@ impl Listener {
 }
 
 /// Waits up to 3 s until the stream is open. If it fails, sends the reason to the client.
-fn begin(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
+fn open_stream(incoming: Incoming, loss_model: Option<Arc<LossModel>>) -> Result<Accepted, Error> {
     let from_client = matches!(incoming.request(), Request::StreamSend);
     let mut session = incoming.accept()?;
     session.set_loss_model(loss_model);
     let control = session.control().clone();
-    let begun = if from_client {
+    let result = if from_client {
         ByteReader::of(session).map(|reader| Accepted::Reader(Box::new(reader)))
     } else {
         ByteWriter::of(session).map(|writer| Accepted::Writer(Box::new(writer)))
     };
-    begun.inspect_err(|error| control.abort(error.fault()))
+    result.inspect_err(|error| control.abort(error.fault()))
 }
 
 /// Returns the reason for refusing the client, if any.
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        listener.streams.update(|streams| streams.begun.push_back(Err(Error::Closed)));
+        listener.streams.update(|streams| streams.ready.push_back(Err(Error::Closed)));
         let next = listener.poll_stream(&Context::from_waker(Waker::noop()));
         assert!(matches!(next, Poll::Ready(Err(AcceptError::Failed(Error::Closed)))), "{next:?}");
     }

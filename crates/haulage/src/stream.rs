@@ -26,7 +26,7 @@ use crate::operation::of_future;
 use crate::{ConnectionError, OpenError, Operation, Options, Polled, WaitError};
 
 /// Capacity for unacknowledged bytes: 100 ms at 5 Gbit/s.
-const MOST_OUTSTANDING: usize = 64 << 20;
+const MAX_OUTSTANDING: usize = 64 << 20;
 /// Timeout for the peer's close after the last byte.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -193,7 +193,7 @@ impl ByteWriter {
     }
 
     pub(crate) fn of(mut session: Session) -> Result<Self, Error> {
-        let (outbox, waker) = (Arc::new(Monitor::new(SendBuffer::new(MOST_OUTSTANDING))), Waker::new()?);
+        let (outbox, waker) = (Arc::new(Monitor::new(SendBuffer::new(MAX_OUTSTANDING))), Waker::new()?);
         let transfer = session.start_sending(Box::new(Source(outbox.clone())), waker)?;
         Ok(Self { outbox, transport: Transport::new(&session, transfer), is_ended: false })
     }
@@ -358,7 +358,7 @@ impl ByteReader {
         match self.transport.poll_failure(context) {
             Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
             Poll::Ready(error) => Poll::Ready(Err(error.into())),
-            Poll::Pending if self.inbox.lock().broken => {
+            Poll::Pending if self.inbox.lock().limit_exceeded => {
                 let reason = "it sent bytes beyond what it was permitted".to_owned();
                 Poll::Ready(Err(Error::Protocol(reason).into()))
             }

@@ -81,7 +81,7 @@ fn each_end_of_a_connection_is_given_its_own_model_of_losses() {
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &options).wait().unwrap();
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
     let given = GIVEN.lock().unwrap();
-    let times = |wanted| given.iter().filter(|model| Arc::ptr_eq(model, wanted)).count();
+    let times = |expected| given.iter().filter(|model| Arc::ptr_eq(model, expected)).count();
     assert_eq!((times(&client_model), times(&server_model), given.len()), (1, 1, 2));
 }
 

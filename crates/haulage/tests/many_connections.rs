@@ -25,11 +25,11 @@ fn sockets() -> usize {
 }
 
 /// Returns the numbers of threads and sockets, once the handshakes have released theirs.
-fn settled(wanted: (usize, usize)) -> (usize, usize) {
+fn settled(expected: (usize, usize)) -> (usize, usize) {
     let until = Instant::now() + TIMEOUT;
     loop {
         let now = (threads(), sockets());
-        if now == wanted || Instant::now() > until {
+        if now == expected || Instant::now() > until {
             return now;
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -69,7 +69,7 @@ fn a_thousand_connections_have_one_socket_and_one_thread() {
 
 /// A server that accepts TCP connections and never answers: the clients wait.
 fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, usize)) {
-    const MOST_HELPERS: usize = 16;
+    const MAX_HELPERS: usize = 16;
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let real = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url: Url = real.url("127.0.0.1").parse().unwrap();
@@ -82,7 +82,7 @@ fn many_opens_that_nobody_answers_have_few_threads((threads_before, _): (usize, 
     for open in &mut opens {
         assert!(open.as_mut().poll(&mut context).is_pending());
         let helpers = threads() - threads_before - threads_of_endpoints;
-        assert!(helpers <= MOST_HELPERS, "{helpers} threads");
+        assert!(helpers <= MAX_HELPERS, "{helpers} threads");
     }
     // Operations dropped before they started never start, and the others end.
     opens.truncate(20);

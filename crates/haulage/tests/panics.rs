@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where the server's `brittle` panics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum PanicAt {
     Build,
     Declare,
     Bind,
@@ -24,36 +24,36 @@ enum Place {
 }
 
 #[derive(Debug)]
-struct Brittle(Place);
+struct Brittle(PanicAt);
 
 impl MicroProtocol for Brittle {
     fn declare(&mut self, _: &mut Declaration<'_>) {
-        assert!(self.0 != Place::Declare, "brittle cannot declare");
+        assert!(self.0 != PanicAt::Declare, "brittle cannot declare");
     }
 
     fn bind(&mut self, _: &mut Resolution<'_>) {
-        assert!(self.0 != Place::Bind, "brittle cannot bind");
+        assert!(self.0 != PanicAt::Bind, "brittle cannot bind");
     }
 }
 
-fn with_brittle(place: Place) -> Arc<Registry> {
+fn with_brittle(panic_at: PanicAt) -> Arc<Registry> {
     let mut registry = registry();
     registry.register(Registration::new(
         "brittle",
         1,
         "breaks",
-        match place {
-            Place::Build => |_, _| panic!("brittle cannot be built"),
-            Place::Declare => |_, _| Ok(Box::new(Brittle(Place::Declare))),
-            Place::Bind => |_, _| Ok(Box::new(Brittle(Place::Bind))),
-            Place::Nowhere => |_, _| Ok(Box::new(Brittle(Place::Nowhere))),
+        match panic_at {
+            PanicAt::Build => |_, _| panic!("brittle cannot be built"),
+            PanicAt::Declare => |_, _| Ok(Box::new(Brittle(PanicAt::Declare))),
+            PanicAt::Bind => |_, _| Ok(Box::new(Brittle(PanicAt::Bind))),
+            PanicAt::Nowhere => |_, _| Ok(Box::new(Brittle(PanicAt::Nowhere))),
         },
     ));
     Arc::new(registry)
 }
 
-fn options(place: Place) -> Options {
-    Options { registry: with_brittle(place), timeout: TIMEOUT, ..Options::default() }
+fn options(panic_at: PanicAt) -> Options {
+    Options { registry: with_brittle(panic_at), timeout: TIMEOUT, ..Options::default() }
 }
 
 fn exchange(client: &Connection, server: &Connection) {
@@ -67,17 +67,17 @@ fn recipe() -> Recipe {
 
 #[test]
 fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_nobody_else() {
-    for place in [Place::Build, Place::Declare, Place::Bind] {
+    for panic_at in [PanicAt::Build, PanicAt::Declare, PanicAt::Bind] {
         let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
-        listening.registry = with_brittle(place);
+        listening.registry = with_brittle(panic_at);
         let listener = Listener::bind_with(listening).unwrap();
         let url = listener.url("127.0.0.1");
         let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
         let (before, before_there) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
         exchange(&before, &before_there);
         for _ in 0..2 {
-            let error = Connection::open(&url, &recipe(), &options(Place::Nowhere)).wait().unwrap_err();
-            assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
+            let error = Connection::open(&url, &recipe(), &options(PanicAt::Nowhere)).wait().unwrap_err();
+            assert!(error.to_string().contains("brittle"), "{panic_at:?}: {error}");
         }
         let (after, after_there) = (open(), listener.accept().wait_for(TIMEOUT).unwrap());
         exchange(&after, &after_there);
@@ -91,7 +91,7 @@ fn made_once() -> Arc<Registry> {
     let mut registry = registry();
     registry.register(Registration::new("brittle", 1, "breaks", |_, _| {
         assert!(MADE.fetch_add(1, Ordering::Relaxed) == 0, "brittle cannot be built again");
-        Ok(Box::new(Brittle(Place::Nowhere)))
+        Ok(Box::new(Brittle(PanicAt::Nowhere)))
     }));
     Arc::new(registry)
 }
@@ -102,7 +102,7 @@ fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait
     listening.registry = made_once();
     let listener = Listener::bind_with(listening).unwrap();
     let url = listener.url("127.0.0.1");
-    let slow_options = Options { timeout: TIMEOUT * 3, ..options(Place::Nowhere) };
+    let slow_options = Options { timeout: TIMEOUT * 3, ..options(PanicAt::Nowhere) };
     let client = Connection::open(&url, &recipe(), &slow_options).wait().unwrap();
     client.send(b"hello").wait().unwrap();
     let error = client.recv().wait_for(TIMEOUT).unwrap_err();
@@ -114,10 +114,10 @@ fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait
 #[test]
 fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    for place in [Place::Build, Place::Declare, Place::Bind] {
+    for panic_at in [PanicAt::Build, PanicAt::Declare, PanicAt::Bind] {
         let error =
-            Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(place)).wait().unwrap_err();
-        assert!(error.to_string().contains("brittle"), "{place:?}: {error}");
+            Connection::open(&listener.url("127.0.0.1"), &recipe(), &options(panic_at)).wait().unwrap_err();
+        assert!(error.to_string().contains("brittle"), "{panic_at:?}: {error}");
     }
     assert_eq!(listener.endpoint().known_peers(), 0);
 }

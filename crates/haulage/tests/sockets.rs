@@ -485,7 +485,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
 fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
-    let asked = ("controller".to_owned(), "reno".to_owned());
+    let requested = ("controller".to_owned(), "reno".to_owned());
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
@@ -497,7 +497,7 @@ fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
             assert!(requests.ask(&[("controller", "reno"), ("switch", &long)]).is_err());
             assert_eq!(requests.law(), Some(&before));
             requests.ask(&[("controller", "reno")]).unwrap();
-            assert!(requests.law().unwrap().parameters.contains(&asked));
+            assert!(requests.law().unwrap().parameters.contains(&requested));
             let mut bytes = Vec::new();
             reader.read_to_end(&mut bytes).unwrap();
             assert_eq!(reader.law(), Some(&before));
@@ -506,16 +506,16 @@ fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
         });
         let mut writer = ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap();
         writer.write_all(b"bytes").unwrap();
-        let begun = Instant::now();
-        let heard = loop {
+        let started = Instant::now();
+        let received = loop {
             match writer.take_law_request() {
                 Some(changes) => break changes,
-                None => assert!(begun.elapsed() < TIMEOUT, "no request"),
+                None => assert!(started.elapsed() < TIMEOUT, "no request"),
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        assert_eq!(heard, std::slice::from_ref(&asked));
-        assert!(!writer.law().unwrap().parameters.contains(&asked), "the application decides");
+        assert_eq!(received, std::slice::from_ref(&requested));
+        assert!(!writer.law().unwrap().parameters.contains(&requested), "the application decides");
         writer.set_law(&[("controller", "reno")]).unwrap();
         writer.finish().wait_for(TIMEOUT).unwrap();
         assert_eq!(reading.join().unwrap(), b"bytes");

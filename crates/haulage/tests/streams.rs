@@ -352,7 +352,8 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
     let endpoint = Endpoint::client().unwrap();
     let number = 2 * ((1_u32 << 20) - 1);
     let open = [&[1][..], &number.to_be_bytes(), &0_u64.to_be_bytes(), b"x"].concat();
-    for (frame, wanted) in [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
+    for (frame, expected) in
+        [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
     {
         let options = OpenOptions::default();
         let liar = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();
@@ -360,8 +361,8 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
         liar.wait_for(Some(TIMEOUT), "room", poll).unwrap();
         let there = listener.accept().wait_for(TIMEOUT).unwrap();
         let error = there.accept_stream().wait_for(TIMEOUT).unwrap_err();
-        assert!(error.to_string().contains(wanted), "{error}");
-        assert!(there.ended().unwrap().to_string().contains(wanted), "{:?}", there.ended());
+        assert!(error.to_string().contains(expected), "{error}");
+        assert!(there.ended().unwrap().to_string().contains(expected), "{:?}", there.ended());
         let ended = |context: &mut Context<'_>| liar.poll_ended(context).map(Ok::<_, Error>);
         liar.wait_for(Some(TIMEOUT), "the end", ended).unwrap();
     }

@@ -255,9 +255,9 @@ async fn exchange(here: &Connection, there: &Connection) {
 }
 
 /// A waker that differs from poll to poll.
-struct Nobody;
+struct NoopWaker;
 
-impl Wake for Nobody {
+impl Wake for NoopWaker {
     fn wake(self: Arc<Self>) {}
 }
 
@@ -271,7 +271,7 @@ fn a_task_that_connects_has_one_descriptor_however_it_is_polled_and_none_once_it
     let (recipe, options) = (preset("msg").unwrap(), Options::default());
     let mut connecting = Box::pin(endpoint.connect(&url, &recipe, &options));
     let mut poll = || {
-        let waker = Waker::from(Arc::new(Nobody));
+        let waker = Waker::from(Arc::new(NoopWaker));
         assert!(connecting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         thread::sleep(Duration::from_millis(1));
     };

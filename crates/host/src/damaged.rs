@@ -3,7 +3,7 @@
 
 use haul_base::{Span, Time};
 
-use crate::pace::Pace;
+use crate::schedule::SampleSchedule;
 use crate::source::{SensorError, Source};
 use crate::{parse, thread_time};
 
@@ -15,15 +15,15 @@ const INTERVAL: Span = Span::from_millis(1);
 pub struct HostDrops {
     udp: Option<Source>,
     udp6: Option<Source>,
-    split: Split,
-    pace: Pace,
+    split: DropSplit,
+    schedule: SampleSchedule,
 }
 
 impl std::fmt::Debug for HostDrops {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("HostDrops")
             .field("split", &self.split)
-            .field("pace", &self.pace)
+            .field("schedule", &self.schedule)
             .finish_non_exhaustive()
     }
 }
@@ -38,8 +38,8 @@ impl HostDrops {
         let mut drops = Self {
             udp: Source::open("/proc/net/snmp")?,
             udp6: Source::open("/proc/net/snmp6")?,
-            split: Split::default(),
-            pace: Pace::new(INTERVAL),
+            split: DropSplit::default(),
+            schedule: SampleSchedule::new(INTERVAL),
         };
         drops.split.damaged = drops.damaged();
         Ok(drops)
@@ -52,13 +52,13 @@ impl HostDrops {
         if dropped == self.split.dropped {
             return self.split.reported;
         }
-        let damaged = self.pace.is_due(now).then(|| {
-            let begun = thread_time();
+        let damaged = self.schedule.is_due(now).then(|| {
+            let started = thread_time();
             let damaged = self.damaged();
-            self.pace.looked(now, thread_time().saturating_sub(begun));
+            self.schedule.on_sample(now, thread_time().saturating_sub(started));
             damaged
         });
-        self.split.take(dropped, damaged)
+        self.split.update(dropped, damaged)
     }
 
     /// Returns the total of damaged datagrams, wrapping.
@@ -73,7 +73,7 @@ impl HostDrops {
 
 /// Counters; all wrap.
 #[derive(Debug, Default)]
-struct Split {
+struct DropSplit {
     /// Totals at the last sample.
     dropped: u32,
     damaged: u32,
@@ -90,18 +90,18 @@ struct Split {
     reported: u32,
 }
 
-impl Split {
+impl DropSplit {
     /// Updates with the socket's total and, if read, the total of damaged datagrams. Returns the host's
     /// drops.
-    fn take(&mut self, dropped: u32, damaged: Option<u32>) -> u32 {
+    fn update(&mut self, dropped: u32, damaged: Option<u32>) -> u32 {
         self.new = self.new.wrapping_add(dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)));
         if let Some(damaged) = damaged {
-            let grown = damaged.wrapping_sub(std::mem::replace(&mut self.damaged, damaged));
+            let growth = damaged.wrapping_sub(std::mem::replace(&mut self.damaged, damaged));
             // A counter that decreased was reset.
-            let grown = if grown > u32::MAX / 2 { 0 } else { grown };
-            let damaged = grown.saturating_add(self.uncounted);
+            let growth = if growth > u32::MAX / 2 { 0 } else { growth };
+            let damaged = growth.saturating_add(self.uncounted);
             let by_host = self.new.saturating_sub(damaged);
-            self.uncounted = grown.min(damaged.saturating_sub(self.new));
+            self.uncounted = growth.min(damaged.saturating_sub(self.new));
             self.host = self.host.wrapping_add(by_host);
             (self.is_damage, self.new) = (by_host == 0, 0);
         }
@@ -117,9 +117,9 @@ impl Split {
 mod tests {
     use super::*;
 
-    fn reported(looks: &[(u32, Option<u32>)]) -> Vec<u32> {
-        let mut split = Split::default();
-        looks.iter().map(|&(dropped, damaged)| split.take(dropped, damaged)).collect()
+    fn reported(samples: &[(u32, Option<u32>)]) -> Vec<u32> {
+        let mut split = DropSplit::default();
+        samples.iter().map(|&(dropped, damaged)| split.update(dropped, damaged)).collect()
     }
 
     #[test]
@@ -155,18 +155,18 @@ mod tests {
     #[test]
     fn counters_that_wrap_go_on_and_one_that_went_back_damages_nothing() {
         let near = u32::MAX - 1;
-        let mut split = Split { dropped: near, damaged: near, ..Split::default() };
-        assert_eq!(split.take(1, Some(near)), 3);
-        assert_eq!(split.take(4, Some(1)), 3);
-        assert_eq!(split.take(6, Some(0)), 5, "it went back");
+        let mut split = DropSplit { dropped: near, damaged: near, ..DropSplit::default() };
+        assert_eq!(split.update(1, Some(near)), 3);
+        assert_eq!(split.update(4, Some(1)), 3);
+        assert_eq!(split.update(6, Some(0)), 5, "it went back");
     }
 
     #[test]
     fn without_drops_nothing_is_read() {
         let mut drops = HostDrops::of_this_process().unwrap();
         assert_eq!(drops.count(Time::ZERO, 0), 0);
-        assert!(drops.pace.is_due(Time::ZERO));
+        assert!(drops.schedule.is_due(Time::ZERO));
         assert_eq!(drops.count(Time::ZERO, 2), 2);
-        assert!(!drops.pace.is_due(Time::ZERO));
+        assert!(!drops.schedule.is_due(Time::ZERO));
     }
 }

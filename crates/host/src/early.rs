@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use haul_base::HostSample;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 
-use crate::pace::Pace;
 use crate::parse;
+use crate::schedule::SampleSchedule;
 use crate::source::{SensorError, Source};
 
 /// Counters of one sample; all wrap.
@@ -23,9 +23,9 @@ struct Counters {
 }
 
 /// Returns the growth of a counter: 0 if it was reset, `None` if it is missing in either sample.
-fn grown(new: Option<u32>, old: Option<u32>) -> Option<u32> {
-    let grown = new?.wrapping_sub(old?);
-    Some(if grown > u32::MAX / 2 { 0 } else { grown })
+fn growth(new: Option<u32>, old: Option<u32>) -> Option<u32> {
+    let growth = new?.wrapping_sub(old?);
+    Some(if growth > u32::MAX / 2 { 0 } else { growth })
 }
 
 impl Counters {
@@ -33,9 +33,9 @@ impl Counters {
     /// backlog both for the CPU and for the interface (`enqueue_to_backlog`): what only one of them counts
     /// belongs to another interface or to no protocol. `None` if nothing is known of the interface.
     fn since(&self, before: &Self) -> Option<u32> {
-        let backlog = grown(self.backlog, before.backlog);
-        let backlog = grown(self.dropped, before.dropped).and_then(|dropped| Some(dropped.min(backlog?)));
-        let ring = grown(self.missed, before.missed).max(grown(self.fifo, before.fifo));
+        let backlog = growth(self.backlog, before.backlog);
+        let backlog = growth(self.dropped, before.dropped).and_then(|dropped| Some(dropped.min(backlog?)));
+        let ring = growth(self.missed, before.missed).max(growth(self.fifo, before.fifo));
         (backlog.is_some() || ring.is_some()).then(|| backlog.unwrap_or(0).wrapping_add(ring.unwrap_or(0)))
     }
 }
@@ -50,7 +50,7 @@ pub(crate) struct EarlyDrops {
     /// Total since the sensors were created, wrapping.
     total: u32,
     pub(crate) known: Option<u32>,
-    pub(crate) pace: Pace,
+    pub(crate) schedule: SampleSchedule,
 }
 
 impl EarlyDrops {
@@ -69,7 +69,7 @@ impl EarlyDrops {
             last: Counters::default(),
             total: 0,
             known: None,
-            pace: Pace::new(HostSample::INTERVAL),
+            schedule: SampleSchedule::new(HostSample::INTERVAL),
         };
         drops.read();
         Ok(drops)
@@ -83,13 +83,13 @@ impl EarlyDrops {
             missed: read(&mut self.missed),
             fifo: read(&mut self.fifo),
         };
-        self.take(now);
+        self.update(now);
     }
 
-    fn take(&mut self, now: Counters) {
-        let grown = now.since(&std::mem::replace(&mut self.last, now));
-        self.total = self.total.wrapping_add(grown.unwrap_or(0));
-        self.known = grown.map(|_| self.total);
+    fn update(&mut self, now: Counters) {
+        let growth = now.since(&std::mem::replace(&mut self.last, now));
+        self.total = self.total.wrapping_add(growth.unwrap_or(0));
+        self.known = growth.map(|_| self.total);
     }
 }
 
@@ -127,18 +127,18 @@ mod tests {
         Counters { backlog: Some(backlog), dropped: Some(dropped), missed: Some(missed), fifo: Some(fifo) }
     }
 
-    fn told(looks: &[Counters]) -> Vec<Option<u32>> {
+    fn totals(samples: &[Counters]) -> Vec<Option<u32>> {
         let mut drops = EarlyDrops::of_interface_with(None).unwrap();
-        let tell = |look: &Counters| {
-            drops.take(*look);
+        let total = |sample: &Counters| {
+            drops.update(*sample);
             drops.known
         };
-        looks.iter().map(tell).collect()
+        samples.iter().map(total).collect()
     }
 
     #[test]
     fn a_packet_counts_once_and_only_this_interfaces() {
-        let looks = [
+        let samples = [
             counters(10, 20, 30, 40),
             counters(13, 23, 30, 40),
             // Packets of another interface, and of no protocol.
@@ -148,13 +148,13 @@ mod tests {
             counters(99, 80, 35, 45),
             counters(99, 80, 42, 45),
         ];
-        assert_eq!(told(&looks), [None, Some(3), Some(3), Some(3), Some(8), Some(15)]);
+        assert_eq!(totals(&samples), [None, Some(3), Some(3), Some(3), Some(8), Some(15)]);
     }
 
     #[test]
     fn counters_that_wrap_go_on_and_those_that_went_back_or_vanished_count_nothing() {
         let near = u32::MAX - 1;
-        let looks = [
+        let samples = [
             counters(near, near, near, near),
             counters(1, 1, near, near),
             counters(1, 1, 2, 0),
@@ -164,7 +164,7 @@ mod tests {
             counters(9, 50, 60, 70),
             counters(9, 50, 61, 70),
         ];
-        assert_eq!(told(&looks), [None, Some(3), Some(7), Some(7), None, None, Some(8)]);
+        assert_eq!(totals(&samples), [None, Some(3), Some(7), Some(7), None, None, Some(8)]);
     }
 
     #[test]

@@ -26,8 +26,8 @@ compile_error!("haul-host reads what Linux has in /proc");
 
 mod damaged;
 mod early;
-mod pace;
 mod parse;
+mod schedule;
 mod since_boot;
 mod source;
 
@@ -40,7 +40,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use rustix::time::{ClockId, clock_gettime};
 
 use early::EarlyDrops;
-use pace::Pace;
+use schedule::SampleSchedule;
 use source::Source;
 
 pub use damaged::HostDrops;
@@ -58,7 +58,7 @@ pub struct Sensors {
     early: EarlyDrops,
     /// Totals when the sensors were created.
     start: HostSample,
-    pace: Pace,
+    schedule: SampleSchedule,
     /// Makes the type `!Send`: other threads have other counters.
     of_one_thread: PhantomData<*const ()>,
 }
@@ -67,7 +67,7 @@ impl fmt::Debug for Sensors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sensors")
             .field("start", &self.start)
-            .field("pace", &self.pace)
+            .field("schedule", &self.schedule)
             .finish_non_exhaustive()
     }
 }
@@ -84,7 +84,7 @@ impl Sensors {
             slow: SlowSensors::open()?,
             early: EarlyDrops::of_interface_with(local)?,
             start: HostSample::default(),
-            pace: Pace::new(HostSample::INTERVAL),
+            schedule: SampleSchedule::new(HostSample::INTERVAL),
             of_one_thread: PhantomData,
         };
         sensors.slow.read();
@@ -94,23 +94,23 @@ impl Sensors {
 
     /// Whether the next sample is due.
     pub fn is_due(&self, now: Time) -> bool {
-        self.pace.is_due(now)
+        self.schedule.is_due(now)
     }
 
     /// Takes a sample; call it on the thread that created the sensors. Pressures and steal are up to 1 s old.
     pub fn sample(&mut self, now: Time) -> HostSample {
-        let begun = thread_time();
+        let started = thread_time();
         let totals = self.totals();
         let read = thread_time();
-        self.pace.looked(now, read.saturating_sub(begun));
-        if self.slow.pace.is_due(now) {
+        self.schedule.on_sample(now, read.saturating_sub(started));
+        if self.slow.schedule.is_due(now) {
             self.slow.read();
-            self.slow.pace.looked(now, thread_time().saturating_sub(read));
+            self.slow.schedule.on_sample(now, thread_time().saturating_sub(read));
         }
-        if self.early.pace.is_due(now) {
-            let begun = thread_time();
+        if self.early.schedule.is_due(now) {
+            let started = thread_time();
             self.early.read();
-            self.early.pace.looked(now, thread_time().saturating_sub(begun));
+            self.early.schedule.on_sample(now, thread_time().saturating_sub(started));
         }
         let sample = HostSample { steal: self.slow.known.steal, ..totals }.since(&self.start);
         // This counts from the start already.
@@ -137,7 +137,7 @@ struct SlowSensors {
     /// Unit of the times in `/proc/stat`.
     tick: Span,
     known: HostSample,
-    pace: Pace,
+    schedule: SampleSchedule,
 }
 
 impl SlowSensors {
@@ -149,7 +149,7 @@ impl SlowSensors {
             stat: Source::open("/proc/stat")?,
             tick: Span::from_secs(1) / ticks_per_second,
             known: HostSample::default(),
-            pace: Pace::new(SLOW_INTERVAL),
+            schedule: SampleSchedule::new(SLOW_INTERVAL),
         })
     }
 

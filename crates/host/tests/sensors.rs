@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use haul_base::{HostSample, Span, Time};
 use haul_host::Sensors;
 
-fn at(begun: Instant) -> Time {
-    Time::ZERO + Span::from(begun.elapsed())
+fn at(started: Instant) -> Time {
+    Time::ZERO + Span::from(started.elapsed())
 }
 
 /// Runs `act` while each CPU has two busy threads.
@@ -49,14 +49,14 @@ fn what_this_kernel_has_is_told_and_the_rest_is_not() {
 #[test]
 fn a_thread_that_shares_its_processor_waits_for_it_and_loses_it() {
     beside_load(|| {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut sensors = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
-        let first = sensors.sample(at(begun));
-        while begun.elapsed() < Duration::from_millis(600) {
+        let first = sensors.sample(at(started));
+        while started.elapsed() < Duration::from_millis(600) {
             black_box(());
         }
-        let change = sensors.sample(at(begun)).since(&first);
-        let whole = Span::from(begun.elapsed());
+        let change = sensors.sample(at(started)).since(&first);
+        let whole = Span::from(started.elapsed());
         println!("600 ms beside two busy threads a core: {change:?}");
         assert!(change.involuntary_switches.unwrap() > 0, "{change:?}");
         if let Some(delay) = change.run_delay {
@@ -72,8 +72,8 @@ fn each_thread_has_sensors_of_its_own() {
         let before = ours.sample(Time::ZERO);
         let theirs = std::thread::spawn(|| {
             let mut theirs = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(300) {
+            let started = Instant::now();
+            while started.elapsed() < Duration::from_millis(300) {
                 black_box(());
             }
             theirs.sample(Time::ZERO)

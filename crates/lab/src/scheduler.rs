@@ -124,7 +124,7 @@ struct Record {
 fn simulate(options: &TraceArgs) -> Record {
     let (from, to) = options.window();
     let socket = SocketConfig {
-        asked: Bytes(4 << 20),
+        requested: Bytes(4 << 20),
         permitted: Bytes(4 << 20),
         rule: AdmitRule::Linux26,
         layout: SkbLayout::Linear,

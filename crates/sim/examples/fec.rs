@@ -10,7 +10,7 @@ mod repair;
 mod talk;
 
 use haul_base::Span;
-use repair::{Came, MESSAGE, TIMEOUT, alone, beyond_repair, recipe, runs, stream};
+use repair::{MESSAGE, StreamOutcome, TIMEOUT, alone, beyond_repair, recipe, runs, stream};
 
 const MESSAGES: u32 = 100_000;
 
@@ -38,7 +38,7 @@ fn main() {
     for rtt in [60, 200].map(Span::from_millis) {
         for (loss, stage) in &losses {
             for (name, recipe) in &recipes {
-                let Came { late, lost, p999, cost: (forth, back) } =
+                let StreamOutcome { late, lost, p999, cost: (forth, back) } =
                     stream(seed, recipe, rtt, stage, MESSAGES);
                 println!(
                     "| {rtt} | {loss} | {name} | {:.3} | {:.3} | {:.2} | {forth:.3} | {back:.3} |",

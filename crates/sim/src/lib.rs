@@ -4,13 +4,13 @@
 
 mod counters;
 pub mod host;
-mod line;
 mod math;
 mod parcel;
 mod path;
 mod stage;
 pub mod tcp;
 mod text;
+mod time_queue;
 mod traffic;
 mod world;
 
@@ -25,6 +25,6 @@ pub use stage::{
 pub use traffic::{Aggregate, AggregateSpec, Pattern, Sink, UdpSource, UdpSourceSpec};
 pub use world::{
     Arrival, ChannelSpec, Ended, FlowSummary, FlowTruth, HostExit, HostId, HostModel, LinkId, LinkSummary,
-    MOST_BATCHES, Node, NodeId, NodeSummary, Outbox, Place, Rates, SessionNode, Summary, TraceEvent,
+    MAX_BATCHES, Node, NodeId, NodeSummary, Outbox, Place, Rates, SessionNode, Summary, TraceEvent,
     UDP_OVERHEAD, World, WorldError,
 };

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use haul_base::Time;
 
 use crate::counters::{PathCounters, StageCounters};
-use crate::line::Line;
 use crate::parcel::{Exit, MAX_PARCEL, PacketInfo, Parcel};
 use crate::stage::{Emitter, PathSpec, SpecError, Stage, StageChange, StageRef, StageSpec, StandingQueue};
+use crate::time_queue::TimeQueue;
 
 /// One direction of a path, usable in virtual time (simulator) and in real time (emulator). The caller
 /// offers packets with their arrival time, reads the time of the next event and collects what has left.
@@ -17,13 +17,13 @@ pub struct Path {
     slots: Vec<Slot>,
     reports: VecDeque<(Time, Parcel, Exit)>,
     clock: Time,
-    grain: Grain,
+    granularity: Granularity,
     delivered: Delivered,
 }
 
 /// Whether batches stay whole or are split into packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grain {
+enum Granularity {
     Batch,
     Packet,
 }
@@ -39,7 +39,7 @@ struct Delivered {
 struct Slot {
     stage: Box<dyn Stage>,
     kind: StageSpec,
-    exits: Line<Parcel>,
+    exits: TimeQueue<Parcel>,
     passed: Vec<Parcel>,
     counters: StageCounters,
     /// Earlier of the first exit and the stage's own event.
@@ -47,7 +47,7 @@ struct Slot {
 }
 
 /// Initial capacity of each queue, in parcels.
-const ROOM: usize = 1_024;
+const INITIAL_CAPACITY: usize = 1_024;
 
 /// Derives the seed of the stage at `index`, so that its random numbers do not depend on other stages' draws.
 fn seed_of(seed: u64, index: usize) -> u64 {
@@ -101,7 +101,7 @@ impl Path {
         let slot = |(index, stage): (usize, &StageSpec)| Slot {
             stage: stage.build(seed_of(seed, index)),
             kind: stage.clone(),
-            exits: Line::with_capacity(ROOM),
+            exits: TimeQueue::with_capacity(INITIAL_CAPACITY),
             passed: Vec::with_capacity(2 * MAX_PARCEL),
             counters: StageCounters { name: name_of(&spec.stages, index), ..StageCounters::default() },
             next: None,
@@ -113,9 +113,9 @@ impl Path {
         let whole = slots.iter().all(|slot| slot.stage.takes_batches());
         Self {
             slots,
-            reports: VecDeque::with_capacity(ROOM),
+            reports: VecDeque::with_capacity(INITIAL_CAPACITY),
             clock: Time::ZERO,
-            grain: if whole { Grain::Batch } else { Grain::Packet },
+            granularity: if whole { Granularity::Batch } else { Granularity::Packet },
             delivered: Delivered::default(),
         }
     }
@@ -123,13 +123,13 @@ impl Path {
     /// Appends a user-defined stage.
     pub fn push_stage(&mut self, name: &str, stage: Box<dyn Stage>) {
         if !stage.takes_batches() {
-            self.grain = Grain::Packet;
+            self.granularity = Granularity::Packet;
         }
         self.slots.push(Slot {
             stage,
             // Placeholder for error messages: a user-defined stage decides itself which changes it accepts.
             kind: StageSpec::Outages(Vec::new()),
-            exits: Line::with_capacity(ROOM),
+            exits: TimeQueue::with_capacity(INITIAL_CAPACITY),
             passed: Vec::with_capacity(2 * MAX_PARCEL),
             counters: StageCounters { name: name.to_owned(), ..StageCounters::default() },
             next: None,
@@ -138,7 +138,7 @@ impl Path {
 
     /// Whether batches travel whole, because no stage has to process packets singly.
     pub fn carries_batches(&self) -> bool {
-        self.grain == Grain::Batch
+        self.granularity == Granularity::Batch
     }
 
     /// Offers a packet at the near end.
@@ -150,7 +150,7 @@ impl Path {
     pub fn offer_batch(&mut self, now: Time, parcel: Parcel) {
         self.run(now);
         let now = self.clock;
-        if self.grain == Grain::Batch {
+        if self.granularity == Granularity::Batch {
             self.enter(0, now, parcel);
             return;
         }
@@ -265,7 +265,7 @@ impl Path {
         } else {
             let (stage, mut out) = slot.emitter(at, &mut self.reports);
             stage.on_event(at, &mut out);
-            self.pass_on(index, at);
+            self.forward_passed(index, at);
         }
     }
 
@@ -281,11 +281,11 @@ impl Path {
         slot.counters.offered_bytes += parcel.bytes();
         let (stage, mut out) = slot.emitter(now, &mut self.reports);
         stage.admit(now, parcel, &mut out);
-        self.pass_on(index, now);
+        self.forward_passed(index, now);
     }
 
     /// Forwards what stage `index` passed without delay.
-    fn pass_on(&mut self, index: usize, now: Time) {
+    fn forward_passed(&mut self, index: usize, now: Time) {
         let slot = &mut self.slots[index];
         slot.refresh();
         if slot.passed.len() <= 1 {

@@ -17,7 +17,7 @@ use haul_stack::{CompiledStack, Ends, MessageSink, MessageSource, Part, Recipe, 
 type Member = SessionNode<Stack>;
 
 /// Capacity of the line including headers; the receiver assigns less, so that the queue stays empty.
-const LINE: Rate = Rate::from_mbps(100);
+const LINK_RATE: Rate = Rate::from_mbps(100);
 const CAPACITY: Rate = Rate::from_mbps(90);
 const DELAY: Span = Span::from_millis(20);
 /// Five round-trip times.
@@ -94,7 +94,7 @@ fn stack(compiled: &Arc<CompiledStack>, number: usize, source: Option<Stream>) -
 impl Group {
     /// Creates senders with these demands and weights. Before the first round each may send 1 Mbit/s.
     fn new(seed: u64, demands: &[(Rate, u32)]) -> Self {
-        Self::of_recipe(seed, &fixed_rate(), demands, LINE)
+        Self::of_recipe(seed, &fixed_rate(), demands, LINK_RATE)
     }
 
     /// Runs without rounds, so that no rates are assigned.
@@ -243,7 +243,7 @@ fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
         47,
         &recipe,
         &[(greedy, 1), (greedy, 1), (greedy, 2), (Rate::from_mbps(2), 1)],
-        LINE,
+        LINK_RATE,
     );
     group.run(Time::ZERO + ROUND * 20);
     let rates = group.measure();

@@ -18,7 +18,7 @@ fn at(secs: u64) -> Time {
 }
 
 fn host(loads: Vec<Load>) -> SimulatedHost {
-    let socket = SocketConfig { asked: Bytes(256 << 10), ..SocketConfig::default() };
+    let socket = SocketConfig { requested: Bytes(256 << 10), ..SocketConfig::default() };
     let template = ReceiverConfig { socket, per_packet: Span::from_micros(8), ..ReceiverConfig::default() };
     let scheduler = SchedulerKind::O1(O1Config::default());
     let (nic, receivers) = (NicConfig::default(), Vec::new());

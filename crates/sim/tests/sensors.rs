@@ -19,7 +19,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const SENSORS: usize = 10_000;
 const ROUNDS: u64 = 20;
 /// 2 KiB, of which 400 bytes are reserved for keys.
-const MOST: usize = 2_048 - 400;
+const MAX_BYTES: usize = 2_048 - 400;
 
 /// Returns the bytes that `work` has allocated and not freed.
 fn held<R>(work: impl FnOnce() -> R) -> (R, isize) {
@@ -133,5 +133,5 @@ fn a_sensor_costs_little_memory() {
         each(fresh + grown)
     );
     assert_eq!(readings.load(Relaxed), SENSORS as u64 * ROUNDS, "every reading arrived once");
-    assert!(fresh + grown > 0 && each(fresh + grown) <= MOST, "more than {MOST} bytes");
+    assert!(fresh + grown > 0 && each(fresh + grown) <= MAX_BYTES, "more than {MAX_BYTES} bytes");
 }

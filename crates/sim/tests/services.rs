@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use haul_base::{Probability, Rng, Span, Time};
 use haul_proto::config::RateControlConfig;
 use haul_sim::{Distribution, PathSpec, ReorderingSpec, StageSpec};
-use talk::{Part, Talk, compiled, compiled_preset, ideal, mean, p99, turn_around};
+use talk::{Exchange, Role, compiled, compiled_preset, ideal, mean, p99, turn_around};
 
 fn share(p: f64) -> Probability {
     Probability::new(p).expect("a share")
@@ -58,37 +58,43 @@ fn stream(count: u32, apart: Span, len: impl Fn(u32) -> usize) -> Vec<(Time, Vec
 }
 
 /// Returns the received messages by number. Panics if one was received twice.
-fn heard(talk: &Talk) -> BTreeMap<u64, Vec<u8>> {
-    let Part::Listens { heard } = &talk.end(talk.second).part else { panic!("the second one listens") };
+fn received(talk: &Exchange) -> BTreeMap<u64, Vec<u8>> {
+    let Role::Receiver { received } = &talk.end(talk.second).role else { panic!("the second one listens") };
     let mut by_id = BTreeMap::new();
-    for (_, id, message) in heard {
+    for (_, id, message) in received {
         assert!(by_id.insert(*id, message.clone()).is_none(), "message {id} came twice");
     }
     by_id
 }
 
-fn assert_all(talk: &Talk, sent: &[(Time, Vec<u8>)]) {
-    let heard = heard(talk);
-    assert_eq!(heard.len(), sent.len());
+fn assert_all(talk: &Exchange, sent: &[(Time, Vec<u8>)]) {
+    let received = received(talk);
+    assert_eq!(received.len(), sent.len());
     for (id, (_, message)) in (0..).zip(sent) {
-        assert_eq!(&heard[&id], message, "message {id}");
+        assert_eq!(&received[&id], message, "message {id}");
     }
     for node in [talk.first, talk.second] {
         assert_eq!(talk.end(node).stack.stats().violations, 0);
     }
 }
 
-fn tell(seed: u64, recipe: (&str, &[(&str, &str)]), path: &PathSpec, sent: &[(Time, Vec<u8>)]) -> Talk {
+fn send_all(
+    seed: u64,
+    recipe: (&str, &[(&str, &str)]),
+    path: &PathSpec,
+    sent: &[(Time, Vec<u8>)],
+) -> Exchange {
     println!("seed {seed}");
-    let parts = (Part::Tells { readings: Vec::from(sent).into_iter() }, Part::Listens { heard: Vec::new() });
-    Talk::new(seed, &compiled_preset(recipe.0, recipe.1), Span::from_millis(20), path, parts)
+    let parts =
+        (Role::Sender { readings: Vec::from(sent).into_iter() }, Role::Receiver { received: Vec::new() });
+    Exchange::new(seed, &compiled_preset(recipe.0, recipe.1), Span::from_millis(20), path, parts)
 }
 
 #[test]
 fn msg_delivers_exactly_once_whatever_the_path_does() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 5_000][n as usize % 5]);
-        let mut talk = tell(seed, ("msg", &[]), &bad(Span::from_millis(20)), &sent);
+        let mut talk = send_all(seed, ("msg", &[]), &bad(Span::from_millis(20)), &sent);
         talk.run(Span::from_secs(60), Span::from_secs(120));
         assert_all(&talk, &sent);
         assert_eq!(talk.end(talk.first).stack.unfinished(), 0);
@@ -107,9 +113,15 @@ fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::CompiledStack> 
 fn messages_with_a_control_law_come_exactly_once_whatever_the_path_does() {
     for (seed, (name, law)) in (0..).zip([("msg", "bbr"), ("msg", "reno"), ("sensor", "cubic")]) {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 900][n as usize % 5]);
-        let parts = (Part::Tells { readings: sent.clone().into_iter() }, Part::Listens { heard: Vec::new() });
-        let mut talk =
-            Talk::new(seed, &with_law(name, law), Span::from_millis(20), &bad(Span::from_millis(20)), parts);
+        let parts =
+            (Role::Sender { readings: sent.clone().into_iter() }, Role::Receiver { received: Vec::new() });
+        let mut talk = Exchange::new(
+            seed,
+            &with_law(name, law),
+            Span::from_millis(20),
+            &bad(Span::from_millis(20)),
+            parts,
+        );
         talk.run(Span::from_secs(60), Span::from_secs(120));
         assert_all(&talk, &sent);
     }
@@ -121,14 +133,17 @@ fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
     let rtt = Span::from_millis(200);
     let sent = stream(37_500, Span::from_micros(40), |_| 1_000);
     for (recipe, loss) in [("msg", 0.0), ("msg", 0.001), ("sensor", 0.0), ("sensor", 0.001)] {
-        let parts = (Part::Tells { readings: sent.clone().into_iter() }, Part::Listens { heard: Vec::new() });
+        let parts =
+            (Role::Sender { readings: sent.clone().into_iter() }, Role::Receiver { received: Vec::new() });
         let compiled = compiled_preset(recipe, &[("fixed_rate.rate", "300Mbit")]);
-        let mut talk = Talk::new(83, &compiled, rtt, &lossy(rtt, loss), parts);
+        let mut talk = Exchange::new(83, &compiled, rtt, &lossy(rtt, loss), parts);
         talk.run(Span::from_secs(20), Span::from_secs(2));
         assert_all(&talk, &sent);
-        let Part::Listens { heard } = &talk.end(talk.second).part else { panic!("the second one listens") };
+        let Role::Receiver { received } = &talk.end(talk.second).role else {
+            panic!("the second one listens")
+        };
         let late = |(at, id, _): &(Time, u64, Vec<u8>)| at.since(sent[*id as usize].0);
-        let longest = heard.iter().map(late).max().expect("messages");
+        let longest = received.iter().map(late).max().expect("messages");
         println!("{recipe}, {loss} lost: at most {longest} from the user to the user");
         // Half a round trip, and two more for packets lost twice.
         assert!(longest <= rtt * 5 / 2 + Span::from_millis(100), "{recipe}: {longest}");
@@ -140,7 +155,7 @@ fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
 fn sensor_costs_one_packet_a_reading() {
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
     let sent = stream(3_600, Span::from_secs(1), |_| 10);
-    let mut talk = tell(1, ("sensor", &[]), &path, &sent);
+    let mut talk = send_all(1, ("sensor", &[]), &path, &sent);
     talk.run(Span::from_secs(4_000), Span::from_secs(2));
     assert_all(&talk, &sent);
     let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
@@ -159,7 +174,7 @@ fn sensor_costs_one_packet_a_reading() {
 fn sensor_delivers_exactly_once_and_speaks_backwards_only_of_what_is_missing() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_millis(500), |_| 10);
-        let mut talk = tell(seed, ("sensor", &[]), &bad(Span::from_millis(20)), &sent);
+        let mut talk = send_all(seed, ("sensor", &[]), &bad(Span::from_millis(20)), &sent);
         talk.run(Span::from_secs(2_000), Span::from_secs(120));
         assert_all(&talk, &sent);
         let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
@@ -194,16 +209,16 @@ fn readings_that_tell_little_are_suppressed_and_the_base_is_never_far_off() {
         ("negative_ack.retention", "600s"),
     ];
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
-    let mut talk = tell(SEED, ("sensor", changes), &path, &sent);
+    let mut talk = send_all(SEED, ("sensor", changes), &path, &sent);
     talk.run(Span::from_secs(6_000), Span::from_secs(2));
-    let heard = heard(&talk);
+    let received = received(&talk);
     let stats = talk.end(talk.first).stack.stats();
     println!("{} of {} readings sent", stats.data_sent, sent.len());
     assert_eq!(stats.data_sent + stats.messages_suppressed, 5_000);
     assert!(stats.data_sent < 1_000);
     let number = |bytes: &[u8]| f32::from_be_bytes(bytes.try_into().expect("four bytes"));
     for (id, (_, truth)) in (0..).zip(&sent) {
-        let (_, known) = heard.range(..=id).next_back().expect("the first reading is sent");
+        let (_, known) = received.range(..=id).next_back().expect("the first reading is sent");
         assert!((number(known) - number(truth)).abs() <= 0.25, "reading {id}");
     }
 }

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use haul_base::{Ecn, WithCauses};
-use haul_udp::{Full, Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
+use haul_udp::{FullQueue, Interest, Offload, Options, Receiver, RecvError, SendError, UdpSocket};
 
 /// Silence after which the receiver ends.
 const QUIET: Duration = Duration::from_secs(1);
@@ -165,10 +165,10 @@ fn send(to: SocketAddr, time: Duration, size: usize, offload: Offload) -> Result
                 bytes += sent.bytes as u64;
                 packets += sent.datagrams as u64;
             }
-            Err(SendError::WouldBlock(Full::SocketBuffer)) => {
+            Err(SendError::WouldBlock(FullQueue::SocketBuffer)) => {
                 socket.wait(Interest::Write, QUIET)?;
             }
-            Err(SendError::WouldBlock(Full::LocalQueue)) => std::thread::yield_now(),
+            Err(SendError::WouldBlock(FullQueue::LocalQueue)) => std::thread::yield_now(),
             Err(error @ SendError::TooLarge) => return Err(format!("{error} than --size {size}").into()),
             Err(error) if error.is_fatal() => return Err(error.into()),
             // No receiver or no route yet: retry until the time is over.

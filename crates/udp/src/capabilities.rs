@@ -19,12 +19,12 @@ pub enum Support {
 
 impl Support {
     /// Whether it works at least in part.
-    pub fn works(&self) -> bool {
+    pub fn is_available(&self) -> bool {
         matches!(self, Self::Available | Self::Limited(_))
     }
 
     /// Returns why it does not work, or not fully, although requested.
-    pub fn shortfall(&self) -> Option<&str> {
+    pub fn missing_reason(&self) -> Option<&str> {
         match self {
             Self::Available | Self::Off => None,
             Self::Limited(why) | Self::Unavailable(why) => Some(why),
@@ -58,8 +58,8 @@ pub struct Gso {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferGrant {
     /// Requested size.
-    pub asked: Bytes,
-    /// Granted size, comparable with `asked`.
+    pub requested: Bytes,
+    /// Granted size, comparable with `requested`.
     pub granted: Bytes,
 }
 
@@ -112,7 +112,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// Returns the missing features that were requested, with how to fix each; empty on a well-tuned machine.
     pub fn fallbacks(&self) -> Vec<Fallback> {
-        let gso = if self.gso.support.works() { GSO_ASSUMED } else { GSO };
+        let gso = if self.gso.support.is_available() { GSO_ASSUMED } else { GSO };
         let features = [
             (&self.gso.support, gso),
             (&self.gro, GRO),
@@ -135,7 +135,7 @@ impl Capabilities {
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GSO {}", self.gso.support)?;
-        if self.gso.support.works() {
+        if self.gso.support.is_available() {
             write!(f, " ({} segments)", self.gso.max_segments)?;
         }
         write!(
@@ -158,60 +158,60 @@ impl fmt::Display for Capabilities {
 
 /// Texts for one feature.
 #[derive(Clone, Copy)]
-struct Words {
+struct FeatureText {
     what: &'static str,
     cost: &'static str,
     hint: &'static str,
 }
 
-impl Words {
+impl FeatureText {
     fn fallback(self, support: &Support) -> Option<Fallback> {
-        let why = support.shortfall()?.to_owned();
+        let why = support.missing_reason()?.to_owned();
         Some(Fallback { what: self.what, why, cost: self.cost, hint: self.hint.to_owned() })
     }
 }
 
-const GSO: Words = Words {
+const GSO: FeatureText = FeatureText {
     what: "GSO (UDP_SEGMENT)",
     cost: "datagrams pass the stack one by one, which takes several times the CPU per byte",
     hint: "use Linux 4.18 or later",
 };
-const GSO_ASSUMED: Words = Words {
+const GSO_ASSUMED: FeatureText = FeatureText {
     what: "GSO (UDP_SEGMENT)",
     cost: "perhaps twice as many system calls as needed for small datagrams",
     hint: "ip link set lo up",
 };
-const GRO: Words = Words {
+const GRO: FeatureText = FeatureText {
     what: "GRO (UDP_GRO)",
     cost: "datagrams are received one by one, which takes several times the CPU per byte",
     hint: "use Linux 5.0 or later",
 };
-const ECN_SEND: Words = Words {
+const ECN_SEND: FeatureText = FeatureText {
     what: "ECN on sent packets",
     cost: "one more system call at each change of the bits, or no ECN at all",
     hint: "use Linux 3.13 or later, outside of system call emulators",
 };
-const ECN_RECEIVE: Words = Words {
+const ECN_RECEIVE: FeatureText = FeatureText {
     what: "ECN on received packets",
     cost: "congestion marks are not seen, only losses",
     hint: "use a kernel with IP_RECVTOS and IPV6_RECVTCLASS",
 };
-const TIMESTAMPS: Words = Words {
+const TIMESTAMPS: FeatureText = FeatureText {
     what: "kernel arrival times",
     cost: "the time at which the program reads a packet stands in, so its own delays look like the network's",
     hint: "use a kernel with SO_TIMESTAMPNS",
 };
-const DROP_COUNTS: Words = Words {
+const DROP_COUNTS: FeatureText = FeatureText {
     what: "socket drop counts",
     cost: "drops at this host cannot be placed between packets",
     hint: "use a kernel with SO_RXQ_OVFL",
 };
-const DONT_FRAGMENT: Words = Words {
+const DONT_FRAGMENT: FeatureText = FeatureText {
     what: "don't fragment",
     cost: "large datagrams may be fragmented, and path MTU probes prove nothing",
     hint: "use a kernel with IP_PMTUDISC_PROBE, or set a packet size that fits the path",
 };
-const ERROR_QUEUE: Words = Words {
+const ERROR_QUEUE: FeatureText = FeatureText {
     what: "error queue",
     cost: "unreachable peers and full local queues are not seen, only silence and losses",
     hint: "use a kernel with IP_RECVERR",
@@ -225,11 +225,11 @@ fn buffer_fallback(
     sysctl: &str,
     cost: &'static str,
 ) -> Option<Fallback> {
-    (grant.granted < grant.asked).then(|| Fallback {
+    (grant.granted < grant.requested).then(|| Fallback {
         what,
-        why: format!("{} granted of {} asked", grant.granted, grant.asked),
+        why: format!("{} granted of {} asked", grant.granted, grant.requested),
         cost,
-        hint: format!("sysctl -w {sysctl}={}", grant.asked.0),
+        hint: format!("sysctl -w {sysctl}={}", grant.requested.0),
     })
 }
 
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     fn complete() -> Capabilities {
-        let grant = BufferGrant { asked: Bytes(100), granted: Bytes(100) };
+        let grant = BufferGrant { requested: Bytes(100), granted: Bytes(100) };
         Capabilities {
             gso: Gso { support: Support::Available, max_segments: 128 },
             gro: Support::Available,

@@ -70,7 +70,7 @@ fn connect_hint(error: &io::Error) -> &'static str {
 
 /// Which queue had no space for a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Full {
+pub enum FullQueue {
     /// The socket's send buffer (`EAGAIN`): wait until the socket is writable.
     SocketBuffer,
     /// A queue of this machine below the socket (`ENOBUFS`: queueing discipline or device). The socket stays
@@ -81,9 +81,9 @@ pub enum Full {
 /// Nothing was sent. Only [`SendError::Io`] means that the socket is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// A queue is full; see [`Full`] for what to wait for.
+    /// A queue is full; see [`FullQueue`] for what to wait for.
     #[error("no room for the datagram now ({0:?})")]
-    WouldBlock(Full),
+    WouldBlock(FullQueue),
     /// A datagram is larger than the MTU of the outgoing interface, or than 65,507 bytes; a path MTU probe
     /// relies on this. Datagrams too large for a later link are *not* reported here (they are lost, and may
     /// show in [`Stats::packet_too_big`](crate::Stats)).
@@ -128,9 +128,9 @@ pub enum RecvError {
 /// Kinds of errors that the kernel returns for UDP. ICMP errors are converted by the kernel's
 /// `icmp_err_convert` and `icmpv6_err_convert` tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum ErrorClass {
     Interrupted,
-    Full(Full),
+    QueueFull(FullQueue),
     TooLarge,
     Refused,
     Unreachable,
@@ -140,7 +140,7 @@ pub(crate) enum Sort {
     Other,
 }
 
-impl Sort {
+impl ErrorClass {
     pub(crate) fn of(error: &io::Error) -> Self {
         error.raw_os_error().map_or(Self::Other, Self::of_errno)
     }
@@ -148,8 +148,8 @@ impl Sort {
     pub(crate) fn of_errno(errno: i32) -> Self {
         match errno {
             libc::EINTR => Self::Interrupted,
-            libc::EAGAIN => Self::Full(Full::SocketBuffer),
-            libc::ENOBUFS => Self::Full(Full::LocalQueue),
+            libc::EAGAIN => Self::QueueFull(FullQueue::SocketBuffer),
+            libc::ENOBUFS => Self::QueueFull(FullQueue::LocalQueue),
             libc::EMSGSIZE => Self::TooLarge,
             libc::ECONNREFUSED => Self::Refused,
             libc::EPERM | libc::EACCES => Self::NotPermitted,
@@ -174,13 +174,13 @@ impl SendError {
     }
 
     pub(crate) fn from_os(error: io::Error) -> Self {
-        match Sort::of(&error) {
-            Sort::Full(full) => Self::WouldBlock(full),
-            Sort::TooLarge => Self::TooLarge,
-            Sort::Refused => Self::Refused,
-            Sort::Unreachable => Self::Unreachable(error),
-            Sort::NotPermitted => Self::NotPermitted(error),
-            Sort::Interrupted | Sort::Offload | Sort::Other => Self::Io(error),
+        match ErrorClass::of(&error) {
+            ErrorClass::QueueFull(full) => Self::WouldBlock(full),
+            ErrorClass::TooLarge => Self::TooLarge,
+            ErrorClass::Refused => Self::Refused,
+            ErrorClass::Unreachable => Self::Unreachable(error),
+            ErrorClass::NotPermitted => Self::NotPermitted(error),
+            ErrorClass::Interrupted | ErrorClass::Offload | ErrorClass::Other => Self::Io(error),
         }
     }
 }
@@ -192,11 +192,11 @@ impl RecvError {
     }
 
     pub(crate) fn from_os(error: io::Error) -> Self {
-        match Sort::of(&error) {
-            Sort::Full(Full::SocketBuffer) => Self::WouldBlock,
-            Sort::TooLarge => Self::PacketTooBig,
-            Sort::Refused => Self::Refused,
-            Sort::Unreachable | Sort::NotPermitted => Self::Unreachable(error),
+        match ErrorClass::of(&error) {
+            ErrorClass::QueueFull(FullQueue::SocketBuffer) => Self::WouldBlock,
+            ErrorClass::TooLarge => Self::PacketTooBig,
+            ErrorClass::Refused => Self::Refused,
+            ErrorClass::Unreachable | ErrorClass::NotPermitted => Self::Unreachable(error),
             _ => Self::Io(error),
         }
     }
@@ -214,8 +214,14 @@ mod tests {
 
     #[test]
     fn both_kinds_of_full_are_would_block_and_can_be_told_apart() {
-        assert!(matches!(SendError::from_os(os(libc::EAGAIN)), SendError::WouldBlock(Full::SocketBuffer)));
-        assert!(matches!(SendError::from_os(os(libc::ENOBUFS)), SendError::WouldBlock(Full::LocalQueue)));
+        assert!(matches!(
+            SendError::from_os(os(libc::EAGAIN)),
+            SendError::WouldBlock(FullQueue::SocketBuffer)
+        ));
+        assert!(matches!(
+            SendError::from_os(os(libc::ENOBUFS)),
+            SendError::WouldBlock(FullQueue::LocalQueue)
+        ));
         assert!(matches!(RecvError::from_os(os(libc::EAGAIN)), RecvError::WouldBlock));
     }
 

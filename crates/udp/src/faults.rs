@@ -8,21 +8,21 @@ use std::collections::VecDeque;
 
 use haul_base::{Ecn, Rng};
 
-use crate::{Full, Method, SendError, Sent, UdpSocket};
+use crate::{FullQueue, Method, SendError, Sent, UdpSocket};
 
 const VARIABLE: &str = "HAUL_FAULTS";
 /// Maximum number of datagrams that overtake a delayed one.
-const LONGEST_HOLD: u64 = 64;
+const MAX_HOLD: u64 = 64;
 /// Number of datagrams kept for replay: some older than any in flight.
-const REMEMBERED: usize = 512;
+const MAX_REPLAY: usize = 512;
 /// Maximum number of runs queued for the kernel; the socket then counts as full.
-const LONGEST_QUEUE: usize = 4;
+const MAX_QUEUE: usize = 4;
 /// The longest UDP message over IPv4.
-const LONGEST_MESSAGE: usize = 65_507;
+const MAX_MESSAGE: usize = 65_507;
 
 /// Probability of each fault per datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Plan {
+struct FaultPlan {
     loss: f64,
     duplicate: f64,
     reorder: f64,
@@ -32,7 +32,7 @@ struct Plan {
     seed: u64,
 }
 
-impl Plan {
+impl FaultPlan {
     fn parse(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
         for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
@@ -75,12 +75,12 @@ impl Run {
     fn takes(&self, datagram: &[u8]) -> bool {
         self.bytes.len().is_multiple_of(self.segment)
             && datagram.len() <= self.segment
-            && self.bytes.len() + datagram.len() <= LONGEST_MESSAGE
+            && self.bytes.len() + datagram.len() <= MAX_MESSAGE
     }
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldDatagram {
     datagram: Vec<u8>,
     /// Number of datagrams still to overtake it.
     passes: u64,
@@ -89,27 +89,27 @@ struct Held {
 /// Applies faults to datagrams before a socket sends them.
 #[derive(Debug)]
 pub struct Faults {
-    plan: Plan,
+    plan: FaultPlan,
     rng: Rng,
-    held: VecDeque<Held>,
-    remembered: VecDeque<Vec<u8>>,
+    held: VecDeque<HeldDatagram>,
+    replayable: VecDeque<Vec<u8>>,
     queue: VecDeque<Run>,
 }
 
 impl Faults {
-    fn new(plan: Plan) -> Self {
-        let (held, remembered, queue) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { plan, rng: Rng::from_seed(plan.seed), held, remembered, queue }
+    fn new(plan: FaultPlan) -> Self {
+        let (held, replayable, queue) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { plan, rng: Rng::from_seed(plan.seed), held, replayable, queue }
     }
 
     /// Applies faults to one datagram; the result is queued now or later.
     fn pass(&mut self, datagram: &[u8]) {
         self.release();
-        self.remember(datagram);
+        self.keep_for_replay(datagram);
         let plan = self.plan;
         if self.rng.chance(plan.replay) {
-            let old = self.rng.below(self.remembered.len() as u64) as usize;
-            let old = self.remembered[old].clone();
+            let old = self.rng.below(self.replayable.len() as u64) as usize;
+            let old = self.replayable[old].clone();
             self.emit(&old);
         }
         if self.rng.chance(plan.loss) {
@@ -126,8 +126,8 @@ impl Faults {
             self.emit(&datagram);
         }
         if self.rng.chance(plan.reorder) {
-            let passes = 1 + self.rng.below(LONGEST_HOLD);
-            self.held.push_back(Held { datagram, passes });
+            let passes = 1 + self.rng.below(MAX_HOLD);
+            self.held.push_back(HeldDatagram { datagram, passes });
         } else {
             self.emit(&datagram);
         }
@@ -140,12 +140,12 @@ impl Faults {
         }
     }
 
-    fn remember(&mut self, datagram: &[u8]) {
+    fn keep_for_replay(&mut self, datagram: &[u8]) {
         if self.plan.replay > 0.0 {
-            if self.remembered.len() == REMEMBERED {
-                self.remembered.pop_front();
+            if self.replayable.len() == MAX_REPLAY {
+                self.replayable.pop_front();
             }
-            self.remembered.push_back(datagram.to_vec());
+            self.replayable.push_back(datagram.to_vec());
         }
     }
 
@@ -175,7 +175,7 @@ impl Faults {
     /// Parses `HAUL_FAULTS`; logs what it enables, or why it is ignored.
     pub fn from_environment() -> Option<Self> {
         let text = std::env::var(VARIABLE).ok()?;
-        match Plan::parse(&text) {
+        match FaultPlan::parse(&text) {
             Ok(plan) => {
                 tracing::warn!("{VARIABLE}: this process damages what it sends: {plan:?}");
                 Some(Self::new(plan))
@@ -199,8 +199,8 @@ impl Faults {
         ecn: Ecn,
     ) -> Result<Sent, SendError> {
         self.flush(socket, segment_size, ecn)?;
-        if self.queue.len() >= LONGEST_QUEUE {
-            return Err(SendError::WouldBlock(Full::SocketBuffer));
+        if self.queue.len() >= MAX_QUEUE {
+            return Err(SendError::WouldBlock(FullQueue::SocketBuffer));
         }
         let mut datagrams = 0;
         for datagram in data.chunks(segment_size.max(1)) {

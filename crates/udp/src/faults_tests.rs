@@ -9,14 +9,14 @@ fn datagrams(count: u32, size: usize) -> Vec<Vec<u8>> {
 
 /// Returns what is sent if `sent` is passed in.
 fn through(plan: &str, sent: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut mangler = Faults::new(Plan::parse(plan).unwrap());
+    let mut mangler = Faults::new(FaultPlan::parse(plan).unwrap());
     for datagram in sent {
         mangler.pass(datagram);
     }
-    left(&mangler)
+    queued_datagrams(&mangler)
 }
 
-fn left(mangler: &Faults) -> Vec<Vec<u8>> {
+fn queued_datagrams(mangler: &Faults) -> Vec<Vec<u8>> {
     mangler.queue.iter().flat_map(|run| run.bytes.chunks(run.segment).map(<[u8]>::to_vec)).collect()
 }
 
@@ -68,10 +68,13 @@ fn equal_seeds_damage_equally() {
 #[test]
 fn plans_that_make_no_sense_are_refused() {
     for text in ["loss", "loss=2", "loss=-0.1", "loss=NaN", "delay=1", "seed=x", "=1"] {
-        assert!(Plan::parse(text).is_err(), "{text}");
+        assert!(FaultPlan::parse(text).is_err(), "{text}");
     }
-    assert_eq!(Plan::parse("").unwrap(), Plan::default());
-    assert_eq!(Plan::parse(" loss=0.5 , seed=9 ").unwrap(), Plan { loss: 0.5, seed: 9, ..Plan::default() });
+    assert_eq!(FaultPlan::parse("").unwrap(), FaultPlan::default());
+    assert_eq!(
+        FaultPlan::parse(" loss=0.5 , seed=9 ").unwrap(),
+        FaultPlan { loss: 0.5, seed: 9, ..FaultPlan::default() }
+    );
 }
 
 proptest! {
@@ -80,17 +83,17 @@ proptest! {
         sizes in prop::collection::vec(1_usize..9_000, 1..100),
     ) {
         let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, &size)| vec![i as u8; size]).collect();
-        let mut mangler = Faults::new(Plan::default());
+        let mut mangler = Faults::new(FaultPlan::default());
         for datagram in &sent {
             mangler.pass(datagram);
         }
-        prop_assert!(mangler.queue.iter().all(|run| run.bytes.len() <= LONGEST_MESSAGE));
-        prop_assert_eq!(left(&mangler), sent);
+        prop_assert!(mangler.queue.iter().all(|run| run.bytes.len() <= MAX_MESSAGE));
+        prop_assert_eq!(queued_datagrams(&mangler), sent);
     }
 
     #[test]
     fn nothing_panics(text in "[a-z]{0,9}=?[0-9.]{0,4},?seed=[0-9]{1,3}", datagram in prop::collection::vec(any::<u8>(), 0..50)) {
-        if let Ok(plan) = Plan::parse(&text) {
+        if let Ok(plan) = FaultPlan::parse(&text) {
             let mut mangler = Faults::new(plan);
             (0..200).for_each(|_| mangler.pass(&datagram));
         }

@@ -5,7 +5,7 @@
 //! receive buffer and make pollers report an error.
 
 use crate::cmsg::Control;
-use crate::errors::Sort;
+use crate::errors::ErrorClass;
 use crate::socket::UdpSocket;
 use crate::sys;
 
@@ -64,29 +64,29 @@ impl UdpSocket {
     }
 
     fn count_icmp(&self, error: Extended) {
-        let sort = Sort::of_errno(error.errno);
-        self.count_remote(sort);
-        if sort == Sort::TooLarge && error.info > 0 {
+        let class = ErrorClass::of_errno(error.errno);
+        self.count_remote(class);
+        if class == ErrorClass::TooLarge && error.info > 0 {
             self.counters.set_reported_mtu(error.info);
         }
     }
 
     /// Counts an error that came from the network.
-    fn count_remote(&self, sort: Sort) {
-        match sort {
-            Sort::Refused => self.counters.refused.add_one(),
-            Sort::TooLarge => self.counters.packet_too_big.add_one(),
+    fn count_remote(&self, class: ErrorClass) {
+        match class {
+            ErrorClass::Refused => self.counters.refused.add_one(),
+            ErrorClass::TooLarge => self.counters.packet_too_big.add_one(),
             _ => self.counters.unreachable.add_one(),
         }
     }
 
-    /// Handles a call that failed with `sort`, which may come from the network: drains the queue and counts.
+    /// Handles a call that failed with `class`, which may come from the network: drains the queue and counts.
     /// Returns how many errors came from the network, including this one.
-    pub(crate) fn note_error(&self, sort: Sort) -> usize {
+    pub(crate) fn count_error(&self, class: ErrorClass) -> usize {
         let drained = self.drain_errors();
         // "Too large" and "not permitted" without a queued message come from this machine.
-        if drained == 0 && matches!(sort, Sort::Refused | Sort::Unreachable) {
-            self.count_remote(sort);
+        if drained == 0 && matches!(class, ErrorClass::Refused | ErrorClass::Unreachable) {
+            self.count_remote(class);
             return 1;
         }
         drained

@@ -49,7 +49,7 @@ mod sys;
 
 pub use capabilities::{BufferGrant, Capabilities, Fallback, Gso, Support};
 pub use clock::{Arrival, ArrivalClock};
-pub use errors::{Full, RecvError, SendError, SocketError};
+pub use errors::{FullQueue, RecvError, SendError, SocketError};
 #[cfg(feature = "faults")]
 pub use faults::Faults;
 pub use options::{Offload, Options};

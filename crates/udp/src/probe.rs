@@ -12,13 +12,13 @@ use crate::cmsg::Control;
 use crate::sys::{self, SEND_CONTROL, push_ecn, push_segment_size};
 
 /// Maximum segments per call in kernels (`UDP_MAX_SEGMENTS` of linux/udp.h): 128 since Linux 6.9.
-const SEGMENT_LIMITS: [usize; 2] = [128, SEGMENTS_OF_OLD];
+const SEGMENT_LIMITS: [usize; 2] = [128, MIN_SEGMENT_LIMIT];
 /// Segments per call supported by every kernel with GSO.
-pub(crate) const SEGMENTS_OF_OLD: usize = 64;
+pub(crate) const MIN_SEGMENT_LIMIT: usize = 64;
 
 /// Result of a probe.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct KernelFeatures {
     /// Maximum number of segments per call, or why there is no GSO.
     pub(crate) max_segments: Result<usize, String>,
     /// Whether the kernel accepts ECN bits with each call.
@@ -26,25 +26,25 @@ pub(crate) struct Found {
 }
 
 /// Probes once per process and caches the result; the error says why the probe failed this time.
-pub(crate) fn kernel() -> Result<Found, String> {
-    static KNOWN: OnceLock<Found> = OnceLock::new();
-    if let Some(found) = KNOWN.get() {
-        return Ok(found.clone());
+pub(crate) fn kernel_features() -> Result<KernelFeatures, String> {
+    static CACHE: OnceLock<KernelFeatures> = OnceLock::new();
+    if let Some(features) = CACHE.get() {
+        return Ok(features.clone());
     }
-    let found = try_on(Ipv4Addr::LOCALHOST.into())
+    let features = try_on(Ipv4Addr::LOCALHOST.into())
         .or_else(|_| try_on(Ipv6Addr::LOCALHOST.into()))
         .map_err(|error| format!("could not be tried out on the loopback interface ({error})"))?;
-    Ok(KNOWN.get_or_init(|| found).clone())
+    Ok(CACHE.get_or_init(|| features).clone())
 }
 
-fn try_on(ip: IpAddr) -> io::Result<Found> {
+fn try_on(ip: IpAddr) -> io::Result<KernelFeatures> {
     let socket = Socket::new(Domain::for_address(SocketAddr::new(ip, 0)), Type::DGRAM, None)?;
     socket.bind(&SocketAddr::new(ip, 0).into())?;
     socket.connect(&socket.local_addr()?)?;
     // Keeps the batch whole, so that it takes one socket buffer; without GRO it is merely segmented.
     let _ = sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1);
     sys::send(socket.as_fd(), &[0], None, &[])?;
-    Ok(Found { max_segments: segments(&socket), ecn_per_call: ecn_per_call(&socket, ip) })
+    Ok(KernelFeatures { max_segments: segments(&socket), ecn_per_call: ecn_per_call(&socket, ip) })
 }
 
 fn segments(socket: &Socket) -> Result<usize, String> {

@@ -7,7 +7,7 @@ use haul_base::{AlignedBytes, Ecn};
 
 use crate::clock::Arrival;
 use crate::cmsg;
-use crate::errors::{RecvError, Sort};
+use crate::errors::{ErrorClass, RecvError};
 use crate::socket::UdpSocket;
 use crate::sys::{self, MAX_MESSAGES, Slot};
 
@@ -60,7 +60,7 @@ pub struct RecvCounts {
 
 /// Metadata of a received message.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+struct RecvMeta {
     len: usize,
     stride: usize,
     source: SocketAddr,
@@ -74,7 +74,7 @@ pub struct Receiver {
     buffer: AlignedBytes,
     size: usize,
     slots: Box<[Slot]>,
-    facts: Box<[Option<Facts>]>,
+    meta: Box<[Option<RecvMeta>]>,
     filled: usize,
     counts: RecvCounts,
 }
@@ -82,7 +82,7 @@ pub struct Receiver {
 impl Receiver {
     /// Allocates buffers for `socket`: 16 of 64 KiB with GRO, else 64 of 9,216 bytes.
     pub fn new(socket: &UdpSocket) -> Self {
-        if socket.capabilities().gro.works() {
+        if socket.capabilities().gro.is_available() {
             Self::with_buffers(GRO_BUFFERS, GRO_BUFFER)
         } else {
             Self::with_buffers(MAX_MESSAGES, PLAIN_BUFFER)
@@ -96,7 +96,7 @@ impl Receiver {
             buffer: AlignedBytes::zeroed(count * size),
             size,
             slots: vec![Slot::EMPTY; count].into(),
-            facts: vec![None; count].into(),
+            meta: vec![None; count].into(),
             filled: 0,
             counts: RecvCounts::default(),
         }
@@ -113,11 +113,11 @@ impl Receiver {
         let filled = loop {
             match sys::recv_many(socket.fd(), &mut self.buffer, self.size, &mut self.slots) {
                 Ok(filled) => break filled,
-                Err(error) => match Sort::of(&error) {
-                    Sort::Interrupted => {}
-                    Sort::Full(_) => return Err(RecvError::from_os(error)),
-                    sort => {
-                        socket.note_error(sort);
+                Err(error) => match ErrorClass::of(&error) {
+                    ErrorClass::Interrupted => {}
+                    ErrorClass::QueueFull(_) => return Err(RecvError::from_os(error)),
+                    class => {
+                        socket.count_error(class);
                         return Err(RecvError::from_os(error));
                     }
                 },
@@ -125,23 +125,23 @@ impl Receiver {
         };
         self.filled = filled;
         let mut usable = 0;
-        for (slot, facts) in self.slots[..filled].iter().zip(&mut self.facts) {
-            *facts = read_facts(slot, &mut self.counts);
-            usable += usize::from(facts.is_some());
+        for (slot, meta) in self.slots[..filled].iter().zip(&mut self.meta) {
+            *meta = read_meta(slot, &mut self.counts);
+            usable += usize::from(meta.is_some());
         }
         Ok(usable)
     }
 
     /// Whether the last [`recv`](Self::recv) received everything that was queued: it left buffers empty.
-    pub fn took_all(&self) -> bool {
+    pub fn is_drained(&self) -> bool {
         self.filled < self.slots.len()
     }
 
     /// Iterates over the messages of the last [`recv`](Self::recv), in order of arrival.
     pub fn datagrams(&mut self) -> impl Iterator<Item = Datagrams<'_>> {
         let parts = self.buffer.chunks_exact_mut(self.size);
-        parts.zip(&self.facts[..self.filled]).filter_map(|(part, facts)| {
-            let Facts { len, stride, source, ecn, arrival, drops } = (*facts)?;
+        parts.zip(&self.meta[..self.filled]).filter_map(|(part, meta)| {
+            let RecvMeta { len, stride, source, ecn, arrival, drops } = (*meta)?;
             Some(Datagrams { data: &mut part[..len], stride, source, ecn, arrival, drops })
         })
     }
@@ -163,7 +163,7 @@ impl fmt::Debug for Receiver {
     }
 }
 
-fn read_facts(slot: &Slot, counts: &mut RecvCounts) -> Option<Facts> {
+fn read_meta(slot: &Slot, counts: &mut RecvCounts) -> Option<RecvMeta> {
     if slot.flags & libc::MSG_TRUNC != 0 {
         counts.truncated += 1;
         return None;
@@ -173,20 +173,20 @@ fn read_facts(slot: &Slot, counts: &mut RecvCounts) -> Option<Facts> {
         return None;
     };
     let len = slot.len;
-    let mut facts = Facts { len, stride: len, source, ecn: Ecn::NotEct, arrival: None, drops: None };
+    let mut meta = RecvMeta { len, stride: len, source, ecn: Ecn::NotEct, arrival: None, drops: None };
     for (level, kind, data) in slot.control.messages() {
         match (level, kind) {
             (libc::SOL_UDP, sys::UDP_GRO) => {
                 let stride = cmsg::int(data).and_then(|stride| usize::try_from(stride).ok());
-                facts.stride = stride.filter(|stride| (1..=len).contains(stride)).unwrap_or(len);
+                meta.stride = stride.filter(|stride| (1..=len).contains(stride)).unwrap_or(len);
             }
             (libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS) => {
-                facts.ecn = cmsg::int(data).map_or(Ecn::NotEct, |tos| Ecn::from_bits(tos as u8));
+                meta.ecn = cmsg::int(data).map_or(Ecn::NotEct, |tos| Ecn::from_bits(tos as u8));
             }
-            (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => facts.arrival = Arrival::from_timespec(data),
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => facts.drops = cmsg::int(data).map(|drops| drops as u32),
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS) => meta.arrival = Arrival::from_timespec(data),
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => meta.drops = cmsg::int(data).map(|drops| drops as u32),
             _ => {}
         }
     }
-    Some(facts)
+    Some(meta)
 }

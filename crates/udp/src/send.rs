@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use haul_base::Ecn;
 
 use crate::cmsg::Control;
-use crate::errors::{Full, SendError, Sort};
+use crate::errors::{ErrorClass, FullQueue, SendError};
 use crate::name::Name;
 use crate::send_state::{Method, is_v4};
 use crate::socket::UdpSocket;
@@ -103,15 +103,17 @@ impl UdpSocket {
                 }
                 Err(error) => error,
             };
-            match Sort::of(&error) {
-                Sort::Interrupted => {}
-                Sort::Offload if sent.method == Method::Gso => {
+            match ErrorClass::of(&error) {
+                ErrorClass::Interrupted => {}
+                ErrorClass::Offload if sent.method == Method::Gso => {
                     self.gso_refused(&error);
                     sent.method = Method::Fallback;
                 }
                 // A router's report about an earlier datagram: this one was not tried yet.
-                sort @ Sort::TooLarge if self.note_error(sort) > 0 && !second_try => second_try = true,
-                sort => return Err(self.give_up(sort, error)),
+                class @ ErrorClass::TooLarge if self.count_error(class) > 0 && !second_try => {
+                    second_try = true
+                }
+                class => return Err(self.give_up(class, error)),
             }
         }
         Ok(())
@@ -147,12 +149,12 @@ impl UdpSocket {
         self.sending.without_gso.store(CALLS_WITHOUT_GSO, Ordering::Relaxed);
     }
 
-    fn give_up(&self, sort: Sort, error: io::Error) -> SendError {
-        match sort {
-            Sort::Full(Full::SocketBuffer) => self.counters.socket_full.add_one(),
-            Sort::Full(Full::LocalQueue) => self.counters.queue_full.add_one(),
-            Sort::Refused | Sort::Unreachable | Sort::NotPermitted => {
-                self.note_error(sort);
+    fn give_up(&self, class: ErrorClass, error: io::Error) -> SendError {
+        match class {
+            ErrorClass::QueueFull(FullQueue::SocketBuffer) => self.counters.socket_full.add_one(),
+            ErrorClass::QueueFull(FullQueue::LocalQueue) => self.counters.queue_full.add_one(),
+            ErrorClass::Refused | ErrorClass::Unreachable | ErrorClass::NotPermitted => {
+                self.count_error(class);
             }
             _ => {}
         }
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn refused_gso_falls_back_and_comes_back() {
         let (sending, receiving) = pair();
-        if !sending.capabilities().gso.support.works() {
+        if !sending.capabilities().gso.support.is_available() {
             return;
         }
         // The kernel does not support GSO without checksums, so this is a real rejection.

@@ -30,19 +30,19 @@ pub(crate) fn open(addr: SocketAddr, options: &Options) -> Result<(Socket, Capab
 }
 
 fn capabilities(socket: &Socket, v6: bool, options: &Options) -> io::Result<Capabilities> {
-    let found = probe::kernel();
+    let features = probe::kernel_features();
     let ip = |v4: Opt, v6_option: Opt, value| support(set_ip(socket, v6, v4, v6_option, value));
-    let own = |name| support(sys::set_option(socket.as_fd(), libc::SOL_SOCKET, name, 1));
+    let option = |name| support(sys::set_option(socket.as_fd(), libc::SOL_SOCKET, name, 1));
     Ok(Capabilities {
-        gso: gso(socket, options.offload, &found),
+        gso: gso(socket, options.offload, &features),
         gro: match options.offload {
             Offload::Off => Support::Off,
             Offload::Auto => support(sys::set_option(socket.as_fd(), libc::SOL_UDP, sys::UDP_GRO, 1)),
         },
-        ecn_send: ecn_send(&found),
+        ecn_send: ecn_send(&features),
         ecn_receive: ip((libc::IPPROTO_IP, libc::IP_RECVTOS), (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS), 1),
-        timestamps: own(libc::SO_TIMESTAMPNS),
-        drop_counts: own(libc::SO_RXQ_OVFL),
+        timestamps: option(libc::SO_TIMESTAMPNS),
+        drop_counts: option(libc::SO_RXQ_OVFL),
         dont_fragment: ip(
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
@@ -68,7 +68,7 @@ fn set_ip(socket: &Socket, v6: bool, v4_option: Opt, v6_option: Opt, value: i32)
     if v6 { sys::set_option(socket.as_fd(), v6_option.0, v6_option.1, value) } else { v4_result }
 }
 
-fn gso(socket: &Socket, offload: Offload, found: &Result<probe::Found, String>) -> Gso {
+fn gso(socket: &Socket, offload: Offload, features: &Result<probe::KernelFeatures, String>) -> Gso {
     if offload == Offload::Off {
         return Gso { support: Support::Off, max_segments: 1 };
     }
@@ -77,19 +77,19 @@ fn gso(socket: &Socket, offload: Offload, found: &Result<probe::Found, String>) 
         let why = format!("the kernel does not know it ({error})");
         return Gso { support: Support::Unavailable(why), max_segments: 1 };
     }
-    match found.as_ref().map(|found| &found.max_segments) {
+    match features.as_ref().map(|features| &features.max_segments) {
         Ok(Ok(max_segments)) => Gso { support: Support::Available, max_segments: *max_segments },
         Ok(Err(why)) => Gso { support: Support::Unavailable(why.clone()), max_segments: 1 },
         Err(why) => {
-            let why = format!("{why}: {} segments assumed", probe::SEGMENTS_OF_OLD);
-            Gso { support: Support::Limited(why), max_segments: probe::SEGMENTS_OF_OLD }
+            let why = format!("{why}: {} segments assumed", probe::MIN_SEGMENT_LIMIT);
+            Gso { support: Support::Limited(why), max_segments: probe::MIN_SEGMENT_LIMIT }
         }
     }
 }
 
-fn ecn_send(found: &Result<probe::Found, String>) -> Support {
-    match found {
-        Ok(found) if !found.ecn_per_call => {
+fn ecn_send(features: &Result<probe::KernelFeatures, String>) -> Support {
+    match features {
+        Ok(features) if !features.ecn_per_call => {
             Support::Limited("the kernel takes it per socket only".to_owned())
         }
         _ => Support::Available,
@@ -97,13 +97,13 @@ fn ecn_send(found: &Result<probe::Found, String>) -> Support {
 }
 
 /// Requests a buffer size, with privilege and then without, and reads back the result.
-fn buffer(socket: &Socket, asked: Bytes, force: i32, plain: i32) -> io::Result<BufferGrant> {
+fn buffer(socket: &Socket, requested: Bytes, force: i32, plain: i32) -> io::Result<BufferGrant> {
     // The kernel doubles the value, as an int.
-    let value = asked.0.min(i32::MAX as u64 / 2) as i32;
+    let value = requested.0.min(i32::MAX as u64 / 2) as i32;
     if sys::set_option(socket.as_fd(), libc::SOL_SOCKET, force, value).is_err() {
         sys::set_option(socket.as_fd(), libc::SOL_SOCKET, plain, value)?;
     }
     let mut doubled = [0];
     sys::get_option(socket.as_fd(), libc::SOL_SOCKET, plain, &mut doubled)?;
-    Ok(BufferGrant { asked, granted: Bytes(u64::from(doubled[0] / 2)) })
+    Ok(BufferGrant { requested, granted: Bytes(u64::from(doubled[0] / 2)) })
 }

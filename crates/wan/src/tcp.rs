@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Interval at which a call checks the stop flag.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes per read or write.
 const BLOCK: usize = 256 << 10;
 
@@ -25,7 +25,7 @@ pub fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<Option<Tc
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok((stream, _)) => return stream.set_nonblocking(false).map(|()| Some(stream)),
-            Err(error) if is_pause(&error) => thread::sleep(LOOK / 100),
+            Err(error) if is_pause(&error) => thread::sleep(POLL_INTERVAL / 100),
             Err(error) => return Err(error),
         }
     }
@@ -37,7 +37,7 @@ pub fn accept(listener: &TcpListener, stop: &AtomicBool) -> io::Result<Option<Tc
 /// # Errors
 /// Errors of the socket.
 pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &AtomicU64) -> io::Result<()> {
-    stream.set_write_timeout(Some(LOOK))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))?;
     let block = vec![0; BLOCK];
     let mut left = bytes;
     while left > 0 && !stop.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ pub fn fill(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, sent: &Atomic
 /// # Errors
 /// Errors of the socket.
 pub fn drain(mut stream: &TcpStream, bytes: u64, stop: &AtomicBool, received: &AtomicU64) -> io::Result<()> {
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     let mut block = vec![0; BLOCK];
     let mut left = bytes;
     while left > 0 && !stop.load(Ordering::Relaxed) {

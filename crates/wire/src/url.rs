@@ -16,7 +16,7 @@ use crate::secret::Secret;
 
 const KEY_VERSION: u8 = 1;
 /// Length of version, fingerprint, secret and expiry.
-const LONGEST_KEY: usize = 1 + 32 + 32 + 8;
+const MAX_KEY_LEN: usize = 1 + 32 + 32 + 8;
 /// Characters to encode in a path: all but the unreserved characters of RFC 3986 and the slash.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 const SCHEME: &str = "haul://";
@@ -81,7 +81,7 @@ impl HaulUrl {
 
     fn key(&self) -> Zeroizing<String> {
         // Full capacity at once: growing would leave a copy of the secret behind.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(LONGEST_KEY));
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_KEY_LEN));
         bytes.push(KEY_VERSION);
         bytes.extend_from_slice(&self.fingerprint);
         bytes.extend_from_slice(self.secret.as_bytes());

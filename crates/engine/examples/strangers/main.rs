@@ -22,9 +22,9 @@ const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 /// Timeout of every step.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which a connection is held.
-const HELD: Duration = Duration::from_secs(5);
+const HOLD_TIME: Duration = Duration::from_secs(5);
 /// Maximum connections per second, seconds and threads.
-const MOST: (u64, u64, u64) = (20_000, 120, 64);
+const LIMITS: (u64, u64, u64) = (20_000, 120, 64);
 
 const USAGE: &str = "strangers 127.0.0.1:PORT plain|hold|proof RATE SECONDS THREADS
 to an address of this machine; at most 20000 a second, 120 seconds, 64 threads";
@@ -53,8 +53,8 @@ struct Load {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let Some(load) = parse(&words) else {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some(load) = parse(&args) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
@@ -62,8 +62,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn parse(words: &[String]) -> Option<Load> {
-    let [to, kind, numbers @ ..] = words else { return None };
+fn parse(args: &[String]) -> Option<Load> {
+    let [to, kind, numbers @ ..] = args else { return None };
     let to: SocketAddr = to.parse().ok()?;
     let kind = match kind.as_str() {
         "plain" => Kind::Plain,
@@ -73,8 +73,8 @@ fn parse(words: &[String]) -> Option<Load> {
     };
     let numbers: Vec<u64> = numbers.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
     let [rate, seconds, threads] = numbers[..] else { return None };
-    let fits = |value, most| (1..=most).contains(&value);
-    let is_bounded = fits(rate, MOST.0) && fits(seconds, MOST.1) && fits(threads, MOST.2);
+    let fits = |value, max| (1..=max).contains(&value);
+    let is_bounded = fits(rate, LIMITS.0) && fits(seconds, LIMITS.1) && fits(threads, LIMITS.2);
     (to.ip().is_loopback() && is_bounded).then_some(Load { to, kind, rate, seconds, threads })
 }
 
@@ -105,7 +105,7 @@ fn come(load: &Load, counts: &Counts, config: &Arc<ClientConfig>, started: Insta
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         // Missed connections are not made up for later.
         next = (next + each).max(Instant::now().checked_sub(Duration::from_millis(100)).unwrap_or(next));
-        while held.front().is_some_and(|(since, _)| since.elapsed() > HELD) {
+        while held.front().is_some_and(|(since, _)| since.elapsed() > HOLD_TIME) {
             held.pop_front();
         }
         match stranger::dial(FROM, load.to, TIMEOUT) {

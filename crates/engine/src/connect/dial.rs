@@ -20,7 +20,7 @@ use crate::{EngineError, HaulUrl};
 /// Largest segment of the control channel, with its TCP options: its IP packet is as long as that of the
 /// 1,200-byte UDP payload that the path must carry. On a path that drops longer packets silently (RFC 2923,
 /// section 2.1), TCP would retransmit them until the channel counts as lost.
-const MOST_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
+const MAX_SEGMENT: u32 = MIN_DATAGRAM as u32 + UDP_HEADER - TCP_HEADER;
 const UDP_HEADER: u32 = 8;
 const TCP_HEADER: u32 = 20;
 
@@ -37,13 +37,13 @@ pub(super) async fn dial(
     let mut last = io::Error::new(io::ErrorKind::TimedOut, "no time left");
     for (index, address) in addresses.iter().enumerate() {
         let others = (addresses.len() - index) as u32;
-        let asked = Instant::now();
-        let share = until.saturating_duration_since(asked) / others;
+        let started = Instant::now();
+        let share = until.saturating_duration_since(started) / others;
         if share.is_zero() {
             break;
         }
-        match connect(*address, asked + share, readiness).await {
-            Ok(tcp) => return Ok((tcp, asked.elapsed().into())),
+        match connect(*address, started + share, readiness).await {
+            Ok(tcp) => return Ok((tcp, started.elapsed().into())),
             Err(error) => {
                 tracing::debug!(%address, %error, "cannot connect");
                 last = error;
@@ -58,14 +58,14 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     // The SYN carries it, so the peer keeps to it too.
-    if let Err(error) = socket.set_tcp_mss(MOST_SEGMENT) {
+    if let Err(error) = socket.set_tcp_mss(MAX_SEGMENT) {
         tracing::debug!(%error, "TCP segments are as long as the system wants");
     }
-    let begun = socket.connect(&address.into());
+    let connecting = socket.connect(&address.into());
     let tcp = TcpStream::from(socket);
-    match begun {
+    match connecting {
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        begun => return begun.map(|()| tcp),
+        connecting => return connecting.map(|()| tcp),
     }
     match wait_for(&tcp, PollFlags::OUT, until, readiness).await {
         Err(HandshakeError::Io(error)) => Err(error),
@@ -75,7 +75,7 @@ async fn connect(address: SocketAddr, until: Instant, readiness: &impl Readiness
 }
 
 /// Returns every address of the host, at least one. Blocks in the system's resolver.
-pub(super) fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
+pub(super) fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, EngineError> {
     let failed = |error: io::Error| EngineError::Resolve { host: host.to_owned(), source: error.into() };
     let addresses: Vec<_> = (host, port).to_socket_addrs().map_err(failed)?.collect();
     if addresses.is_empty() { Err(failed(io::Error::other("it has no address"))) } else { Ok(addresses) }
@@ -141,11 +141,11 @@ pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tls::InThread;
+    use crate::tls::BlockingWait;
     use crate::wake::block_on;
 
     fn dialled(host: &str, port: u16) -> Result<(TcpStream, Span), EngineError> {
-        block_on(dial(host, &look_up(host, port)?, Duration::from_secs(5), &InThread))
+        block_on(dial(host, &lookup(host, port)?, Duration::from_secs(5), &BlockingWait))
     }
 
     #[test]

@@ -18,13 +18,13 @@ use haul_wire::control::{
 };
 use rustls::Connection;
 
-use self::dial::{dial, explain, look_up, secure};
+use self::dial::{dial, explain, lookup, secure};
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide, send_probes, udp_options};
 use crate::spawn::spawn_blocking;
-use crate::tls::{HandshakeError, InThread, Readiness, SessionSecrets};
+use crate::tls::{BlockingWait, HandshakeError, Readiness, SessionSecrets};
 use crate::wake::block_on;
 use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Session};
 
@@ -90,7 +90,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
     let first = ciphers.first().copied().ok_or(EngineError::NoCipher)?;
     let recipe = session_recipe(&settings, first)?;
     let hello = hello(ciphers, request, settings);
-    let mut server = block_on(reach(url, hello, timeout, &InThread))?;
+    let mut server = block_on(connect_tls(url, hello, timeout, &BlockingWait))?;
     let (clock, udp) = (Clock::start(), udp_options(&server.hello.settings, false));
     // Same local address as the TCP connection, same remote address and port, and the same zone if
     // link-local.
@@ -108,9 +108,9 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
         probe.next_round.map_or(timeout, |at| at.since(now).into())
     };
     let check = |accept: &Accept| agreed_recipe(accept, recipe);
-    let (accept, recipe) = block_on(server.ask(timeout, &InThread, repeat, check))?;
+    let (accept, recipe) = block_on(server.request(timeout, &BlockingWait, repeat, check))?;
     probe.on_accepted(clock.now());
-    let Reached { channel, peer, secrets, round_trip, hello, .. } = server;
+    let VerifiedServer { channel, peer, secrets, round_trip, hello, .. } = server;
     Ok(Session {
         role: Role::Client,
         peer,
@@ -140,9 +140,9 @@ pub(crate) async fn agree(
 ) -> Result<SavedResumption, EngineError> {
     let request = Request::Connect { recipe: recipe.to_toml(), versions: options.registry.versions(recipe) };
     let hello = hello(options.ciphers.clone(), request, Settings::default());
-    let mut server = reach(url, hello, options.timeout, readiness).await?;
+    let mut server = connect_tls(url, hello, options.timeout, readiness).await?;
     let began = Instant::now();
-    let (accept, ()) = server.ask(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;
+    let (accept, ()) = server.request(options.timeout, readiness, || options.timeout, |_| Ok(())).await?;
     // The agreement holds even if this close is not sent.
     let _ = server.channel.send(&ControlMessage::Close);
     Ok(SavedResumption {
@@ -158,7 +158,7 @@ pub(crate) async fn agree(
 }
 
 /// A server whose certificate was verified.
-struct Reached {
+struct VerifiedServer {
     channel: Pump,
     local: SocketAddr,
     peer: SocketAddr,
@@ -169,12 +169,12 @@ struct Reached {
 }
 
 /// Connects to the server of `url` by TCP and TLS, `timeout` for each.
-async fn reach(
+async fn connect_tls(
     url: &HaulUrl,
     mut hello: Hello,
     timeout: Duration,
     readiness: &impl Readiness,
-) -> Result<Reached, EngineError> {
+) -> Result<VerifiedServer, EngineError> {
     if url.is_expired(unix_now()) {
         return Err(EngineError::Expired(url.authority()));
     }
@@ -185,7 +185,7 @@ async fn reach(
     let secrets = SessionSecrets::export(&tls)?;
     hello.proof = *secrets.proof(&url.secret).as_bytes();
     let channel = Pump::new(tls, tcp, Timing::default())?;
-    Ok(Reached { channel, local, peer, secrets, round_trip, hello })
+    Ok(VerifiedServer { channel, local, peer, secrets, round_trip, hello })
 }
 
 /// Opens a TLS connection to the server of `url` and measures a round trip, with `timeout` each for TCP and
@@ -214,10 +214,10 @@ async fn secure_connection(
     }
 }
 
-impl Reached {
+impl VerifiedServer {
     /// Sends the request and waits for the server's accept, which must match the offer; a server that
     /// violates it is sent an abort. Meanwhile calls `repeat`, each time after the pause that it returned.
-    async fn ask<T>(
+    async fn request<T>(
         &mut self,
         timeout: Duration,
         readiness: &impl Readiness,
@@ -255,7 +255,7 @@ pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
         return Ok(vec![SocketAddr::new(ip, url.port)]);
     }
     let (host, port) = (url.host.clone(), url.port);
-    spawn_blocking(move || look_up(&host, port)).await
+    spawn_blocking(move || lookup(&host, port)).await
 }
 
 /// Estimates the path's round trip from one over TLS and the TCP connection time. The latter excludes program

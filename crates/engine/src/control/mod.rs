@@ -16,7 +16,7 @@ use haul_wire::control::{ControlMessage, Fault};
 use rustls::Connection;
 
 pub(crate) use self::pump::Pump;
-use self::state::{Room, Shared};
+use self::state::{SharedControl, WhenFull};
 use crate::EngineError;
 use crate::clock::after;
 use crate::spawn::spawn;
@@ -25,7 +25,7 @@ use crate::wake::block_on;
 /// Time in which [`Control::close`] sends its close and waits for the peer's.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time in which [`Control::abort`] sends its message.
-const ABORT: Duration = Duration::from_secs(1);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One end of a session's control channel. Clones share the channel; it may be used from any thread.
 ///
@@ -36,14 +36,14 @@ const ABORT: Duration = Duration::from_secs(1);
 #[derive(derive_more::Debug, Clone)]
 #[debug("Control({:?})", handle.shared.state.lock().ended)]
 pub struct Control {
-    handle: Arc<Handle>,
+    handle: Arc<ControlHandle>,
 }
 
-struct Handle {
-    shared: Arc<Shared>,
+struct ControlHandle {
+    shared: Arc<SharedControl>,
 }
 
-impl Drop for Handle {
+impl Drop for ControlHandle {
     fn drop(&mut self) {
         self.shared.state.update(|state| state.abandoned = true);
         self.shared.wake.wake();
@@ -61,10 +61,10 @@ impl Control {
     pub(crate) fn served_by(pump: Pump) -> Result<Self, EngineError> {
         let shared = pump.shared.clone();
         spawn("haul-control", move || pump.run())?;
-        Ok(Self { handle: Arc::new(Handle { shared }) })
+        Ok(Self { handle: Arc::new(ControlHandle { shared }) })
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &SharedControl {
         &self.handle.shared
     }
 
@@ -78,7 +78,7 @@ impl Control {
         reason = "a message is made to be sent, and then of no more use"
     )]
     pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(&message, Room::Wait).map(|_| ())
+        self.shared().push(&message, WhenFull::Wait).map(|_| ())
     }
 
     /// Sends a message unless more than 8 MiB are queued, and returns whether it did. Never blocks.
@@ -86,11 +86,11 @@ impl Control {
     /// # Errors
     /// Like [`Control::send`].
     pub fn send_if_room(&self, message: &ControlMessage) -> Result<bool, EngineError> {
-        self.shared().push(message, Room::OrNot)
+        self.shared().push(message, WhenFull::Drop)
     }
 
     pub(crate) fn send_now(&self, message: &ControlMessage) -> Result<(), EngineError> {
-        self.shared().push(message, Room::Ignore).map(|_| ())
+        self.shared().push(message, WhenFull::Exceed).map(|_| ())
     }
 
     /// Receives the next message. Messages that arrived before the end of the channel are returned first.
@@ -132,8 +132,8 @@ impl Control {
     }
 
     /// Notes that the data thread received a packet from the peer.
-    pub(crate) fn note_data(&self) {
-        self.shared().data_heard.store(true, Ordering::Relaxed);
+    pub(crate) fn on_data_received(&self) {
+        self.shared().data_received.store(true, Ordering::Relaxed);
     }
 
     /// Sets the data thread to wake when a transport message arrives and when another one may be sent.
@@ -143,7 +143,7 @@ impl Control {
     }
 
     /// Whether a transport message may be sent: the previous one is no longer queued.
-    pub(crate) fn takes_transport(&self) -> bool {
+    pub(crate) fn can_send_transport(&self) -> bool {
         !self.shared().transport.outgoing.is_full()
     }
 
@@ -178,7 +178,7 @@ impl Control {
     /// As [`Control::close`].
     pub fn poll_close(&self, context: &Context<'_>) -> Poll<Result<(), EngineError>> {
         // Fails if either end has closed already; then only the remaining wait is left.
-        let _ = self.shared().push(&ControlMessage::Close, Room::Ignore);
+        let _ = self.shared().push(&ControlMessage::Close, WhenFull::Exceed);
         self.poll_closed(context, CLOSE_TIMEOUT)
     }
 
@@ -207,8 +207,8 @@ impl Control {
     }
 
     pub(crate) fn end_with(&self, message: &ControlMessage) {
-        if self.shared().push(message, Room::Ignore).is_ok() {
-            let until = Some(Instant::now() + ABORT);
+        if self.shared().push(message, WhenFull::Exceed).is_ok() {
+            let until = Some(Instant::now() + ABORT_TIMEOUT);
             self.shared()
                 .state
                 .wait(until, |state| (state.close_sent || state.ended.is_some()).then_some(()));

@@ -12,7 +12,7 @@ use haul_wire::control::{ControlMessage, FrameDecoder};
 use rustix::event::{PollFd, PollFlags};
 use rustls::Connection;
 
-use super::state::{Room, Shared};
+use super::state::{SharedControl, WhenFull};
 use crate::tls::{HandshakeError, Readiness, flush, receive, wait};
 use crate::wake::wait_ready;
 use crate::{Clock, EngineError, Monitor};
@@ -20,10 +20,10 @@ use crate::{Clock, EngineError, Monitor};
 /// Plaintext that rustls may buffer for sending.
 const TLS_BUFFER: usize = 256 << 10;
 /// Timeout for sending the last messages, and for the peer to close the connection.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Pump {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedControl>,
     tls: Connection,
     tcp: TcpStream,
     clock: Clock,
@@ -32,7 +32,7 @@ pub(crate) struct Pump {
     frame: Vec<u8>,
     written: usize,
     abandoned_at: Option<Instant>,
-    at_end: bool,
+    close_started: bool,
     /// Why the channel ended, while a message received before is still to be returned.
     end: Option<EngineError>,
 }
@@ -42,7 +42,7 @@ impl Pump {
         tls.set_buffer_limit(Some(TLS_BUFFER));
         let clock = Clock::start();
         Ok(Self {
-            shared: Arc::new(Shared::new(clock.now(), timing)?),
+            shared: Arc::new(SharedControl::new(clock.now(), timing)?),
             tls,
             tcp,
             clock,
@@ -51,14 +51,14 @@ impl Pump {
             frame: Vec::new(),
             written: 0,
             abandoned_at: None,
-            at_end: false,
+            close_started: false,
             end: None,
         })
     }
 
     /// Sends a message, or as much of it as the connection accepts now.
     pub(crate) fn send(&mut self, message: &ControlMessage) -> Result<(), EngineError> {
-        let pushed = self.shared.push(message, Room::Ignore);
+        let pushed = self.shared.push(message, WhenFull::Exceed);
         self.send_all()?;
         pushed.map(|_| ())
     }
@@ -94,7 +94,7 @@ impl Pump {
         if let Some(error @ EngineError::Protocol(_)) = &end {
             let abort = ControlMessage::Abort(error.fault());
             // Best effort: tells the peer what it did wrong.
-            let _ = self.shared.push(&abort, Room::Ignore);
+            let _ = self.shared.push(&abort, WhenFull::Exceed);
             let _ = self.send_pending();
         }
         let how = end.unwrap_or(EngineError::Closed);
@@ -121,7 +121,7 @@ impl Pump {
     fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
         let (time, is_sending) = (self.clock.time(now), self.has_pending());
         let mut state = self.shared.state.lock();
-        if self.shared.data_heard.swap(false, Ordering::Relaxed) {
+        if self.shared.data_received.swap(false, Ordering::Relaxed) {
             state.channel.on_data_heard(time);
         }
         let lost = |silence: Span| {
@@ -147,8 +147,8 @@ impl Pump {
             self.receive()?;
             return Err(EngineError::lost(error.to_string()));
         }
-        if !self.at_end && self.is_close_out() {
-            self.at_end = true;
+        if !self.close_started && self.is_close_written() {
+            self.close_started = true;
             self.tls.send_close_notify();
             let _ = flush(&mut self.tls, &self.tcp);
             let _ = self.tcp.shutdown(Shutdown::Write);
@@ -157,10 +157,10 @@ impl Pump {
         Ok(())
     }
 
-    fn is_close_out(&self) -> bool {
+    fn is_close_written(&self) -> bool {
         let state = self.shared.state.lock();
-        let all_taken = state.channel.is_closing() && state.channel.outgoing_frames() == 0;
-        all_taken && self.written == self.frame.len() && !self.tls.wants_write()
+        let all_queued_taken = state.channel.is_closing() && state.channel.outgoing_frames() == 0;
+        all_queued_taken && self.written == self.frame.len() && !self.tls.wants_write()
     }
 
     /// Moves frames to TLS and TLS records to TCP until one of them has no more.
@@ -187,14 +187,14 @@ impl Pump {
             return over;
         }
         let since = *self.abandoned_at.get_or_insert(now);
-        over || !self.has_pending() || now.duration_since(since) >= LAST_WORDS
+        over || !self.has_pending() || now.duration_since(since) >= LINGER_TIMEOUT
     }
 
     /// Waits for the network, a user's wake-up or a timer. Returns whether there may be data to read.
     fn wait(&self, now: Instant) -> Result<bool, EngineError> {
         let state = self.shared.state.lock();
         let timer = Duration::from(state.channel.deadline().since(self.clock.time(now)));
-        let others = [state.close_by, self.abandoned_at.map(|since| since + LAST_WORDS)];
+        let others = [state.close_by, self.abandoned_at.map(|since| since + LINGER_TIMEOUT)];
         let others = others.into_iter().flatten().map(|at| at.saturating_duration_since(now));
         let timeout = others.fold(timer, Duration::min);
         let is_full = state.channel.is_full();
@@ -275,7 +275,7 @@ impl Pump {
     /// Closes the sending direction and waits briefly for the peer to close: closing a socket with unread
     /// bytes resets the connection, and a reset can overtake the last bytes sent.
     fn linger(mut self) {
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + LINGER_TIMEOUT;
         let _ = self.tcp.shutdown(Shutdown::Write);
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -12,9 +12,9 @@ use haul_wire::control::{ControlMessage, MAX_TRANSPORT, encode_frame};
 use crate::{EngineError, Monitor, Waker};
 
 /// Maximum wait for queue space: a peer that answers pings but reads nothing is stuck.
-const ROOM_WITHIN: Duration = Duration::from_secs(30 * 60);
+const MAX_QUEUE_WAIT: Duration = Duration::from_secs(30 * 60);
 
-pub(super) struct ChannelState {
+pub(super) struct ControlState {
     pub(super) channel: ControlChannel,
     /// Everything up to the close was written to the socket.
     pub(super) close_sent: bool,
@@ -26,29 +26,29 @@ pub(super) struct ChannelState {
     pub(super) close_by: Option<Instant>,
 }
 
-pub(super) struct Shared {
-    pub(super) state: Monitor<ChannelState>,
+pub(super) struct SharedControl {
+    pub(super) state: Monitor<ControlState>,
     pub(super) wake: Waker,
     /// Size of the first datagram that the server received; 0 before.
     pub(super) udp_seen: AtomicU16,
     /// Whether the data thread has received packets since the last check.
-    pub(super) data_heard: AtomicBool,
-    pub(super) transport: Transport,
+    pub(super) data_received: AtomicBool,
+    pub(super) transport: TransportQueues,
 }
 
 /// What to do when the outgoing queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum WhenFull {
     Wait,
     /// Drop the message.
-    OrNot,
+    Drop,
     /// Queue it anyway.
-    Ignore,
+    Exceed,
 }
 
-impl Shared {
+impl SharedControl {
     pub(super) fn new(now: Time, timing: Timing) -> Result<Self, EngineError> {
-        let state = ChannelState {
+        let state = ControlState {
             channel: ControlChannel::new(now, timing),
             close_sent: false,
             abandoned: false,
@@ -59,27 +59,27 @@ impl Shared {
             state: Monitor::new(state),
             wake: Waker::new()?,
             udp_seen: AtomicU16::new(0),
-            data_heard: AtomicBool::new(false),
-            transport: Transport::default(),
+            data_received: AtomicBool::new(false),
+            transport: TransportQueues::default(),
         })
     }
 
     /// Queues a message, as the last one if it closes the channel. Returns whether it was queued: always,
-    /// except with [`Room::OrNot`].
-    pub(super) fn push(&self, message: &ControlMessage, room: Room) -> Result<bool, EngineError> {
+    /// except with [`WhenFull::Drop`].
+    pub(super) fn push(&self, message: &ControlMessage, when_full: WhenFull) -> Result<bool, EngineError> {
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(|e| EngineError::TooLong(e.to_string()))?;
-        let until = Some(Instant::now() + ROOM_WITHIN);
+        let until = Some(Instant::now() + MAX_QUEUE_WAIT);
         let pushed = self.state.wait(until, |state| match &state.ended {
             Some(error) => Some(Err(error.clone())),
             None if state.channel.is_closing() => Some(Err(EngineError::Closed)),
-            None if room == Room::Wait && !state.channel.has_room() => None,
-            None if room == Room::OrNot && !state.channel.has_room() => Some(Ok(false)),
+            None if when_full == WhenFull::Wait && !state.channel.has_room() => None,
+            None if when_full == WhenFull::Drop && !state.channel.has_room() => Some(Ok(false)),
             None => Some(Ok(state.channel.send(message, std::mem::take(&mut frame)))),
         });
         self.wake.wake();
         pushed.unwrap_or_else(|| {
-            let minutes = ROOM_WITHIN.as_secs() / 60;
+            let minutes = MAX_QUEUE_WAIT.as_secs() / 60;
             Err(EngineError::lost(format!(
                 "the other side took no control message for {minutes} minutes although it answers"
             )))
@@ -121,28 +121,28 @@ impl Shared {
 }
 
 /// Capacity for received messages that the data thread has not taken.
-const MOST_INCOMING: usize = 16;
+const MAX_INCOMING: usize = 16;
 
 /// Transport messages on the control channel: from data thread to data thread, invisible to its users.
 ///
 /// The data threads check both queues in each turn, without a lock, and never wait for the channel. At most
 /// one message is queued for sending; the data thread writes the next one when it was sent. If too many
 /// received messages are queued, the oldest are dropped, which costs no more than a report lost over UDP.
-pub(super) struct Transport {
+pub(super) struct TransportQueues {
     pub(super) outgoing: ArrayQueue<Vec<u8>>,
     pub(super) incoming: ArrayQueue<Vec<u8>>,
     /// Woken when a message arrives, and when another one may be sent.
     pub(super) data_thread: OnceLock<Waker>,
 }
 
-impl Default for Transport {
+impl Default for TransportQueues {
     fn default() -> Self {
-        let (outgoing, incoming) = (ArrayQueue::new(1), ArrayQueue::new(MOST_INCOMING));
+        let (outgoing, incoming) = (ArrayQueue::new(1), ArrayQueue::new(MAX_INCOMING));
         Self { outgoing, incoming, data_thread: OnceLock::new() }
     }
 }
 
-impl Transport {
+impl TransportQueues {
     pub(super) fn take_outgoing(&self) -> Option<ControlMessage> {
         let message = self.outgoing.pop()?;
         self.wake_data_thread();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn one_waits_to_be_sent_and_of_those_that_come_the_newest_few() {
-        let transport = Transport::default();
+        let transport = TransportQueues::default();
         assert!(transport.take_outgoing().is_none());
         transport.outgoing.push(vec![2]).unwrap();
         assert!(transport.outgoing.is_full());
@@ -185,9 +185,9 @@ mod tests {
         for n in 0..1_000_u32 {
             transport.deliver(n.to_be_bytes().to_vec()).unwrap();
         }
-        let came: Vec<_> = std::iter::from_fn(|| transport.incoming.pop()).collect();
-        assert_eq!(came.len(), MOST_INCOMING);
-        assert_eq!(came.last().unwrap()[..], 999_u32.to_be_bytes());
+        let received: Vec<_> = std::iter::from_fn(|| transport.incoming.pop()).collect();
+        assert_eq!(received.len(), MAX_INCOMING);
+        assert_eq!(received.last().unwrap()[..], 999_u32.to_be_bytes());
         transport.deliver(vec![0; MAX_TRANSPORT]).unwrap();
         assert!(matches!(transport.deliver(vec![0; MAX_TRANSPORT + 1]), Err(EngineError::Protocol(_))));
     }

@@ -4,10 +4,10 @@ use std::sync::atomic::AtomicUsize;
 use haul_wire::control::{FaultCode, MAX_RULES, Rule, Verdict, encode_frame};
 
 use super::*;
-use crate::tls::{InThread, pair};
+use crate::tls::{BlockingWait, pair};
 
 /// Longer than any operation takes on a busy machine.
-const SOON: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 fn timing(silence_ms: u64) -> Timing {
     Timing { ping: Span::from_millis(50), silence: Span::from_millis(silence_ms) }
@@ -29,8 +29,8 @@ fn messages_arrive_in_order_both_ways() {
         b.send(ControlMessage::EntriesEnd { entries: 1, bytes }).unwrap();
     }
     for bytes in 0..100 {
-        assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes });
-        assert_eq!(a.recv(SOON).unwrap(), ControlMessage::EntriesEnd { entries: 1, bytes });
+        assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::ObjectSent { bytes });
+        assert_eq!(a.recv(TIMEOUT).unwrap(), ControlMessage::EntriesEnd { entries: 1, bytes });
     }
 }
 
@@ -41,7 +41,7 @@ fn many_large_messages_pass_in_both_directions_at_once_with_little_memory() {
         |to: Control| std::thread::spawn(move || (0..60).for_each(|_| to.send(text(900_000)).unwrap()));
     let drain = |from: Control| {
         std::thread::spawn(move || {
-            (0..60).for_each(|_| assert_eq!(from.recv(SOON).unwrap(), text(900_000)));
+            (0..60).for_each(|_| assert_eq!(from.recv(TIMEOUT).unwrap(), text(900_000)));
         })
     };
     let threads = [pour(a.clone()), pour(b.clone()), drain(a), drain(b)];
@@ -58,7 +58,7 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
     std::thread::sleep(Duration::from_secs(3));
     assert!(!thread.is_finished(), "50 MB fit nowhere");
     for _ in 0..50 {
-        b.recv(SOON).unwrap();
+        b.recv(TIMEOUT).unwrap();
     }
     thread.join().unwrap();
     assert!(a.failure().is_none() && b.failure().is_none());
@@ -69,12 +69,12 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
 fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
     // The peer never sends anything.
     let [(tls, tcp), _silent] = pair();
-    let (begun, channel) = (Instant::now(), Control::start(tls, tcp, timing(500)).unwrap());
+    let (started, channel) = (Instant::now(), Control::start(tls, tcp, timing(500)).unwrap());
     while channel.failure().is_none() {
-        channel.note_data();
+        channel.on_data_received();
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -84,10 +84,10 @@ fn a_message_that_may_be_left_out_waits_for_nobody() {
     let sent = (0..200).take_while(|_| a.send_if_room(&text(900_000)).unwrap()).count();
     assert!((1..200).contains(&sent), "{sent}");
     for _ in 0..sent {
-        b.recv(SOON).unwrap();
+        b.recv(TIMEOUT).unwrap();
     }
     assert!(a.send_if_room(&ControlMessage::ObjectSent { bytes: 1 }).unwrap());
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+    assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
     a.close().unwrap();
     assert!(matches!(a.send_if_room(&ControlMessage::Close), Err(EngineError::Closed)));
 }
@@ -100,10 +100,10 @@ fn closing_sends_everything_and_ends_both_sides_regularly() {
     }
     a.close().unwrap();
     for _ in 0..10 {
-        b.recv(SOON).unwrap();
+        b.recv(TIMEOUT).unwrap();
     }
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Close);
-    assert!(matches!(b.recv(SOON), Err(EngineError::Closed)));
+    assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::Close);
+    assert!(matches!(b.recv(TIMEOUT), Err(EngineError::Closed)));
     assert!(matches!(b.send(ControlMessage::Ping(1)), Err(EngineError::Closed)));
     assert!(a.failure().is_none() && b.failure().is_none());
     b.close().unwrap();
@@ -116,8 +116,8 @@ fn an_abort_reaches_the_peer_with_its_fault() {
     let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
     a.send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
     a.abort(fault.clone());
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
-    assert_eq!(b.recv(SOON).unwrap_err().fault(), fault);
+    assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
+    assert_eq!(b.recv(TIMEOUT).unwrap_err().fault(), fault);
     assert_eq!(b.failure().unwrap().fault(), fault);
 }
 
@@ -130,9 +130,9 @@ fn what_ends_the_channel_right_behind_an_answer_is_not_lost_with_it() {
     server.send(text(1)).unwrap();
     // Returns once it is sent.
     server.abort(Fault::new(FaultCode::Usage, "what you ask for is a directory", ""));
-    let answer = block_on(pump.recv(after(SOON.unwrap()), &InThread)).unwrap();
+    let answer = block_on(pump.recv(after(TIMEOUT.unwrap()), &BlockingWait)).unwrap();
     assert_eq!(answer, Some(text(1)));
-    let error = Control::served_by(pump).unwrap().recv(SOON).unwrap_err();
+    let error = Control::served_by(pump).unwrap().recv(TIMEOUT).unwrap_err();
     assert!(matches!(&error, EngineError::Peer(fault) if fault.code == FaultCode::Usage), "{error}");
 }
 
@@ -141,8 +141,8 @@ fn a_dropped_channel_is_a_lost_connection_for_the_peer_after_what_was_sent() {
     let [a, b] = channels(Timing::default());
     a.send(text(900_000)).unwrap();
     drop(a);
-    assert_eq!(b.recv(SOON).unwrap(), text(900_000));
-    let error = b.recv(SOON).unwrap_err();
+    assert_eq!(b.recv(TIMEOUT).unwrap(), text(900_000));
+    let error = b.recv(TIMEOUT).unwrap_err();
     assert!(matches!(error, EngineError::ControlLost(_)), "{error}");
     assert!(error.fault().retryable);
     assert!(matches!(b.failure(), Some(EngineError::ControlLost(_))));
@@ -152,7 +152,7 @@ fn a_dropped_channel_is_a_lost_connection_for_the_peer_after_what_was_sent() {
 fn a_silent_peer_is_given_up() {
     let [client, server] = pair();
     let control = Control::start(client.0, client.1, timing(300)).unwrap();
-    let error = control.recv(SOON).unwrap_err();
+    let error = control.recv(TIMEOUT).unwrap_err();
     assert!(matches!(&error, EngineError::ControlLost(reason) if reason.contains("nothing was heard")));
     drop(server);
     assert_eq!(Timing::default().silence, Span::from_secs(15), "docs/security.md");
@@ -173,7 +173,7 @@ fn udp_seen_is_noted_and_not_delivered() {
     let [a, b] = channels(Timing::default());
     b.send(ControlMessage::UdpSeen { size: 1472 }).unwrap();
     b.send(ControlMessage::ObjectSent { bytes: 5 }).unwrap();
-    assert_eq!(a.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 5 });
+    assert_eq!(a.recv(TIMEOUT).unwrap(), ControlMessage::ObjectSent { bytes: 5 });
     assert_eq!(a.udp_seen(), Some(1472));
 }
 
@@ -183,9 +183,9 @@ fn a_peer_that_sends_garbage_is_told_and_dropped() {
     let control = Control::start(server.0, server.1, Timing::default()).unwrap();
     tls.writer().write_all(&[0, 0, 0, 3, 200, 1, 2]).unwrap();
     tls.write_tls(&mut tcp).unwrap();
-    assert!(matches!(control.recv(SOON), Err(EngineError::Protocol(_))));
+    assert!(matches!(control.recv(TIMEOUT), Err(EngineError::Protocol(_))));
     let peer = Control::start(tls, tcp, Timing::default()).unwrap();
-    assert_eq!(peer.recv(SOON).unwrap_err().fault().code, FaultCode::Internal);
+    assert_eq!(peer.recv(TIMEOUT).unwrap_err().fault().code, FaultCode::Internal);
 }
 
 /// Each rule takes 3 bytes on the wire, and 11 times as much in memory.
@@ -216,7 +216,7 @@ fn messages_that_wait_are_counted_as_they_are_decoded() {
     assert!((16 << 20..(16 << 20) + 2 * memory).contains(&waiting()), "{}", waiting());
     assert!(!thread.is_finished());
     for _ in 0..2_000 {
-        b.recv(SOON).unwrap();
+        b.recv(TIMEOUT).unwrap();
     }
     thread.join().unwrap();
 }
@@ -236,21 +236,21 @@ fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thre
     b.set_data_thread(waker.clone());
     for n in 0..50_u8 {
         a.send(ControlMessage::ObjectSent { bytes: 7 }).unwrap();
-        while !a.takes_transport() {
+        while !a.can_send_transport() {
             std::thread::yield_now();
         }
         a.send_transport(vec![n; 100]);
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(waker.fd(), rustix::event::PollFlags::IN)];
-        let came = std::iter::from_fn(|| {
+        let received = std::iter::from_fn(|| {
             rustix::event::poll(&mut fds, None).unwrap();
             waker.reset();
             Some(b.take_transport())
         });
-        let message = came.flatten().next().unwrap();
+        let message = received.flatten().next().unwrap();
         assert_eq!(message, vec![n; 100]);
     }
     for _ in 0..50 {
-        assert_eq!(b.recv(SOON).unwrap(), ControlMessage::ObjectSent { bytes: 7 });
+        assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::ObjectSent { bytes: 7 });
     }
     a.close().unwrap();
 }
@@ -264,6 +264,6 @@ fn a_message_of_the_transport_after_the_close_neither_leaves_nor_holds_up_the_en
         a.send_transport(vec![1; 30_000]);
     }
     thread.join().unwrap().unwrap();
-    assert_eq!(b.recv(SOON).unwrap(), ControlMessage::Close);
-    assert!(matches!(b.recv(SOON), Err(EngineError::Closed)));
+    assert_eq!(b.recv(TIMEOUT).unwrap(), ControlMessage::Close);
+    assert!(matches!(b.recv(TIMEOUT), Err(EngineError::Closed)));
 }

@@ -12,22 +12,22 @@ use haul_wire::packet::{
 };
 
 use super::connection::{Connection, received};
-use super::shared::Shared;
+use super::shared::SharedEndpoint;
 use crate::Role;
 use crate::wake::lock;
 
 /// Handles a packet with an initial header.
-pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: SocketAddr, ecn: Ecn) {
+pub(super) fn on_initial(shared: &SharedEndpoint, now: Time, packet: &mut [u8], from: SocketAddr, ecn: Ecn) {
     let Ok((header, _)) = InitialHeader::parse(packet) else { return shared.counters.strays.add_one() };
     // It is followed by a packet of the stack or by nothing.
     let inner = &mut packet[INITIAL_HEADER_LEN..];
-    let Some(connection) = find_or_begin(shared, now, &header, source) else { return };
+    let Some(connection) = find_or_open(shared, now, &header, from) else { return };
     // The answer goes to the validated address, whatever the source of this copy of the header. Until there
     // is one, the client repeats its header, and each repetition is answered by a challenge.
     let state = connection.lock();
     match state.peer.validated() {
         Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
-        None => connection.challenge(shared, &state, source),
+        None => connection.challenge(shared, &state, from),
     }
     drop(state);
     let len = inner.len();
@@ -36,14 +36,14 @@ pub(super) fn on_open(shared: &Shared, now: Time, packet: &mut [u8], source: Soc
             // Sets the keep-alive timer, even if no thread waits on the connection.
             connection.flush(shared, now);
         } else {
-            connection.on_packets(shared, now, received(inner, len, ecn, None), source, Header::Present);
+            connection.on_packets(shared, now, received(inner, len, ecn, None), from, Header::Present);
         }
     });
 }
 
 /// Returns the connection of an initial header: the live one, or a new one if its epoch is the highest yet.
-fn find_or_begin(
-    shared: &Shared,
+fn find_or_open(
+    shared: &SharedEndpoint,
     now: Time,
     header: &InitialHeader,
     source: SocketAddr,
@@ -66,7 +66,7 @@ fn find_or_begin(
         return Some(live);
     }
     if id.epoch > last {
-        return begin(shared, now, &resumption, id, peer);
+        return open(shared, now, &resumption, id, peer);
     }
     // This end has closed the connection with this epoch.
     if id.epoch == last {
@@ -77,37 +77,37 @@ fn find_or_begin(
     None
 }
 
-fn begin(
-    shared: &Shared,
+fn open(
+    shared: &SharedEndpoint,
     now: Time,
     resumption: &ResumptionState,
     id: ConnectionId,
     peer: PeerAddress,
 ) -> Option<Arc<Connection>> {
     let options = lock(&shared.options).clone();
-    let made = Connection::new(now, resumption, id, peer, Duration::ZERO, &options, Ends::default());
-    let made = made.map(Arc::new).inspect_err(|error| {
+    let connection = Connection::new(now, resumption, id, peer, Duration::ZERO, &options, Ends::default());
+    let connection = connection.map(Arc::new).inspect_err(|error| {
         tracing::warn!(%error, "a stack cannot be made from a recipe that was accepted");
         let keys = FrameKeys::new(&resumption.secret, id, Role::Server);
         shared.send(&keys.frame(ControlFrameKind::Close, CloseReason::Abort as u32, BARE), peer.at);
     });
-    let made = made.ok()?;
+    let connection = connection.ok()?;
     let mut table = lock(&shared.table);
     table.get(id.identity)?;
-    let wakers = shared.announce(made.clone())?;
-    let old = table.begin(now, id, made.clone());
+    let wakers = shared.queue_for_accept(connection.clone())?;
+    let old = table.begin(now, id, connection.clone());
     drop(table);
     shared.counters.connections.add_one();
     if let Some(old) = old {
         old.supersede();
     }
     wakers.wake();
-    Some(made)
+    Some(connection)
 }
 
 /// Answers a close of the latest connection, which this end has closed already. The answer goes to the
 /// client's last address, whatever the source of this copy of the close.
-pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
+pub(super) fn send_closed(shared: &SharedEndpoint, id: ConnectionId) {
     let (resumption, peer) = match lock(&shared.table).get(id.identity) {
         Some(entry) if entry.last_epoch == id.epoch => match &entry.last_peer {
             Some(peer) => (entry.resumption.clone(), **peer),
@@ -120,7 +120,7 @@ pub(super) fn send_closed(shared: &Shared, id: ConnectionId) {
 }
 
 /// Removes the resumption state if the client's frame requests it.
-pub(super) fn drop_resumption_state_if_asked(shared: &Shared, frame: &ControlFrame) {
+pub(super) fn drop_resumption_state_if_requested(shared: &SharedEndpoint, frame: &ControlFrame) {
     if frame.kind != ControlFrameKind::CloseAndDropResumption {
         return;
     }

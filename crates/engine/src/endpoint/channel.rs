@@ -100,13 +100,13 @@ impl Channel {
     }
 
     /// Returns the state for resuming without a handshake, if
-    /// [`ResumptionFile::keep`](super::ResumptionFile::keep) stores it; `None` at a server.
+    /// [`ResumptionFile::store`](super::ResumptionFile::store) stores it; `None` at a server.
     pub fn saved(&self) -> Option<&SavedResumption> {
         self.saved.as_deref()
     }
 
     /// Keeps the server's resumption state when this connection is closed.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn keep_resumption(&mut self) {
         self.closing = ControlFrameKind::Close;
     }
 
@@ -120,7 +120,7 @@ impl Channel {
         let mut state = self.connection.lock();
         let result = work(&mut state, now);
         let shared = self.endpoint.shared();
-        self.connection.settle(shared, &mut state, now);
+        self.connection.process(shared, &mut state, now);
         Connection::release(state);
         result
     }
@@ -175,7 +175,7 @@ impl Channel {
             let result = attempt(&mut state, now).transpose();
             let is_deferred = state.owes_reply && state.transmit_at.is_some();
             let changed =
-                !(is_deferred && result.is_some()) && self.connection.settle(shared, &mut state, now);
+                !(is_deferred && result.is_some()) && self.connection.process(shared, &mut state, now);
             if result.is_none() && !changed {
                 state.wakers.add(context.waker());
                 return Poll::Pending;
@@ -306,7 +306,7 @@ impl Channel {
         let shared = self.endpoint.shared();
         let mut state = self.connection.lock();
         // Sends a deferred acknowledgement.
-        self.connection.settle(shared, &mut state, now);
+        self.connection.process(shared, &mut state, now);
         state.start_close(now, self.closing, reason);
         self.connection.send_due_frames(shared, &mut state, now);
         self.connection.set_timer(shared, &mut state, false);
@@ -320,13 +320,13 @@ impl Endpoint {
     /// # Errors
     /// [`EngineError::Closed`] if the endpoint has ended.
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Result<Channel, EngineError>> {
-        self.shared().poll_arrival(context).map_ok(|connection| Channel::new(connection, self.clone(), None))
+        self.shared().poll_backlog(context).map_ok(|connection| Channel::new(connection, self.clone(), None))
     }
 }
 
 impl Channel {
     /// Waits up to 20 ms until a batch that did not fit the socket buffer is sent.
-    fn wait_for_room(&self) {
+    fn add_blocked(&self) {
         let shared = self.endpoint.shared();
         self.connection.flush(shared, self.now());
         for _ in 0..20 {
@@ -335,7 +335,7 @@ impl Channel {
             }
             // After 20 ms the batch is lost, as if on the path.
             let _ = shared.socket.wait(Interest::Write, Duration::from_millis(1));
-            self.connection.on_room(shared, self.now());
+            self.connection.on_writable(shared, self.now());
         }
     }
 }
@@ -343,10 +343,10 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         // After this, no thread serves the connection: an unsent batch must be sent now.
-        self.wait_for_room();
+        self.add_blocked();
         // Sent data may arrive; data that is still queued never will.
-        let has_left = self.connection.lock().stack.queued_bytes() == 0;
-        self.start_close(if has_left { CloseReason::Graceful } else { CloseReason::Abort });
+        let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
+        self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
         let peer = self.connection.lock().peer.validated();
         let shared = self.endpoint.shared();
         let mut table = lock(&shared.table);
@@ -427,10 +427,10 @@ mod tests {
         let connection = connection();
         let mut state = connection.lock();
         for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
-            let came = Time::ZERO + Span::from_secs(seconds);
-            state.lifecycle.on_authentic(came);
+            let arrived = Time::ZERO + Span::from_secs(seconds);
+            state.lifecycle.on_authentic(arrived);
             state.owes_reply = true;
-            state.send(came + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
+            state.send(arrived + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
             assert_eq!((state.replies, state.owes_reply), (replies, false), "after {micros} us");
         }
     }

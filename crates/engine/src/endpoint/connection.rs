@@ -90,7 +90,7 @@ impl Connection {
     }
 
     /// Sends what is pending, takes events and sets the timer. Returns whether a waiting task must be woken.
-    pub(super) fn settle(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
+    pub(super) fn process(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) -> bool {
         let was_deferred = state.transmit_at.take().is_some();
         let sent = self.transmit(shared, state, now);
         if sent == shared.rounds {
@@ -99,13 +99,13 @@ impl Connection {
         let changed = self.take_events(shared, state, now);
         // If the round trip is shorter than the delay, the timer is not set per message but expires once per
         // delay.
-        let is_far = state.stack.path().rtt >= COALESCING_DELAY;
-        self.set_timer(shared, state, was_deferred && is_far);
+        let is_beyond_coalescing = state.stack.path().rtt >= COALESCING_DELAY;
+        self.set_timer(shared, state, was_deferred && is_beyond_coalescing);
         changed || sent > 0
     }
 
-    /// Like [`settle`](Self::settle), but defers packets for the application's reply.
-    fn settle_unsent(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
+    /// Like [`process`](Self::process), but defers packets for the application's reply.
+    fn process_deferred(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         let timer = state.timer;
         state.defer(now, timer);
         self.take_events(shared, state, now);
@@ -125,16 +125,16 @@ impl Connection {
 
     pub(super) fn flush(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
-        self.settle(shared, &mut state, now);
+        self.process(shared, &mut state, now);
         Connection::release(state);
     }
 
     /// Retries the unsent batch: the socket is writable.
-    pub(super) fn on_room(&self, shared: &EndpointSocket, now: Time) {
+    pub(super) fn on_writable(&self, shared: &EndpointSocket, now: Time) {
         let mut state = self.lock();
         if let Some(unsent) = &mut state.unsent {
             unsent.retry = Some(now);
-            self.settle(shared, &mut state, now);
+            self.process(shared, &mut state, now);
         }
         Connection::release(state);
     }
@@ -178,9 +178,9 @@ impl Connection {
         }
         // If the application replies to messages at once, the acknowledgement is sent with the reply.
         if state.replies && state.stack.waiting_messages() > 0 {
-            self.settle_unsent(shared, &mut state, now);
+            self.process_deferred(shared, &mut state, now);
         } else {
-            self.settle(shared, &mut state, now);
+            self.process(shared, &mut state, now);
         }
         Connection::release(state);
     }
@@ -200,7 +200,7 @@ impl Connection {
             tracing::debug!(%before, now = %state.peer.at, "the other end has moved");
         }
         send(shared, answer);
-        self.settle(shared, &mut state, now);
+        self.process(shared, &mut state, now);
         Connection::release(state);
     }
 
@@ -240,7 +240,7 @@ impl Connection {
     /// Runs the due timers, and sends what is pending.
     pub(super) fn turn(&self, shared: &EndpointSocket, state: &mut LockedConnection, now: Time) {
         if state.on_deadline(now) {
-            self.settle(shared, state, now);
+            self.process(shared, state, now);
         } else {
             self.take_events(shared, state, now);
         }

@@ -17,27 +17,27 @@ use rustix::time::{ClockId, clock_gettime};
 use super::connection::{Connection, LockedConnection, received};
 use super::socket::EndpointSocket;
 use crate::session::{UdpSide, send_probes};
-use crate::socket_reader::{Received, SocketReader};
+use crate::socket_reader::{ReceiveOutcome, SocketReader};
 use crate::wake::wait_ready;
 use crate::{Control, Direction, EngineError, Monitor, Waker};
 
 /// Receive calls per turn before sending.
-const ROUNDS: usize = 4;
+const MAX_CALLS: usize = 4;
 /// Interval at which the counters are published.
-const PUBLISH: Span = Span::from_millis(50);
+const PUBLISH_INTERVAL: Span = Span::from_millis(50);
 /// Interval at which the path probe is polled.
-const PROBE_POLL: Span = Span::from_millis(1);
+const PROBE_INTERVAL: Span = Span::from_millis(1);
 /// Pacer pauses up to this length are slept through: packets that arrive meanwhile stay in the socket buffer
 /// and cause no wake-up. The stack has nothing to send before the pause ends.
-const PACED_SLEEP: Span = Span::from_millis(3);
+const MAX_PACING_SLEEP: Span = Span::from_millis(3);
 /// Longest sleep. Stopping also wakes the thread, so this only bounds unforeseen cases.
-const LONGEST_WAIT: Span = Span::from_millis(500);
+const MAX_WAIT: Span = Span::from_millis(500);
 
 /// Samples this host's load and the fill level of the socket buffer.
 #[derive(Debug)]
-struct HostWatch(Sensors);
+struct HostLoad(Sensors);
 
-impl HostWatch {
+impl HostLoad {
     /// Starts watching the calling thread, which must be the one that reads the socket.
     fn of_this_thread(socket: &UdpSocket) -> Option<Self> {
         let local = socket.local_addr().ok().map(|local| local.ip());
@@ -109,7 +109,7 @@ pub(crate) struct DataThread {
     published: Arc<Monitor<Published>>,
     reader: SocketReader,
     /// Receiver only.
-    host: Option<HostWatch>,
+    host: Option<HostLoad>,
     host_sample: Option<HostSample>,
     host_drops: Option<HostDrops>,
     is_complete: bool,
@@ -125,7 +125,7 @@ impl DataThread {
         published: Arc<Monitor<Published>>,
     ) -> Self {
         side.control.set_data_thread(side.waker.clone());
-        let host = (side.end == ObjectEnd::Sink).then(|| HostWatch::of_this_thread(&shared.socket)).flatten();
+        let host = (side.end == ObjectEnd::Sink).then(|| HostLoad::of_this_thread(&shared.socket)).flatten();
         Self {
             reader: SocketReader::new(&shared.socket),
             shared,
@@ -144,7 +144,7 @@ impl DataThread {
     /// Runs until the connection has ended or is stopped. The publication is updated before `self` is
     /// dropped: whoever is woken by dropping the application's source or sink finds the outcome there.
     pub(crate) fn run(mut self) {
-        let result = self.turn_until_ended();
+        let result = self.run_until_ended();
         let now = self.shared.clock.now();
         self.end_windows(now);
         self.publish(now);
@@ -161,12 +161,12 @@ impl DataThread {
         }
     }
 
-    fn turn_until_ended(&mut self) -> Result<(), EngineError> {
+    fn run_until_ended(&mut self) -> Result<(), EngineError> {
         loop {
-            self.look_at_host();
+            self.sample_host();
             let received = self.receive()?;
             let now = self.shared.clock.now();
-            if now.since(self.probe_polled) >= PROBE_POLL {
+            if now.since(self.probe_polled) >= PROBE_INTERVAL {
                 self.probe_polled = now;
                 self.probe_path(now)?;
             }
@@ -175,10 +175,10 @@ impl DataThread {
                 Some(error) => return Err(error),
                 None => {}
             }
-            if now.since(self.published_at) >= PUBLISH {
+            if now.since(self.published_at) >= PUBLISH_INTERVAL {
                 self.publish(now);
             }
-            if received != Received::Some {
+            if received != ReceiveOutcome::More {
                 self.wait()?;
             }
         }
@@ -188,7 +188,7 @@ impl DataThread {
     fn turn(&mut self, now: Time) -> Option<EngineError> {
         let Self { shared, connection, side, .. } = self;
         let mut state = connection.lock();
-        carry_messages(&side.control, &mut state.stack, now);
+        forward_messages(&side.control, &mut state.stack, now);
         if shared.is_stopped() {
             let reason = if self.is_complete { CloseReason::Graceful } else { CloseReason::Abort };
             state.start_close(now, ControlFrameKind::Close, reason);
@@ -214,7 +214,7 @@ impl DataThread {
 
     /// Passes a due sample of the host's load to the stack. Wakes no thread for it: a sleeping one is not
     /// behind.
-    fn look_at_host(&mut self) {
+    fn sample_host(&mut self) {
         let Some(host) = &mut self.host else { return };
         let now = self.shared.clock.now();
         if let Some(mut sample) = host.sample(now, &self.shared.socket) {
@@ -228,16 +228,16 @@ impl DataThread {
         let state = self.connection.lock();
         let counters = Counters::of(&state.stack, self.side.end, self.host_sample);
         if state.lifecycle.heard() > before {
-            self.side.control.note_data();
+            self.side.control.on_data_received();
         }
         drop(state);
         self.published.lock().set_counters(&counters);
     }
 
     /// Receives queued packets, with a bounded number of calls.
-    fn receive(&mut self) -> Result<Received, EngineError> {
+    fn receive(&mut self) -> Result<ReceiveOutcome, EngineError> {
         let Self { reader, shared, connection, side, host_drops, probe_polled, .. } = self;
-        reader.receive(&shared.socket, shared.clock, ROUNDS, |now, arrival, mut batch| {
+        reader.receive(&shared.socket, shared.clock, MAX_CALLS, |now, arrival, mut batch| {
             let source = batch.source;
             for packet in batch.iter_mut().filter(|packet| packet.first() == Some(&CONTROL_FRAME_KIND)) {
                 let frame = ControlFrame::parse(packet).ok();
@@ -282,16 +282,16 @@ impl DataThread {
             return Ok(());
         }
         let (now, deadline, stack) = (self.shared.clock.now(), state.deadline(), state.stack.deadline());
-        let waits_for_room = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
+        let waits_for_space = state.unsent.as_ref().is_some_and(|unsent| unsent.retry.is_none());
         drop(state);
         let probing = self.side.probe().and_then(|probe| probe.next_round);
         let until = [deadline, probing].into_iter().flatten().min();
-        let timeout = until.map_or(LONGEST_WAIT, |at| at.since(now)).min(LONGEST_WAIT);
+        let timeout = until.map_or(MAX_WAIT, |at| at.since(now)).min(MAX_WAIT);
         if timeout == Span::ZERO {
             return Ok(());
         }
         let mut events = if sleeps_through(now, stack) { PollFlags::empty() } else { PollFlags::IN };
-        events.set(PollFlags::OUT, waits_for_room);
+        events.set(PollFlags::OUT, waits_for_space);
         let (socket, waker) = (&self.shared.socket, &self.side.waker);
         let mut fds = [PollFd::new(socket, events), PollFd::from_borrowed_fd(waker.fd(), PollFlags::IN)];
         wait_ready(&mut fds, Some(timeout.into()))?;
@@ -300,7 +300,7 @@ impl DataThread {
             socket.drain_errors();
         }
         if socket_events.contains(PollFlags::OUT) {
-            self.connection.on_room(&self.shared, self.shared.clock.now());
+            self.connection.on_writable(&self.shared, self.shared.clock.now());
         }
         if !waker_events.is_empty() {
             waker.reset();
@@ -310,18 +310,18 @@ impl DataThread {
 }
 
 /// Error for an unanswered probe: blocked towards the client if the server reported receiving its packets.
-fn udp_blocked(port: u16, is_heard: bool) -> EngineError {
-    let direction = if is_heard { Direction::ServerToClient } else { Direction::ClientToServer };
+fn udp_blocked(port: u16, server_received: bool) -> EngineError {
+    let direction = if server_received { Direction::ServerToClient } else { Direction::ClientToServer };
     EngineError::UdpBlocked { port, direction }
 }
 
 /// Moves messages between the stack and the control channel. Writes none while the previous one is queued.
-fn carry_messages(control: &Control, stack: &mut Stack, now: Time) {
+fn forward_messages(control: &Control, stack: &mut Stack, now: Time) {
     for message in control.take_transport() {
         stack.on_channel(now, &message);
     }
     let mut message = Vec::new();
-    if control.takes_transport() && stack.poll_channel(now, &mut message) {
+    if control.can_send_transport() && stack.poll_channel(now, &mut message) {
         control.send_transport(message);
     }
 }
@@ -339,10 +339,10 @@ fn take_event(state: &mut LockedConnection, now: Time, end: ObjectEnd, event: &S
     }
 }
 
-/// Whether the stack only waits for its pacer, for no longer than [`PACED_SLEEP`].
+/// Whether the stack only waits for its pacer, for no longer than [`MAX_PACING_SLEEP`].
 fn sleeps_through(now: Time, deadline: Option<Deadline>) -> bool {
     deadline.is_some_and(|deadline| {
-        deadline.reason == DeadlineReason::Pacing && deadline.at.since(now) <= PACED_SLEEP
+        deadline.reason == DeadlineReason::Pacing && deadline.at.since(now) <= MAX_PACING_SLEEP
     })
 }
 
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn blocked_udp_is_named_with_port_and_direction() {
-        let message = |is_heard| udp_blocked(7000, is_heard).fault().message;
+        let message = |server_received| udp_blocked(7000, server_received).fault().message;
         assert_eq!(udp_blocked(7000, true).fault().code, haul_wire::control::FaultCode::UdpBlocked);
         assert!(
             message(false).contains("from the client to the server (UDP port 7000"),
@@ -381,16 +381,16 @@ mod tests {
         let receiving = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();
-        let mut watch = HostWatch::of_this_thread(&receiving).unwrap();
-        let empty = watch.sample(Time::ZERO, &receiving).unwrap();
+        let mut load = HostLoad::of_this_thread(&receiving).unwrap();
+        let empty = load.sample(Time::ZERO, &receiving).unwrap();
         assert_eq!(empty.socket_fill, Some(0));
         assert!(empty.early_drops.is_some(), "of the interface that the socket is bound to: {empty:?}");
-        assert_eq!(watch.sample(Time::ZERO + HostSample::INTERVAL / 2, &receiving), None);
+        assert_eq!(load.sample(Time::ZERO + HostSample::INTERVAL / 2, &receiving), None);
         for _ in 0..20 {
             sending.send(&[7; 1_000], 1_000, Ecn::NotEct).unwrap();
         }
         // A sample that took very long is not repeated soon.
-        let later = watch.sample(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
+        let later = load.sample(Time::ZERO + HostSample::INTERVAL * 1_000, &receiving).unwrap();
         // 20 datagrams of 1,000 bytes use 2,304 of 131,072 bytes each on Linux 6.18; other kernels vary.
         assert!((200..500).contains(&later.socket_fill.unwrap()), "{later:?}");
     }

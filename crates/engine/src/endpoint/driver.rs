@@ -22,20 +22,20 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use super::event_loop::dispatch;
-use super::shared::{Driver, SOCKET, Shared, WAKER, system};
+use super::shared::{Driver, SOCKET, SharedEndpoint, WAKER, system};
 use super::timers::Timers;
-use crate::socket_reader::Received;
+use crate::socket_reader::ReceiveOutcome;
 use crate::tls::{HandshakeError, Readiness};
 use crate::wake::{ThreadWaker, lock, wait_ready};
 use crate::{EngineError, WakerList};
 
 /// Receive calls of the endpoint's thread before it runs timers.
-const ROUNDS: usize = 4;
+const MAX_CALLS: usize = 4;
 /// With a single connection and an inline driver, the endpoint's thread ignores the socket for this long
 /// after each wait of the inline driver: a packet between two waits would otherwise wake both threads.
-const LEFT_TO_INLINE: Span = Span::from_millis(1);
+const INLINE_ONLY: Span = Span::from_millis(1);
 /// Maximum number of timers run before receiving again.
-const MOST_DUE: usize = 256;
+const MAX_TIMERS_PER_TURN: usize = 256;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -44,34 +44,34 @@ const NO_EVENT: epoll::Event =
 
 thread_local! {
     /// Whether this thread is driving an endpoint, in which case it must not wait for another driver.
-    static DRIVES: Cell<bool> = const { Cell::new(false) };
+    static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether the calling thread is driving an endpoint.
 pub(super) fn is_driver() -> bool {
-    DRIVES.get()
+    IS_DRIVING.get()
 }
 
-impl Shared {
+impl SharedEndpoint {
     fn timers(&self) -> &Timers {
         self.timers.as_ref().expect("the socket of an endpoint is shared")
     }
 
     /// Whether connections wait for a writable socket or tasks for a handshake: they must get their turn even
     /// if packets never stop arriving.
-    fn has_others_waiting(&self) -> bool {
+    fn has_pending_waits(&self) -> bool {
         self.timers().has_blocked() || !lock(&self.driver.handshakes).is_empty()
     }
 
-    fn receive(&self, rounds: usize) -> Result<Received, EngineError> {
+    fn receive(&self, rounds: usize) -> Result<ReceiveOutcome, EngineError> {
         let mut reader = lock(&self.driver.reader);
-        let before = DRIVES.replace(true);
+        let before = IS_DRIVING.replace(true);
         let received = caught(|| {
             reader.receive(&self.socket, self.clock, rounds, |now, arrival, batch| {
                 dispatch(self, now, arrival, batch);
             })
         });
-        DRIVES.set(before);
+        IS_DRIVING.set(before);
         received.unwrap_or_else(|message| {
             Err(EngineError::system_other("the endpoint's driver has panicked", message))
         })
@@ -79,7 +79,7 @@ impl Shared {
 }
 
 /// The endpoint's thread waits for the TCP connections of handshakes, and each task does its own work.
-impl Readiness for Shared {
+impl Readiness for SharedEndpoint {
     fn poll_ready(
         &self,
         tcp: &TcpStream,
@@ -114,8 +114,8 @@ impl Readiness for Shared {
 }
 
 /// Body of the endpoint's thread: runs until the endpoint is stopped or its socket fails.
-pub(super) fn run(shared: &Shared) {
-    DRIVES.set(true);
+pub(super) fn run(shared: &SharedEndpoint) {
+    IS_DRIVING.set(true);
     let error = caught(|| serve(shared)).unwrap_or_else(|message| {
         Err(EngineError::system_other("the endpoint's thread has panicked", message))
     });
@@ -124,32 +124,32 @@ pub(super) fn run(shared: &Shared) {
     wake(handshakes.into_values());
 }
 
-fn serve(shared: &Shared) -> Result<(), EngineError> {
-    let (mut woken, mut waits, mut left_until) = (Woken::default(), 0, Time::ZERO);
+fn serve(shared: &SharedEndpoint) -> Result<(), EngineError> {
+    let (mut woken, mut waits, mut inline_only_until) = (Woken::default(), 0, Time::ZERO);
     while !shared.is_stopped() {
-        let received = if woken.is_left { Received::Nothing } else { shared.receive(ROUNDS)? };
-        if woken.by_socket && received == Received::Nothing {
+        let received = if woken.inline_only { ReceiveOutcome::Empty } else { shared.receive(MAX_CALLS)? };
+        if woken.is_readable && received == ReceiveOutcome::Empty {
             shared.socket.drain_errors();
         }
-        if woken.by_room {
+        if woken.is_writable {
             let now = shared.clock.now();
             for identity in shared.timers().take_blocked() {
-                shared.with_connection(identity, |connection| connection.on_room(shared, now));
+                shared.with_connection(identity, |connection| connection.on_writable(shared, now));
             }
         }
         let due = run_timers(shared);
         let (before, now) = (waits, shared.clock.now());
         waits = shared.counters.inline_waits.get();
         if waits != before && lock(&shared.table).count() == 1 {
-            left_until = now + LEFT_TO_INLINE;
+            inline_only_until = now + INLINE_ONLY;
         }
-        let is_busy = received == Received::Some || due;
-        woken = if is_busy && !shared.has_others_waiting() {
+        let is_busy = received == ReceiveOutcome::More || due;
+        woken = if is_busy && !shared.has_pending_waits() {
             Woken::default()
         } else if is_busy {
             wait(shared, PollFlags::IN, Some(Span::ZERO))?
-        } else if now < left_until {
-            wait(shared, PollFlags::empty(), Some(left_until.since(now)))?
+        } else if now < inline_only_until {
+            wait(shared, PollFlags::empty(), Some(inline_only_until.since(now)))?
         } else {
             wait(shared, PollFlags::IN, None)?
         };
@@ -161,25 +161,25 @@ fn serve(shared: &Shared) -> Result<(), EngineError> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
     /// Packets are left to the inline driver, which has not requested help.
-    is_left: bool,
+    inline_only: bool,
     /// The socket has packets or an error.
-    by_socket: bool,
-    by_room: bool,
+    is_readable: bool,
+    is_writable: bool,
 }
 
 /// Runs expired timers; returns whether there may be more.
-fn run_timers(shared: &Shared) -> bool {
+fn run_timers(shared: &SharedEndpoint) -> bool {
     let now = shared.clock.now();
-    for _ in 0..MOST_DUE {
+    for _ in 0..MAX_TIMERS_PER_TURN {
         let Some((at, identity)) = shared.timers().due(now) else { return false };
         shared.with_connection(identity, |connection| connection.on_timer(shared, now, at));
     }
     true
 }
 
-/// Sleeps until the socket, a timer, a waker or a handshake is ready, at most for `longest`. Without
+/// Sleeps until the socket, a timer, a waker or a handshake is ready, at most for `max_wait`. Without
 /// `packets`, leaves the packets to the inline driver.
-fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Woken, EngineError> {
+fn wait(shared: &SharedEndpoint, packets: PollFlags, max_wait: Option<Span>) -> Result<Woken, EngineError> {
     let (timers, driver) = (shared.timers(), &shared.driver);
     let mut fds = [
         PollFd::from_borrowed_fd(timers.fd(), PollFlags::IN),
@@ -191,11 +191,11 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     let fds = if timers.has_blocked() { &mut fds[..] } else { &mut fds[..3] };
     let overdue = lock(&driver.handshakes).values().map(|(deadline, _)| *deadline).min();
     let left = overdue.map(|at| at.saturating_duration_since(Instant::now()));
-    let longest = longest.map(Duration::from).into_iter().chain(left).min();
-    wait_ready(fds, longest)?;
+    let max_wait = max_wait.map(Duration::from).into_iter().chain(left).min();
+    wait_ready(fds, max_wait)?;
     let mut ready = [false; 4];
     ready.iter_mut().zip(fds).for_each(|(ready, fd)| *ready = !fd.revents().is_empty());
-    let [is_expired, is_woken, by_socket, by_room] = ready;
+    let [is_expired, is_woken, is_readable, is_writable] = ready;
     if overdue.is_some() {
         wake_handshakes(driver);
     }
@@ -205,7 +205,7 @@ fn wait(shared: &Shared, packets: PollFlags, longest: Option<Span>) -> Result<Wo
     if is_woken {
         timers.waker.reset();
     }
-    Ok(Woken { is_left: packets.is_empty() && !is_woken, by_socket, by_room })
+    Ok(Woken { inline_only: packets.is_empty() && !is_woken, is_readable, is_writable })
 }
 
 /// Wakes the tasks whose handshakes are ready or overdue.
@@ -234,21 +234,21 @@ fn timespec(timeout: Option<Duration>) -> Option<Timespec> {
 
 /// A thread that waits on a connection and drives the endpoint, so that a packet wakes only one thread.
 pub(super) struct InlineDriver<'s> {
-    shared: &'s Shared,
+    shared: &'s SharedEndpoint,
     thread: Arc<ThreadWaker>,
-    received: Received,
+    received: ReceiveOutcome,
 }
 
 impl<'s> InlineDriver<'s> {
     /// Returns `None` if another thread drives inline already, or this one is driving.
-    pub(super) fn start(shared: &'s Shared, thread: &Arc<ThreadWaker>) -> Option<Self> {
+    pub(super) fn start(shared: &'s SharedEndpoint, thread: &Arc<ThreadWaker>) -> Option<Self> {
         let driver = &shared.driver;
-        if is_driver() || driver.is_inline_taken.swap(true, Ordering::Acquire) {
+        if is_driver() || driver.has_inline_driver.swap(true, Ordering::Acquire) {
             return None;
         }
         thread.wait_for(Some(driver.inline_waker.clone()));
         shared.counters.inline_waits.add_one();
-        Some(Self { shared, thread: thread.clone(), received: Received::Nothing })
+        Some(Self { shared, thread: thread.clone(), received: ReceiveOutcome::Empty })
     }
 
     /// Waits for packets or a wake-up, at most until `until`, and dispatches the packets. Polls for
@@ -260,9 +260,9 @@ impl<'s> InlineDriver<'s> {
         }
     }
 
-    fn receive(&self, until: Option<Time>, busy_poll: Span) -> Result<Received, EngineError> {
+    fn receive(&self, until: Option<Time>, busy_poll: Span) -> Result<ReceiveOutcome, EngineError> {
         let receive = || self.shared.receive(1);
-        if self.received == Received::Some {
+        if self.received == ReceiveOutcome::More {
             return receive();
         }
         if busy_poll > Span::ZERO {
@@ -270,7 +270,7 @@ impl<'s> InlineDriver<'s> {
             let end = until.map_or(end, |until| until.min(end));
             while self.shared.clock.now() < end {
                 let received = receive()?;
-                if received != Received::Nothing || self.thread.is_woken() {
+                if received != ReceiveOutcome::Empty || self.thread.is_woken() {
                     return Ok(received);
                 }
             }
@@ -307,8 +307,8 @@ impl Drop for InlineDriver<'_> {
     /// Remaining packets have woken only this thread, so it wakes the endpoint's.
     fn drop(&mut self) {
         self.thread.wait_for(None);
-        self.shared.driver.is_inline_taken.store(false, Ordering::Release);
-        if self.received == Received::Some || std::thread::panicking() {
+        self.shared.driver.has_inline_driver.store(false, Ordering::Release);
+        if self.received == ReceiveOutcome::More || std::thread::panicking() {
             self.shared.timers().waker.wake();
         }
     }

@@ -8,11 +8,11 @@ use haul_udp::Datagrams;
 use haul_wire::packet::{ControlFrame, ControlFrameKind, DatagramKind, PairHeader};
 
 use super::connection::{Connection, received};
-use super::shared::Shared;
+use super::shared::SharedEndpoint;
 use crate::wake::lock;
 
 /// Dispatches the datagrams of one buffer; consecutive packets of one connection stay a batch.
-pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
+pub(super) fn dispatch(shared: &SharedEndpoint, now: Time, arrival: Option<Time>, batch: Datagrams<'_>) {
     let Datagrams { data, stride, source, ecn, .. } = batch;
     let stride = stride.max(1);
     let mut rest = data;
@@ -30,7 +30,7 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
             DatagramKind::Stack(identity) => {
                 on_packets(shared, now, received(these, stride, ecn, arrival), source, identity);
             }
-            DatagramKind::Initial => super::accept::on_open(shared, now, these, source, ecn),
+            DatagramKind::Initial => super::accept::on_initial(shared, now, these, source, ecn),
             DatagramKind::ControlFrame => on_frame(shared, now, these, source),
             DatagramKind::Pair => on_pair(shared, now, received(these, stride, ecn, arrival), source),
             DatagramKind::Stray => shared.counters.strays.add_one(),
@@ -39,7 +39,7 @@ pub(super) fn dispatch(shared: &Shared, now: Time, arrival: Option<Time>, batch:
 }
 
 /// Dispatches adjacent packets to the connection with this identity.
-fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
+fn on_packets(shared: &SharedEndpoint, now: Time, packets: Packets<'_>, source: SocketAddr, identity: u32) {
     let on_packets = |it: &Connection| it.on_packets(shared, now, packets, source, Header::Absent);
     if !shared.with_connection(identity, on_packets) {
         shared.counters.unknown.add_one();
@@ -47,7 +47,7 @@ fn on_packets(shared: &Shared, now: Time, packets: Packets<'_>, source: SocketAd
 }
 
 /// Splits a datagram that carries two packets of one connection.
-fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr) {
+fn on_pair(shared: &SharedEndpoint, now: Time, datagram: Packets<'_>, source: SocketAddr) {
     let Packets { data, ecn, arrival, .. } = datagram;
     let Ok((first, second)) = PairHeader::split(data) else { return shared.counters.strays.add_one() };
     for packet in [first, second] {
@@ -61,7 +61,7 @@ fn on_pair(shared: &Shared, now: Time, datagram: Packets<'_>, source: SocketAddr
     }
 }
 
-fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
+fn on_frame(shared: &SharedEndpoint, now: Time, packet: &[u8], source: SocketAddr) {
     let Ok(frame) = ControlFrame::parse(packet) else { return shared.counters.strays.add_one() };
     if frame.id.has_control_channel() {
         return on_session_frame(shared, &frame, source);
@@ -84,11 +84,11 @@ fn on_frame(shared: &Shared, now: Time, packet: &[u8], source: SocketAddr) {
         }
         None => {}
     }
-    super::accept::drop_resumption_state_if_asked(shared, &frame);
+    super::accept::drop_resumption_state_if_requested(shared, &frame);
 }
 
 /// Handles a session's control frame on the shared socket: the session's own is not open or was overtaken.
-fn on_session_frame(shared: &Shared, frame: &ControlFrame, source: SocketAddr) {
+fn on_session_frame(shared: &SharedEndpoint, frame: &ControlFrame, source: SocketAddr) {
     let counters = &shared.counters;
     // Its session may be registered shortly.
     let Some(session) = shared.sessions.find(frame, source) else { return counters.unknown.add_one() };

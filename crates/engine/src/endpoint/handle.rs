@@ -7,7 +7,7 @@ use haul_udp::{Options, UdpSocket};
 
 use super::EndpointStats;
 use super::driver;
-use super::shared::Shared;
+use super::shared::SharedEndpoint;
 use crate::spawn::spawn;
 use crate::wake::lock;
 use crate::{ConnectionOptions, EngineError};
@@ -20,15 +20,15 @@ const BUFFER: Bytes = Bytes(16 << 20);
 #[derive(derive_more::Debug, Clone)]
 #[debug("Endpoint({:?})", handle.shared.socket)]
 pub struct Endpoint {
-    handle: Arc<Handle>,
+    handle: Arc<EndpointHandle>,
 }
 
-struct Handle {
-    shared: Arc<Shared>,
+struct EndpointHandle {
+    shared: Arc<SharedEndpoint>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Drop for Handle {
+impl Drop for EndpointHandle {
     fn drop(&mut self) {
         self.shared.stop();
         let thread = lock(&self.thread).take();
@@ -58,15 +58,15 @@ impl Endpoint {
     }
 
     /// Starts an endpoint that keeps the resumption state of at most `known_peers` peers, and queues at most
-    /// `arrivals` connections to be accepted.
-    pub(crate) fn start(socket: UdpSocket, known_peers: usize, arrivals: usize) -> Result<Self, EngineError> {
-        let shared = Arc::new(Shared::new(Arc::new(socket), known_peers, arrivals)?);
+    /// `backlog` connections to be accepted.
+    pub(crate) fn start(socket: UdpSocket, known_peers: usize, backlog: usize) -> Result<Self, EngineError> {
+        let shared = Arc::new(SharedEndpoint::new(Arc::new(socket), known_peers, backlog)?);
         let ours = shared.clone();
         let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
-        Ok(Self { handle: Arc::new(Handle { shared, thread }) })
+        Ok(Self { handle: Arc::new(EndpointHandle { shared, thread }) })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SharedEndpoint> {
         &self.handle.shared
     }
 

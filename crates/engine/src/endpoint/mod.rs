@@ -27,6 +27,6 @@ pub(crate) use data_thread::{DataThread, Published, SessionSide};
 pub use handle::Endpoint;
 pub(crate) use pending::{PendingSession, Service, SessionTable};
 pub use resumption_file::ResumptionFile;
-pub(crate) use shared::Shared;
+pub(crate) use shared::SharedEndpoint;
 pub(crate) use socket::EndpointSocket;
 pub use socket::EndpointStats;

@@ -73,7 +73,7 @@ impl ResumptionFile {
         let saved = self.take()?;
         let recipe = saved.recipe()?;
         let mut channel = endpoint.begin(saved, &recipe, options, ends)?;
-        channel.keep();
+        channel.keep_resumption();
         Ok(channel)
     }
 
@@ -81,10 +81,10 @@ impl ResumptionFile {
     ///
     /// # Errors
     /// [`EngineError::Resumption`] if the file cannot be written, or the channel is a server's.
-    pub fn keep(&self, channel: &mut Channel) -> Result<(), EngineError> {
+    pub fn store(&self, channel: &mut Channel) -> Result<(), EngineError> {
         let saved = channel.saved().ok_or(ResumptionError::Damaged("only clients come back"))?;
         self.save(&SavedResumption { round_trip: channel.path().rtt, ..saved.clone() })?;
-        channel.keep();
+        channel.keep_resumption();
         Ok(())
     }
 }
@@ -126,7 +126,7 @@ impl Endpoint {
             old.supersede();
         }
         let mut state = connection.lock();
-        connection.settle(shared, &mut state, now);
+        connection.process(shared, &mut state, now);
         Connection::release(state);
         Ok(Channel::new(connection, self.clone(), Some(Box::new(saved))))
     }

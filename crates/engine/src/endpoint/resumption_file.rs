@@ -15,7 +15,7 @@ use crate::secret_file::{no_file, write_secret_file};
 
 /// Error code for opening a symbolic link with `O_NOFOLLOW`.
 const LINK: i32 = Errno::LOOP.raw_os_error();
-const LONGEST: u64 = 256 << 10;
+const MAX_LEN: u64 = 256 << 10;
 
 /// A file with resumption state that only its owner can read; locked against other programs while in use.
 #[derive(Clone, Debug)]
@@ -77,9 +77,9 @@ impl ResumptionFile {
 
     fn read(&self, file: &mut File) -> Result<SavedResumption, ResumptionError> {
         let mut text = Zeroizing::new(String::with_capacity(
-            file.metadata().map_or(0, |file| file.len().min(LONGEST) as usize),
+            file.metadata().map_or(0, |file| file.len().min(MAX_LEN) as usize),
         ));
-        let read = Read::by_ref(file).take(LONGEST).read_to_string(&mut text);
+        let read = Read::by_ref(file).take(MAX_LEN).read_to_string(&mut text);
         read.map_err(|error| self.failed(&error))?;
         SavedResumption::from_text(&text)
     }

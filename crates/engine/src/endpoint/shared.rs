@@ -34,7 +34,7 @@ pub(super) struct Driver {
     /// Epoll instance of the inline driver: the socket and `inline_waker`.
     pub(super) inline: OwnedFd,
     pub(super) inline_waker: Waker,
-    pub(super) is_inline_taken: AtomicBool,
+    pub(super) has_inline_driver: AtomicBool,
     /// Epoll instance of the endpoint's thread: the socket and the TCP connections of handshakes.
     pub(super) background: OwnedFd,
     /// Tasks waiting for these connections, by descriptor, each with its deadline.
@@ -56,7 +56,7 @@ impl Driver {
             reader: Mutex::new(SocketReader::new(socket)),
             inline,
             inline_waker,
-            is_inline_taken: AtomicBool::new(false),
+            has_inline_driver: AtomicBool::new(false),
             background,
             handshakes: Mutex::default(),
         })
@@ -65,7 +65,7 @@ impl Driver {
 
 /// The connections and known peers of an endpoint.
 #[derive(Deref)]
-pub(crate) struct Shared {
+pub(crate) struct SharedEndpoint {
     /// Socket through which connections send; they know nothing of each other.
     #[deref]
     io: EndpointSocket,
@@ -76,24 +76,24 @@ pub(crate) struct Shared {
     /// Options of connections opened by peers.
     pub(super) options: Mutex<ConnectionOptions>,
     /// Connections opened by peers and not accepted yet.
-    arrivals: Monitor<VecDeque<Arc<Connection>>>,
-    most_arrivals: usize,
+    backlog: Monitor<VecDeque<Arc<Connection>>>,
+    max_backlog: usize,
 }
 
-impl Shared {
+impl SharedEndpoint {
     pub(super) fn new(
         socket: Arc<UdpSocket>,
         known_peers: usize,
-        most_arrivals: usize,
+        max_backlog: usize,
     ) -> Result<Self, EngineError> {
         Ok(Self {
             driver: Driver::new(&socket)?,
-            io: EndpointSocket::of_many(socket)?,
+            io: EndpointSocket::shared(socket)?,
             table: Mutex::new(PeerTable::new(known_peers)),
             sessions: Arc::default(),
             options: Mutex::default(),
-            arrivals: Monitor::default(),
-            most_arrivals,
+            backlog: Monitor::default(),
+            max_backlog,
         })
     }
 
@@ -105,17 +105,17 @@ impl Shared {
 
     /// Queues a connection to accept; returns the tasks to wake once unlocked, or `None` if the queue is
     /// full.
-    pub(super) fn announce(&self, connection: Arc<Connection>) -> Option<WakerList> {
-        let mut arrivals = self.arrivals.lock();
-        if arrivals.len() >= self.most_arrivals {
+    pub(super) fn queue_for_accept(&self, connection: Arc<Connection>) -> Option<WakerList> {
+        let mut backlog = self.backlog.lock();
+        if backlog.len() >= self.max_backlog {
             return None;
         }
-        arrivals.push_back(connection);
-        Some(arrivals.take_wakers())
+        backlog.push_back(connection);
+        Some(backlog.take_wakers())
     }
 
-    pub(super) fn poll_arrival(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {
-        self.arrivals.poll(context, |arrivals| match arrivals.pop_front() {
+    pub(super) fn poll_backlog(&self, context: &Context<'_>) -> Poll<Result<Arc<Connection>, EngineError>> {
+        self.backlog.poll(context, |backlog| match backlog.pop_front() {
             None => self.is_stopped().then_some(Err(EngineError::Closed)),
             next => next.map(Ok),
         })
@@ -124,7 +124,7 @@ impl Shared {
     /// Ends the endpoint's thread and fails the tasks waiting for connections.
     pub(super) fn stop(&self) {
         self.io.stop();
-        self.arrivals.update(|_| ());
+        self.backlog.update(|_| ());
     }
 
     /// Stops the endpoint, and ends all its connections.

@@ -15,13 +15,13 @@ use crate::{Clock, EngineError};
 /// Offset of a batch in its slot: leaves space for a header, and is aligned.
 pub(super) const SLOT_START: usize = 64;
 /// Length of a slot for one batch, which cannot exceed the kernel's maximum UDP message.
-const SLOT: usize = SLOT_START + 65_536;
+const SLOT_LEN: usize = SLOT_START + 65_536;
 /// Batches that one of many connections sends before the others have their turn.
-const ROUNDS: usize = 16;
+const SHARED_ROUNDS: usize = 16;
 /// Batches that a connection with its own socket sends before receiving.
-const OWN_ROUNDS: usize = 4;
+const DEDICATED_ROUNDS: usize = 4;
 /// Maximum number of free slots kept.
-const KEPT_SLOTS: usize = 8;
+const MAX_POOLED_SLOTS: usize = 8;
 haul_base::counters! {
     Counters:
     /// Counters of an endpoint.
@@ -69,20 +69,20 @@ pub(crate) struct EndpointSocket {
 
 impl EndpointSocket {
     /// Creates the socket of any number of connections.
-    pub(super) fn of_many(socket: Arc<UdpSocket>) -> Result<Self, EngineError> {
+    pub(super) fn shared(socket: Arc<UdpSocket>) -> Result<Self, EngineError> {
         let clock = Clock::start();
-        let (timers, rounds) = (Some(Timers::new(clock)?), ROUNDS);
-        let this = Self::of_one(socket, clock)?;
+        let (timers, rounds) = (Some(Timers::new(clock)?), SHARED_ROUNDS);
+        let this = Self::dedicated(socket, clock)?;
         #[cfg(feature = "faults")]
         let this = Self { faults: None, ..this };
         Ok(Self { timers, rounds, ..this })
     }
 
     /// Creates the socket of one connection with its own thread; `socket` is connected.
-    pub(crate) fn of_one(socket: Arc<UdpSocket>, clock: Clock) -> Result<Self, EngineError> {
+    pub(crate) fn dedicated(socket: Arc<UdpSocket>, clock: Clock) -> Result<Self, EngineError> {
         Ok(Self {
             timers: None,
-            rounds: OWN_ROUNDS,
+            rounds: DEDICATED_ROUNDS,
             #[cfg(feature = "faults")]
             faults: haul_udp::Faults::from_environment().map(Mutex::new),
             socket,
@@ -104,12 +104,12 @@ impl EndpointSocket {
     }
 
     pub(super) fn take_slot(&self) -> AlignedBytes {
-        lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT))
+        lock(&self.slots).pop().unwrap_or_else(|| AlignedBytes::zeroed(SLOT_LEN))
     }
 
     pub(super) fn put_slot(&self, slot: AlignedBytes) {
         let mut slots = lock(&self.slots);
-        if slots.len() < KEPT_SLOTS {
+        if slots.len() < MAX_POOLED_SLOTS {
             slots.push(slot);
         }
     }

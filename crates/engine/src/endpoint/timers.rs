@@ -83,7 +83,7 @@ impl Timers {
     }
 
     /// Registers a connection to retry its unsent batch when the socket is writable.
-    pub(super) fn wait_for_room(&self, identity: u32) {
+    pub(super) fn add_blocked(&self, identity: u32) {
         lock(&self.blocked).push(identity);
         self.waker.wake();
     }

@@ -4,7 +4,7 @@ use haul_base::{Ecn, Machine, Time, Transmit, WithCauses};
 use haul_proto::connection::Unsent;
 use haul_proto::micro::events::SIZE_REFUSED;
 use haul_stack::Coalesced;
-use haul_udp::{Full, SendError};
+use haul_udp::{FullQueue, SendError};
 use haul_wire::packet::{INITIAL_HEADER_LEN, PAIR_LEN, PairHeader};
 
 use super::connection::{Connection, LOCAL_QUEUE_WAIT, LockedConnection};
@@ -64,13 +64,13 @@ impl Connection {
     ) {
         let Err((done, error)) = shared.send_batch(data, segment_size, ecn, state.peer.at) else { return };
         let retry = match error {
-            SendError::WouldBlock(Full::SocketBuffer) => None,
-            SendError::WouldBlock(Full::LocalQueue) => Some(now + LOCAL_QUEUE_WAIT),
+            SendError::WouldBlock(FullQueue::SocketBuffer) => None,
+            SendError::WouldBlock(FullQueue::LocalQueue) => Some(now + LOCAL_QUEUE_WAIT),
             error => return on_send_error(shared, state, now, segment_size, error),
         };
         state.unsent = Some(Box::new(Unsent { data: data[done..].to_vec(), segment_size, ecn, retry }));
         if let (None, Some(timers)) = (retry, &shared.timers) {
-            timers.wait_for_room(self.identity());
+            timers.add_blocked(self.identity());
         }
     }
 

@@ -23,7 +23,7 @@ use crate::endpoint::PendingSession;
 use crate::identity::random;
 use crate::session::{DataPath, UdpSide};
 use crate::tls::{
-    ALPN, HandshakeError, InThread, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
+    ALPN, BlockingWait, HandshakeError, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };
 use crate::wake::block_on;
 use crate::{Clock, Control, EngineError, Role, Session};
@@ -31,14 +31,14 @@ use crate::{Clock, Control, EngineError, Role, Session};
 /// Time in which a refused client may read the reason.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of bytes read from a refused client and discarded.
-const DISCARDED: usize = 256 << 10;
+const MAX_DISCARDED: usize = 256 << 10;
 
 /// Serves connections, each up to the application's decision, until none is left.
 pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
     while let Some(handshake) = permit.next() {
         let peer = handshake.peer;
         match serve(server, handshake) {
-            Ok(incoming) => hand_over(server, incoming),
+            Ok(incoming) => queue_incoming(server, incoming),
             Err(Refusal::Broken(reason)) => {
                 server.counters.failed.add_one();
                 tracing::debug!(%peer, reason, "handshake failed");
@@ -70,7 +70,7 @@ impl From<HandshakeError> for Refusal {
 }
 
 /// The peer violated the protocol.
-fn nonsense(reason: impl Display) -> Refusal {
+fn protocol_violation(reason: impl Display) -> Refusal {
     EngineError::protocol(reason.to_string()).fault().into()
 }
 
@@ -91,7 +91,7 @@ struct Client<'s> {
 }
 
 /// An authenticated client.
-struct Admitted {
+struct AuthenticatedClient {
     pending: Arc<PendingSession>,
     hello: Hello,
     cipher: Cipher,
@@ -104,7 +104,7 @@ impl<'s> Client<'s> {
         prepare_tcp(&waiting.tcp)?;
         let tls = ServerConnection::new(server.tls.clone()).map_err(HandshakeError::Tls)?;
         let mut tls = Connection::from(tls);
-        let round_trip = block_on(handshake(&mut tls, &waiting.tcp, deadline, &InThread))?.into();
+        let round_trip = block_on(handshake(&mut tls, &waiting.tcp, deadline, &BlockingWait))?.into();
         if tls.alpn_protocol() != Some(ALPN) {
             return Err(Refusal::Broken("the client does not name the protocol (ALPN)".to_owned()));
         }
@@ -113,13 +113,13 @@ impl<'s> Client<'s> {
     }
 
     /// Reads the client's request, once it has proved that it knows the secret.
-    fn admit(&mut self) -> Result<Admitted, Refusal> {
+    fn admit(&mut self) -> Result<AuthenticatedClient, Refusal> {
         let server = self.server;
         let (frame, len) = self.authenticate()?;
         // From here on challenges find the session, although it is not accepted yet.
         let (keys, peer) = (self.secrets.frame_keys(Role::Server), self.handshake.peer);
         let pending = server.sessions.register(keys, peer, random::<32>()?);
-        if !self.handshake.leave() {
+        if !self.handshake.free_slot() {
             return Err(Refusal::Broken("closed in favour of another".to_owned()));
         }
         let pending =
@@ -127,7 +127,7 @@ impl<'s> Client<'s> {
         let hello = self.read_hello(frame, len)?;
         let options = &server.options;
         let cipher = choose_cipher(&hello.ciphers, &options.ciphers, options.permit_cipher_none)?;
-        Ok(Admitted { pending, hello, cipher })
+        Ok(AuthenticatedClient { pending, hello, cipher })
     }
 
     /// Reads the head of the Hello and verifies the proof. Returns the frame read so far and its total
@@ -135,12 +135,12 @@ impl<'s> Client<'s> {
     fn authenticate(&mut self) -> Result<(Vec<u8>, usize), Refusal> {
         let mut length = [0; 4];
         self.read_exact(&mut length)?;
-        let len = body_len(length, MAX_HELLO_BODY).map_err(nonsense)?;
+        let len = body_len(length, MAX_HELLO_BODY).map_err(protocol_violation)?;
         let mut head = [0; HelloHead::LEN];
         let head = &mut head[..len.min(HelloHead::LEN)];
         self.read_exact(head)?;
-        let proof = match HelloHead::parse(head).map_err(nonsense)? {
-            HelloHead::Ours { proof } => blake3::Hash::from_bytes(proof),
+        let proof = match HelloHead::parse(head).map_err(protocol_violation)? {
+            HelloHead::ThisVersion { proof } => blake3::Hash::from_bytes(proof),
             HelloHead::OtherVersion(theirs) => return Err(EngineError::Version(theirs).fault().into()),
         };
         // Comparing two hashes takes constant time.
@@ -156,20 +156,20 @@ impl<'s> Client<'s> {
 
     /// Reads the rest of the Hello of an authenticated client.
     fn read_hello(&mut self, mut frame: Vec<u8>, len: usize) -> Result<Hello, Refusal> {
-        let begun = frame.len();
+        let read = frame.len();
         frame.resize(len, 0);
-        self.read_exact(&mut frame[begun..])?;
+        self.read_exact(&mut frame[read..])?;
         let mut decoder = FrameDecoder::new();
         decoder.feed(&frame);
         match decoder.next_message() {
             Ok(Some(ControlMessage::Hello(hello))) => Ok(hello),
-            Ok(_) => Err(nonsense("something else instead of hello")),
-            Err(error) => Err(nonsense(error)),
+            Ok(_) => Err(protocol_violation("something else instead of hello")),
+            Err(error) => Err(protocol_violation(error)),
         }
     }
 
-    fn begin(self, admitted: Admitted) -> Result<Incoming, Refusal> {
-        let Admitted { pending, hello, cipher } = admitted;
+    fn begin(self, admitted: AuthenticatedClient) -> Result<Incoming, Refusal> {
+        let AuthenticatedClient { pending, hello, cipher } = admitted;
         let Self { server, handshake, tls, round_trip, secrets, .. } = self;
         let peer = handshake.peer;
         let tcp = handshake.into_tcp().ok_or(EngineError::Closed)?;
@@ -208,14 +208,14 @@ impl<'s> Client<'s> {
     fn refuse(&mut self, refusal: &Refusal) {
         let (Refusal::Fault(fault), peer) = (refusal, self.handshake.peer) else { return };
         self.server.counters.refused.add_one();
-        self.server.refusals.note(peer, fault);
-        if let Err(error) = self.say_last(&ControlMessage::Refuse(fault.clone())) {
+        self.server.refusals.log(peer, fault);
+        if let Err(error) = self.send_final(&ControlMessage::Refuse(fault.clone())) {
             tracing::debug!(%peer, ?error, "the refusal may not have arrived");
         }
     }
 
     fn wait(&self, deadline: Instant) -> Result<(), HandshakeError> {
-        block_on(wait(&self.tls, &self.handshake.tcp, deadline, &InThread))
+        block_on(wait(&self.tls, &self.handshake.tcp, deadline, &BlockingWait))
     }
 
     /// Fills `into`. Later bytes stay in the connection, unread.
@@ -236,7 +236,7 @@ impl<'s> Client<'s> {
 
     /// Sends the last message and waits for the peer to close: closing a socket with unread bytes resets the
     /// connection, and a reset can overtake the last bytes sent.
-    fn say_last(&mut self, message: &ControlMessage) -> Result<(), HandshakeError> {
+    fn send_final(&mut self, message: &ControlMessage) -> Result<(), HandshakeError> {
         let deadline = Instant::now() + REFUSAL_TIMEOUT;
         let mut frame = Vec::new();
         encode_frame(message, &mut frame).map_err(io::Error::other)?;
@@ -249,7 +249,7 @@ impl<'s> Client<'s> {
         }
         self.handshake.tcp.shutdown(Shutdown::Write)?;
         let (mut buffer, mut discarded) = ([0; 4096], 0);
-        while discarded < DISCARDED {
+        while discarded < MAX_DISCARDED {
             self.wait(deadline)?;
             match (&*self.handshake.tcp).read(&mut buffer) {
                 Ok(0) => break,
@@ -263,7 +263,7 @@ impl<'s> Client<'s> {
 }
 
 /// Queues a client for acceptance, if `admit` passes it on.
-fn hand_over(server: &Server, incoming: Incoming) {
+fn queue_incoming(server: &Server, incoming: Incoming) {
     let Ok(Some(incoming)) = caught(|| (server.admit)(incoming)) else { return };
     let too_many = server.waiting.update(|waiting| {
         if waiting.len() >= server.options.max_waiting {

@@ -7,7 +7,7 @@ use haul_stack::RecipeError;
 use haul_wire::control::{Accept, ControlMessage, Fault, Request, Settings};
 
 use crate::clock::after;
-use crate::endpoint::{PendingSession, Service, Shared};
+use crate::endpoint::{PendingSession, Service, SharedEndpoint};
 use crate::session::udp_options;
 use crate::wake::lock;
 use crate::{EngineError, Role, Session};
@@ -28,12 +28,12 @@ pub struct Incoming {
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
     /// Endpoint of the port.
-    pub(crate) port: Weak<Shared>,
+    pub(crate) port: Weak<SharedEndpoint>,
     pub(super) udp_timeout: Duration,
 }
 
 impl Incoming {
-    pub(super) fn is_gone(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.session.control().failure().is_some()
     }
 

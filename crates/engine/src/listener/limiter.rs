@@ -10,19 +10,19 @@ use crate::wake::lock;
 
 /// An accepted TCP connection.
 #[derive(Clone, Debug)]
-pub(super) struct Arrived {
+pub(super) struct PendingTcp {
     pub(super) tcp: Arc<TcpStream>,
     pub(super) peer: SocketAddr,
     pub(super) at: Instant,
 }
 
-pub(super) type Limiter = Arc<Mutex<HandshakeLimiter<Arrived>>>;
+pub(super) type Limiter = Arc<Mutex<HandshakeLimiter<PendingTcp>>>;
 
 /// Adds a connection and closes another one if there are too many. Returns the permit of a new thread, if one
 /// may be started, and whether a connection was closed.
 pub(super) fn accept(limiter: &Limiter, tcp: TcpStream, peer: SocketAddr) -> (Option<WorkerPermit>, bool) {
-    let arrived = Arrived { tcp: Arc::new(tcp), peer, at: Instant::now() };
-    let (evicted, may_start) = lock(limiter).accept(peer.ip(), arrived);
+    let pending_tcp = PendingTcp { tcp: Arc::new(tcp), peer, at: Instant::now() };
+    let (evicted, may_start) = lock(limiter).accept(peer.ip(), pending_tcp);
     if let Some(evicted) = &evicted {
         // The thread that serves it sees the end of the connection.
         let _ = evicted.tcp.shutdown(Shutdown::Both);
@@ -42,8 +42,8 @@ impl WorkerPermit {
     pub(super) fn next(&mut self) -> Option<Handshake> {
         let waiting = lock(&self.limiter).next_waiting();
         self.is_taken = waiting.is_some();
-        let (id, arrived) = waiting?;
-        Some(Handshake { arrived, limiter: self.limiter.clone(), id })
+        let (id, pending_tcp) = waiting?;
+        Some(Handshake { pending_tcp, limiter: self.limiter.clone(), id })
     }
 }
 
@@ -59,14 +59,14 @@ impl Drop for WorkerPermit {
 #[derive(derive_more::Deref)]
 pub(super) struct Handshake {
     #[deref]
-    arrived: Arrived,
+    pending_tcp: PendingTcp,
     limiter: Limiter,
     id: u64,
 }
 
 impl Handshake {
     /// Frees the slot of an authenticated client. Returns false if the connection was evicted for another.
-    pub(super) fn leave(&self) -> bool {
+    pub(super) fn free_slot(&self) -> bool {
         lock(&self.limiter).leave(self.id)
     }
 
@@ -80,7 +80,7 @@ impl Handshake {
 
 impl Drop for Handshake {
     fn drop(&mut self) {
-        self.leave();
+        self.free_slot();
     }
 }
 
@@ -110,10 +110,10 @@ mod tests {
         let (_second, (no_permit, evicted)) = come();
         assert!(no_permit.is_none() && evicted);
         assert_eq!(first.read(&mut [0]).unwrap(), 0, "it was closed");
-        assert!(!handshake.leave());
+        assert!(!handshake.free_slot());
         drop(handshake);
         let newcomer = permit.next().unwrap();
-        assert!(newcomer.leave() && newcomer.into_tcp().is_some());
+        assert!(newcomer.free_slot() && newcomer.into_tcp().is_some());
         assert!(permit.next().is_none(), "nobody waits any more");
     }
 }

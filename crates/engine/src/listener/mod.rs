@@ -34,9 +34,9 @@ const UDP_BUFFER: Bytes = Bytes(16 << 20);
 /// Attempts to find a port that is free for both TCP and UDP, if the system chooses it.
 const PORT_TRIES: u32 = 16;
 /// Pause after a failed accept, usually for lack of file descriptors.
-const RECOVERY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Minimum interval of the warning about failed accepts.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A server that accepts sessions. Handshakes run in worker threads, limited in number, so that a slow or
 /// hostile peer does not delay others. Dropping it stops listening; accepted sessions and channels stay open.
@@ -110,7 +110,7 @@ impl Listener {
     /// Polling version of [`Listener::accept`].
     pub fn poll_accept(&self, context: &Context<'_>) -> Poll<Incoming> {
         self.server.waiting.poll(context, |waiting| {
-            waiting.retain(|incoming| !incoming.is_gone());
+            waiting.retain(|incoming| !incoming.has_failed());
             waiting.pop_front()
         })
     }
@@ -144,23 +144,23 @@ impl Drop for Listener {
 /// Body of the thread that accepts TCP connections.
 fn accept_connections(server: &Arc<Server>, listener: &TcpListener) {
     let stopping = || PollFd::from_borrowed_fd(server.stop.fd(), PollFlags::IN);
-    let mut said: Option<Instant> = None;
+    let mut warned_at: Option<Instant> = None;
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), stopping()];
         let waited = wait_ready(&mut fds, server.refusals.due());
         if waited.is_err() || !fds[1].revents().is_empty() {
             return;
         }
-        server.refusals.tell_left_out();
+        server.refusals.log_suppressed();
         match listener.accept() {
             Ok((tcp, peer)) => start_handshake(server, tcp, peer),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             Err(error) => {
-                if said.is_none_or(|at| at.elapsed() >= SAID_AGAIN) {
-                    said = Some(Instant::now());
+                if warned_at.is_none_or(|at| at.elapsed() >= WARNING_INTERVAL) {
+                    warned_at = Some(Instant::now());
                     tracing::warn!(%error, "cannot accept a connection (ulimit -n raises the limit on open files)");
                 }
-                let _ = wait_ready(&mut [stopping()], Some(RECOVERY));
+                let _ = wait_ready(&mut [stopping()], Some(ACCEPT_RETRY_DELAY));
             }
         }
     }

@@ -10,61 +10,61 @@ use haul_wire::control::{Fault, FaultCode};
 use crate::wake::lock;
 
 /// Lines per [`WINDOW`]: below 2 MB a day.
-const LINES: u32 = 10;
+const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
 /// Rate-limited log; see the module documentation.
 #[derive(Default)]
-pub(super) struct RefusalLog(Mutex<Window>);
+pub(super) struct RefusalLog(Mutex<LogWindow>);
 
 #[derive(Default)]
-struct Window {
+struct LogWindow {
     ends: Option<Instant>,
     lines: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl RefusalLog {
     /// Logs a refused client. The log adds the time.
-    pub(super) fn note(&self, peer: SocketAddr, fault: &Fault) {
+    pub(super) fn log(&self, peer: SocketAddr, fault: &Fault) {
         if !matches!(fault.code, FaultCode::NotAuthorised | FaultCode::Expired) {
             tracing::info!(%peer, reason = fault.message, "client refused");
             return;
         }
-        self.tell_left_out();
-        if lock(&self.0).take(Instant::now()) {
+        self.log_suppressed();
+        if lock(&self.0).permits(Instant::now()) {
             tracing::warn!(%peer, reason = fault.message, "client refused");
         }
     }
 
     /// Logs how many lines were suppressed, if the window is over. To be called after [`RefusalLog::due`].
-    pub(super) fn tell_left_out(&self) {
-        let left_out = lock(&self.0).end(Instant::now());
-        if left_out > 0 {
+    pub(super) fn log_suppressed(&self) {
+        let suppressed = lock(&self.0).end(Instant::now());
+        if suppressed > 0 {
             let seconds = WINDOW.as_secs();
             tracing::warn!(
-                "clients that were refused within {seconds} seconds without a line for each: {left_out}"
+                "clients that were refused within {seconds} seconds without a line for each: {suppressed}"
             );
         }
     }
 
-    /// Time until [`RefusalLog::tell_left_out`] has something to log; `None` if nothing was suppressed.
+    /// Time until [`RefusalLog::log_suppressed`] has something to log; `None` if nothing was suppressed.
     pub(super) fn due(&self) -> Option<Duration> {
         let window = lock(&self.0);
-        let ends = window.ends.filter(|_| window.left_out > 0)?;
+        let ends = window.ends.filter(|_| window.suppressed > 0)?;
         Some(ends.saturating_duration_since(Instant::now()))
     }
 }
 
-impl Window {
+impl LogWindow {
     /// Whether another line may be logged.
-    fn take(&mut self, now: Instant) -> bool {
+    fn permits(&mut self, now: Instant) -> bool {
         self.ends.get_or_insert(now + WINDOW);
-        if self.lines < LINES {
+        if self.lines < MAX_LINES {
             self.lines += 1;
             return true;
         }
-        self.left_out += 1;
+        self.suppressed += 1;
         false
     }
 
@@ -73,7 +73,7 @@ impl Window {
         if self.ends.is_none_or(|ends| now < ends) {
             return 0;
         }
-        std::mem::take(self).left_out
+        std::mem::take(self).suppressed
     }
 }
 
@@ -106,30 +106,30 @@ mod tests {
         let wrong_secret = Fault::new(FaultCode::NotAuthorised, "wrong secret", "");
         tracing::subscriber::with_default(subscriber, || {
             let refusals = RefusalLog::default();
-            for port in 0..LINES as u16 + 5 {
-                refusals.note(([192, 0, 2, 1], port).into(), &wrong_secret);
+            for port in 0..MAX_LINES as u16 + 5 {
+                refusals.log(([192, 0, 2, 1], port).into(), &wrong_secret);
             }
             assert!(refusals.due().is_some());
             // The minute is over.
             lock(&refusals.0).ends = Some(Instant::now());
-            refusals.tell_left_out();
+            refusals.log_suppressed();
             assert!(refusals.due().is_none());
-            refusals.tell_left_out();
+            refusals.log_suppressed();
         });
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-        assert_eq!(log.matches("wrong secret").count(), LINES as usize, "{log}");
+        assert_eq!(log.matches("wrong secret").count(), MAX_LINES as usize, "{log}");
         assert_eq!(log.matches("refused within 60 seconds without a line for each: 5").count(), 1, "{log}");
-        assert_eq!(log.lines().count(), LINES as usize + 1, "{log}");
+        assert_eq!(log.lines().count(), MAX_LINES as usize + 1, "{log}");
     }
 
     #[test]
     fn a_flood_fills_few_lines_and_is_counted() {
-        let (mut window, start) = (Window::default(), Instant::now());
-        let lines = (0..5_000).filter(|_| window.take(start)).count();
-        assert_eq!(lines, LINES as usize);
+        let (mut window, start) = (LogWindow::default(), Instant::now());
+        let lines = (0..5_000).filter(|_| window.permits(start)).count();
+        assert_eq!(lines, MAX_LINES as usize);
         assert_eq!(window.end(start + WINDOW / 2), 0, "not yet");
-        assert_eq!(window.end(start + WINDOW), 5_000 - u64::from(LINES));
+        assert_eq!(window.end(start + WINDOW), 5_000 - u64::from(MAX_LINES));
         assert_eq!(window.end(start + WINDOW), 0, "said once");
-        assert!(window.take(start + WINDOW));
+        assert!(window.permits(start + WINDOW));
     }
 }

@@ -12,7 +12,7 @@ use rustls::ServerConfig;
 use super::incoming::Incoming;
 use super::limiter::Limiter;
 use super::refusals::RefusalLog;
-use crate::endpoint::{SessionTable, Shared};
+use crate::endpoint::{SessionTable, SharedEndpoint};
 use crate::identity::ServerIdentity;
 use crate::{Monitor, Waker};
 
@@ -89,7 +89,7 @@ pub(super) struct Server {
     pub(super) identity: ServerIdentity,
     pub(super) tls: Arc<ServerConfig>,
     pub(super) sessions: Arc<SessionTable>,
-    pub(super) port: Weak<Shared>,
+    pub(super) port: Weak<SharedEndpoint>,
     pub(super) limiter: Limiter,
     pub(super) refusals: RefusalLog,
     pub(super) counters: Counters,

@@ -31,7 +31,7 @@ pub(crate) fn server_config(identity: &ServerIdentity) -> Result<ServerConfig, E
 /// TLS configuration of a client that trusts only the certificate with this SHA-256 fingerprint.
 pub(crate) fn client_config(fingerprint: [u8; 32]) -> Result<ClientConfig, EngineError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Arc::new(Pinned { fingerprint, provider: provider.clone() });
+    let verifier = Arc::new(PinnedCertificate { fingerprint, provider: provider.clone() });
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])
         .map_err(|e| EngineError::system_other("cannot set up TLS", e))?
@@ -46,12 +46,12 @@ pub(crate) fn client_config(fingerprint: [u8; 32]) -> Result<ClientConfig, Engin
 
 /// Accepts one certificate whatever its contents. Possession of its key is verified as usual.
 #[derive(Debug)]
-struct Pinned {
+struct PinnedCertificate {
     fingerprint: [u8; 32],
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Pinned {
+impl ServerCertVerifier for PinnedCertificate {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -66,9 +66,9 @@ pub(crate) trait Readiness {
 }
 
 /// Blocks the polling thread.
-pub(crate) struct InThread;
+pub(crate) struct BlockingWait;
 
-impl Readiness for InThread {
+impl Readiness for BlockingWait {
     fn poll_ready(
         &self,
         tcp: &TcpStream,
@@ -96,18 +96,18 @@ pub(crate) async fn handshake(
     deadline: Instant,
     readiness: &impl Readiness,
 ) -> Result<Duration, HandshakeError> {
-    let mut asked = Instant::now();
+    let mut sent_at = Instant::now();
     let mut round_trip = Duration::ZERO;
     loop {
         if flush(tls, tcp)? && tls.is_handshaking() {
-            asked = Instant::now();
+            sent_at = Instant::now();
         }
         if !tls.is_handshaking() && !tls.wants_write() {
             return Ok(round_trip);
         }
         wait(tls, tcp, deadline, readiness).await?;
         if tls.is_handshaking() && receive(tls, tcp)? {
-            round_trip = asked.elapsed();
+            round_trip = sent_at.elapsed();
         }
     }
 }

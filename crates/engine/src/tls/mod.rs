@@ -8,7 +8,7 @@ mod handshake;
 pub(crate) use config::{ALPN, client_config, server_config};
 pub(crate) use exporter::SessionSecrets;
 pub(crate) use handshake::{
-    HandshakeError, InThread, Readiness, flush, handshake, prepare_tcp, receive, wait, wait_for,
+    BlockingWait, HandshakeError, Readiness, flush, handshake, prepare_tcp, receive, wait, wait_for,
 };
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
-use super::{InThread, client_config, handshake, server_config};
+use super::{BlockingWait, client_config, handshake, server_config};
 use crate::identity::ServerIdentity;
 use crate::wake::block_on;
 
@@ -27,6 +27,6 @@ pub(crate) fn pair() -> [(Connection, TcpStream); 2] {
 
 fn complete(mut tls: Connection, tcp: TcpStream) -> (Connection, TcpStream) {
     tcp.set_nonblocking(true).unwrap();
-    block_on(handshake(&mut tls, &tcp, Instant::now() + Duration::from_secs(10), &InThread)).unwrap();
+    block_on(handshake(&mut tls, &tcp, Instant::now() + Duration::from_secs(10), &BlockingWait)).unwrap();
     (tls, tcp)
 }

@@ -43,10 +43,11 @@ impl Victim {
 /// Returns the first packet with a message, or the initial packet, that the client has sent and the server
 /// has not received.
 fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
-    relay.heard.lock().unwrap().clear();
+    relay.received.lock().unwrap().clear();
     relay.to_server.store(false, Ordering::Relaxed);
     act();
-    let found = || relay.heard.lock().unwrap().iter().find(|packet| packet[0] != CONTROL_FRAME_KIND).cloned();
+    let found =
+        || relay.received.lock().unwrap().iter().find(|packet| packet[0] != CONTROL_FRAME_KIND).cloned();
     until("the client has sent nothing", || found().is_some());
     found().unwrap()
 }
@@ -87,7 +88,7 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
     let mut first = client_of(&listener, &url);
-    file.keep(&mut first).unwrap();
+    file.store(&mut first).unwrap();
     send(&first, b"zero");
     assert_eq!(recv(&connection(&listener)), b"zero");
     first.close(TIMEOUT).unwrap();

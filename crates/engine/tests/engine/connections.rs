@@ -88,11 +88,11 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     let relay = Relay::start_late(listener.local_addr(), late);
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     // Larger samples are ignored, however long TCP took.
-    let guess = Span::from_millis(333);
+    let initial_rtt = Span::from_millis(333);
     // The client has two samples, and nothing was late in the second. If the machine stalled meanwhile, the
     // client tries again; if a retransmission counted, it would be that late each time.
     let mut clients = Vec::new();
-    while clients.last().is_none_or(|client: &Channel| client.path().rtt >= guess) {
+    while clients.last().is_none_or(|client: &Channel| client.path().rtt >= initial_rtt) {
         assert!(clients.len() < 20, "{:?}", clients.last());
         clients.push(client_of(&listener, &url));
     }
@@ -100,7 +100,7 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
     send(client, b"one");
     // The server has only one sample, which counts at most as much as the default estimate.
     let server = connection(&listener);
-    assert!(server.path().rtt <= guess, "{:?}", server.path());
+    assert!(server.path().rtt <= initial_rtt, "{:?}", server.path());
     assert_eq!(recv(&server), b"one");
 }
 
@@ -108,24 +108,24 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
 fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
     let listener = listener("127.0.0.1");
     // Larger samples are ignored, however long TCP took.
-    let guess = Span::from_millis(333);
+    let initial_rtt = Span::from_millis(333);
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let endpoint = Endpoint::client().unwrap();
     let (mut client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
     client.wait_confirmed(TIMEOUT).unwrap();
-    assert!(client.path().rtt < guess, "{:?}", client.path());
-    assert_eq!(server.path().rtt, guess);
+    assert!(client.path().rtt < initial_rtt, "{:?}", client.path());
+    assert_eq!(server.path().rtt, initial_rtt);
     send(&client, b"one");
     assert_eq!(recv(&server), b"one");
-    assert!(server.path().rtt < guess, "{:?}", server.path());
+    assert!(server.path().rtt < initial_rtt, "{:?}", server.path());
     // A resuming client need not measure it again.
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
-    file.keep(&mut client).unwrap();
+    file.store(&mut client).unwrap();
     drop((client, server));
     let again = file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
-    assert!(again.path().rtt < guess, "{:?}", again.path());
+    assert!(again.path().rtt < initial_rtt, "{:?}", again.path());
 }
 
 #[test]
@@ -138,12 +138,12 @@ fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
     let endpoint = Endpoint::client().unwrap();
     let (client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
     client.wait_confirmed(TIMEOUT).unwrap();
-    let guess = server.path().rtt;
+    let initial_rtt = server.path().rtt;
     let before = relay.answered.lock().unwrap().len();
     until("the server does not ask", || relay.answered.lock().unwrap().len() > before + 5);
     // The message follows an answer to the server's challenge, which is no sample of the round trip.
     send(&client, b"one");
-    assert_eq!((recv(&server), server.path().rtt), (b"one".to_vec(), guess));
+    assert_eq!((recv(&server), server.path().rtt), (b"one".to_vec(), initial_rtt));
 }
 
 #[test]
@@ -205,16 +205,16 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
     relay.to_client.store(false, Ordering::Relaxed);
     send(&client, &message);
     let opens =
-        || relay.heard.lock().unwrap().iter().any(|datagram| datagram[0] == 14 && datagram.len() > 31);
+        || relay.received.lock().unwrap().iter().any(|datagram| datagram[0] == 14 && datagram.len() > 31);
     until("no data came with the initial header", opens);
     relay.to_client.store(true, Ordering::Relaxed);
     client.wait_confirmed(TIMEOUT).unwrap();
     send(&client, &message);
     let server = connection(&listener);
     assert!(recv(&server) == message && recv(&server) == message);
-    let heard = relay.heard.lock().unwrap();
+    let received = relay.received.lock().unwrap();
     let largest = |opens: bool| {
-        let these = heard.iter().filter(|datagram| (datagram[0] == 14) == opens);
+        let these = received.iter().filter(|datagram| (datagram[0] == 14) == opens);
         these.map(Vec::len).max().unwrap()
     };
     assert!(largest(true) <= LARGEST.into(), "{}", largest(true));
@@ -288,19 +288,19 @@ fn nothing_that_was_sent_before_is_taken_again() {
     let mut client = client_of(&listener, &url);
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
-    file.keep(&mut client).unwrap();
+    file.store(&mut client).unwrap();
     send(&client, b"one");
     let server = connection(&listener);
     assert_eq!(recv(&server), b"one");
     let attacker = UdpSocket::bind("127.0.0.1:0").unwrap();
     attacker.set_nonblocking(true).unwrap();
     let replay = || {
-        let heard = relay.heard.lock().unwrap().clone();
-        assert!(!heard.is_empty());
-        for datagram in &heard {
+        let received = relay.received.lock().unwrap().clone();
+        assert!(!received.is_empty());
+        for datagram in &received {
             attacker.send_to(datagram, listener.local_addr()).unwrap();
         }
-        heard.len()
+        received.len()
     };
     let peer = server.peer();
     replay();
@@ -333,12 +333,12 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
     let file = ResumptionFile::new(directory.path().join("resumption"));
     {
         let mut client = client_of(&listener, &url);
-        file.keep(&mut client).unwrap();
+        file.store(&mut client).unwrap();
         let _server = connection(&listener);
         // A close of an unconfirmed connection carries an initial header.
         client.wait_confirmed(TIMEOUT).unwrap();
     }
-    relay.heard.lock().unwrap().clear();
+    relay.received.lock().unwrap().clear();
     let connections = listener.stats().connections;
     for round in 0..3 {
         let client =
@@ -347,8 +347,8 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
         let server = connection(&listener);
         assert_eq!(recv(&server), format!("round {round}").as_bytes());
         if round == 0 {
-            let heard = relay.heard.lock().unwrap();
-            let first = heard.iter().find(|datagram| datagram[0] == 14).unwrap().len();
+            let received = relay.received.lock().unwrap();
+            let first = received.iter().find(|datagram| datagram[0] == 14).unwrap().len();
             assert!(first > 31 + b"round 0".len(), "the first datagram has {first} bytes");
         }
         client.close(TIMEOUT).unwrap();
@@ -363,7 +363,7 @@ fn a_server_that_knows_nothing_of_a_client_is_silent() {
     let addr = {
         let listener = listener("127.0.0.1");
         let mut client = client_of(&listener, &listener.url("127.0.0.1", b""));
-        file.keep(&mut client).unwrap();
+        file.store(&mut client).unwrap();
         client.close(TIMEOUT).unwrap();
         listener.local_addr()
     };
@@ -476,7 +476,7 @@ fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
 
 /// Sends `count` messages of `len` bytes to a server with an inbox of `inbox`; returns how many it keeps for
 /// its application.
-fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
+fn stored_of(inbox: Bytes, len: usize, count: usize) -> usize {
     let listener = listener("127.0.0.1");
     let room = ConnectionOptions { inbox, ..ConnectionOptions::default() };
     listener.endpoint().set_options(room);
@@ -496,43 +496,43 @@ fn kept_of(inbox: Bytes, len: usize, count: usize) -> usize {
         std::thread::sleep(Duration::from_millis(300));
         dropped() == before
     });
-    let mut kept = 0;
+    let mut stored = 0;
     while let Ok(message) = server.recv(Some(Duration::from_millis(300))) {
         assert_eq!(message.data.len(), len);
-        kept += 1;
+        stored += 1;
     }
     // There is capacity again.
     send(&client, b"after");
     assert_eq!(recv(&server), b"after");
-    kept
+    stored
 }
 
 #[test]
 fn messages_that_nobody_takes_do_not_fill_the_memory() {
     // One buffer of packets may exceed the limit: 64 KiB, or 64 packets.
-    let kept = kept_of(Bytes(100_000), 1_000, 1_000);
-    assert!((100..=170).contains(&kept), "{kept} messages of 1,000 bytes");
+    let stored = stored_of(Bytes(100_000), 1_000, 1_000);
+    assert!((100..=170).contains(&stored), "{stored} messages of 1,000 bytes");
     assert_eq!(ConnectionOptions::default().inbox, Bytes(4 << 20), "docs/security.md");
 }
 
 #[test]
 fn no_more_messages_wait_than_the_limit_however_small_they_are() {
-    let kept = kept_of(ConnectionOptions::default().inbox, 1, 24_000);
-    assert!((16_384..=17_600).contains(&kept), "{kept} messages of 1 byte");
+    let stored = stored_of(ConnectionOptions::default().inbox, 1, 24_000);
+    assert!((16_384..=17_600).contains(&stored), "{stored} messages of 1 byte");
     // However small the limit: 16, and at most one buffer of packets more.
-    let kept = kept_of(Bytes(1), 1_000, 1_000);
-    assert!((16..=90).contains(&kept), "{kept} messages of 1,000 bytes");
+    let stored = stored_of(Bytes(1), 1_000, 1_000);
+    assert!((16..=90).contains(&stored), "{stored} messages of 1,000 bytes");
 }
 
 #[test]
 fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not() {
-    const MOST: usize = 3;
-    let listening = ListenOptions { max_known_peers: MOST, ..listen_options("127.0.0.1") };
+    const MAX: usize = 3;
+    let listening = ListenOptions { max_known_peers: MAX, ..listen_options("127.0.0.1") };
     assert_eq!(listen_options("127.0.0.1").max_known_peers, 1 << 20, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
     let terms = Terms::new(own_registry());
-    let mut connections: Vec<_> = (0..MOST)
+    let mut connections: Vec<_> = (0..MAX)
         .map(|_| {
             let client = client_of(&listener, &url);
             send(&client, b"here");
@@ -552,18 +552,18 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
         one_more.join().unwrap().unwrap_err().fault()
     });
     assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
-    assert_eq!(listener.endpoint().known_peers(), MOST);
+    assert_eq!(listener.endpoint().known_peers(), MAX);
     // Only a peer whose connection has ended is replaced.
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
     let (mut client, server) = connections.remove(1);
-    file.keep(&mut client).unwrap();
+    file.store(&mut client).unwrap();
     client.close(TIMEOUT).unwrap();
     drop((client, server));
     let newcomer = client_of(&listener, &url);
     send(&newcomer, b"new");
     assert_eq!(recv(&connection(&listener)), b"new");
-    assert_eq!(listener.endpoint().known_peers(), MOST);
+    assert_eq!(listener.endpoint().known_peers(), MAX);
     for (client, server) in &connections {
         send(client, b"still");
         assert_eq!((recv(server), recv(server)), (b"here".to_vec(), b"still".to_vec()));
@@ -572,12 +572,12 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
 
 #[test]
 fn no_more_connections_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_later() {
-    const MOST: usize = 2;
-    let listening = ListenOptions { max_connections_waiting: MOST, ..listen_options("127.0.0.1") };
+    const MAX: usize = 2;
+    let listening = ListenOptions { max_connections_waiting: MAX, ..listen_options("127.0.0.1") };
     assert_eq!(listen_options("127.0.0.1").max_connections_waiting, 4_096, "docs/security.md");
     let listener = Listener::bind(listening).unwrap();
     let url = listener.url("127.0.0.1", b"");
-    let clients: Vec<_> = (0..=MOST)
+    let clients: Vec<_> = (0..=MAX)
         .map(|number| {
             let client = client_of(&listener, &url);
             send(&client, &[number as u8]);
@@ -585,11 +585,11 @@ fn no_more_connections_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_
         })
         .collect();
     // Each repeats its header until the server has answered.
-    until("two connections have begun", || listener.endpoint().stats().connections == MOST as u64);
-    assert!(clients[MOST].wait_confirmed(Duration::from_millis(500)).is_err());
-    assert_eq!(listener.endpoint().stats().connections, MOST as u64);
+    until("two connections have begun", || listener.endpoint().stats().connections == MAX as u64);
+    assert!(clients[MAX].wait_confirmed(Duration::from_millis(500)).is_err());
+    assert_eq!(listener.endpoint().stats().connections, MAX as u64);
     let first = connection(&listener);
-    clients[MOST].wait_confirmed(TIMEOUT).unwrap();
-    assert_eq!(listener.endpoint().stats().connections, MOST as u64 + 1);
+    clients[MAX].wait_confirmed(TIMEOUT).unwrap();
+    assert_eq!(listener.endpoint().stats().connections, MAX as u64 + 1);
     drop(first);
 }

@@ -44,9 +44,9 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
 
 #[test]
 fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
-    let (told, own) = transfer(3);
-    println!("beside three busy threads a core: {told:?}");
-    let sample = told.sample.expect("the receiver has told");
+    let (reported, own) = transfer(3);
+    println!("beside three busy threads a core: {reported:?}");
+    let sample = reported.sample.expect("the receiver has told");
     assert_eq!(sample.run_delay.is_some(), std::fs::read("/proc/thread-self/schedstat").is_ok());
     if let Some(delay) = sample.run_delay {
         assert!((Span::from_millis(1)..Span::from_secs(60)).contains(&delay), "{sample:?}");
@@ -59,16 +59,16 @@ fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
     assert!(sample.socket_fill.is_some_and(|fill| fill <= 1_000), "{sample:?}");
     assert!(sample.sleep_average.is_none(), "no kernel of today has one");
     assert!(
-        told.drain_rate.is_some() && told.arrival_rate.is_some() && told.read_delay.is_some(),
-        "{told:?}"
+        reported.drain_rate.is_some() && reported.arrival_rate.is_some() && reported.read_delay.is_some(),
+        "{reported:?}"
     );
 }
 
 #[test]
 fn what_is_told_of_a_host_is_what_its_kernel_says_there() {
-    let (told, own) = transfer(0);
-    println!("no load of our own: {told:?}");
-    let sample = told.sample.expect("the receiver has told");
+    let (reported, own) = transfer(0);
+    println!("no load of our own: {reported:?}");
+    let sample = reported.sample.expect("the receiver has told");
     let has = |sample: HostSample| {
         [
             sample.run_delay.is_some(),
@@ -84,6 +84,6 @@ fn what_is_told_of_a_host_is_what_its_kernel_says_there() {
     assert_eq!(sample.cpu_pressure.is_some(), is_there("/proc/pressure/cpu"));
     assert!(sample.cpu_pressure.is_none_or(|share| share <= 1_000), "{sample:?}");
     // The round trip is far below 1 ms, so this is a rate of few packets.
-    let drained = told.drain_rate.unwrap().as_bps();
+    let drained = reported.drain_rate.unwrap().as_bps();
     assert!((RATE_BPS / 100..RATE_BPS * 100).contains(&drained), "{drained} bit/s");
 }

@@ -16,7 +16,7 @@ use crate::support::{TIMEOUT, Waits, listener};
 use crate::waiting::pair_on;
 
 /// A run that takes longer hangs; most take less than 1 s.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Pauses at random, so that no thread drives the endpoint inline for a while.
 fn dawdle(rng: &mut Rng) {
@@ -155,7 +155,7 @@ fn whatever_threads_do_nobody_is_left_waiting_and_nothing_is_lost() {
             run(seed);
             done.send(()).unwrap();
         });
-        match wait.recv_timeout(LONGEST) {
+        match wait.recv_timeout(MAX_WAIT) {
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("seed {seed} hangs"),
             _ => thread.join().unwrap(),
         }

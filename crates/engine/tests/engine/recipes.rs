@@ -35,14 +35,14 @@ impl ObjectSource for Pattern {
 }
 
 #[derive(Clone)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct CollectingSink(Arc<Mutex<Vec<u8>>>);
 
-impl ObjectSink for Kept {
+impl ObjectSink for CollectingSink {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
-        let mut kept = self.0.lock().unwrap();
+        let mut stored = self.0.lock().unwrap();
         for piece in pieces {
             let at = piece.offset as usize;
-            kept[at..at + piece.range.len()].copy_from_slice(&data[piece.range.clone()]);
+            stored[at..at + piece.range.len()].copy_from_slice(&data[piece.range.clone()]);
         }
     }
 
@@ -96,15 +96,15 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
         let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
         let (mut client, mut server) = session_pair(&listener, &url, options(fixed(&recipe)));
         assert_eq!(client.settings(), server.settings());
-        let kept = Kept(Arc::new(Mutex::new(vec![0; LEN])));
+        let stored = CollectingSink(Arc::new(Mutex::new(vec![0; LEN])));
         let sending = client.start_sending(Box::new(Pattern), Waker::new().unwrap()).unwrap();
-        let receiving = server.start_receiving(Box::new(kept.clone()), Waker::new().unwrap()).unwrap();
+        let receiving = server.start_receiving(Box::new(stored.clone()), Waker::new().unwrap()).unwrap();
         assert!(sending.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
         assert!(receiving.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
-        let right = kept.0.lock().unwrap().iter().zip(0..).all(|(&byte, at)| byte == byte_at(at));
+        let right = stored.0.lock().unwrap().iter().zip(0..).all(|(&byte, at)| byte == byte_at(at));
         assert!(right, "{name}: bytes are not in their places");
-        let said = relay.heard.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
-        assert_eq!(said, has_rounds, "{name}");
+        let closes = relay.received.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
+        assert_eq!(closes, has_rounds, "{name}");
         let has_reports = relay.answered.lock().unwrap().iter().any(|packet| packet[0] == FEEDBACK);
         assert_eq!(has_reports, over == "udp", "{name} over {over}");
     }
@@ -158,8 +158,8 @@ fn a_server_that_answers_with_another_recipe_is_left() {
             let session = incoming.accept_with(settings).unwrap();
             let error = client.join().unwrap();
             assert!(error.to_string().contains("another recipe"), "{error}");
-            let told = session.control().recv(Some(TIMEOUT)).unwrap_err();
-            assert!(told.to_string().contains("another recipe"), "{told}");
+            let reported = session.control().recv(Some(TIMEOUT)).unwrap_err();
+            assert!(reported.to_string().contains("another recipe"), "{reported}");
         });
     }
 }

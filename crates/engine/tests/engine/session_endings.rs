@@ -64,7 +64,7 @@ fn wait_until(what: &str, is_it: impl Fn() -> bool) {
 }
 
 /// Waits for a control frame of this kind and number.
-fn said(by: &Mutex<Vec<Vec<u8>>>, kind: ControlFrameKind, number: u32) {
+fn closes(by: &Mutex<Vec<Vec<u8>>>, kind: ControlFrameKind, number: u32) {
     let is_it = |packet: &Vec<u8>| {
         ControlFrame::parse(packet).is_ok_and(|frame| (frame.kind, frame.number) == (kind, number))
     };
@@ -83,8 +83,8 @@ fn arrived(receiving: &Transfer) -> u64 {
 fn an_end_that_has_delivered_closes_and_is_answered() {
     let run = Running::start(LEN);
     assert!(run.sending.wait_delivered(TIMEOUT).unwrap() && run.receiving.wait_delivered(TIMEOUT).unwrap());
-    said(&run.relay.heard, ControlFrameKind::Close, 0);
-    said(&run.relay.answered, ControlFrameKind::Closed, 0);
+    closes(&run.relay.received, ControlFrameKind::Close, 0);
+    closes(&run.relay.answered, ControlFrameKind::Closed, 0);
     assert!(run.sending.failure().is_none() && run.receiving.failure().is_none());
 }
 
@@ -93,14 +93,14 @@ fn an_end_that_stops_early_says_so_and_leaves_the_reason_to_the_control_channel(
     for stops_at_sender in [true, false] {
         let run = Running::start(LEN / 2);
         wait_until("a part", || arrived(&run.receiving) > LEN / 4);
-        let (stopped, other, said_by, answered_by) = if stops_at_sender {
-            (run.sending, run.receiving, &run.relay.heard, &run.relay.answered)
+        let (stopped, other, closes_from, answered_by) = if stops_at_sender {
+            (run.sending, run.receiving, &run.relay.received, &run.relay.answered)
         } else {
-            (run.receiving, run.sending, &run.relay.answered, &run.relay.heard)
+            (run.receiving, run.sending, &run.relay.answered, &run.relay.received)
         };
         drop(stopped);
-        said(said_by, ControlFrameKind::Close, 1);
-        said(answered_by, ControlFrameKind::Closed, 0);
+        closes(closes_from, ControlFrameKind::Close, 1);
+        closes(answered_by, ControlFrameKind::Closed, 0);
         assert!(!other.wait_delivered(Duration::from_millis(100)).unwrap());
         assert!(other.failure().is_none());
     }

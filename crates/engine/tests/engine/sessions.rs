@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    LOOPBACKS, Nowhere, Relay, TIMEOUT, Zeros, accept, carry, check, get, listen_options, listener, options,
-    session_pair,
+    LOOPBACKS, Nowhere, Relay, TIMEOUT, Zeros, accept, check, get, listen_options, listener, options,
+    session_pair, transfer_object,
 };
 use haul_base::Rate;
 use haul_engine::{HaulUrl, Role, Session, Waker, ceiling, offer};
@@ -44,7 +44,7 @@ fn both_ends_agree_and_packets_pass_with_every_cipher_on_both_families() {
             assert_eq!((client.cipher(), server.cipher()), (cipher, cipher));
             assert_eq!((client.request(), server.request()), (&request, &request));
             assert_eq!(client.settings(), server.settings());
-            carry(&mut client, &mut server, LEN);
+            transfer_object(&mut client, &mut server, LEN);
             client.control().close().unwrap();
             assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::Close);
             server.control().close().unwrap();
@@ -60,7 +60,7 @@ fn a_server_on_all_addresses_is_reached_by_both_families() {
         for host in hosts {
             let url = listener.url(host, b"");
             let (mut client, mut server) = session_pair(&listener, &url, options(Request::BenchReceive));
-            carry(&mut server, &mut client, LEN);
+            transfer_object(&mut server, &mut client, LEN);
         }
     }
 }
@@ -84,7 +84,7 @@ fn the_client_may_send_before_its_challenges_are_answered() {
 }
 
 /// Waits until the server has received a UDP packet from the client.
-fn wait_until_heard(client: &Session) {
+fn wait_until_received(client: &Session) {
     let until = Instant::now() + TIMEOUT;
     while client.control().udp_seen().is_none() {
         assert!(Instant::now() < until, "the server has heard nothing");
@@ -100,9 +100,9 @@ fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
             let download = request == Request::BenchReceive;
             let (mut client, mut server) =
                 session_pair(&listener, &listener.url(host, b""), options(request));
-            wait_until_heard(&client);
+            wait_until_received(&client);
             let (from, to) = if download { (&mut server, &mut client) } else { (&mut client, &mut server) };
-            carry(from, to, 10_000_000).datagram
+            transfer_object(from, to, 10_000_000).datagram
         };
         for request in [Request::BenchReceive, Request::BenchSend] {
             let wanted = if host == "::1" { 8952 } else { 8972 };
@@ -186,9 +186,9 @@ fn sessions_outlive_their_listener() {
     let listener = listener("127.0.0.1");
     let (mut client, mut server) =
         session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
-    wait_until_heard(&client);
+    wait_until_received(&client);
     drop(listener);
-    carry(&mut client, &mut server, LEN);
+    transfer_object(&mut client, &mut server, LEN);
     client.control().send(ControlMessage::ObjectSent { bytes: 1 }).unwrap();
     assert_eq!(server.control().recv(Some(TIMEOUT)).unwrap(), ControlMessage::ObjectSent { bytes: 1 });
 }

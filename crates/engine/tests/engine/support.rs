@@ -111,7 +111,7 @@ impl ObjectSink for Nowhere {
 }
 
 /// Sends an object of `len` bytes, and returns the sender's last counters.
-pub(crate) fn carry(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
+pub(crate) fn transfer_object(from: &mut Session, to: &mut Session, len: u64) -> SenderStats {
     let mut sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
     let mut receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
     for end in [&sending, &receiving] {
@@ -124,7 +124,7 @@ pub(crate) fn carry(from: &mut Session, to: &mut Session, len: u64) -> SenderSta
 }
 
 type Recorded = Arc<Mutex<Vec<Vec<u8>>>>;
-type Again = Arc<Mutex<Option<Vec<u8>>>>;
+type ReplaySlot = Arc<Mutex<Option<Vec<u8>>>>;
 
 /// Forwards TCP to a server, and UDP in the directions that are open.
 pub(crate) struct Relay {
@@ -132,11 +132,11 @@ pub(crate) struct Relay {
     pub(crate) to_server: Arc<AtomicBool>,
     pub(crate) to_client: Arc<AtomicBool>,
     /// Every datagram that a client has sent.
-    pub(crate) heard: Recorded,
+    pub(crate) received: Recorded,
     /// Every datagram that a server has sent.
     pub(crate) answered: Recorded,
     /// Sent to the client repeatedly.
-    pub(crate) again: Again,
+    pub(crate) again: ReplaySlot,
     /// From now on the server sees the client at another port, as after a NAT rebinding.
     pub(crate) rebind: Arc<AtomicBool>,
     tcp: Arc<Mutex<Vec<TcpStream>>>,
@@ -163,7 +163,7 @@ impl Relay {
             port: tcp.local_addr().unwrap().port(),
             to_server: Arc::new(AtomicBool::new(true)),
             to_client: Arc::new(AtomicBool::new(true)),
-            heard: Arc::default(),
+            received: Arc::default(),
             answered: Arc::default(),
             again: Arc::default(),
             rebind: Arc::default(),
@@ -181,7 +181,7 @@ impl Relay {
             }
         });
         let (to_server, to_client) = (relay.to_server.clone(), relay.to_client.clone());
-        let records = (relay.heard.clone(), relay.answered.clone(), relay.again.clone());
+        let records = (relay.received.clone(), relay.answered.clone(), relay.again.clone());
         let rebind = relay.rebind.clone();
         std::thread::spawn(move || relay_udp(&udp, server, (&to_server, &to_client), &rebind, &records));
         relay
@@ -230,7 +230,7 @@ fn relay_udp(
     server: SocketAddr,
     (to_server, to_client): (&AtomicBool, &AtomicBool),
     rebind: &AtomicBool,
-    (heard, answered, again): &(Recorded, Recorded, Again),
+    (received, answered, again): &(Recorded, Recorded, ReplaySlot),
 ) {
     let connected = || {
         let back = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -249,7 +249,7 @@ fn relay_udp(
         }
         if let Ok((len, from)) = front.recv_from(&mut buffer) {
             (client, idle) = (Some(from), false);
-            heard.lock().unwrap().push(buffer[..len].to_vec());
+            received.lock().unwrap().push(buffer[..len].to_vec());
             if to_server.load(Ordering::Relaxed) {
                 let _ = back.send(&buffer[..len]);
             }

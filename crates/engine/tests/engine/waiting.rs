@@ -165,10 +165,10 @@ fn what_is_lost_is_repeated_while_nobody_waits() {
         assert_eq!(waits.join().unwrap(), b"first");
     });
     relay.to_server.store(false, Ordering::Relaxed);
-    let heard = || relay.heard.lock().unwrap().len();
-    let before = heard();
+    let received = || relay.received.lock().unwrap().len();
+    let before = received();
     send(&client, b"again");
-    until("nothing is repeated", || heard() >= before + 4);
+    until("nothing is repeated", || received() >= before + 4);
     relay.to_server.store(true, Ordering::Relaxed);
     assert_eq!(recv(&server), b"again");
 }
@@ -271,10 +271,10 @@ fn a_task_is_not_woken_by_its_own_looking() {
     let (client, server) = pair(&endpoint, &listener);
     let wakes = Arc::new(Counts(AtomicUsize::new(0)));
     let waker = Waker::from(wakes.clone());
-    let look = || client.poll_recv(&mut Context::from_waker(&waker));
+    let poll_once = || client.poll_recv(&mut Context::from_waker(&waker));
     client.flush(Some(TIMEOUT)).unwrap();
     for _ in 0..1_000 {
-        assert!(look().is_pending());
+        assert!(poll_once().is_pending());
     }
     // Packets left over from the handshake may wake it, and nothing else.
     assert!(wakes.0.load(Ordering::Relaxed) < 20);
@@ -284,7 +284,7 @@ fn a_task_is_not_woken_by_its_own_looking() {
         // Only a task that was woken polls again.
         let now = wakes.0.load(Ordering::Relaxed);
         now > seen.swap(now, Ordering::Relaxed)
-            && matches!(look(), Poll::Ready(Ok(message)) if message.data == b"now")
+            && matches!(poll_once(), Poll::Ready(Ok(message)) if message.data == b"now")
     });
 }
 

@@ -18,7 +18,7 @@ const PLACES: usize = 8;
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 
 /// Lock for one test at a time, as they count the threads and sockets of the process.
-static ALONE: Mutex<()> = Mutex::new(());
+static SERIAL: Mutex<()> = Mutex::new(());
 
 fn options() -> ListenOptions {
     ListenOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)))
@@ -59,7 +59,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
     stranger.prove_wrongly(100_000).unwrap();
@@ -70,7 +70,7 @@ fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
 
 #[test]
 fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to_end() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let handshake_timeout = Duration::from_secs(3_600);
     let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
     settled();
@@ -83,7 +83,7 @@ fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to
 
 #[test]
 fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let handshake_timeout = Duration::from_secs(3);
     let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
     let mut client = stranger(&listener, &stranger::config()).unwrap();
@@ -105,30 +105,30 @@ fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
 
 #[test]
 fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_places() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let (listener, config) = (listener(PLACES), stranger::config());
     settled();
     let before = descriptors();
-    let (mut staying, mut most_threads, mut most_descriptors) = (Vec::new(), 0, 0);
+    let (mut staying, mut max_threads, mut max_descriptors) = (Vec::new(), 0, 0);
     for _ in 0..100 {
         // Some are evicted before they have sent anything.
         if let Ok(mut stranger) = stranger(&listener, &config) {
             let _ = stranger.prove_wrongly(34);
             staying.push(stranger);
         }
-        most_threads = most_threads.max(serving_threads());
-        most_descriptors = most_descriptors.max(descriptors() - staying.len());
+        max_threads = max_threads.max(serving_threads());
+        max_descriptors = max_descriptors.max(descriptors() - staying.len());
     }
     assert!(staying.len() > PLACES, "{}", staying.len());
-    assert!(most_threads <= PLACES, "{most_threads} threads");
+    assert!(max_threads <= PLACES, "{max_threads} threads");
     // Connections that are evicted for as many new ones.
-    assert!(most_descriptors <= before + 2 * PLACES, "{most_descriptors}, at first {before}");
+    assert!(max_descriptors <= before + 2 * PLACES, "{max_descriptors}, at first {before}");
     until("all of it is given back", || serving_threads() == 0 && descriptors() <= before + staying.len());
 }
 
 #[test]
 fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let config = stranger::config();
     let over = AtomicBool::new(false);
@@ -159,7 +159,7 @@ fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
 
 #[test]
 fn a_hello_of_another_version_is_answered_with_both_versions() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     // A Hello (0) of the next version, which this version cannot parse any further.
     let next = PROTOCOL_VERSION + 1;
@@ -171,7 +171,7 @@ fn a_hello_of_another_version_is_answered_with_both_versions() {
 
 #[test]
 fn what_is_no_hello_or_too_long_is_refused_by_its_first_bytes() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let too_long = MAX_HELLO_BODY as u32 + 1;
     for start in [&too_long.to_be_bytes()[..], &[0, 0, 0, 3, 200, 1, 2], &[0, 0, 0, 1, 12]] {

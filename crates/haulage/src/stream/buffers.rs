@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use haul_base::Piece;
-use haul_engine::{FIRST_LIMIT, Monitor};
+use haul_engine::{INITIAL_LIMIT, Monitor};
 use haul_proto::multiplexer::{Reassembly, SendBuffer};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 
@@ -37,18 +37,18 @@ impl Drop for Source {
 }
 
 /// Capacity for unread bytes: what a sender may send before the first limit. Allocated as bytes arrive.
-const ROOM: u64 = FIRST_LIMIT;
+const CAPACITY: u64 = INITIAL_LIMIT;
 
 /// Received bytes that were not read yet.
 pub(super) struct Inbox {
     bytes: Reassembly,
     /// Whether the sender exceeded its limit.
-    pub(super) broken: bool,
+    pub(super) limit_exceeded: bool,
 }
 
 impl Default for Inbox {
     fn default() -> Self {
-        Self { bytes: Reassembly::new(ROOM), broken: false }
+        Self { bytes: Reassembly::new(CAPACITY), limit_exceeded: false }
     }
 }
 
@@ -73,9 +73,9 @@ impl ObjectSink for Sink {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
         let mut inbox = self.0.lock();
         for piece in pieces {
-            inbox.broken |= !inbox.bytes.put(piece.offset, &data[piece.range.clone()]);
+            inbox.limit_exceeded |= !inbox.bytes.put(piece.offset, &data[piece.range.clone()]);
         }
-        if inbox.bytes.ready() > 0 || inbox.broken {
+        if inbox.bytes.ready() > 0 || inbox.limit_exceeded {
             Monitor::release(inbox);
         }
     }
@@ -85,7 +85,7 @@ impl ObjectSink for Sink {
     }
 
     fn complete(&mut self, len: u64) {
-        self.0.update(|inbox| inbox.broken |= !inbox.bytes.set_end(len));
+        self.0.update(|inbox| inbox.limit_exceeded |= !inbox.bytes.set_end(len));
     }
 }
 
@@ -107,8 +107,8 @@ mod tests {
         let mut sink = Sink(inbox.clone());
         let offset = sink.limit();
         sink.deliver(&[1], &[Piece { offset: offset - 1, range: 0..1 }]);
-        assert!(!inbox.lock().broken);
+        assert!(!inbox.lock().limit_exceeded);
         sink.deliver(&[1], &[Piece { offset, range: 0..1 }]);
-        assert!(inbox.lock().broken);
+        assert!(inbox.lock().limit_exceeded);
     }
 }

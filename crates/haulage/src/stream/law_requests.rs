@@ -28,7 +28,7 @@ pub enum LawRequestError {
     TooLong,
     /// The writer is not reading its control channel. The request may be retried later.
     #[error("the other side does not read what it is sent")]
-    NoRoom,
+    QueueFull,
     /// The stream has ended.
     #[error(transparent)]
     Ended(ConnectionError),
@@ -59,7 +59,7 @@ impl LawRequests {
         message.validate().map_err(|_| LawRequestError::TooLong)?;
         let ended = |error: Error| LawRequestError::Ended(error.into());
         if !self.control.send_if_room(&message).map_err(ended)? {
-            return Err(LawRequestError::NoRoom);
+            return Err(LawRequestError::QueueFull);
         }
         *law = changed;
         Ok(())

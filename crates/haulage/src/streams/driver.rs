@@ -14,7 +14,7 @@ use haul_stack::{SendError as MessageError, SendOptions};
 use haul_wire::stream_frame::{DATA_HEADER, Frame, MESSAGE_HEADER, StreamId};
 
 /// Maximum stream bytes per message: a message is delivered only when all of its packets have arrived.
-const LONGEST: usize = 16 << 10;
+const MAX_STREAM_BYTES: usize = 16 << 10;
 
 /// Streams and messages of one end of a connection.
 pub(crate) struct Streams {
@@ -47,9 +47,9 @@ impl StreamsState {
 }
 
 /// Waker registered with the channel. Holds no strong reference, which would keep the channel alive forever.
-struct Woken(Weak<Streams>);
+struct StreamsWaker(Weak<Streams>);
 
-impl Wake for Woken {
+impl Wake for StreamsWaker {
     fn wake(self: Arc<Self>) {
         if let Some(streams) = self.0.upgrade() {
             streams.run();
@@ -69,7 +69,7 @@ impl Streams {
                 ended: None,
             }),
             frame: limits.frame,
-            waker: Arc::new(Woken(this.clone())).into(),
+            waker: Arc::new(StreamsWaker(this.clone())).into(),
             wakes: AtomicUsize::new(0),
         });
         streams.run();
@@ -141,11 +141,11 @@ impl Streams {
                 Ok(message) => message,
                 Err(error) => return self.on_end(error),
             };
-            let taken = self.with(|it| match Frame::parse(&data) {
+            let handled = self.with(|it| match Frame::parse(&data) {
                 Some(frame) => it.on_frame(id, frame),
                 None => Err("it sent a message that is no frame of a stream"),
             });
-            if let Err(reason) = taken {
+            if let Err(reason) = handled {
                 self.on_end(Error::Protocol(reason.to_owned()));
                 return self.channel.abort();
             }
@@ -255,8 +255,8 @@ impl Streams {
         let room = ready!(self.poll(context, Wait::Room(number), |it| it.room(number)))?;
         let reason = "the other side does not read the stream any more";
         let (offset, room) = room.map_err(|GivenUp| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
-        let longest = self.longest_frame().saturating_sub(DATA_HEADER).min(LONGEST);
-        let len = bytes.len().min(longest).min(usize::try_from(room).unwrap_or(usize::MAX));
+        let max_bytes = self.longest_frame().saturating_sub(DATA_HEADER).min(MAX_STREAM_BYTES);
+        let len = bytes.len().min(max_bytes).min(usize::try_from(room).unwrap_or(usize::MAX));
         if len == 0 {
             return Poll::Ready(Ok(0));
         }

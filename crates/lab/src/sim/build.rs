@@ -81,7 +81,7 @@ fn add_paths(scenario: &Scenario, world: &mut World) -> Result<Vec<Duplex>, Faul
 fn add_host(entry: &HostEntry, index: usize, world: &mut World) -> Result<HostId, Fault> {
     let mut socket = SocketConfig::default();
     if let Some(size) = entry.socket_buffer {
-        (socket.asked, socket.permitted) = (size.0, size.0);
+        (socket.requested, socket.permitted) = (size.0, size.0);
     }
     let mut template = ReceiverConfig { socket, ..ReceiverConfig::default() };
     if let Some(cost) = entry.per_packet {

@@ -278,7 +278,7 @@ where
         self.node.goodput_bytes()
     }
 
-    fn happenings(&self) -> u64 {
-        self.node.happenings()
+    fn event_count(&self) -> u64 {
+        self.node.event_count()
     }
 }

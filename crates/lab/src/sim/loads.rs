@@ -69,7 +69,7 @@ fn task(entry: &LoadEntry) -> Result<TaskSpec, String> {
     if nice.get() != asked {
         return Err(format!("`nice` is between -20 and 19, not {asked}"));
     }
-    let (sleep_average, most) = (entry.sleep_average.unwrap_or_default().0, O1Config::MOST_SLEEP_AVERAGE);
+    let (sleep_average, most) = (entry.sleep_average.unwrap_or_default().0, O1Config::SLEEP_AVERAGE_LIMIT);
     if sleep_average > most {
         return Err(format!("`sleep_average` is at most {most}, not {sleep_average}"));
     }

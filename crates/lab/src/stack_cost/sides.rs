@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use haul_base::{Ecn, Machine, Received, Time};
 use haul_stack::{SendError as Refused, SendOptions, Stack};
-use haul_udp::{Full, Interest, Options, SendError, UdpSocket};
+use haul_udp::{FullQueue, Interest, Options, SendError, UdpSocket};
 
 use super::extra::{Counter, stack};
 use super::hand::{HandSender, read};
@@ -120,10 +120,10 @@ fn put(socket: &mut UdpSocket, slot: &[u8], stride: usize) -> Result<(), Box<dyn
     loop {
         match socket.send(slot, stride, Ecn::NotEct) {
             Ok(_) => return Ok(()),
-            Err(SendError::WouldBlock(Full::SocketBuffer)) => {
+            Err(SendError::WouldBlock(FullQueue::SocketBuffer)) => {
                 socket.wait(Interest::Write, QUIET)?;
             }
-            Err(SendError::WouldBlock(Full::LocalQueue)) => std::thread::yield_now(),
+            Err(SendError::WouldBlock(FullQueue::LocalQueue)) => std::thread::yield_now(),
             Err(error) if error.is_fatal() => return Err(error.into()),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }

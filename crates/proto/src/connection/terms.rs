@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use haul_stack::{CompiledStack, Recipe, RecipeError, Registry};
 use haul_wire::control::{Cipher, Fault};
-use haul_wire::packet::IDENTITY_AT;
+use haul_wire::packet::IDENTITY_OFFSET;
 
 use super::negotiation::refusal;
 use super::protection::tag_len;
@@ -101,7 +101,7 @@ pub fn compile(
     }
     let compiled = registry.compile(recipe, tag_len(cipher))?;
     let mut attributes = compiled.layout().attributes().iter();
-    if attributes.any(|a| a.name == IDENTITY.text() && a.clear && usize::from(a.offset) == IDENTITY_AT) {
+    if attributes.any(|a| a.name == IDENTITY.text() && a.clear && usize::from(a.offset) == IDENTITY_OFFSET) {
         return Ok(compiled);
     }
     let message = "it has to come before all others with clear attributes".to_owned();

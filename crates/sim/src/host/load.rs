@@ -99,11 +99,11 @@ impl Load {
 pub struct LoadId(usize);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Alarm {
+enum Timer {
     Wake(TaskId),
     Forward(usize),
-    Begin(usize),
-    Cease(usize),
+    Start(usize),
+    Stop(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -124,8 +124,8 @@ pub struct LoadSet {
     loads: Vec<Running>,
     /// Index of the owning load, by task number.
     owner: Vec<Option<usize>>,
-    alarms: BinaryHeap<Reverse<(Time, u64, Alarm)>>,
-    next_alarm: u64,
+    timers: BinaryHeap<Reverse<(Time, u64, Timer)>>,
+    next_timer: u64,
 }
 
 /// Draws uniformly between the bounds.
@@ -145,14 +145,14 @@ impl LoadSet {
             rng: Rng::from_seed(seed),
             loads: Vec::new(),
             owner: Vec::new(),
-            alarms: BinaryHeap::new(),
-            next_alarm: 0,
+            timers: BinaryHeap::new(),
+            next_timer: 0,
         }
     }
 
-    fn set_alarm(&mut self, at: Time, alarm: Alarm) {
-        self.alarms.push(Reverse((at, self.next_alarm, alarm)));
-        self.next_alarm += 1;
+    fn set_timer(&mut self, at: Time, timer: Timer) {
+        self.timers.push(Reverse((at, self.next_timer, timer)));
+        self.next_timer += 1;
     }
 
     fn spawn(&mut self, cpu: &mut Cpu, index: usize, spec: &TaskSpec, work: Option<Span>) {
@@ -188,9 +188,9 @@ impl LoadSet {
                 }
             }
             Load::Forwarding { .. } => self.arm_forwarding(index),
-            Load::Generator { .. } => self.set_alarm(now, Alarm::Begin(index)),
+            Load::Generator { .. } => self.set_timer(now, Timer::Start(index)),
             Load::Suspension { every, stop } => {
-                self.set_alarm(now + every.saturating_sub(stop), Alarm::Begin(index));
+                self.set_timer(now + every.saturating_sub(stop), Timer::Start(index));
             }
         }
         LoadId(index)
@@ -212,23 +212,23 @@ impl LoadSet {
 
     /// Returns when a load next acts, other than by its tasks' work.
     pub fn next_event(&self) -> Option<Time> {
-        self.alarms.peek().map(|Reverse((at, ..))| *at)
+        self.timers.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// Runs the actions that are due at the core's time.
     pub fn fire(&mut self, cpu: &mut Cpu) {
         while self.next_event().is_some_and(|at| at <= cpu.now()) {
-            let Some(Reverse((_, _, alarm))) = self.alarms.pop() else { return };
-            match alarm {
-                Alarm::Wake(task) => {
+            let Some(Reverse((_, _, timer))) = self.timers.pop() else { return };
+            match timer {
+                Timer::Wake(task) => {
                     if self.owner[task.index()].is_some() {
                         cpu.wake(task, Waker::Interrupt);
                     }
                 }
-                Alarm::Forward(index) => self.forward(cpu, index),
-                Alarm::Begin(index) | Alarm::Cease(index) if !self.loads[index].live => {}
-                Alarm::Begin(index) => self.begin(cpu, index),
-                Alarm::Cease(index) => self.cease(cpu, index),
+                Timer::Forward(index) => self.forward(cpu, index),
+                Timer::Start(index) | Timer::Stop(index) if !self.loads[index].live => {}
+                Timer::Start(index) => self.begin(cpu, index),
+                Timer::Stop(index) => self.cease(cpu, index),
             }
         }
     }
@@ -244,7 +244,7 @@ impl LoadSet {
         let packets = u128::from(running.bursts) * u128::from(burst);
         let offset = (packets * 1_000_000_000 / u128::from(packets_per_second)) as u64;
         let at = running.started + Span::from_nanos(offset);
-        self.set_alarm(at, Alarm::Forward(index));
+        self.set_timer(at, Timer::Forward(index));
     }
 
     fn forward(&mut self, cpu: &mut Cpu, index: usize) {
@@ -270,7 +270,7 @@ impl LoadSet {
             }
             _ => return,
         };
-        self.set_alarm(cpu.now() + length, Alarm::Cease(index));
+        self.set_timer(cpu.now() + length, Timer::Stop(index));
     }
 
     fn cease(&mut self, cpu: &mut Cpu, index: usize) {
@@ -285,7 +285,7 @@ impl LoadSet {
             }
             _ => return,
         };
-        self.set_alarm(cpu.now() + pause, Alarm::Begin(index));
+        self.set_timer(cpu.now() + pause, Timer::Start(index));
     }
 
     /// Runs the next step of `task`, which has finished its work. Returns false if it belongs to no load.
@@ -297,7 +297,7 @@ impl LoadSet {
                 let wake = cpu.now() + around(&mut self.rng, wait);
                 cpu.set_work(task, Some(next));
                 cpu.sleep(sleep);
-                self.set_alarm(wake, Alarm::Wake(task));
+                self.set_timer(wake, Timer::Wake(task));
             }
             _ => cpu.set_work(task, None),
         }

@@ -56,14 +56,14 @@ pub struct Nic {
     config: NicConfig,
     ring: VecDeque<Incoming>,
     used: u32,
-    in_hand: Vec<Incoming>,
+    current: Vec<Incoming>,
     done_at: Option<Time>,
 }
 
 impl Nic {
     /// Creates an empty ring.
     pub fn new(config: NicConfig) -> Self {
-        Self { config, ring: VecDeque::new(), used: 0, in_hand: Vec::new(), done_at: None }
+        Self { config, ring: VecDeque::new(), used: 0, current: Vec::new(), done_at: None }
     }
 
     /// Returns the configuration.
@@ -88,7 +88,7 @@ impl Nic {
 
     /// Returns the number of packets in the ring and in processing.
     pub fn packets(&self) -> u64 {
-        self.ring.iter().chain(&self.in_hand).map(|arrival| u64::from(arrival.packets)).sum()
+        self.ring.iter().chain(&self.current).map(|arrival| u64::from(arrival.packets)).sum()
     }
 
     /// Returns when the softirq finishes the current group, if there is one.
@@ -107,7 +107,7 @@ impl Nic {
         let first = self.ring.pop_front()?;
         self.used -= self.slots_for(&first);
         let (mut packets, mut bytes) = (first.packets, first.bytes);
-        self.in_hand.push(first);
+        self.current.push(first);
         while let Some(next) =
             self.ring.front().copied().filter(|next| self.merges(&first, next, packets, bytes))
         {
@@ -115,7 +115,7 @@ impl Nic {
             self.used -= self.slots_for(&next);
             packets += next.packets;
             bytes += next.bytes;
-            self.in_hand.push(next);
+            self.current.push(next);
         }
         Some(self.config.per_packet * u64::from(packets) + self.config.per_skb)
     }
@@ -139,6 +139,6 @@ impl Nic {
     /// Finishes the current group and appends its packets to `into`.
     pub fn finish(&mut self, into: &mut Vec<Incoming>) {
         self.done_at = None;
-        into.append(&mut self.in_hand);
+        into.append(&mut self.current);
     }
 }

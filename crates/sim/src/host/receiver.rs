@@ -92,7 +92,7 @@ pub struct HostCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
     /// Sleeping until packets arrive.
-    Asleep,
+    Sleeping,
     /// In the system call, before it reads the buffer.
     Calling,
     /// Processing a socket buffer; the number of buffers read in this call, including this one.
@@ -118,9 +118,9 @@ struct Receiver {
     buffer: SocketBuffer<Group>,
     /// The arrivals of all queued groups and of the current one, in order.
     arrivals: VecDeque<Incoming>,
-    in_hand: Option<(Group, Option<u32>)>,
+    current: Option<(Group, Option<u32>)>,
     /// Core time for sent packets that has not been spent yet.
-    owed: Span,
+    send_work: Span,
 }
 
 /// A single-core host with receiving programs and loads.
@@ -246,7 +246,7 @@ impl ReceivingHost {
     }
 
     /// Moves the softirq's group into a socket buffer, or drops it.
-    fn pass_up(&mut self, deliver: &mut dyn FnMut(HostOutput)) {
+    fn queue_in_socket(&mut self, deliver: &mut dyn FnMut(HostOutput)) {
         let at = self.cpu.now();
         let mut passing = std::mem::take(&mut self.passing);
         self.nic.finish(&mut passing);
@@ -307,7 +307,7 @@ impl ReceivingHost {
             self.cpu.advance(at);
             // Interrupts come before timers, and both before tasks.
             if self.nic.done_at().is_some_and(|done| done <= at) {
-                self.pass_up(deliver);
+                self.queue_in_socket(deliver);
             } else if self.loads.next_event().is_some_and(|alarm| alarm <= at) {
                 self.loads.fire(&mut self.cpu);
                 self.stop_or_continue();
@@ -331,8 +331,8 @@ impl ReceivingHost {
     /// must have been advanced to the current time.
     pub fn on_sent(&mut self, socket: u16, packets: u64) {
         let Some(receiver) = self.receivers.get_mut(usize::from(socket)) else { return };
-        receiver.owed = receiver.owed + receiver.config.per_sent * packets;
-        if receiver.owed > Span::ZERO {
+        receiver.send_work = receiver.send_work + receiver.config.per_sent * packets;
+        if receiver.send_work > Span::ZERO {
             receiver.wake(&mut self.cpu);
         }
     }
@@ -356,13 +356,13 @@ impl Receiver {
             is_stopped: false,
             buffer: SocketBuffer::new(config.socket),
             arrivals: VecDeque::new(),
-            in_hand: None,
-            owed: Span::ZERO,
+            current: None,
+            send_work: Span::ZERO,
         }
     }
 
     fn is_sending(&self) -> bool {
-        self.phase == Phase::Sending || self.owed > Span::ZERO
+        self.phase == Phase::Sending || self.send_work > Span::ZERO
     }
 
     /// Queues one socket buffer with all of `passing`. Returns false if the buffer is full. A batch that
@@ -383,7 +383,7 @@ impl Receiver {
     }
 
     fn wake(&mut self, cpu: &mut Cpu) {
-        if self.phase == Phase::Asleep && !self.is_stopped {
+        if self.phase == Phase::Sleeping && !self.is_stopped {
             self.phase = Phase::Calling;
             cpu.wake(self.task, Waker::Interrupt);
         }
@@ -395,23 +395,23 @@ impl Receiver {
     /// The number of packets delivered.
     fn step(&mut self, cpu: &mut Cpu, slowdown_permille: u32, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
         let slowed = |cost: Span| Span::from_nanos(cost.as_nanos() * u64::from(slowdown_permille) / 1_000);
-        let delivered = self.hand_over(cpu.now(), deliver);
-        if self.owed > Span::ZERO && !self.is_stopped {
-            cpu.set_work(self.task, Some(slowed(std::mem::take(&mut self.owed))));
+        let delivered = self.deliver_current(cpu.now(), deliver);
+        if self.send_work > Span::ZERO && !self.is_stopped {
+            cpu.set_work(self.task, Some(slowed(std::mem::take(&mut self.send_work))));
             self.phase = Phase::Sending;
             return delivered;
         }
         let has_sent = self.phase == Phase::Sending;
         let read = match self.phase {
             Phase::Reading(read) => read,
-            Phase::Calling | Phase::Asleep | Phase::Sending => 0,
+            Phase::Calling | Phase::Sleeping | Phase::Sending => 0,
         };
         let may_read = read < self.config.batch.max(1) && !self.is_stopped;
         let next = if may_read { self.buffer.pop() } else { None };
         if let Some(skb) = next {
             let arrivals = self.arrivals.iter().take(skb.content.arrivals as usize);
             let packets: u64 = arrivals.map(|arrival| u64::from(arrival.packets)).sum();
-            self.in_hand = Some((skb.content, skb.drops_before));
+            self.current = Some((skb.content, skb.drops_before));
             self.phase = Phase::Reading(read + 1);
             let cost = self.config.per_skb + self.config.per_packet * packets;
             cpu.set_work(self.task, Some(slowed(cost).max(Span::from_nanos(1))));
@@ -419,7 +419,7 @@ impl Receiver {
             cpu.set_work(self.task, Some(slowed(self.config.per_call).max(Span::from_nanos(1))));
             // A program that has just sent checks for more to send before it sleeps.
             if (read == 0 && !has_sent) || self.is_stopped {
-                self.phase = Phase::Asleep;
+                self.phase = Phase::Sleeping;
                 cpu.sleep(SleepKind::Interruptible);
             } else {
                 self.phase = Phase::Calling;
@@ -428,8 +428,8 @@ impl Receiver {
         delivered
     }
 
-    fn hand_over(&mut self, at: Time, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
-        let Some((group, socket_drops)) = self.in_hand.take() else { return 0 };
+    fn deliver_current(&mut self, at: Time, deliver: &mut dyn FnMut(HostOutput)) -> u64 {
+        let Some((group, socket_drops)) = self.current.take() else { return 0 };
         let mut packets = 0;
         for index in 0..group.arrivals {
             let Some(arrival) = self.arrivals.pop_front() else { break };

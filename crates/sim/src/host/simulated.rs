@@ -6,7 +6,7 @@ use haul_base::{HostSample, Span, Time};
 
 use super::receiver::{HostConfig, ReceiverConfig, ReceivingHost};
 use super::{Admission, HostDrop, HostOutput, Incoming};
-use crate::{DropReason, FlowId, HostExit, HostModel, MOST_BATCHES, NodeId, Parcel, UDP_OVERHEAD};
+use crate::{DropReason, FlowId, HostExit, HostModel, MAX_BATCHES, NodeId, Parcel, UDP_OVERHEAD};
 
 impl From<HostDrop> for DropReason {
     fn from(reason: HostDrop) -> Self {
@@ -32,7 +32,7 @@ pub struct SimulatedHost {
     parcels: Vec<Option<Parcel>>,
     free: Vec<u64>,
     /// Exits not yet collected by the world.
-    left: Vec<HostExit>,
+    exits: Vec<HostExit>,
 }
 
 impl SimulatedHost {
@@ -47,7 +47,7 @@ impl SimulatedHost {
             flows: BTreeMap::new(),
             parcels: Vec::new(),
             free: Vec::new(),
-            left: Vec::new(),
+            exits: Vec::new(),
         }
     }
 
@@ -77,7 +77,8 @@ impl SimulatedHost {
 
     /// Advances to `now` and stores exits until they are collected.
     fn catch_up(&mut self, now: Time) {
-        let (parcels, free, left, merges) = (&mut self.parcels, &mut self.free, &mut self.left, self.merges);
+        let (parcels, free, exits, merges) =
+            (&mut self.parcels, &mut self.free, &mut self.exits, self.merges);
         let mut take = |tag: u64| {
             free.push(tag);
             parcels[tag as usize].take()
@@ -86,19 +87,19 @@ impl SimulatedHost {
             HostOutput::Delivered { arrival, queued, socket_drops, .. } => {
                 let exit = |parcel| HostExit::Read { parcel, arrived: queued, socket_drops };
                 if let Some(exit) = take(arrival.tag).map(exit)
-                    && !(merges && left.last_mut().is_some_and(|before| merge(before, &exit)))
+                    && !(merges && exits.last_mut().is_some_and(|before| merge(before, &exit)))
                 {
-                    left.push(exit);
+                    exits.push(exit);
                 }
             }
             HostOutput::Dropped { arrival, reason, .. } => {
                 let exit = |parcel| HostExit::Dropped { parcel, reason: reason.into() };
-                left.extend(take(arrival.tag).map(exit));
+                exits.extend(take(arrival.tag).map(exit));
             }
         });
     }
 
-    fn put_in(&mut self, now: Time, socket: u16, parcel: Parcel) {
+    fn enqueue(&mut self, now: Time, socket: u16, parcel: Parcel) {
         let packets = parcel.packets();
         let bytes = (parcel.bytes() as u32).saturating_sub(packets * UDP_OVERHEAD);
         let tag = self.store(parcel);
@@ -106,7 +107,7 @@ impl SimulatedHost {
         if let Admission::Dropped(reason) = self.host.on_arrival(now, incoming) {
             self.free.push(tag);
             self.parcels[tag as usize] = None;
-            self.left.push(HostExit::Dropped { parcel, reason: reason.into() });
+            self.exits.push(HostExit::Dropped { parcel, reason: reason.into() });
         }
     }
 }
@@ -134,14 +135,14 @@ impl HostModel for SimulatedHost {
     fn on_arrival(&mut self, now: Time, parcel: Parcel) {
         self.catch_up(now);
         let Some(&socket) = self.flows.get(&parcel.flow()) else {
-            self.left.push(HostExit::Dropped { parcel, reason: DropReason::NoReceiver });
+            self.exits.push(HostExit::Dropped { parcel, reason: DropReason::NoReceiver });
             return;
         };
         if self.whole {
-            self.put_in(now, socket, parcel);
+            self.enqueue(now, socket, parcel);
         } else {
             for index in parcel.indices() {
-                self.put_in(now, socket, parcel.only(1 << index));
+                self.enqueue(now, socket, parcel.only(1 << index));
             }
         }
     }
@@ -158,17 +159,17 @@ impl HostModel for SimulatedHost {
         self.host.on_sent(socket, packets);
     }
 
-    fn batches_at_once(&self) -> usize {
-        if self.template.per_sent > Span::ZERO { 1 } else { MOST_BATCHES }
+    fn max_batches(&self) -> usize {
+        if self.template.per_sent > Span::ZERO { 1 } else { MAX_BATCHES }
     }
 
     fn next_event(&self) -> Option<Time> {
-        if self.left.is_empty() { self.host.next_event() } else { Some(self.host.cpu().now()) }
+        if self.exits.is_empty() { self.host.next_event() } else { Some(self.host.cpu().now()) }
     }
 
     fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit)) {
         self.catch_up(now);
-        self.left.drain(..).for_each(|exit| sink(now, exit));
+        self.exits.drain(..).for_each(|exit| sink(now, exit));
     }
 
     fn sample(&self, node: NodeId) -> Option<HostSample> {
@@ -187,10 +188,10 @@ impl HostModel for SimulatedHost {
     }
 
     fn inside(&self) -> u64 {
-        let left = self.left.iter().map(|exit| match exit {
+        let exits = self.exits.iter().map(|exit| match exit {
             HostExit::Read { parcel, .. } | HostExit::Dropped { parcel, .. } => u64::from(parcel.packets()),
         });
-        self.host.inside() + left.sum::<u64>()
+        self.host.inside() + exits.sum::<u64>()
     }
 }
 

@@ -26,7 +26,7 @@ const SMALL_HEAD: u64 = 576;
 /// Larger data are not kept in the linear head (`SKB_MAX_ALLOC`).
 const LINEAR_LIMIT: u64 = 16_064;
 /// `SOCK_MIN_RCVBUF`: 2,048 + `SK_BUFF`.
-const LEAST_BUFFER: u64 = 2_304;
+const MIN_BUFFER: u64 = 2_304;
 
 /// Memory layout of skbs, which depends on the sender or driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +75,7 @@ pub enum AdmitRule {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketConfig {
     /// Size requested with `SO_RCVBUF`.
-    pub asked: Bytes,
+    pub requested: Bytes,
     /// Maximum size permitted by the system (`net.core.rmem_max`).
     pub permitted: Bytes,
     /// The kernel's rule for admitting a packet to a nearly full buffer.
@@ -87,7 +87,7 @@ pub struct SocketConfig {
 impl Default for SocketConfig {
     fn default() -> Self {
         Self {
-            asked: Bytes(4 << 20),
+            requested: Bytes(4 << 20),
             permitted: Bytes(4 << 20),
             rule: AdmitRule::default(),
             layout: SkbLayout::Linear,
@@ -98,7 +98,7 @@ impl Default for SocketConfig {
 impl SocketConfig {
     /// Returns `sk_rcvbuf`: twice the lower of the requested and permitted sizes (`__sock_set_rcvbuf`).
     pub fn rcvbuf(&self) -> u64 {
-        (self.asked.0.min(self.permitted.0) * 2).max(LEAST_BUFFER)
+        (self.requested.0.min(self.permitted.0) * 2).max(MIN_BUFFER)
     }
 }
 
@@ -168,7 +168,7 @@ impl<T> SocketBuffer<T> {
         self.arriving.is_empty() && self.reading.is_empty()
     }
 
-    fn has_room(&self, size: u64) -> bool {
+    fn has_space(&self, size: u64) -> bool {
         match self.config.rule {
             AdmitRule::Linux26 => self.charged + size < self.rcvbuf,
             AdmitRule::Linux410 => self.charged <= self.rcvbuf,
@@ -181,7 +181,7 @@ impl<T> SocketBuffer<T> {
     /// # Errors
     /// Returns the content if the buffer is full.
     pub fn push(&mut self, content: T, truesize: u64) -> Result<(), T> {
-        if !self.has_room(truesize) {
+        if !self.has_space(truesize) {
             self.drops += 1;
             return Err(content);
         }

@@ -58,7 +58,7 @@ impl Stage for Corruption {
         };
         for (part, is_hit) in parcel.cut(hit) {
             if is_hit {
-                out.note_damage(part.packets());
+                out.count_damaged(part.packets());
                 out.pass(part.damaged(damage));
             } else {
                 out.pass(part);

@@ -21,8 +21,8 @@ use haul_base::{Probability, Rate, Span, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::StageCounters;
-use crate::line::Line;
 use crate::parcel::{DropReason, Exit, Parcel};
+use crate::time_queue::TimeQueue;
 
 pub use bottleneck::{
     AboveMaximum, BottleneckSpec, CodelSpec, Limit, QueueSpec, RedSpec, Signal, StandingQueue,
@@ -109,7 +109,7 @@ pub enum StageChange {
 pub struct Emitter<'a> {
     pub(crate) now: Time,
     /// Parcels that leave later.
-    pub(crate) exits: &'a mut Line<Parcel>,
+    pub(crate) exits: &'a mut TimeQueue<Parcel>,
     /// Parcels that leave now.
     pub(crate) passed: &'a mut Vec<Parcel>,
     pub(crate) counters: &'a mut StageCounters,
@@ -157,12 +157,12 @@ impl Emitter<'_> {
     }
 
     /// Counts packets marked "congestion experienced" instead of being dropped.
-    pub fn note_marks(&mut self, packets: u32) {
+    pub fn count_marked(&mut self, packets: u32) {
         self.counters.marked += u64::from(packets);
     }
 
     /// Counts packets that were damaged and forwarded.
-    pub fn note_damage(&mut self, packets: u32) {
+    pub fn count_damaged(&mut self, packets: u32) {
         self.counters.damaged += u64::from(packets);
     }
 }

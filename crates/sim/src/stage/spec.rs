@@ -123,7 +123,7 @@ pub enum SpecError {
 }
 
 /// Minimum MTU of a link that carries IPv4 (RFC 791).
-const SHORTEST_MTU: u32 = 68;
+const MIN_MTU: u32 = 68;
 
 impl StageSpec {
     /// Returns the name of the kind, as written in specifications.
@@ -279,11 +279,11 @@ fn queue_problem(queue: &QueueSpec) -> Option<String> {
 }
 
 /// Longest IP packet: a smaller bucket would never let it pass.
-const LONGEST_PACKET: u64 = 1_500;
+const MAX_PACKET: u64 = 1_500;
 
 fn policer_problem(spec: &PolicerSpec) -> Option<String> {
-    let has_room = spec.burst.0 >= LONGEST_PACKET;
-    let burst = || format!("a burst must have at least {LONGEST_PACKET} bytes, or whole packets never pass");
+    let has_room = spec.burst.0 >= MAX_PACKET;
+    let burst = || format!("a burst must have at least {MAX_PACKET} bytes, or whole packets never pass");
     rate_problem(spec.rate).or_else(|| (!has_room).then(burst))
 }
 
@@ -306,5 +306,5 @@ fn outages_problem(schedule: &[Outage]) -> Option<String> {
 }
 
 fn mtu_problem(longest: u32) -> Option<String> {
-    (longest < SHORTEST_MTU).then(|| format!("an MTU must be at least {SHORTEST_MTU} bytes"))
+    (longest < MIN_MTU).then(|| format!("an MTU must be at least {MIN_MTU} bytes"))
 }

@@ -33,16 +33,16 @@ pub const OVERHEAD: u32 = 28;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RtoBounds {
     /// Minimum: 200 ms on Linux (`TCP_RTO_MIN`); 1 s in RFC 6298.
-    pub least: Span,
+    pub min: Span,
     /// Maximum: 120 s on Linux (`TCP_RTO_MAX`).
-    pub most: Span,
+    pub max: Span,
     /// Value before the first measurement: 1 s (RFC 6298, 2.1).
     pub first: Span,
 }
 
 impl Default for RtoBounds {
     fn default() -> Self {
-        Self { least: Span::from_millis(200), most: Span::from_secs(120), first: Span::from_secs(1) }
+        Self { min: Span::from_millis(200), max: Span::from_secs(120), first: Span::from_secs(1) }
     }
 }
 

@@ -181,10 +181,10 @@ impl TcpSender {
     }
 
     fn rto(&self) -> Span {
-        let RtoBounds { least, most, first } = self.config.rto;
+        let RtoBounds { min, max, first } = self.config.rto;
         // Linux applies the lower bound to the deviation term, not to the sum.
-        let base = self.srtt.map_or(first, |srtt| srtt + (self.deviation * 4).max(least));
-        (base * (1 << self.backoff.min(20))).min(most)
+        let base = self.srtt.map_or(first, |srtt| srtt + (self.deviation * 4).max(min));
+        (base * (1 << self.backoff.min(20))).min(max)
     }
 
     fn on_ack(&mut self, now: Time, ack: &Ack) {
@@ -200,9 +200,9 @@ impl TcpSender {
         }
         self.leave_recovery(now);
         if outcome.lost > 0 && self.recovery == Recovery::Open {
-            self.begin_recovery(now, &outcome);
+            self.enter_recovery(now, &outcome);
         }
-        self.tell_control(now, &outcome);
+        self.notify_control(now, &outcome);
         if let Some(reduction) = &mut self.reduction {
             let smoothly = outcome.advanced && outcome.lost == 0;
             reduction.on_ack(outcome.delivered, self.board.in_flight(), smoothly);
@@ -214,7 +214,7 @@ impl TcpSender {
         }
     }
 
-    fn begin_recovery(&mut self, now: Time, outcome: &Outcome) {
+    fn enter_recovery(&mut self, now: Time, outcome: &Outcome) {
         self.recovery = Recovery::Fast(self.board.next_new());
         self.recoveries += 1;
         let prior = self.control.window();
@@ -235,7 +235,7 @@ impl TcpSender {
         }
     }
 
-    fn tell_control(&mut self, now: Time, outcome: &Outcome) {
+    fn notify_control(&mut self, now: Time, outcome: &Outcome) {
         let prior = outcome.rate.map(|rate| rate.prior_delivered);
         let round_start = prior.is_some_and(|prior| prior >= self.round_end);
         if round_start {
@@ -299,7 +299,7 @@ impl TcpSender {
     }
 
     /// Returns the maximum batch size; with pacing, at most 1 ms at the pacing rate (`tcp_tso_autosize`).
-    fn most(&self, slot: usize) -> usize {
+    fn max_segments(&self, slot: usize) -> usize {
         let fits = (slot / self.datagram()).min(self.config.batch.max(1) as usize);
         match self.control.pacing_rate() {
             None => fits,
@@ -334,9 +334,9 @@ impl Machine for TcpSender {
             return None;
         }
         let size = self.datagram();
-        let most = self.most(slot.len());
+        let max = self.max_segments(slot.len());
         let mut count = 0;
-        while count < most && self.has_window() {
+        while count < max && self.has_window() {
             let Some(segment) = self.next_segment() else {
                 self.window_limited = false;
                 break;

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Spacing;
 use super::udp::default_packet;
-use crate::line::Line;
 use crate::stage::{exponential, pareto_bytes};
+use crate::time_queue::TimeQueue;
 use crate::world::{Arrival, Node, Outbox};
 
 /// Flows with random (Poisson) arrivals and heavy-tailed (Pareto) sizes, each sending at its access rate. The
@@ -59,7 +59,7 @@ pub struct Aggregate {
     spacing: Spacing,
     next_flow: Time,
     /// Remaining packets of each active flow, by the time of its next packet.
-    active: Line<u64>,
+    active: TimeQueue<u64>,
     flows: u64,
 }
 
@@ -72,7 +72,7 @@ impl Aggregate {
             between,
             spacing: Spacing::new(spec.packet, spec.access),
             next_flow: Time::ZERO + spec.start,
-            active: Line::default(),
+            active: TimeQueue::default(),
             flows: 0,
             spec,
         };

@@ -5,35 +5,35 @@ use haul_base::{CauseCounts, HostSample, PathId, Received, Span, Time};
 use super::channel::ChannelId;
 use super::transit_buffers::Launch;
 use super::{
-    Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, MOST_BATCHES, NodeId, Outbox, Parcel,
+    Arrival, DropReason, Exit, HostExit, HostId, LAUNCHES, LinkId, MAX_BATCHES, NodeId, Outbox, Parcel,
     Place, TraceEvent, World,
 };
 use crate::parcel::FlowId;
 
 /// Delay before a node is called again whose deadline is not in the future.
-const SHORTEST_WAIT: Span = Span::from_nanos(100);
+const MIN_WAIT: Span = Span::from_nanos(100);
 
 /// When and how packets reached a socket.
 #[derive(Clone, Copy, Debug)]
-struct Coming {
+struct ArrivalInfo {
     arrived: Time,
     socket_drops: Option<u32>,
 }
 
 impl World {
-    fn tell(&mut self, place: Place, parcel: &Parcel, exit: Exit) {
-        self.tell_arrived(place, parcel, exit, self.now);
+    fn trace_exit(&mut self, place: Place, parcel: &Parcel, exit: Exit) {
+        self.trace_arrival(place, parcel, exit, self.now);
     }
 
-    fn tell_arrived(&mut self, place: Place, parcel: &Parcel, exit: Exit, arrived: Time) {
+    fn trace_arrival(&mut self, place: Place, parcel: &Parcel, exit: Exit, arrived: Time) {
         if let Some(trace) = &mut self.trace {
             let (payload, stride) = self.transit_buffers.payload(parcel);
             trace(&TraceEvent { at: self.now, arrived, place, parcel, exit, payload, stride });
         }
     }
 
-    fn die(&mut self, place: Place, parcel: &Parcel, reason: DropReason) {
-        self.tell(place, parcel, Exit::Dropped(reason));
+    fn drop_parcel(&mut self, place: Place, parcel: &Parcel, reason: DropReason) {
+        self.trace_exit(place, parcel, Exit::Dropped(reason));
         let flow = &mut self.flows[parcel.flow().0 as usize];
         flow.truth.drops.add(reason, parcel);
         if let Some(cause) = reason.cause() {
@@ -47,7 +47,7 @@ impl World {
         let mut exits = std::mem::take(&mut self.exits);
         let link = &mut self.links[id.0 as usize];
         link.path.advance(self.now, &mut |at, parcel, exit| exits.push((at, *parcel, exit)));
-        self.agenda.set(link.actor, link.path.next_event());
+        self.event_queue.set(link.actor, link.path.next_event());
         for (_, parcel, exit) in exits.drain(..) {
             self.on_exit(id, &parcel, exit);
         }
@@ -57,12 +57,12 @@ impl World {
     fn on_exit(&mut self, link: LinkId, parcel: &Parcel, exit: Exit) {
         match exit {
             Exit::Delivered => {
-                self.tell(Place::Link(link), parcel, exit);
+                self.trace_exit(Place::Link(link), parcel, exit);
                 self.on_hop(link, *parcel);
             }
-            Exit::Dropped(reason) => self.die(Place::Link(link), parcel, reason),
+            Exit::Dropped(reason) => self.drop_parcel(Place::Link(link), parcel, reason),
             Exit::Copied => {
-                self.tell(Place::Link(link), parcel, exit);
+                self.trace_exit(Place::Link(link), parcel, exit);
                 self.flows[parcel.flow().0 as usize].truth.copies += u64::from(parcel.packets());
                 self.transit_buffers.copied(parcel);
             }
@@ -81,16 +81,16 @@ impl World {
             Some(host) => {
                 let slot = &mut self.hosts[host.0 as usize];
                 slot.model.on_arrival(self.now, parcel);
-                self.agenda.set(slot.actor, slot.model.next_event());
+                self.event_queue.set(slot.actor, slot.model.next_event());
             }
-            None => self.arrive(&parcel, Coming { arrived: self.now, socket_drops: None }),
+            None => self.arrive(&parcel, ArrivalInfo { arrived: self.now, socket_drops: None }),
         }
     }
 
     fn offer(&mut self, link: LinkId, parcel: Parcel) {
         let slot = &mut self.links[link.0 as usize];
         slot.path.offer_batch(self.now, parcel);
-        self.agenda.set(slot.actor, slot.path.next_event());
+        self.event_queue.set(slot.actor, slot.path.next_event());
     }
 
     /// Handles events of a host.
@@ -101,10 +101,10 @@ impl World {
         for (_, exit) in exits.drain(..) {
             match exit {
                 HostExit::Read { parcel, arrived, socket_drops } => {
-                    self.tell(Place::Host(id), &parcel, Exit::Delivered);
-                    self.arrive(&parcel, Coming { arrived, socket_drops });
+                    self.trace_exit(Place::Host(id), &parcel, Exit::Delivered);
+                    self.arrive(&parcel, ArrivalInfo { arrived, socket_drops });
                 }
-                HostExit::Dropped { parcel, reason } => self.die(Place::Host(id), &parcel, reason),
+                HostExit::Dropped { parcel, reason } => self.drop_parcel(Place::Host(id), &parcel, reason),
             }
         }
         self.host_exits = exits;
@@ -114,16 +114,16 @@ impl World {
             }
         }
         let slot = &self.hosts[id.0 as usize];
-        self.agenda.set(slot.actor, slot.model.next_event());
+        self.event_queue.set(slot.actor, slot.model.next_event());
     }
 
     /// Delivers the parcel to its node.
-    fn arrive(&mut self, parcel: &Parcel, coming: Coming) {
+    fn arrive(&mut self, parcel: &Parcel, info: ArrivalInfo) {
         let flow = &mut self.flows[parcel.flow().0 as usize];
         flow.truth.delivered += u64::from(parcel.packets());
         flow.truth.delivered_bytes += parcel.bytes();
         let (node, port) = (flow.to, flow.port);
-        self.tell_arrived(Place::Node(node), parcel, Exit::Delivered, coming.arrived);
+        self.trace_arrival(Place::Node(node), parcel, Exit::Delivered, info.arrived);
         let mut lent = self.transit_buffers.lend(parcel);
         for (first, count) in parcel.runs() {
             // Damaged packets are delivered one by one.
@@ -137,12 +137,12 @@ impl World {
                 let batch = Received {
                     stride: stride.min(data.len().max(1)),
                     data,
-                    arrival: Some(coming.arrived),
+                    arrival: Some(info.arrived),
                     path: port,
                     ecn: parcel.ecn(),
-                    socket_drops: coming.socket_drops,
+                    socket_drops: info.socket_drops,
                 };
-                self.hand_over(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
+                self.deliver(node, &mut Arrival { batch, packets: each as u32, wire_bytes });
             }
         }
         self.transit_buffers.give_back(parcel, lent);
@@ -150,20 +150,20 @@ impl World {
     }
 
     /// Passes a sample of the host's load to the node at regular intervals, when its process has the CPU.
-    fn look_at_host(&mut self, id: NodeId) {
+    fn sample_host(&mut self, id: NodeId) {
         let slot = &mut self.nodes[id.0 as usize];
-        let Some(host) = slot.host.filter(|_| self.now >= slot.looks_at) else { return };
+        let Some(host) = slot.host.filter(|_| self.now >= slot.next_sample) else { return };
         if let Some(sample) = self.hosts[host.0 as usize].model.sample(id) {
-            slot.looks_at = self.now + HostSample::INTERVAL;
+            slot.next_sample = self.now + HostSample::INTERVAL;
             slot.node.on_host_sample(self.now, sample);
         }
     }
 
     /// Passes a verdict to the node if more of its packets have been dropped.
-    fn tell_verdict(&mut self, id: NodeId) {
+    fn report_verdict(&mut self, id: NodeId) {
         let (slot, flows) = (&mut self.nodes[id.0 as usize], &mut self.flows);
-        let mut take_news = |flow: &FlowId| flows[flow.0 as usize].losses.take_news();
-        if !slot.ports.iter().fold(false, |news, (_, flow)| take_news(flow) || news) {
+        let mut take_changed = |flow: &FlowId| flows[flow.0 as usize].losses.take_changed();
+        if !slot.ports.iter().fold(false, |news, (_, flow)| take_changed(flow) || news) {
             return;
         }
         let mut tally = CauseCounts::default();
@@ -175,14 +175,14 @@ impl World {
         }
     }
 
-    fn hand_over(&mut self, id: NodeId, arrival: &mut Arrival<'_>) {
-        self.look_at_host(id);
-        self.tell_verdict(id);
-        let room = self.room(id);
+    fn deliver(&mut self, id: NodeId, arrival: &mut Arrival<'_>) {
+        self.sample_host(id);
+        self.report_verdict(id);
+        let max_batches = self.max_batches(id);
         let slot = &mut self.nodes[id.0 as usize];
-        let before = slot.node.happenings();
+        let before = slot.node.event_count();
         let mut out = Outbox {
-            room,
+            max_batches,
             now: self.now,
             ahead: Span::ZERO,
             transit_buffers: &mut self.transit_buffers,
@@ -199,18 +199,18 @@ impl World {
             && !self.hosts[host.0 as usize].model.may_run(self.now, id)
         {
             slot.waits_for_cpu = true;
-            self.agenda.set(slot.actor, None);
+            self.event_queue.set(slot.actor, None);
             let host = &self.hosts[host.0 as usize];
-            self.agenda.set(host.actor, host.model.next_event());
+            self.event_queue.set(host.actor, host.model.next_event());
             return;
         }
         slot.waits_for_cpu = false;
-        self.look_at_host(id);
-        let room = self.room(id);
+        self.sample_host(id);
+        let max_batches = self.max_batches(id);
         let slot = &mut self.nodes[id.0 as usize];
-        let before = slot.node.happenings();
+        let before = slot.node.event_count();
         let mut out = Outbox {
-            room,
+            max_batches,
             now: self.now,
             ahead: Span::ZERO,
             transit_buffers: &mut self.transit_buffers,
@@ -220,16 +220,15 @@ impl World {
         self.after_node(id, before);
     }
 
-    pub(super) fn after_node(&mut self, id: NodeId, happenings_before: u64) {
+    pub(super) fn after_node(&mut self, id: NodeId, event_count_before: u64) {
         self.take_messages(id);
         let slot = &self.nodes[id.0 as usize];
         if !slot.waits_for_cpu {
             // A node may request the current time; virtual time still has to advance.
-            let at =
-                slot.node.deadline().map(|at| if at <= self.now { self.now + SHORTEST_WAIT } else { at });
-            self.agenda.set(slot.actor, at);
+            let at = slot.node.deadline().map(|at| if at <= self.now { self.now + MIN_WAIT } else { at });
+            self.event_queue.set(slot.actor, at);
         }
-        self.happenings += u64::from(slot.node.happenings() != happenings_before);
+        self.event_count += u64::from(slot.node.event_count() != event_count_before);
         if self.launches.is_empty() {
             return;
         }
@@ -239,7 +238,7 @@ impl World {
             if launch.at > self.now {
                 self.later_packets += u64::from(launch.parcel.packets());
                 self.later.push(launch.at, (id, launch));
-                self.agenda.set(LAUNCHES, self.later.next());
+                self.event_queue.set(LAUNCHES, self.later.next());
             } else {
                 self.launch(id, &launch);
             }
@@ -248,20 +247,20 @@ impl World {
     }
 
     /// Returns the number of batches that a node may send at once.
-    pub(super) fn room(&self, id: NodeId) -> usize {
+    pub(super) fn max_batches(&self, id: NodeId) -> usize {
         let host = self.nodes[id.0 as usize].host;
-        host.map_or(MOST_BATCHES, |host| self.hosts[host.0 as usize].model.batches_at_once())
+        host.map_or(MAX_BATCHES, |host| self.hosts[host.0 as usize].model.max_batches())
     }
 
     /// Charges the node's process for the packets that it sends.
     fn charge(&mut self, id: NodeId) {
-        let Some(host) = self.nodes[id.0 as usize].host.filter(|_| self.room(id) < MOST_BATCHES) else {
+        let Some(host) = self.nodes[id.0 as usize].host.filter(|_| self.max_batches(id) < MAX_BATCHES) else {
             return;
         };
         let packets = self.launches.iter().map(|launch| u64::from(launch.parcel.packets())).sum();
         let slot = &mut self.hosts[host.0 as usize];
         slot.model.on_sent(self.now, id, packets);
-        self.agenda.set(slot.actor, slot.model.next_event());
+        self.event_queue.set(slot.actor, slot.model.next_event());
     }
 
     pub(super) fn on_later(&mut self) {
@@ -269,7 +268,7 @@ impl World {
             self.later_packets -= u64::from(launch.parcel.packets());
             self.launch(node, &launch);
         }
-        self.agenda.set(LAUNCHES, self.later.next());
+        self.event_queue.set(LAUNCHES, self.later.next());
     }
 
     fn flow_of(&self, node: NodeId, port: PathId) -> Option<FlowId> {
@@ -287,7 +286,7 @@ impl World {
         flow.truth.offered += u64::from(launch.parcel.packets());
         flow.truth.offered_bytes += launch.parcel.bytes();
         let (first, parcel) = (flow.links[0], launch.parcel.of_flow(id));
-        self.tell(Place::Source(node), &parcel, Exit::Delivered);
+        self.trace_exit(Place::Source(node), &parcel, Exit::Delivered);
         self.offer(first, parcel);
     }
 
@@ -300,18 +299,18 @@ impl World {
         while slot.node.poll_channel(self.now, &mut message) {
             channel.send(self.now, node, std::mem::take(&mut message));
         }
-        self.agenda.set(channel.actor, channel.next());
+        self.event_queue.set(channel.actor, channel.next());
     }
 
     /// Delivers due messages of a channel.
     pub(super) fn on_channel(&mut self, id: ChannelId) {
         for way in 0..2 {
             while let Some((to, message)) = self.channels[id.0 as usize].due(self.now, way) {
-                let room = self.room(to);
+                let max_batches = self.max_batches(to);
                 let slot = &mut self.nodes[to.0 as usize];
-                let before = slot.node.happenings();
+                let before = slot.node.event_count();
                 let mut out = Outbox {
-                    room,
+                    max_batches,
                     now: self.now,
                     ahead: Span::ZERO,
                     transit_buffers: &mut self.transit_buffers,
@@ -322,6 +321,6 @@ impl World {
             }
         }
         let channel = &self.channels[id.0 as usize];
-        self.agenda.set(channel.actor, channel.next());
+        self.event_queue.set(channel.actor, channel.next());
     }
 }

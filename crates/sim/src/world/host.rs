@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use haul_base::{HostSample, Span, Time};
 
-use super::{MOST_BATCHES, NodeId};
+use super::{MAX_BATCHES, NodeId};
 use crate::parcel::{DropReason, FlowId, Parcel};
 
 /// How packets leave a host model.
@@ -44,13 +44,13 @@ pub trait HostModel: Any + Debug + Send {
     fn may_run(&mut self, now: Time, node: NodeId) -> bool;
 
     /// Reports packets sent by the process that runs `node`; called only if
-    /// [`HostModel::batches_at_once`] is bounded. While the process handles these packets, its timer has
+    /// [`HostModel::max_batches`] is bounded. While the process handles these packets, its timer has
     /// to wait.
     fn on_sent(&mut self, _now: Time, _node: NodeId, _packets: u64) {}
 
     /// Returns the number of batches that a process sends at once. It sends further ones a moment later.
-    fn batches_at_once(&self) -> usize {
-        MOST_BATCHES
+    fn max_batches(&self) -> usize {
+        MAX_BATCHES
     }
 
     /// Returns the time of the host's next event.

@@ -1,8 +1,8 @@
 //! The simulated world: links, nodes and hosts in virtual time.
 
-mod agenda;
 mod channel;
 mod deliver;
+mod event_queue;
 mod host;
 mod ids;
 mod node;
@@ -19,12 +19,12 @@ use std::fmt;
 use haul_base::{PathId, Span, Time};
 use serde::Serialize;
 
-use crate::line::Line;
 use crate::parcel::{DropReason, Exit, FlowId, Parcel};
 use crate::path::Path;
 use crate::stage::{PathSpec, SpecError, StageChange, StageRef};
-use agenda::Agenda;
+use crate::time_queue::TimeQueue;
 use channel::{Channel, ChannelId};
+use event_queue::EventQueue;
 use record::{Parts, Recorder};
 use slots::{Flow, HostSlot, Link, NodeSlot};
 use transit_buffers::{Launch, TransitBuffers};
@@ -33,7 +33,7 @@ use truth::RecentLosses;
 pub use channel::ChannelSpec;
 pub use host::{HostExit, HostModel};
 pub use ids::{HostId, LinkId, NodeId, Place};
-pub use node::{Arrival, MOST_BATCHES, Node, Outbox};
+pub use node::{Arrival, MAX_BATCHES, Node, Outbox};
 pub use record::Rates;
 pub use session::{SessionNode, UDP_OVERHEAD};
 pub use summary::{FlowSummary, LinkSummary, NodeSummary, Summary};
@@ -120,7 +120,7 @@ type Trace = Box<dyn FnMut(&TraceEvent<'_>) + Send>;
 pub struct World {
     seed: u64,
     now: Time,
-    agenda: Agenda,
+    event_queue: EventQueue,
     actors: Vec<Actor>,
     links: Vec<Link>,
     nodes: Vec<NodeSlot>,
@@ -130,16 +130,16 @@ pub struct World {
     transit_buffers: TransitBuffers,
     launches: Vec<Launch>,
     /// Parcels with a release time after the time at which they were written.
-    later: Line<(NodeId, Launch)>,
+    later: TimeQueue<(NodeId, Launch)>,
     later_packets: u64,
     exits: Vec<(Time, Parcel, Exit)>,
     host_exits: Vec<(Time, HostExit)>,
-    script: Line<Action>,
+    script: TimeQueue<Action>,
     recorder: Option<Recorder>,
     trace: Option<Trace>,
     /// Packets sent on ports without a flow.
     strays: u64,
-    happenings: u64,
+    event_count: u64,
 }
 
 impl fmt::Debug for World {
@@ -161,15 +161,15 @@ const RECORDER: u32 = 2;
 impl World {
     /// Creates an empty world at time zero. All its random decisions follow from `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut agenda = Agenda::default();
+        let mut event_queue = EventQueue::default();
         let actors = vec![Actor::Launches, Actor::Script, Actor::Recorder];
         for _ in &actors {
-            agenda.add();
+            event_queue.add();
         }
         Self {
             seed,
             now: Time::ZERO,
-            agenda,
+            event_queue,
             actors,
             links: Vec::new(),
             nodes: Vec::new(),
@@ -178,21 +178,21 @@ impl World {
             channels: Vec::new(),
             transit_buffers: TransitBuffers::new(),
             launches: Vec::new(),
-            later: Line::default(),
+            later: TimeQueue::default(),
             later_packets: 0,
             exits: Vec::new(),
             host_exits: Vec::new(),
-            script: Line::default(),
+            script: TimeQueue::default(),
             recorder: None,
             trace: None,
             strays: 0,
-            happenings: 0,
+            event_count: 0,
         }
     }
 
     fn actor(&mut self, actor: Actor) -> u32 {
         self.actors.push(actor);
-        self.agenda.add()
+        self.event_queue.add()
     }
 
     /// Returns the seed of the world.
@@ -233,11 +233,11 @@ impl World {
             ports: Vec::new(),
             actor,
             waits_for_cpu: false,
-            looks_at: Time::ZERO,
+            next_sample: Time::ZERO,
             channel: None,
         };
         self.nodes.push(slot);
-        self.agenda.set(actor, Some(self.now));
+        self.event_queue.set(actor, Some(self.now));
         id
     }
 
@@ -245,7 +245,7 @@ impl World {
     pub fn add_host(&mut self, model: impl HostModel) -> HostId {
         let id = HostId(self.hosts.len() as u32);
         let actor = self.actor(Actor::Host(id));
-        self.agenda.set(actor, model.next_event());
+        self.event_queue.set(actor, model.next_event());
         self.hosts.push(HostSlot { model: Box::new(model), actor });
         id
     }
@@ -340,7 +340,7 @@ impl World {
     /// Schedules `action` at the virtual time `at`.
     pub fn at(&mut self, at: Time, action: impl FnOnce(&mut Self) + Send + 'static) {
         self.script.push(at, Box::new(action));
-        self.agenda.set(SCRIPT, self.script.next());
+        self.event_queue.set(SCRIPT, self.script.next());
     }
 
     /// Changes a stage of a link at the current time.
@@ -357,14 +357,14 @@ impl World {
         let now = self.now;
         let slot = self.links.get_mut(link.0 as usize).ok_or(WorldError::Unknown("link", link.0))?;
         slot.path.change(now, which, change)?;
-        self.agenda.set(slot.actor, slot.path.next_event());
+        self.event_queue.set(slot.actor, slot.path.next_event());
         Ok(())
     }
 
     /// Starts recording every flow's rates at this interval.
     pub fn record_every(&mut self, interval: Span) {
         let recorder = Recorder::new(self.now, interval);
-        self.agenda.set(RECORDER, Some(recorder.due()));
+        self.event_queue.set(RECORDER, Some(recorder.due()));
         self.recorder = Some(recorder);
     }
 
@@ -387,7 +387,7 @@ impl World {
     /// Returns the node mutably, if it has type `N`. Its deadline is read again afterwards.
     pub fn node_mut<N: Node>(&mut self, id: NodeId) -> Option<&mut N> {
         let slot = self.nodes.get_mut(id.0 as usize)?;
-        self.agenda.set(slot.actor, Some(self.now));
+        self.event_queue.set(slot.actor, Some(self.now));
         let node: &mut dyn Any = slot.node.as_mut();
         node.downcast_mut()
     }
@@ -405,7 +405,7 @@ impl World {
         }
         self.on_host(id);
         let slot = &mut self.hosts[id.0 as usize];
-        self.agenda.set(slot.actor, Some(self.now));
+        self.event_queue.set(slot.actor, Some(self.now));
         let model: &mut dyn Any = slot.model.as_mut();
         model.downcast_mut()
     }
@@ -426,21 +426,21 @@ impl World {
     }
 
     /// Runs while `keep` returns true, but not beyond `cap`. `keep` is called whenever a node's
-    /// [`Node::happenings`] changes.
+    /// [`Node::event_count`] changes.
     pub fn run_while(&mut self, cap: Time, mut keep: impl FnMut(&Self) -> bool) -> Ended {
         if !keep(self) {
             return Ended::Done;
         }
-        let mut seen = self.happenings;
-        while let Some((at, actor)) = self.agenda.first() {
+        let mut seen = self.event_count;
+        while let Some((at, actor)) = self.event_queue.first() {
             if at > cap {
                 self.now = self.now.max(cap);
                 return Ended::Cap;
             }
             self.now = self.now.max(at);
             self.act(self.actors[actor as usize]);
-            if seen != self.happenings {
-                seen = self.happenings;
+            if seen != self.event_count {
+                seen = self.event_count;
                 if !keep(self) {
                     return Ended::Done;
                 }
@@ -466,12 +466,12 @@ impl World {
         while let Some((_, action)) = self.script.pop_due(self.now) {
             action(self);
         }
-        self.agenda.set(SCRIPT, self.script.next());
+        self.event_queue.set(SCRIPT, self.script.next());
     }
 
     fn on_recorder(&mut self) {
         let Some(mut recorder) = self.recorder.take() else {
-            return self.agenda.set(RECORDER, None);
+            return self.event_queue.set(RECORDER, None);
         };
         recorder.sample(Parts {
             now: self.now,
@@ -481,9 +481,9 @@ impl World {
             hosts: &self.hosts,
         });
         // Its event alone would keep the world running forever.
-        self.agenda.set(RECORDER, None);
-        let due = self.agenda.first().map(|_| recorder.due());
-        self.agenda.set(RECORDER, due);
+        self.event_queue.set(RECORDER, None);
+        let due = self.event_queue.first().map(|_| recorder.due());
+        self.event_queue.set(RECORDER, due);
         self.recorder = Some(recorder);
     }
 }

@@ -63,7 +63,7 @@ pub trait Node: Any + Debug + Send {
     }
 
     /// Returns a counter that changes on events for which a run may wait.
-    fn happenings(&self) -> u64 {
+    fn event_count(&self) -> u64 {
         0
     }
 }
@@ -77,11 +77,11 @@ pub struct Outbox<'a> {
     pub(super) transit_buffers: &'a mut TransitBuffers,
     pub(super) launches: &'a mut Vec<Launch>,
     /// Number of batches that may still be sent now.
-    pub(super) room: usize,
+    pub(super) max_batches: usize,
 }
 
 /// Number of batches sent at once where the host sets no limit.
-pub const MOST_BATCHES: usize = 1_024;
+pub const MAX_BATCHES: usize = 1_024;
 
 impl Outbox<'_> {
     /// Declares that release times of further packets come from a clock that is `by` ahead of the world's.
@@ -91,7 +91,7 @@ impl Outbox<'_> {
 
     /// Whether no more batches may be sent now. A node with more to send is called again a moment later.
     pub fn is_full(&self) -> bool {
-        self.room == 0
+        self.max_batches == 0
     }
 
     /// Lets `write` fill a buffer, as [`haul_base::Machine::poll_transmit`] does, and sends it. Each
@@ -105,7 +105,7 @@ impl Outbox<'_> {
         let Some(transmit) = write(buffer) else {
             return false;
         };
-        self.room -= 1;
+        self.max_batches -= 1;
         let at = (transmit.release - self.ahead).max(self.now);
         self.transit_buffers.launch_slot(&transmit, overhead, |buffer, parcel| {
             self.launches.push(Launch { at, buffer, parcel, port: transmit.path });

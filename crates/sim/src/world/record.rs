@@ -135,11 +135,11 @@ impl Recorder {
             note(&mut self.rates.delivered_bps, index, samples, bps);
             let dropped = growth(&mut self.dropped, index, flow.truth.drops.total());
             note(&mut self.rates.dropped, index, samples, dropped);
-            self.note_reasons(index, samples, flow.truth.drops);
+            self.add_reasons(index, samples, flow.truth.drops);
         }
     }
 
-    fn note_reasons(&mut self, flow: usize, samples: usize, drops: Drops) {
+    fn add_reasons(&mut self, flow: usize, samples: usize, drops: Drops) {
         self.rates.dropped_by.resize(self.rates.dropped.len(), BTreeMap::new());
         self.dropped_by.resize(self.rates.dropped.len(), Drops::default());
         let before = std::mem::replace(&mut self.dropped_by[flow], drops);

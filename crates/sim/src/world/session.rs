@@ -10,7 +10,7 @@ use super::node::{Arrival, Node, Outbox};
 pub const UDP_OVERHEAD: u32 = 28;
 
 /// Delay before a machine that requests an immediate call is called again: about a system call.
-const SHORTEST_WAIT: Span = Span::from_micros(1);
+const MIN_WAIT: Span = Span::from_micros(1);
 
 /// Node that runs an unmodified machine, following the contract of [`haul_base::Machine`].
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl<M: Machine> SessionNode<M> {
     }
 
     fn set_wake(&mut self, now: Time, wanted: Option<Time>) {
-        self.wake = wanted.map(|at| if at <= now { now + SHORTEST_WAIT } else { at });
+        self.wake = wanted.map(|at| if at <= now { now + MIN_WAIT } else { at });
     }
 }
 
@@ -145,7 +145,7 @@ where
         (self.law_rate)(&self.machine)
     }
 
-    fn happenings(&self) -> u64 {
+    fn event_count(&self) -> u64 {
         self.events.len() as u64
     }
 }

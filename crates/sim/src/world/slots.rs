@@ -30,7 +30,7 @@ pub(super) struct NodeSlot {
     /// Whether its timer is due while its process has no CPU.
     pub(super) waits_for_cpu: bool,
     /// When its process next samples the host's load.
-    pub(super) looks_at: Time,
+    pub(super) next_sample: Time,
     pub(super) channel: Option<ChannelId>,
 }
 

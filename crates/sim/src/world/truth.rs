@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::counters::Drops;
 
 /// Losses are counted in stretches of this length.
-const STRETCH: Span = Span::from_millis(100);
+const INTERVAL: Span = Span::from_millis(100);
 /// Number of stretches that a verdict covers, back from the newest loss: a sender detects a loss a round
 /// trip after it happens, or later. Our choice.
-const STRETCHES: u64 = 10;
+const MAX_INTERVALS: u64 = 10;
 
 /// Counters of one flow's packets: `offered + copies = delivered + drops + under way`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -41,31 +41,31 @@ impl FlowTruth {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecentLosses {
     /// Counts by stretch number.
-    stretches: VecDeque<(u64, CauseCounts)>,
-    is_news: bool,
+    intervals: VecDeque<(u64, CauseCounts)>,
+    is_changed: bool,
 }
 
 impl RecentLosses {
     pub(super) fn add(&mut self, now: Time, cause: Cause, packets: u64) {
-        let number = now.as_nanos() / STRETCH.as_nanos();
-        if self.stretches.back().is_none_or(|(last, _)| *last < number) {
-            self.stretches.push_back((number, CauseCounts::default()));
-            self.stretches.retain(|(old, _)| old + STRETCHES > number);
+        let number = now.as_nanos() / INTERVAL.as_nanos();
+        if self.intervals.back().is_none_or(|(last, _)| *last < number) {
+            self.intervals.push_back((number, CauseCounts::default()));
+            self.intervals.retain(|(old, _)| old + MAX_INTERVALS > number);
         }
-        if let Some((_, tally)) = self.stretches.back_mut() {
+        if let Some((_, tally)) = self.intervals.back_mut() {
             tally.add(cause, packets);
         }
-        self.is_news = true;
+        self.is_changed = true;
     }
 
     /// Adds all counts to `sum`.
     pub(super) fn add_to(&self, sum: &mut CauseCounts) {
-        self.stretches.iter().for_each(|(_, tally)| sum.merge(tally));
+        self.intervals.iter().for_each(|(_, tally)| sum.merge(tally));
     }
 
     /// Whether there were losses since the last call.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.is_news)
+    pub(super) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.is_changed)
     }
 }
 
@@ -88,11 +88,11 @@ mod tests {
     #[test]
     fn shares_are_those_of_the_last_second_with_losses() {
         let mut losses = RecentLosses::default();
-        assert_eq!((verdict(&losses), losses.take_news()), (None, false));
+        assert_eq!((verdict(&losses), losses.take_changed()), (None, false));
         losses.add(at(5), Cause::Congestion, 30);
         losses.add(at(150), Cause::ReceiverHost, 60);
         losses.add(at(950), Cause::Random, 10);
-        assert!(losses.take_news() && !losses.take_news());
+        assert!(losses.take_changed() && !losses.take_changed());
         let shares = [(Cause::Congestion, 0.3), (Cause::ReceiverHost, 0.6), (Cause::Random, 0.1)];
         assert_eq!(verdict(&losses), Verdict::mixed(&shares));
         // The first stretch is one second old.
@@ -101,6 +101,6 @@ mod tests {
         // Even a long time later: the sender detects the most recent losses.
         losses.add(at(60_000), Cause::Outage, 1);
         assert_eq!(verdict(&losses), Some(Verdict::of(Cause::Outage)));
-        assert_eq!(losses.stretches.len(), 1);
+        assert_eq!(losses.intervals.len(), 1);
     }
 }

@@ -49,16 +49,20 @@ fn bursts() -> Load {
 /// Returns the F1 score of losses with `reason` attributed to `cause`.
 fn f1(run: &Run, reason: DropReason, cause: Cause) -> f64 {
     let truth = run.lost(reason);
-    let told = run.session.sender(&run.world).stats().lost_by_cause.of(cause);
-    2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+    let diagnosed = run.session.sender(&run.world).stats().lost_by_cause.of(cause);
+    2.0 * truth.min(diagnosed) as f64 / (truth + diagnosed).max(1) as f64
 }
 
 fn describe(run: &Run) -> String {
-    let told = run.session.sender(&run.world).stats().lost_by_cause;
+    let diagnosed = run.session.sender(&run.world).stats().lost_by_cause;
     let each = |(reason, cause): (DropReason, Cause)| {
-        format!("{cause:?} {} of {}", told.of(cause), run.lost(reason))
+        format!("{cause:?} {} of {}", diagnosed.of(cause), run.lost(reason))
     };
-    format!("{} (told of true); inconclusive {}", REASONS.map(each).join(", "), told.of(Cause::Inconclusive))
+    format!(
+        "{} (told of true); inconclusive {}",
+        REASONS.map(each).join(", "),
+        diagnosed.of(Cause::Inconclusive)
+    )
 }
 
 #[test]
@@ -147,8 +151,8 @@ fn random_losses_of_a_short_transfer_are_told_as_such() {
         assert!(f1(&run, DropReason::Random, Cause::Random) >= 0.97, "seed {seed}: {}", describe(&run));
         if run.lost(DropReason::QueueFull) > 0 {
             overflows += 1;
-            let told = f1(&run, DropReason::QueueFull, Cause::Congestion);
-            assert!(told >= 0.95, "seed {seed}: {}", describe(&run));
+            let diagnosed = f1(&run, DropReason::QueueFull, Cause::Congestion);
+            assert!(diagnosed >= 0.95, "seed {seed}: {}", describe(&run));
         }
     }
     assert!(overflows > 0, "no queue was full");
@@ -164,10 +168,11 @@ fn what_a_full_ring_drops_is_the_hosts() {
     let config = HostConfig { scheduler: FAIR, nic, receivers: Vec::new(), loads: Vec::new(), seed: 5 };
     let host = SimulatedHost::new(&config, template);
     let run = Run::over(&recipe, 1 << 40, RTT, &channel(1_000), host).run(Span::from_secs(12));
-    let (dropped, told) = (run.lost(DropReason::NicRing), f1(&run, DropReason::NicRing, Cause::ReceiverHost));
-    println!("{dropped} of the ring, F1 {told}: {}", describe(&run));
+    let (dropped, diagnosed) =
+        (run.lost(DropReason::NicRing), f1(&run, DropReason::NicRing, Cause::ReceiverHost));
+    println!("{dropped} of the ring, F1 {diagnosed}: {}", describe(&run));
     assert!(dropped > 200 && run.lost(DropReason::SocketBuffer) == 0, "{}", describe(&run));
-    assert!(told >= 0.99, "{told}: {}", describe(&run));
+    assert!(diagnosed >= 0.99, "{diagnosed}: {}", describe(&run));
 }
 
 /// Bursts lost as a whole, as on a radio link, look like a receiver that did not read. Its host counts its
@@ -179,13 +184,13 @@ fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops(
         let bursty = Channel { burst_loss: Some((lost, mean_run)), ..channel(1_000) };
         let run = Run::over(&recipe(name, &set), 1 << 40, RTT, &bursty, host(FAIR, 4 << 20, vec![]));
         let run = run.run(Span::from_secs(20));
-        let (died, told) =
+        let (died, diagnosed) =
             (run.lost(DropReason::GilbertElliott), f1(&run, DropReason::GilbertElliott, Cause::Random));
-        println!("{name}, {lost}: {died}, F1 {told}: {}", describe(&run));
+        println!("{name}, {lost}: {died}, F1 {diagnosed}: {}", describe(&run));
         let by_host = run.session.sender(&run.world).stats().lost_by_cause.of(Cause::ReceiverHost);
         assert!(died > 200 && by_host == 0, "{}", describe(&run));
         // Some are not yet detected as lost.
-        assert!(told >= 0.98, "{name}, {lost}: {told}: {}", describe(&run));
+        assert!(diagnosed >= 0.98, "{name}, {lost}: {diagnosed}: {}", describe(&run));
     }
 }
 
@@ -198,7 +203,7 @@ fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
     );
     let nic = NicConfig { gro: Some(Gro::default()), ..NicConfig::default() };
     let socket =
-        SocketConfig { asked: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
+        SocketConfig { requested: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
     let load = Load::SystemCalls {
         processes: 1,
         run: Span::from_millis(6),
@@ -220,7 +225,7 @@ fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
 fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
     let recipe = recipe("fobs", &[("controller", "fixed"), ("rate", "700Mbit"), ("diagnosis", "kernel")]);
     let socket =
-        SocketConfig { asked: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
+        SocketConfig { requested: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
     let template =
         ReceiverConfig { per_packet: Span::from_micros(20), ..ReceiverConfig::packet_by_packet(socket) };
     let config = HostConfig {

@@ -10,7 +10,7 @@ use crate::senses::{FAIR, Run};
 
 /// F1 scores by packets of the outage and of the queue, for a transfer over 30 Mbit/s and a queue of 20 ms,
 /// with an outage of `millis` at 4 s.
-fn told(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
+fn diagnosed(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
     let down = Outage { at: Span::from_secs(4), length: Span::from_millis(millis), every: None };
     let channel = Channel { delay: rtt / 2, outages: vec![down], ..channel(30) };
     let rate = if law == "fixed" { "31Mbit" } else { "1Gbit" };
@@ -32,7 +32,7 @@ fn an_outage_is_one_to_laws_of_any_kind_and_a_full_queue_beside_it_is_none() {
     let mut wrong = Vec::new();
     for law in windows.into_iter().chain(sending_on) {
         for (rtt, millis) in [(10, 200), (40, 500), (40, 2_000), (100, 8_000)] {
-            let [outage, queue] = told(law, Span::from_millis(rtt), millis);
+            let [outage, queue] = diagnosed(law, Span::from_millis(rtt), millis);
             let least = if millis <= 500 { 0.99 } else { 0.97 };
             let least_of_queue = if sending_on.contains(&law) { 0.85 } else { 0.98 };
             if outage < least || queue < least_of_queue {

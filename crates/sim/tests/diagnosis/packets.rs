@@ -35,7 +35,7 @@ impl Watched {
                 }
             }
         });
-        look(&mut run.world, run.session.sender, watched.windows.clone());
+        collect_windows(&mut run.world, run.session.sender, watched.windows.clone());
         watched
     }
 
@@ -44,24 +44,25 @@ impl Watched {
         let windows = self.windows.lock().unwrap();
         let last = windows.last().unwrap();
         let end = last.first_pn + last.sample.packets;
-        let told = windows.iter().flat_map(|window| &window.attributions);
-        let told = told.filter(|one| one.causes.likeliest() == cause).map(|one| one.run);
-        let told: BTreeSet<u64> = told.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
+        let diagnosed = windows.iter().flat_map(|window| &window.attributions);
+        let diagnosed = diagnosed.filter(|one| one.causes.likeliest() == cause).map(|one| one.run);
+        let diagnosed: BTreeSet<u64> =
+            diagnosed.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
         let died = self.died.lock().unwrap();
         let died: BTreeSet<u64> =
             died.iter().filter(|(_, found)| **found == cause).map(|(pn, _)| *pn).collect();
         let of = |set: &BTreeSet<u64>| set.range(..end).count();
-        let right = told.intersection(&died).filter(|pn| **pn < end).count();
-        println!("{cause:?}: {right} of {} that are told and {} that died", of(&told), of(&died));
-        2.0 * right as f64 / (of(&told) + of(&died)) as f64
+        let right = diagnosed.intersection(&died).filter(|pn| **pn < end).count();
+        println!("{cause:?}: {right} of {} that are told and {} that died", of(&diagnosed), of(&died));
+        2.0 * right as f64 / (of(&diagnosed) + of(&died)) as f64
     }
 }
 
-fn look(world: &mut World, sender: NodeId, into: Arc<Mutex<Vec<DiagnosedWindow>>>) {
+fn collect_windows(world: &mut World, sender: NodeId, into: Arc<Mutex<Vec<DiagnosedWindow>>>) {
     let node = world.node_mut::<SessionNode<Sender>>(sender).unwrap();
     into.lock().unwrap().extend(std::iter::from_fn(|| node.machine_mut().take_window()));
     let next: Time = world.now() + Span::from_millis(10);
-    world.at(next, move |world| look(world, sender, into));
+    world.at(next, move |world| collect_windows(world, sender, into));
 }
 
 fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watched {
@@ -80,7 +81,7 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
     let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
     let lossy = |loss| Channel { loss, ..channel(1_000) };
     let (host, queue, random) = (Cause::ReceiverHost, Cause::Congestion, Cause::Random);
-    for (name, recipe, channel, busy, wanted) in [
+    for (name, recipe, channel, busy, expected) in [
         ("a busy host", at("300Mbit"), channel(1_000), true, &[(host, 0.999)][..]),
         ("a full queue", at("303Mbit"), channel(300), false, &[(queue, 0.999)]),
         ("a host and 0.1 % at random", at("300Mbit"), lossy(0.001), true, &[(host, 0.995), (random, 0.99)]),
@@ -89,7 +90,7 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
     ] {
         let buffer = if busy { 128 << 10 } else { 4 << 20 };
         let watched = watched(&recipe, &channel, buffer, busy);
-        for (cause, least) in wanted {
+        for (cause, least) in expected {
             let found = watched.f1(*cause);
             assert!(found >= *least, "{name}: F1 {found} of {cause:?}");
         }
@@ -115,13 +116,16 @@ fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
         windows.extend(std::iter::from_fn(|| sender.take_window()));
         let runs = windows.iter().flat_map(|window| &window.attributions).map(|one| one.run);
         let each: Vec<u64> = runs.flat_map(|run| run.first_pn..run.first_pn + run.packets).collect();
-        let told: BTreeSet<u64> = each.iter().copied().collect();
+        let diagnosed: BTreeSet<u64> = each.iter().copied().collect();
         let died: BTreeSet<u64> = watched.died.lock().unwrap().keys().copied().collect();
         let by_cause: u64 = windows.iter().map(|window| window.counts.whole()).sum();
         println!("{bytes}: {} windows, {} lost, {} died", windows.len(), stats.lost, died.len());
-        assert_eq!((each.len() as u64, told.len() as u64, by_cause), (stats.lost, stats.lost, stats.lost));
+        assert_eq!(
+            (each.len() as u64, diagnosed.len() as u64, by_cause),
+            (stats.lost, stats.lost, stats.lost)
+        );
         assert_eq!(stats.lost_by_cause.whole(), stats.lost);
-        assert_eq!(told, died);
+        assert_eq!(diagnosed, died);
     }
 }
 

@@ -100,15 +100,15 @@ impl Beside<'_> {
         world.connect("feedback", to, from, &[back]).unwrap();
         world.run_until(Time::ZERO + BEFORE + Span::from_secs(16));
         let truth = world.truth(data).drops;
-        let told = session.sender(&world).stats().lost_by_cause;
+        let diagnosed = session.sender(&world).stats().lost_by_cause;
         let by_queue = QUEUE.iter().map(|reason| truth.of(*reason)).sum();
         let by_medium = truth.of(DropReason::Random);
-        [(by_queue, told.of(Cause::Congestion)), (by_medium, told.of(Cause::Random))]
+        [(by_queue, diagnosed.of(Cause::Congestion)), (by_medium, diagnosed.of(Cause::Random))]
     }
 }
 
-fn f1((truth, told): (u64, u64)) -> f64 {
-    2.0 * truth.min(told) as f64 / (truth + told).max(1) as f64
+fn f1((truth, diagnosed): (u64, u64)) -> f64 {
+    2.0 * truth.min(diagnosed) as f64 / (truth + diagnosed).max(1) as f64
 }
 
 /// The path always has a queue, or drops far below its maximum length.
@@ -162,7 +162,7 @@ fn a_medium_and_a_queue_have_their_shares() {
     let [queue, medium] =
         Beside { rate: RATE, queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();
     let share = |of: fn((u64, u64)) -> u64| of(queue) as f64 / (of(queue) + of(medium)) as f64;
-    let (truth, told) = (share(|(truth, _)| truth), share(|(_, told)| told));
-    println!("queue (true, told) {queue:?}, medium {medium:?}: {truth:.3}, {told:.3}");
-    assert!(queue.0 > 100 && medium.0 > 100 && (truth - told).abs() <= 0.1, "{queue:?}, {medium:?}");
+    let (truth, diagnosed) = (share(|(truth, _)| truth), share(|(_, diagnosed)| diagnosed));
+    println!("queue (true, told) {queue:?}, medium {medium:?}: {truth:.3}, {diagnosed:.3}");
+    assert!(queue.0 > 100 && medium.0 > 100 && (truth - diagnosed).abs() <= 0.1, "{queue:?}, {medium:?}");
 }

@@ -19,7 +19,7 @@ struct Sleepy {
     dropped: VecDeque<(Time, Parcel)>,
     inside: u64,
     drops: Option<u32>,
-    asked: bool,
+    requested: bool,
 }
 
 const SLEEPS: Time = Time::from_nanos(1_000_000_000);
@@ -32,7 +32,7 @@ fn is_asleep(now: Time) -> bool {
 impl Sleepy {
     fn new(room: u64) -> Self {
         let (waiting, dropped) = Default::default();
-        Self { room, waiting, dropped, inside: 0, drops: None, asked: false }
+        Self { room, waiting, dropped, inside: 0, drops: None, requested: false }
     }
 }
 
@@ -50,19 +50,19 @@ impl HostModel for Sleepy {
     }
 
     fn may_run(&mut self, now: Time, _: NodeId) -> bool {
-        self.asked |= is_asleep(now);
+        self.requested |= is_asleep(now);
         !is_asleep(now)
     }
 
     fn next_event(&self) -> Option<Time> {
         let read = |(at, _): &(Time, Parcel)| if is_asleep(*at) { WAKES } else { *at };
         let dropped = self.dropped.front().map(|(at, _)| *at);
-        let wake = self.asked.then_some(WAKES);
+        let wake = self.requested.then_some(WAKES);
         [self.waiting.front().map(read), dropped, wake].into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: Time, sink: &mut dyn FnMut(Time, HostExit)) {
-        self.asked &= now < WAKES;
+        self.requested &= now < WAKES;
         while let Some((_, parcel)) = self.dropped.pop_front() {
             self.inside -= u64::from(parcel.packets());
             sink(now, HostExit::Dropped { parcel, reason: DropReason::SocketBuffer });

@@ -24,7 +24,8 @@ pub(crate) const FAIR: SchedulerKind = SchedulerKind::Fair(FairConfig {
 
 /// 10 us per packet, as in the papers' saw-tooth; a memory load increases this to 12 us.
 pub(crate) fn host(scheduler: SchedulerKind, buffer: u64, loads: Vec<Load>) -> SimulatedHost {
-    let socket = SocketConfig { asked: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
+    let socket =
+        SocketConfig { requested: Bytes(buffer), permitted: Bytes(buffer), ..SocketConfig::default() };
     let template = ReceiverConfig::packet_by_packet(socket);
     let (nic, receivers) = (NicConfig::default(), Vec::new());
     SimulatedHost::new(&HostConfig { scheduler, nic, receivers, loads, seed: 5 }, template)

@@ -106,7 +106,7 @@ fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not
     let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
     recipe.set("rate_control.switch", "after 1s -> cubic").unwrap();
     let part = recipe.parts.iter().find(|part| part.name == "rate_control").unwrap().clone();
-    for (name, value, wanted) in
+    for (name, value, expected) in
         [("rate", "20Mbit", "cubic"), ("controller", "bbr", "bbr"), ("controller", "reno", "reno")]
     {
         let mut run = Run::of_recipe(3, &recipe, 100_000_000, &Channel::clean(ms(20), Rate::from_mbps(100)));
@@ -117,7 +117,7 @@ fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not
         run.world.node_mut::<SenderNode>(sender).unwrap().machine_mut().switch_law(now, law);
         run.run(ms(4_000));
         let law = run.session.sender(&run.world).stats().law.unwrap();
-        assert_eq!((law.name, law.ceiling), (wanted, (name == "rate").then_some(Rate::from_mbps(20))));
+        assert_eq!((law.name, law.ceiling), (expected, (name == "rate").then_some(Rate::from_mbps(20))));
     }
 }
 

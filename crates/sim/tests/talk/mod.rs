@@ -54,18 +54,18 @@ pub(crate) fn stack(compiled: &Arc<CompiledStack>, initiator: bool, rtt: Span, e
 }
 
 /// Role of an end.
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// Sends a request, waits for the answer, pauses for up to the given time, and repeats.
-    Asks { left: u32, rest: Span, asked: Option<Time>, took: Vec<Span>, rng: Rng },
+    Client { left: u32, rest: Span, requested: Option<Time>, took: Vec<Span>, rng: Rng },
     /// Answers every message immediately with as many bytes.
-    Answers,
+    Server,
     /// Sends messages at given times.
-    Tells { readings: std::vec::IntoIter<(Time, Vec<u8>)> },
+    Sender { readings: std::vec::IntoIter<(Time, Vec<u8>)> },
     /// Records messages and their arrival times.
-    Listens { heard: Vec<(Time, u64, Vec<u8>)> },
+    Receiver { received: Vec<(Time, u64, Vec<u8>)> },
 }
 
-impl std::fmt::Debug for Part {
+impl std::fmt::Debug for Role {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Part { .. }")
     }
@@ -73,9 +73,9 @@ impl std::fmt::Debug for Part {
 
 /// A stack and its user.
 #[derive(Debug)]
-pub(crate) struct Talker {
+pub(crate) struct ExchangeNode {
     pub(crate) stack: Stack,
-    pub(crate) part: Part,
+    pub(crate) role: Role,
     /// Next action of the user.
     next: Option<Time>,
 }
@@ -83,25 +83,25 @@ pub(crate) struct Talker {
 /// Request and answer: the "small message of 10 bytes" (wu-h-ctp section 5.3).
 const QUESTION: [u8; 10] = *b"0123456789";
 
-impl Talker {
-    pub(crate) fn new(stack: Stack, part: Part) -> Self {
-        let next = match &part {
-            Part::Asks { .. } => Some(Time::ZERO),
-            Part::Tells { readings } => readings.as_slice().first().map(|reading| reading.0),
-            Part::Answers | Part::Listens { .. } => None,
+impl ExchangeNode {
+    pub(crate) fn new(stack: Stack, role: Role) -> Self {
+        let next = match &role {
+            Role::Client { .. } => Some(Time::ZERO),
+            Role::Sender { readings } => readings.as_slice().first().map(|reading| reading.0),
+            Role::Server | Role::Receiver { .. } => None,
         };
-        Self { stack, part, next }
+        Self { stack, role, next }
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        match &self.part {
-            Part::Asks { left, asked, .. } => *left == 0 && asked.is_none(),
-            Part::Tells { readings } => readings.len() == 0,
-            Part::Answers | Part::Listens { .. } => true,
+        match &self.role {
+            Role::Client { left, requested, .. } => *left == 0 && requested.is_none(),
+            Role::Sender { readings } => readings.len() == 0,
+            Role::Server | Role::Receiver { .. } => true,
         }
     }
 
-    fn say(&mut self, now: Time, bytes: &[u8]) {
+    fn send(&mut self, now: Time, bytes: &[u8]) {
         self.stack.send(now, bytes, SendOptions::default()).expect("there is room");
     }
 
@@ -110,47 +110,47 @@ impl Talker {
             return;
         }
         self.next = None;
-        match &mut self.part {
-            Part::Asks { left, asked, .. } if *left > 0 => {
+        match &mut self.role {
+            Role::Client { left, requested, .. } if *left > 0 => {
                 *left -= 1;
-                *asked = Some(now);
-                self.say(now, &QUESTION);
+                *requested = Some(now);
+                self.send(now, &QUESTION);
             }
-            Part::Tells { readings } => {
+            Role::Sender { readings } => {
                 let reading = readings.next();
                 self.next = readings.as_slice().first().map(|reading| reading.0);
                 if let Some((_, bytes)) = reading {
-                    self.say(now, &bytes);
+                    self.send(now, &bytes);
                 }
             }
             _ => {}
         }
     }
 
-    fn hear(&mut self, now: Time) {
+    fn receive(&mut self, now: Time) {
         while let Some((id, message)) = self.stack.recv() {
-            match &mut self.part {
-                Part::Asks { rest, asked, took, rng, .. } => {
-                    took.push(now.since(asked.take().expect("an answer comes once, after its question")));
+            match &mut self.role {
+                Role::Client { rest, requested, took, rng, .. } => {
+                    took.push(now.since(requested.take().expect("an answer comes once, after its question")));
                     self.next = Some(now + Span::from_nanos(rng.below(rest.as_nanos() + 1)));
                 }
-                Part::Answers => self.say(now, &message),
-                Part::Listens { heard } => heard.push((now, id, message.to_vec())),
-                Part::Tells { .. } => {}
+                Role::Server => self.send(now, &message),
+                Role::Receiver { received } => received.push((now, id, message.to_vec())),
+                Role::Sender { .. } => {}
             }
             self.stack.recycle(message);
         }
     }
 
     fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
-        self.hear(now);
+        self.receive(now);
         self.act(now);
         while out.send_with(UDP_OVERHEAD, |slot| self.stack.poll_transmit(now, slot)) {}
         while self.stack.poll_event().is_some() {}
     }
 }
 
-impl Node for Talker {
+impl Node for ExchangeNode {
     fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
         self.stack.on_receive(now, &mut arrival.batch);
         self.drain(now, out);
@@ -167,34 +167,34 @@ impl Node for Talker {
 }
 
 /// Both ends of an exchange.
-pub(crate) struct Talk {
+pub(crate) struct Exchange {
     pub(crate) world: World,
     pub(crate) first: NodeId,
     pub(crate) second: NodeId,
 }
 
-impl Talk {
+impl Exchange {
     /// The first part opens the session.
     pub(crate) fn new(
         seed: u64,
         compiled: &Arc<CompiledStack>,
         rtt: Span,
         path: &PathSpec,
-        parts: (Part, Part),
+        parts: (Role, Role),
     ) -> Self {
         let mut world = World::new(seed);
         let there = world.add_link("there", path).expect("a valid path");
         let back = world.add_link("back", path).expect("a valid path");
         let first =
-            world.add_node("first", Talker::new(stack(compiled, true, rtt, Ends::default()), parts.0));
-        let second =
-            world.add_node("second", Talker::new(stack(compiled, false, rtt, Ends::default()), parts.1));
+            world.add_node("first", ExchangeNode::new(stack(compiled, true, rtt, Ends::default()), parts.0));
+        let second = world
+            .add_node("second", ExchangeNode::new(stack(compiled, false, rtt, Ends::default()), parts.1));
         world.connect_pair("talk", (first, second), &[there], &[back]).expect("both are there");
         Self { world, first, second }
     }
 
-    pub(crate) fn end(&self, node: NodeId) -> &Talker {
-        self.world.node::<Talker>(node).expect("a talker")
+    pub(crate) fn end(&self, node: NodeId) -> &ExchangeNode {
+        self.world.node::<ExchangeNode>(node).expect("a talker")
     }
 
     /// Runs until both are done, and for `grace` more.
@@ -203,7 +203,9 @@ impl Talk {
         let cap = Time::ZERO + cap;
         let mut at = self.world.now();
         let done = |world: &World| {
-            [first, second].iter().all(|&node| world.node::<Talker>(node).is_some_and(Talker::is_done))
+            [first, second]
+                .iter()
+                .all(|&node| world.node::<ExchangeNode>(node).is_some_and(ExchangeNode::is_done))
         };
         while at < cap && !done(&self.world) {
             at = (at + Span::from_secs(1)).min(cap);
@@ -216,10 +218,10 @@ impl Talk {
 /// Returns the turn-around times of `count` small messages, sorted.
 pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> Vec<Span> {
     let (took, rng) = (Vec::with_capacity(count as usize), Rng::from_seed(seed));
-    let asks = Part::Asks { left: count, rest: rtt * 2, asked: None, took, rng };
-    let mut talk = Talk::new(seed, &compiled_preset("msg", &[]), rtt, path, (asks, Part::Answers));
+    let asks = Role::Client { left: count, rest: rtt * 2, requested: None, took, rng };
+    let mut talk = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (asks, Role::Server));
     talk.run(Span::from_secs(100_000), Span::ZERO);
-    let Part::Asks { took, .. } = &talk.end(talk.first).part else { unreachable!("the first one asks") };
+    let Role::Client { took, .. } = &talk.end(talk.first).role else { unreachable!("the first one asks") };
     assert_eq!(took.len(), count as usize, "every question was answered");
     let mut took = took.clone();
     took.sort_unstable();

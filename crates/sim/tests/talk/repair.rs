@@ -6,18 +6,18 @@ use haul_proto::presets;
 use haul_sim::{BurstLossSpec, PathSpec, StageSpec};
 use haul_stack::Recipe;
 
-use super::talk::{Part, Talk, Talker, compiled};
+use super::talk::{Exchange, ExchangeNode, Role, compiled};
 
 /// Bytes of a message; one packet with any of the recipes here.
 pub(crate) const MESSAGE: usize = 1_000;
 /// Interval between messages: 50 Mbit/s.
-pub(crate) const APART: Span = Span::from_micros(160);
+pub(crate) const SPACING: Span = Span::from_micros(160);
 /// Permitted delay in addition to that of the path.
 pub(crate) const TIMEOUT: Span = Span::from_millis(5);
 
 /// Result of a stream.
 #[derive(Debug)]
-pub(crate) struct Came {
+pub(crate) struct StreamOutcome {
     /// Share of messages later than the path's delay plus [`TIMEOUT`], or lost.
     pub(crate) late: f64,
     /// Share of messages lost.
@@ -54,25 +54,25 @@ pub(crate) fn runs(p: f64, mean_run: f64) -> StageSpec {
 }
 
 /// Sends `count` messages in one direction over a path with `loss` in both directions.
-pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, count: u32) -> Came {
-    let at = |n: u64| Time::ZERO + APART * n;
+pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, count: u32) -> StreamOutcome {
+    let at = |n: u64| Time::ZERO + SPACING * n;
     let sent: Vec<_> = (0..u64::from(count)).map(|n| (at(n), vec![n as u8; MESSAGE])).collect();
-    let parts = (Part::Tells { readings: sent.into_iter() }, Part::Listens { heard: Vec::new() });
+    let parts = (Role::Sender { readings: sent.into_iter() }, Role::Receiver { received: Vec::new() });
     let path = PathSpec { stages: vec![loss.clone(), StageSpec::Delay(rtt / 2)] };
-    let mut talk = Talk::new(seed, &compiled(recipe), rtt, &path, parts);
-    talk.run(APART * u64::from(count) + Span::from_secs(1), rtt * 20);
+    let mut talk = Exchange::new(seed, &compiled(recipe), rtt, &path, parts);
+    talk.run(SPACING * u64::from(count) + Span::from_secs(1), rtt * 20);
     let (first, second) = (talk.end(talk.first), talk.end(talk.second));
     assert_eq!(
         first.stack.stats().data_sent - first.stack.stats().data_resent,
         u64::from(count),
         "one packet each"
     );
-    let Part::Listens { heard } = &second.part else { unreachable!("the second one listens") };
-    let mut added: Vec<Span> = heard.iter().map(|&(when, id, _)| when.since(at(id) + rtt / 2)).collect();
+    let Role::Receiver { received } = &second.role else { unreachable!("the second one listens") };
+    let mut added: Vec<Span> = received.iter().map(|&(when, id, _)| when.since(at(id) + rtt / 2)).collect();
     added.sort_unstable();
-    let cost = |end: &Talker| end.stack.stats().bytes_sent as f64 / (f64::from(count) * MESSAGE as f64);
+    let cost = |end: &ExchangeNode| end.stack.stats().bytes_sent as f64 / (f64::from(count) * MESSAGE as f64);
     let of_all = |messages: usize| 1.0 - messages as f64 / f64::from(count);
-    Came {
+    StreamOutcome {
         late: of_all(added.partition_point(|&added| added <= TIMEOUT)),
         lost: of_all(added.len()),
         p999: added[(added.len() * 999).div_ceil(1_000) - 1],

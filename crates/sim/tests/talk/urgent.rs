@@ -7,7 +7,7 @@ use haul_proto::presets;
 use haul_sim::{Arrival, Node, Outbox, PathSpec, StageSpec, UDP_OVERHEAD, World};
 use haul_stack::{Ends, Recipe, SendOptions, Stack};
 
-use super::talk::{Part, Talker, compiled, stack};
+use super::talk::{ExchangeNode, Role, compiled, stack};
 
 /// Bytes of an urgent message.
 const URGENT: usize = 100;
@@ -16,7 +16,7 @@ pub(crate) const QUEUE: usize = 256 * 1_024;
 /// Rate of UDP payload.
 pub(crate) const RATE: &str = "20Mbit";
 /// Mean interval between urgent messages; each is uniform between 0.5 and 1.5 times this.
-const APART: Span = Span::from_millis(13);
+const SPACING: Span = Span::from_millis(13);
 const DELAY: Span = Span::from_millis(10);
 
 /// `viz` at [`RATE`], optionally with `priority`, and without the micro-protocol that paces packets.
@@ -28,7 +28,7 @@ pub(crate) fn recipe(priority: bool, pacing: bool) -> Recipe {
 }
 
 #[derive(Debug)]
-struct Crowd {
+struct MixedSender {
     stack: Stack,
     /// Urgent messages: next send time, and the send time of each by its number in the stack.
     due: Option<Time>,
@@ -38,14 +38,14 @@ struct Crowd {
     bulk: Vec<u8>,
 }
 
-impl Crowd {
+impl MixedSender {
     fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
         if self.due.is_some_and(|due| due <= now) {
             let options = SendOptions { priority: 0, ..SendOptions::default() };
             let id = self.stack.send(now, &[1; URGENT], options).expect("there is room");
             self.sent.push((id, now));
             self.left -= 1;
-            let pause = APART / 2 + Span::from_nanos(self.rng.below(APART.as_nanos()));
+            let pause = SPACING / 2 + Span::from_nanos(self.rng.below(SPACING.as_nanos()));
             self.due = (self.left > 0).then_some(now + pause);
         }
         loop {
@@ -61,7 +61,7 @@ impl Crowd {
     }
 }
 
-impl Node for Crowd {
+impl Node for MixedSender {
     fn on_arrival(&mut self, now: Time, arrival: &mut Arrival<'_>, out: &mut Outbox<'_>) {
         self.stack.on_receive(now, &mut arrival.batch);
         self.drain(now, out);
@@ -86,7 +86,7 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
     let back = world.add_link("back", &path).expect("a valid path");
     let compiled = compiled(recipe);
     let end = |initiator| stack(&Arc::clone(&compiled), initiator, DELAY * 2, Ends::default());
-    let crowd = Crowd {
+    let crowd = MixedSender {
         stack: end(true),
         due: Some(Time::ZERO + Span::from_millis(500)),
         left: count,
@@ -95,14 +95,15 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
         bulk: vec![2; bulk],
     };
     let first = world.add_node("first", crowd);
-    let second = world.add_node("second", Talker::new(end(false), Part::Listens { heard: Vec::new() }));
+    let second =
+        world.add_node("second", ExchangeNode::new(end(false), Role::Receiver { received: Vec::new() }));
     world.connect_pair("crowd", (first, second), &[there], &[back]).expect("both are there");
-    world.run_until(Time::ZERO + APART * (u64::from(count) + 200));
-    let sent = &world.node::<Crowd>(first).expect("the crowd").sent;
-    let Part::Listens { heard } = &world.node::<Talker>(second).expect("a talker").part else {
+    world.run_until(Time::ZERO + SPACING * (u64::from(count) + 200));
+    let sent = &world.node::<MixedSender>(first).expect("the crowd").sent;
+    let Role::Receiver { received } = &world.node::<ExchangeNode>(second).expect("a talker").role else {
         unreachable!("the second one listens")
     };
-    let urgent = heard.iter().filter(|(_, _, message)| message.len() == URGENT);
+    let urgent = received.iter().filter(|(_, _, message)| message.len() == URGENT);
     let sent_at = |id| sent[sent.binary_search_by_key(&id, |sent| sent.0).expect("it was sent")].1;
     let mut waits: Vec<Span> = urgent.map(|&(at, id, _)| at.since(sent_at(id) + DELAY)).collect();
     assert_eq!(waits.len(), count as usize, "every urgent message has come");

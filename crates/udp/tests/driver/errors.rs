@@ -89,9 +89,9 @@ fn a_batch_that_is_cut_short_says_how_far_it_came() {
 
 #[test]
 fn a_listener_is_not_disturbed_by_peers_that_are_gone() {
-    let (gone, _) = pair(V4, Offload::Auto);
-    let addr = gone.local_addr().unwrap();
-    drop(gone);
+    let (closed, _) = pair(V4, Offload::Auto);
+    let addr = closed.local_addr().unwrap();
+    drop(closed);
     let (sending, listener) = pair(V4, Offload::Auto);
     listener.send_to(b"too late", 100, Ecn::NotEct, addr).unwrap();
     sending.send(b"hello", 100, Ecn::NotEct).unwrap();

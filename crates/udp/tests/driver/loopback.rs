@@ -7,7 +7,7 @@ use haul_base::{Bytes, Ecn, Span, Time};
 use haul_udp::{ArrivalClock, Method, Offload, Options, Receiver, UdpSocket};
 
 /// Sends `len` bytes in segments and checks that the same datagrams arrive; returns messages and method.
-fn carry(addr: &str, offload: Offload, len: usize, segment_size: usize) -> (usize, Method) {
+fn send_and_receive(addr: &str, offload: Offload, len: usize, segment_size: usize) -> (usize, Method) {
     let (sending, receiving) = pair(addr, offload);
     let mut receiver = Receiver::new(&receiving);
     let data = pattern(len);
@@ -28,7 +28,7 @@ fn datagrams_keep_their_boundaries_with_and_without_offload() {
             [(1, 1200), (1200, 1200), (1201, 1200), (40_000, 1448), (65_507, 8972), (300, 1)]
         {
             for offload in [Offload::Auto, Offload::Off] {
-                carry(addr, offload, len, segment_size);
+                send_and_receive(addr, offload, len, segment_size);
             }
         }
     }
@@ -37,29 +37,29 @@ fn datagrams_keep_their_boundaries_with_and_without_offload() {
 #[test]
 fn one_message_carries_a_whole_batch_where_the_kernel_joins() {
     let (sending, receiving) = pair(V4, Offload::Auto);
-    if !sending.capabilities().gso.support.works() || !receiving.capabilities().gro.works() {
+    if !sending.capabilities().gso.support.is_available() || !receiving.capabilities().gro.is_available() {
         return;
     }
     // A last datagram of 60 bytes, and one that is empty.
     for addr in families() {
-        assert_eq!(carry(addr, Offload::Auto, 40 * 1448 + 60, 1448), (1, Method::Gso));
-        assert_eq!(carry(addr, Offload::Auto, 40 * 1448, 1448), (1, Method::Gso));
+        assert_eq!(send_and_receive(addr, Offload::Auto, 40 * 1448 + 60, 1448), (1, Method::Gso));
+        assert_eq!(send_and_receive(addr, Offload::Auto, 40 * 1448, 1448), (1, Method::Gso));
     }
 }
 
 #[test]
 fn batches_beyond_one_call_are_cut_at_datagram_boundaries() {
-    let (messages, _) = carry(V4, Offload::Auto, 120_000, 1448);
+    let (messages, _) = send_and_receive(V4, Offload::Auto, 120_000, 1448);
     assert!(messages >= 2);
     // More segments than any kernel accepts in one call.
-    let (messages, _) = carry(V4, Offload::Auto, 2_000, 10);
+    let (messages, _) = send_and_receive(V4, Offload::Auto, 2_000, 10);
     assert!(messages >= 2);
 }
 
 #[test]
 fn without_offload_every_datagram_is_its_own_message() {
     for addr in families() {
-        assert_eq!(carry(addr, Offload::Off, 100 * 500, 500), (100, Method::Plain));
+        assert_eq!(send_and_receive(addr, Offload::Off, 100 * 500, 500), (100, Method::Plain));
     }
 }
 
@@ -190,21 +190,21 @@ fn a_session_socket_shares_the_port_with_its_listener() {
     assert_eq!(session.peer_addr(), Some(client.local_addr().unwrap()));
     client.send(b"for the session", 100, Ecn::NotEct).unwrap();
     assert_eq!(receive(&mut Receiver::new(&session), &session).len(), 1);
-    let stranger = bind(V4, &options(Offload::Auto));
-    stranger.send_to(b"for the listener", 100, Ecn::NotEct, addr).unwrap();
+    let intruder = bind(V4, &options(Offload::Auto));
+    intruder.send_to(b"for the listener", 100, Ecn::NotEct, addr).unwrap();
     assert_eq!(receive(&mut Receiver::new(&listener), &listener).len(), 1);
 }
 
 #[test]
 fn buffers_are_reported_as_granted() {
-    let asked = Bytes(1 << 40);
-    let socket = bind(V4, &Options { recv_buffer: asked, ..Options::default() });
+    let requested = Bytes(1 << 40);
+    let socket = bind(V4, &Options { recv_buffer: requested, ..Options::default() });
     let grant = socket.capabilities().recv_buffer;
-    assert_eq!(grant.asked, asked);
-    assert!(grant.granted > Bytes(0) && grant.granted < asked);
+    assert_eq!(grant.requested, requested);
+    assert!(grant.granted > Bytes(0) && grant.granted < requested);
     let fallbacks = socket.capabilities().fallbacks();
     assert!(
-        fallbacks.iter().any(|f| f.hint == format!("sysctl -w net.core.rmem_max={}", asked.0)),
+        fallbacks.iter().any(|f| f.hint == format!("sysctl -w net.core.rmem_max={}", requested.0)),
         "{fallbacks:?}"
     );
 }

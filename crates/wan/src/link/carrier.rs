@@ -8,7 +8,7 @@ use haul_sim::{
     Damage, DropReason, Exit, FlowId, MAX_PARCEL, PacketInfo, Parcel, Path, SpecError, StageChange, StageRef,
 };
 
-use super::drop_log::WayLog;
+use super::drop_log::DirectionLog;
 use super::outlet::Outlet;
 use super::pool::Pool;
 use super::snapshot::{Snapshot, Traffic};
@@ -31,7 +31,7 @@ pub(super) struct Carrier {
     out: Outlet,
     sent: Traffic,
     lost: u64,
-    drop_log: Option<WayLog>,
+    drop_log: Option<DirectionLog>,
 }
 
 /// Combines the packet's number in the pool with the index of a parcel's first packet.
@@ -52,7 +52,7 @@ impl Carrier {
     }
 
     /// Sets the drop log, or disables logging.
-    pub(super) fn log_drops(&mut self, log: Option<WayLog>) {
+    pub(super) fn log_drops(&mut self, log: Option<DirectionLog>) {
         self.drop_log = log;
     }
 
@@ -132,7 +132,7 @@ impl Carrier {
             }
         });
         out.flush(pool);
-        drop_log.as_mut().map_or(Ok(()), WayLog::flush)?;
+        drop_log.as_mut().map_or(Ok(()), DirectionLog::flush)?;
         Ok(parcels)
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct DropLog(Arc<Mutex<BufWriter<File>>>);
 
 /// Log of one direction.
 #[derive(Debug)]
-pub(crate) struct WayLog {
+pub(crate) struct DirectionLog {
     log: DropLog,
     way: Way,
     /// Result of the writes since the last flush; `None` if there were none.
@@ -35,8 +35,8 @@ impl DropLog {
     }
 
     /// Returns the log of one direction.
-    pub(crate) fn of(self, way: Way) -> WayLog {
-        WayLog { log: self, way, written: None }
+    pub(crate) fn of(self, way: Way) -> DirectionLog {
+        DirectionLog { log: self, way, written: None }
     }
 
     fn file(&self) -> MutexGuard<'_, BufWriter<File>> {
@@ -45,8 +45,8 @@ impl DropLog {
     }
 }
 
-impl WayLog {
-    /// Logs packets of a super-packet. Errors are reported by [`WayLog::flush`].
+impl DirectionLog {
+    /// Logs packets of a super-packet. Errors are reported by [`DirectionLog::flush`].
     pub(super) fn add(
         &mut self,
         now: Time,
@@ -121,7 +121,7 @@ mod tests {
         let payload: Vec<u8> = (0..35).collect();
         let udp = (17, 0x4000);
         let alone = [0; VNET_LEN];
-        let train = keep(&mut pool, SUPER, udp, &payload);
+        let builder = keep(&mut pool, SUPER, udp, &payload);
         let short = keep(&mut pool, alone, udp, &[0xfe, 0xdc]);
         let fragment = keep(&mut pool, alone, (17, 0x0005), &payload);
         let icmp = keep(&mut pool, alone, (1, 0), &payload);
@@ -129,7 +129,7 @@ mod tests {
         let log = DropLog::new(File::create(&path).unwrap());
         let (mut forth, mut back) = (log.clone().of(Way::Forth), log.of(Way::Back));
         let at = |micros| Time::ZERO + Span::from_micros(micros);
-        forth.add(at(1_500_000), DropReason::QueueFull, pool.slot(train), [1, 3].into_iter());
+        forth.add(at(1_500_000), DropReason::QueueFull, pool.slot(builder), [1, 3].into_iter());
         back.add(at(1_500_001), DropReason::Random, pool.slot(short), [0].into_iter());
         forth.add(at(2_000_000), DropReason::Outage, pool.slot(fragment), [0].into_iter());
         forth.add(at(2_000_000), DropReason::Outage, pool.slot(icmp), [0].into_iter());

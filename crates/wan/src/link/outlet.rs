@@ -9,9 +9,9 @@ use haul_sim::{Damage, Parcel};
 
 use super::pool::{Pool, Slot};
 use super::snapshot::Traffic;
-use super::writer::{write_damaged, write_run, write_train};
+use super::writer::{write_damaged, write_run, write_super_packet};
 use crate::net::Tun;
-use crate::packet::Train;
+use crate::packet::SuperPacketBuilder;
 
 /// Writes packets to a device and counts them.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Outlet {
     refused: u64,
     /// Single UDP packets that can be combined in one write, and the resulting train.
     waiting: Vec<u32>,
-    train: Option<Train>,
+    builder: Option<SuperPacketBuilder>,
     /// Whether single packets are combined.
     gathers: bool,
 }
@@ -37,7 +37,7 @@ impl Outlet {
             received: Traffic::default(),
             refused: 0,
             waiting: Vec::with_capacity(64),
-            train: None,
+            builder: None,
             gathers,
         }
     }
@@ -62,8 +62,8 @@ impl Outlet {
             }
             self.flush(pool);
             let slot = pool.slot(number);
-            self.train = Train::begin(&slot.layout, slot.packet());
-            if self.train.is_some() {
+            self.builder = SuperPacketBuilder::begin(&slot.layout, slot.packet());
+            if self.builder.is_some() {
                 self.waiting.push(number);
                 return;
             }
@@ -75,9 +75,9 @@ impl Outlet {
 
     /// Adds a packet to the train, if it fits.
     fn join(&mut self, pool: &Pool, number: u32) -> bool {
-        let (Some(train), Some(first)) = (&mut self.train, self.waiting.first()) else { return false };
+        let (Some(builder), Some(first)) = (&mut self.builder, self.waiting.first()) else { return false };
         let slot = pool.slot(number);
-        let joined = train.add(pool.slot(*first).packet(), &slot.layout, slot.packet());
+        let joined = builder.add(pool.slot(*first).packet(), &slot.layout, slot.packet());
         if joined {
             self.waiting.push(number);
         }
@@ -86,14 +86,14 @@ impl Outlet {
 
     /// Writes the held packets.
     pub(super) fn flush(&mut self, pool: &mut Pool) {
-        let Some(train) = self.train.take() else { return };
+        let Some(builder) = self.builder.take() else { return };
         if let [number] = self.waiting[..] {
             let slot = pool.slot(number);
             let written = write_run(&self.device, slot, 0..1, false);
             self.note(slot, 0..1, &written);
         } else {
             let slots = self.waiting.iter().map(|number| pool.slot(*number));
-            match write_train(&self.device, &train, slots) {
+            match write_super_packet(&self.device, &builder, slots) {
                 Ok(()) => {
                     let bytes = self.waiting.iter().map(|number| pool.slot(*number).layout.len as u64).sum();
                     self.received.count(self.waiting.len() as u64, bytes);

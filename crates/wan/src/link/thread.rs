@@ -9,9 +9,9 @@ use haul_base::{Span, Time};
 use haul_sim::{Path, SpecError, StageChange, StageRef};
 
 use super::carrier::Carrier;
-use super::drop_log::WayLog;
+use super::drop_log::DirectionLog;
 use super::snapshot::Snapshot;
-use super::wait::{Alarm, Bell, Clock, be_punctual};
+use super::wait::{Clock, Sleeper, Waker, prioritise_thread};
 use crate::net::Tun;
 
 /// Maximum packets read before due ones are written.
@@ -45,14 +45,14 @@ pub(crate) struct LinkOptions {
     /// Processor to which the thread is pinned.
     pub cpu: Option<usize>,
     /// Log of packets dropped on the path.
-    pub drop_log: Option<WayLog>,
+    pub drop_log: Option<DirectionLog>,
 }
 
 /// A running direction; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Link {
     requests: Sender<Request>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -71,29 +71,29 @@ impl Link {
     /// If the system cannot create a thread or eventfd.
     pub(crate) fn start(options: LinkOptions) -> io::Result<Self> {
         let (requests, inbox) = channel();
-        let bell = Arc::new(Bell::new()?);
+        let waker = Arc::new(Waker::new()?);
         let mut carrier = Carrier::new(options.path, options.output, options.seed, options.grain);
         carrier.log_drops(options.drop_log);
         let worker = Worker {
             carrier,
             input: options.input,
             clock: options.clock,
-            alarm: Alarm::new(options.clock),
+            sleeper: Sleeper::new(options.clock),
             last_work: Time::ZERO,
             inbox,
-            bell: Arc::clone(&bell),
+            waker: Arc::clone(&waker),
         };
         let thread = std::thread::Builder::new().name(options.name).spawn(move || {
-            be_punctual(options.cpu);
+            prioritise_thread(options.cpu);
             worker.run()
         })?;
-        Ok(Self { requests, bell, thread: Some(thread) })
+        Ok(Self { requests, waker, thread: Some(thread) })
     }
 
     fn ask(&self, request: Request) {
         // A thread that has ended does not answer, which the waiting caller detects.
         let _ = self.requests.send(request);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// Changes a stage. Returns `None` if the direction has failed.
@@ -137,11 +137,11 @@ struct Worker {
     carrier: Carrier,
     input: Arc<Tun>,
     clock: Clock,
-    alarm: Alarm,
+    sleeper: Sleeper,
     /// Time of the last read or write.
     last_work: Time,
     inbox: Receiver<Request>,
-    bell: Arc<Bell>,
+    waker: Arc<Waker>,
 }
 
 impl Worker {
@@ -183,9 +183,9 @@ impl Worker {
         }
         if is_dense {
             let until = now + PAUSE;
-            return Ok(self.alarm.wait(Some(until), None, &self.bell)?);
+            return Ok(self.sleeper.wait(Some(until), None, &self.waker)?);
         }
-        Ok(self.alarm.wait(next, Some(&self.input), &self.bell)?)
+        Ok(self.sleeper.wait(next, Some(&self.input), &self.waker)?)
     }
 
     /// Handles requests of other threads. Returns false if the thread is to end.

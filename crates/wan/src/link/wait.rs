@@ -19,7 +19,7 @@ const IDLE: Span = Span::from_micros(100);
 const LONG: Span = Span::from_millis(1);
 const EARLY: Span = Span::from_micros(500);
 /// Maximum wake-up latency that is compensated.
-const MOST_LATENESS: Span = Span::from_micros(100);
+const MAX_LATENESS: Span = Span::from_micros(100);
 
 /// Clock of an emulated path: nanoseconds since its start.
 #[derive(Debug, Clone, Copy)]
@@ -39,27 +39,27 @@ impl Clock {
 
 /// An eventfd with which other threads end a wait.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct Waker(OwnedFd);
 
-impl Bell {
+impl Waker {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
     /// Ends the current wait, or the next one.
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         // Fails only if the counter would overflow, after 2^64 rings.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Resets the bell, so that the next wait blocks.
-    fn silence(&self) {
+    fn reset(&self) {
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
 /// Minimises the calling thread's timer slack and raises its priority.
-pub(super) fn be_punctual(cpu: Option<usize>) {
+pub(super) fn prioritise_thread(cpu: Option<usize>) {
     // Each of these improves precision but is optional: without the privilege the path is less precise.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     if run_before_others().is_err() {
@@ -73,7 +73,7 @@ pub(super) fn be_punctual(cpu: Option<usize>) {
 /// Precise sleeps. A processor that has slept long takes long to wake up, so a long sleep ends early and is
 /// followed by a short one, whose measured latency is subtracted.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct Sleeper {
     clock: Clock,
     /// Recent average wake-up latency of short and of long sleeps.
     late: [Span; 2],
@@ -81,7 +81,7 @@ pub(super) struct Alarm {
     last: Time,
 }
 
-impl Alarm {
+impl Sleeper {
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, late: [Span::from_micros(20); 2], last: Time::ZERO }
     }
@@ -92,7 +92,7 @@ impl Alarm {
         &mut self,
         until: Option<Time>,
         device: Option<&Tun>,
-        bell: &Bell,
+        waker: &Waker,
     ) -> rustix::io::Result<Time> {
         let start = self.clock.now();
         let idle = start.since(self.last) >= IDLE;
@@ -109,7 +109,7 @@ impl Alarm {
         }
         // With frequent packets the thread does not wait for a single one: a sleep accumulates several.
         let sleep = if left <= lead { left } else { left.saturating_sub(lead) };
-        let ready = poll_both(until.map(|_| sleep), device, bell)?;
+        let ready = poll_both(until.map(|_| sleep), device, waker)?;
         self.last = self.clock.now();
         if ready {
             let slept = usize::from(self.last.since(start) > LONG);
@@ -117,18 +117,18 @@ impl Alarm {
         }
         let late = self.last.since(start + sleep);
         // Moving average over eight sleeps; very late wake-ups are not caused by the timer.
-        self.late[kind] = ((self.late[kind] * 7 + late) / 8).min(MOST_LATENESS);
+        self.late[kind] = ((self.late[kind] * 7 + late) / 8).min(MAX_LATENESS);
         Ok(self.last)
     }
 }
 
 /// Polls the bell, and the device if given. Returns whether one of them was ready before the timeout.
-fn poll_both(time: Option<Span>, device: Option<&Tun>, bell: &Bell) -> rustix::io::Result<bool> {
+fn poll_both(time: Option<Span>, device: Option<&Tun>, waker: &Waker) -> rustix::io::Result<bool> {
     let timeout = time.and_then(|time| Timespec::try_from(Duration::from(time)).ok());
-    let bell_fd = PollFd::from_borrowed_fd(bell.0.as_fd(), PollFlags::IN);
+    let waker_fd = PollFd::from_borrowed_fd(waker.0.as_fd(), PollFlags::IN);
     // Without a device, the bell is polled twice.
-    let other = device.map_or(bell.0.as_fd(), AsFd::as_fd);
-    let mut fds = [bell_fd, PollFd::from_borrowed_fd(other, PollFlags::IN)];
+    let other = device.map_or(waker.0.as_fd(), AsFd::as_fd);
+    let mut fds = [waker_fd, PollFd::from_borrowed_fd(other, PollFlags::IN)];
     let ready = match poll(&mut fds, timeout.as_ref()) {
         Ok(ready) => ready > 0,
         Err(rustix::io::Errno::INTR) => true,
@@ -136,7 +136,7 @@ fn poll_both(time: Option<Span>, device: Option<&Tun>, bell: &Bell) -> rustix::i
     };
     // Reset before the inbox is read, so that no request is missed.
     if fds[0].revents().contains(PollFlags::IN) {
-        bell.silence();
+        waker.reset();
     }
     Ok(ready)
 }

@@ -8,10 +8,10 @@ use haul_sim::Damage;
 
 use super::pool::Slot;
 use crate::net::Tun;
-use crate::packet::{Train, Vnet, complete, header_of};
+use crate::packet::{SuperPacketBuilder, Vnet, complete, header_of};
 
 /// Device header, packet headers, and the payloads of a train of maximum length.
-const MOST_PIECES: usize = 2 + 64;
+const MAX_PIECES: usize = 2 + 64;
 
 /// Writes the packets `range` of a stored packet.
 pub(super) fn write_run(device: &Tun, slot: &Slot, range: Range<u16>, congestion: bool) -> io::Result<()> {
@@ -43,17 +43,17 @@ pub(super) fn write_damaged(
 }
 
 /// Writes packets that arrived singly as one super-packet.
-pub(super) fn write_train<'a>(
+pub(super) fn write_super_packet<'a>(
     device: &Tun,
-    train: &Train,
+    builder: &SuperPacketBuilder,
     mut slots: impl Iterator<Item = &'a Slot> + Clone,
 ) -> io::Result<()> {
-    let layout = train.layout();
+    let layout = builder.layout();
     let first = slots.clone().next().ok_or(io::ErrorKind::InvalidInput)?;
     let header =
         header_of(layout, first.packet(), 0..layout.packets, false).ok_or(io::ErrorKind::InvalidData)?;
     let vnet = header.vnet.write(false);
-    let mut pieces = [IoSlice::new(&[]); MOST_PIECES];
+    let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
     pieces[0] = IoSlice::new(&vnet);
     pieces[1] = IoSlice::new(header.bytes());
     let mut used = 2;

@@ -13,7 +13,7 @@ use super::namespace::{NAMES, NamespaceId, release};
 /// Time that processes have to end after SIGTERM.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Polling interval.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Returns the processes, other than this one, whose network namespace is in `ids`.
 fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {
@@ -40,11 +40,11 @@ pub(crate) fn kill_inside(ids: &[NamespaceId]) {
     while !processes_inside(ids).is_empty() {
         if Instant::now() > end {
             signal_all(Signal::KILL);
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
             break;
         }
         reap();
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     reap();
 }

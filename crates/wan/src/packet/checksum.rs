@@ -2,9 +2,9 @@
 
 /// An unfolded ones' complement sum.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sum(u64);
+pub(super) struct Checksum(u64);
 
-impl Sum {
+impl Checksum {
     /// Adds bytes. Only the last call may add an odd number of bytes.
     pub(super) fn bytes(mut self, bytes: &[u8]) -> Self {
         let mut chunks = bytes.chunks_exact(4);
@@ -34,8 +34,8 @@ impl Sum {
 }
 
 /// Returns the sum of the pseudo-header: both addresses (adjacent), protocol and length.
-pub(super) fn pseudo_header(addresses: &[u8], protocol: u8, len: u32) -> Sum {
-    Sum::default().bytes(addresses).number(u32::from(protocol)).number(len)
+pub(super) fn pseudo_header(addresses: &[u8], protocol: u8, len: u32) -> Checksum {
+    Checksum::default().bytes(addresses).number(u32::from(protocol)).number(len)
 }
 
 #[cfg(test)]
@@ -44,12 +44,12 @@ mod tests {
 
     #[test]
     fn the_example_of_rfc_1071() {
-        let sum = Sum::default().bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
+        let sum = Checksum::default().bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.fold(), 0xddf2);
     }
 
     #[test]
     fn an_odd_byte_is_the_high_one() {
-        assert_eq!(Sum::default().bytes(&[0x12, 0x34, 0x56]).fold(), 0x1234 + 0x5600);
+        assert_eq!(Checksum::default().bytes(&[0x12, 0x34, 0x56]).fold(), 0x1234 + 0x5600);
     }
 }

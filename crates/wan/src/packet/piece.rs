@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use haul_base::Ecn;
 
-use super::checksum::{Sum, pseudo_header};
+use super::checksum::{Checksum, pseudo_header};
 use super::layout::{Layout, TCP, Version, addresses};
 use super::vnet::{Gso, Vnet};
 
@@ -79,7 +79,7 @@ pub(crate) fn complete(layout: &Layout, packet: &[u8], index: u16, congestion: b
         let start = usize::from(header.vnet.checksum_start);
         let field = start + usize::from(header.vnet.checksum_offset);
         // The checksum field holds the pseudo-header's sum, which is part of the checksum.
-        let checksum = !Sum::default().bytes(whole.get(start..)?).fold();
+        let checksum = !Checksum::default().bytes(whole.get(start..)?).fold();
         // In UDP, zero means no checksum (RFC 768).
         let none = checksum == 0 && layout.protocol != TCP;
         put(&mut whole, field, if none { 0xffff } else { checksum });
@@ -143,6 +143,6 @@ fn set_congestion(version: Version, ip: &mut [u8]) {
 
 fn write_v4_checksum(ip: &mut [u8]) {
     put(ip, 10, 0);
-    let sum = Sum::default().bytes(ip).fold();
+    let sum = Checksum::default().bytes(ip).fold();
     put(ip, 10, !sum);
 }

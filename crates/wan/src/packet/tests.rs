@@ -194,18 +194,18 @@ proptest! {
         prop_assume!(layout.packets > 1);
         let singles: Vec<(Layout, Vec<u8>)> = (0..layout.packets).map(|index| single(&layout, &packet, index)).collect();
         let (first_layout, first) = &singles[0];
-        let mut train = Train::begin(first_layout, first).unwrap();
+        let mut builder = SuperPacketBuilder::begin(first_layout, first).unwrap();
         let mut joined = first[..first_layout.len].to_vec();
         let mut taken = 1;
         for (layout, packet) in &singles[1..] {
-            if !train.add(first, layout, packet) {
+            if !builder.add(first, layout, packet) {
                 break;
             }
             joined.extend_from_slice(&packet[spec.header()..]);
             taken += 1;
         }
         prop_assert_eq!(taken, singles.len().min(64));
-        let header = header_of(train.layout(), first, 0..train.layout().packets, false).unwrap();
+        let header = header_of(builder.layout(), first, 0..builder.layout().packets, false).unwrap();
         let whole = [header.bytes(), &joined[spec.header()..]].concat();
         let again = Layout::parse(header.vnet, &whole).unwrap();
         prop_assert_eq!(usize::from(again.packets), taken);
@@ -221,7 +221,7 @@ proptest! {
             _ => if spec.v6 { 7 } else { 8 },
         };
         next[place] ^= 4;
-        prop_assert!(!Train::begin(first_layout, first).unwrap().add(first, &next_layout, &next));
+        prop_assert!(!SuperPacketBuilder::begin(first_layout, first).unwrap().add(first, &next_layout, &next));
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub const MAX_FRAME: usize = 1 << 20;
 const LENGTH_LEN: usize = 4;
 
 /// An empty receive buffer with more capacity is freed.
-const KEEP_CAPACITY: usize = 64 * 1024;
+const MAX_IDLE_CAPACITY: usize = 64 * 1024;
 
 /// Error of writing or reading a frame. After a read error the channel is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), F
     out.extend_from_slice(&[0; LENGTH_LEN]);
     let body_start = out.len();
     let end = body_start + MAX_FRAME;
-    if postcard::serialize_with_flavor(message, Append { out, end }).is_err() {
+    if postcard::serialize_with_flavor(message, AppendFlavor { out, end }).is_err() {
         // Serialising these types cannot fail, so the limit was reached.
         out.truncate(start);
         return Err(FrameError::DoesNotFit);
@@ -74,7 +74,7 @@ pub fn encode_frame(message: &ControlMessage, out: &mut Vec<u8>) -> Result<(), F
 /// list takes at most 10 bytes more than its elements, a message 1 more than its contents.
 pub fn encoded_len<T: Serialize + ?Sized>(value: &T) -> usize {
     // Counting cannot fail, nor can serialising the types of this crate.
-    postcard::serialize_with_flavor(value, Count(0)).unwrap_or(usize::MAX)
+    postcard::serialize_with_flavor(value, CountFlavor(0)).unwrap_or(usize::MAX)
 }
 
 /// Reads frames from a byte stream that arrives in pieces of any size.
@@ -84,7 +84,7 @@ pub fn encoded_len<T: Serialize + ?Sized>(value: &T) -> usize {
 #[derive(Debug)]
 pub struct FrameDecoder {
     buffer: Vec<u8>,
-    taken: usize,
+    consumed: usize,
     failed: Option<FrameError>,
 }
 
@@ -97,7 +97,7 @@ impl Default for FrameDecoder {
 impl FrameDecoder {
     /// Creates a decoder of frames up to [`MAX_FRAME`].
     pub const fn new() -> Self {
-        Self { buffer: Vec::new(), taken: 0, failed: None }
+        Self { buffer: Vec::new(), consumed: 0, failed: None }
     }
 
     /// Appends the next bytes of the stream.
@@ -105,9 +105,9 @@ impl FrameDecoder {
         if self.failed.is_some() {
             return;
         }
-        if self.taken > 0 {
-            self.buffer.drain(..self.taken);
-            self.taken = 0;
+        if self.consumed > 0 {
+            self.buffer.drain(..self.consumed);
+            self.consumed = 0;
         }
         self.buffer.extend_from_slice(bytes);
     }
@@ -121,12 +121,12 @@ impl FrameDecoder {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        match split_frame(&self.buffer[self.taken..]) {
+        match split_frame(&self.buffer[self.consumed..]) {
             Ok(None) => Ok(None),
             Ok(Some(body)) => {
                 let decoded = decode_body(body);
-                self.taken += LENGTH_LEN + body.len();
-                self.give_back();
+                self.consumed += LENGTH_LEN + body.len();
+                self.free_empty_buffer();
                 decoded.map(Some).map_err(|error| self.fail(error))
             }
             Err(error) => Err(self.fail(error)),
@@ -136,14 +136,14 @@ impl FrameDecoder {
     /// Returns the number of bytes that are not yet part of a message. If it is not zero at the end of the
     /// stream, the stream was truncated inside a frame.
     pub fn buffered(&self) -> usize {
-        self.buffer.len() - self.taken
+        self.buffer.len() - self.consumed
     }
 
-    fn give_back(&mut self) {
-        if self.taken == self.buffer.len() {
-            self.taken = 0;
+    fn free_empty_buffer(&mut self) {
+        if self.consumed == self.buffer.len() {
+            self.consumed = 0;
             self.buffer.clear();
-            if self.buffer.capacity() > KEEP_CAPACITY {
+            if self.buffer.capacity() > MAX_IDLE_CAPACITY {
                 self.buffer = Vec::new();
             }
         }
@@ -152,7 +152,7 @@ impl FrameDecoder {
     fn fail(&mut self, error: FrameError) -> FrameError {
         self.failed = Some(error.clone());
         self.buffer = Vec::new();
-        self.taken = 0;
+        self.consumed = 0;
         error
     }
 }
@@ -180,12 +180,12 @@ fn decode_body(body: &[u8]) -> Result<ControlMessage, FrameError> {
 }
 
 /// Serialises to the end of a vector, up to a limit.
-struct Append<'a> {
+struct AppendFlavor<'a> {
     out: &'a mut Vec<u8>,
     end: usize,
 }
 
-impl Flavor for Append<'_> {
+impl Flavor for AppendFlavor<'_> {
     type Output = ();
 
     fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
@@ -206,9 +206,9 @@ impl Flavor for Append<'_> {
 }
 
 /// Counts the serialised bytes.
-struct Count(usize);
+struct CountFlavor(usize);
 
-impl Flavor for Count {
+impl Flavor for CountFlavor {
     type Output = usize;
 
     fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {

@@ -42,19 +42,19 @@ impl CountedSending {
     /// Returns the lost packets by cause; the remainder is inconclusive. As a peer may send any values, the
     /// sum is limited to the lost packets.
     pub fn causes(&self) -> CauseCounts {
-        let told = [
+        let counts = [
             (Cause::ReceiverHost, self.lost_by_host),
             (Cause::Congestion, self.lost_by_congestion),
             (Cause::Random, self.lost_by_random),
             (Cause::Outage, self.lost_by_outage),
             (Cause::Inconclusive, u64::MAX),
         ];
-        let mut left = self.lost;
-        let of_what_is_left = told.map(|(cause, packets)| {
-            let packets = packets.min(left);
-            left -= packets;
+        let mut remaining = self.lost;
+        let limited = counts.map(|(cause, packets)| {
+            let packets = packets.min(remaining);
+            remaining -= packets;
             (cause, packets)
         });
-        of_what_is_left.into_iter().collect()
+        limited.into_iter().collect()
     }
 }

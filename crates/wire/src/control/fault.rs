@@ -58,13 +58,13 @@ impl Fault {
     /// Creates a fault. Message and hint are truncated if they are too long to send;
     /// [`FaultCode::is_retryable`] determines whether it is retryable.
     pub fn new(code: FaultCode, message: impl Into<String>, hint: impl Into<String>) -> Self {
-        let (message, hint) = (shortened(message.into(), MAX_MESSAGE), shortened(hint.into(), MAX_HINT));
+        let (message, hint) = (truncated(message.into(), MAX_MESSAGE), truncated(hint.into(), MAX_HINT));
         Self { code, message, hint, retryable: code.is_retryable(), host: None }
     }
 }
 
 /// Truncates a text to the length that may be sent.
-fn shortened(mut text: String, max: usize) -> String {
+fn truncated(mut text: String, max: usize) -> String {
     if text.len() > max {
         let end = (0..=max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
         text.truncate(end);
@@ -92,7 +92,7 @@ impl fmt::Display for Fault {
 
 /// Binary form, sent to a peer.
 #[derive(Serialize, Deserialize)]
-struct Sent {
+struct BinaryFault {
     code: FaultCode,
     message: String,
     hint: String,
@@ -101,14 +101,14 @@ struct Sent {
 
 /// Text form, exchanged between programs of this project.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct TextFault {
     #[serde(flatten)]
-    fault: Sent,
+    fault: BinaryFault,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     host: Option<Host>,
 }
 
-impl Sent {
+impl BinaryFault {
     fn of(fault: &Fault) -> Self {
         let Fault { code, message, hint, retryable, host: _ } = fault.clone();
         Self { code, message, hint, retryable }
@@ -122,9 +122,9 @@ impl Sent {
 
 impl Serialize for Fault {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let fault = Sent::of(self);
+        let fault = BinaryFault::of(self);
         if to.is_human_readable() {
-            Told { fault, host: self.host.clone() }.serialize(to)
+            TextFault { fault, host: self.host.clone() }.serialize(to)
         } else {
             fault.serialize(to)
         }
@@ -134,10 +134,10 @@ impl Serialize for Fault {
 impl<'de> Deserialize<'de> for Fault {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         if from.is_human_readable() {
-            let Told { fault, host } = Told::deserialize(from)?;
+            let TextFault { fault, host } = TextFault::deserialize(from)?;
             Ok(fault.on(host))
         } else {
-            Ok(Sent::deserialize(from)?.on(None))
+            Ok(BinaryFault::deserialize(from)?.on(None))
         }
     }
 }

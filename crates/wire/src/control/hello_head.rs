@@ -12,7 +12,7 @@ const HELLO: u32 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloHead {
     /// Of this protocol version.
-    Ours {
+    ThisVersion {
         /// Proof, as in [`Hello`](super::Hello).
         proof: [u8; 32],
     },
@@ -41,7 +41,7 @@ impl HelloHead {
             return Ok(Self::OtherVersion(version));
         }
         let (proof, _) = take(rest).map_err(FrameError::Malformed)?;
-        Ok(Self::Ours { proof })
+        Ok(Self::ThisVersion { proof })
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
         let len = body_len(*frame.first_chunk().unwrap(), MAX_HELLO_BODY).unwrap();
         assert_eq!(len, frame.len() - 4);
         let head = HelloHead::parse(&frame[4..][..HelloHead::LEN]).unwrap();
-        assert_eq!(head, HelloHead::Ours { proof: std::array::from_fn(|at| at as u8) });
+        assert_eq!(head, HelloHead::ThisVersion { proof: std::array::from_fn(|at| at as u8) });
         for version in [0, 1, PROTOCOL_VERSION + 1, 300, u16::MAX] {
             let head = HelloHead::parse(&hello(version)[4..][..HelloHead::LEN]).unwrap();
             assert_eq!(head, HelloHead::OtherVersion(version));

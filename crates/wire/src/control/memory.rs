@@ -10,40 +10,40 @@ use super::{
 };
 
 /// Memory that a value owns outside of itself.
-trait Held {
+trait HeapSize {
     /// Returns the size in bytes, without unused capacity of vectors.
-    fn held(&self) -> usize;
+    fn heap_size(&self) -> usize;
 }
 
 impl ControlMessage {
     /// Returns the memory size of the message in bytes, including what it points to.
     pub fn memory(&self) -> usize {
-        size_of::<Self>() + self.held()
+        size_of::<Self>() + self.heap_size()
     }
 }
 
-impl Held for ControlMessage {
-    fn held(&self) -> usize {
+impl HeapSize for ControlMessage {
+    fn heap_size(&self) -> usize {
         match self {
-            Self::Hello(hello) => hello.held(),
-            Self::Accept(accept) => accept.held(),
-            Self::Refuse(fault) | Self::Abort(fault) => fault.held(),
-            Self::Entries(list) => list.held(),
-            Self::Digests(list) => list.held(),
-            Self::Outcomes(list) => list.held(),
-            Self::Finish(summary) => summary.held(),
-            Self::Counted(counted) => counted.held(),
-            Self::Wants(list) => list.held(),
-            Self::More(more) => more.held(),
-            Self::Proofs(list) => list.held(),
-            Self::Items(list) => list.held(),
-            Self::Removed(removal) => removal.held(),
-            Self::LeftOut(list) => list.held(),
-            Self::Filtered(filtered) => filtered.held(),
-            Self::DestinationLineage(lineage) => lineage.held(),
-            Self::DestinationAttributes(attributes) => attributes.held(),
-            Self::Transport(bytes) => bytes.held(),
-            Self::LawChange(changes) => changes.held(),
+            Self::Hello(hello) => hello.heap_size(),
+            Self::Accept(accept) => accept.heap_size(),
+            Self::Refuse(fault) | Self::Abort(fault) => fault.heap_size(),
+            Self::Entries(list) => list.heap_size(),
+            Self::Digests(list) => list.heap_size(),
+            Self::Outcomes(list) => list.heap_size(),
+            Self::Finish(summary) => summary.heap_size(),
+            Self::Counted(counted) => counted.heap_size(),
+            Self::Wants(list) => list.heap_size(),
+            Self::More(more) => more.heap_size(),
+            Self::Proofs(list) => list.heap_size(),
+            Self::Items(list) => list.heap_size(),
+            Self::Removed(removal) => removal.heap_size(),
+            Self::LeftOut(list) => list.heap_size(),
+            Self::Filtered(filtered) => filtered.heap_size(),
+            Self::DestinationLineage(lineage) => lineage.heap_size(),
+            Self::DestinationAttributes(attributes) => attributes.heap_size(),
+            Self::Transport(bytes) => bytes.heap_size(),
+            Self::LawChange(changes) => changes.heap_size(),
             Self::UdpSeen { .. }
             | Self::EntriesEnd { .. }
             | Self::ObjectSent { .. }
@@ -58,53 +58,53 @@ impl Held for ControlMessage {
     }
 }
 
-impl<T: Held> Held for Vec<T> {
-    fn held(&self) -> usize {
-        self.iter().map(|item| size_of::<T>() + item.held()).sum()
+impl<T: HeapSize> HeapSize for Vec<T> {
+    fn heap_size(&self) -> usize {
+        self.iter().map(|item| size_of::<T>() + item.heap_size()).sum()
     }
 }
 
-impl<T: Held> Held for Option<T> {
-    fn held(&self) -> usize {
-        self.as_ref().map_or(0, Held::held)
+impl<T: HeapSize> HeapSize for Option<T> {
+    fn heap_size(&self) -> usize {
+        self.as_ref().map_or(0, HeapSize::heap_size)
     }
 }
 
-impl<T: Held> Held for Box<T> {
-    fn held(&self) -> usize {
-        size_of::<T>() + T::held(self)
+impl<T: HeapSize> HeapSize for Box<T> {
+    fn heap_size(&self) -> usize {
+        size_of::<T>() + T::heap_size(self)
     }
 }
 
-impl Held for String {
-    fn held(&self) -> usize {
+impl HeapSize for String {
+    fn heap_size(&self) -> usize {
         self.len()
     }
 }
 
-macro_rules! nothing_held {
+macro_rules! no_heap {
     ($($kind:ty),*) => {
-        $(impl Held for $kind {
-            fn held(&self) -> usize {
+        $(impl HeapSize for $kind {
+            fn heap_size(&self) -> usize {
                 0
             }
         })*
     };
 }
 
-nothing_held!(u8, [u8; 32], DirectoryId, Stretch, super::Cipher);
+no_heap!(u8, [u8; 32], DirectoryId, Stretch, super::Cipher);
 
-macro_rules! held {
+macro_rules! heap_size {
     ($($kind:ty: $($field:ident)*;)*) => {
-        $(impl Held for $kind {
-            fn held(&self) -> usize {
-                0 $(+ self.$field.held())*
+        $(impl HeapSize for $kind {
+            fn heap_size(&self) -> usize {
+                0 $(+ self.$field.heap_size())*
             }
         })*
     };
 }
 
-held! {
+heap_size! {
     Hello: ciphers request settings;
     Accept: server settings;
     Settings: recipe;
@@ -129,65 +129,67 @@ held! {
     DestinationAttributes: extras;
 }
 
-impl Held for RelPath {
-    fn held(&self) -> usize {
+impl HeapSize for RelPath {
+    fn heap_size(&self) -> usize {
         self.as_bytes().len()
     }
 }
 
-impl<T> Held for (String, T)
+impl<T> HeapSize for (String, T)
 where
-    T: Held,
+    T: HeapSize,
 {
-    fn held(&self) -> usize {
-        self.0.held() + self.1.held()
+    fn heap_size(&self) -> usize {
+        self.0.heap_size() + self.1.heap_size()
     }
 }
 
-impl Held for u16 {
-    fn held(&self) -> usize {
+impl HeapSize for u16 {
+    fn heap_size(&self) -> usize {
         0
     }
 }
 
-impl Held for FileDigest {
-    fn held(&self) -> usize {
-        self.result.as_ref().map_or_else(Held::held, |_| 0)
+impl HeapSize for FileDigest {
+    fn heap_size(&self) -> usize {
+        self.result.as_ref().map_or_else(HeapSize::heap_size, |_| 0)
     }
 }
 
-impl Held for Counted {
-    fn held(&self) -> usize {
-        self.sending.as_ref().map_or(0, |sending| sending.limited_by.held() + sending.evidence.held())
+impl HeapSize for Counted {
+    fn heap_size(&self) -> usize {
+        self.sending
+            .as_ref()
+            .map_or(0, |sending| sending.limited_by.heap_size() + sending.evidence.heap_size())
     }
 }
 
-impl Held for Want {
-    fn held(&self) -> usize {
+impl HeapSize for Want {
+    fn heap_size(&self) -> usize {
         match self {
-            Self::Rest(stretches) => stretches.held(),
+            Self::Rest(stretches) => stretches.heap_size(),
             Self::Whole | Self::Nothing | Self::Kept | Self::Compare => 0,
         }
     }
 }
 
-impl Held for EntryKind {
-    fn held(&self) -> usize {
+impl HeapSize for EntryKind {
+    fn heap_size(&self) -> usize {
         match self {
-            Self::File { holes, .. } => holes.held(),
-            Self::Symlink { target } => target.held(),
-            Self::Failed(fault) => fault.held(),
+            Self::File { holes, .. } => holes.heap_size(),
+            Self::Symlink { target } => target.heap_size(),
+            Self::Failed(fault) => fault.heap_size(),
             Self::Directory | Self::HardLink { .. } => 0,
         }
     }
 }
 
-impl Held for Request {
-    fn held(&self) -> usize {
+impl HeapSize for Request {
+    fn heap_size(&self) -> usize {
         match self {
-            Self::Put { destination, .. } | Self::PutStream { destination, .. } => destination.held(),
-            Self::Get { sources, selection, .. } => sources.held() + selection.held(),
-            Self::Connect { recipe, versions } => recipe.held() + versions.held(),
+            Self::Put { destination, .. } | Self::PutStream { destination, .. } => destination.heap_size(),
+            Self::Get { sources, selection, .. } => sources.heap_size() + selection.heap_size(),
+            Self::Connect { recipe, versions } => recipe.heap_size() + versions.heap_size(),
             Self::BenchSend | Self::BenchReceive | Self::Check | Self::StreamSend | Self::StreamReceive => 0,
         }
     }

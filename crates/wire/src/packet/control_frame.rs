@@ -15,11 +15,11 @@ pub const INITIAL_HEADER_LEN: usize = ID_LEN + FRAME_MAC_LEN;
 /// Length of a control frame without padding; only challenges and responses may be padded.
 pub const CONTROL_FRAME_LEN: usize = ID_LEN + 5 + FRAME_MAC_LEN;
 /// Offset of the connection's identity in each of its packets, including those of stacks.
-pub const IDENTITY_AT: usize = 7;
+pub const IDENTITY_OFFSET: usize = 7;
 
 const ID_LEN: usize = 19;
-const MAC_AT: usize = CONTROL_FRAME_LEN - FRAME_MAC_LEN;
-const AUTHENTICATED_LEN: usize = MAC_AT + 2;
+const MAC_OFFSET: usize = CONTROL_FRAME_LEN - FRAME_MAC_LEN;
+const AUTHENTICATED_LEN: usize = MAC_OFFSET + 2;
 
 /// Identifies a connection: one run of a stack under one set of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -191,8 +191,8 @@ impl ControlFrame {
     /// If it is shorter than [`CONTROL_FRAME_LEN`].
     pub fn write(&self, packet: &mut [u8]) {
         let (frame, padding) = packet.split_at_mut(CONTROL_FRAME_LEN);
-        let (fields, mac) = frame.split_at_mut(MAC_AT);
-        fields.copy_from_slice(&self.authenticated()[..MAC_AT]);
+        let (fields, mac) = frame.split_at_mut(MAC_OFFSET);
+        fields.copy_from_slice(&self.authenticated()[..MAC_OFFSET]);
         mac.copy_from_slice(&self.mac);
         padding.fill(0);
     }

@@ -1,4 +1,4 @@
-use super::control_frame::{CONTROL_FRAME_KIND, IDENTITY_AT, INITIAL_HEADER_KIND};
+use super::control_frame::{CONTROL_FRAME_KIND, IDENTITY_OFFSET, INITIAL_HEADER_KIND};
 use super::pair::PAIR_KIND;
 
 /// Kind of a datagram received on a shared socket, by its first bytes.
@@ -20,7 +20,8 @@ impl DatagramKind {
     /// Returns the kind of this datagram.
     #[inline]
     pub fn of(datagram: &[u8]) -> Self {
-        let identity = datagram.get(IDENTITY_AT..IDENTITY_AT + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
+        let identity =
+            datagram.get(IDENTITY_OFFSET..IDENTITY_OFFSET + 4).and_then(|b| <[u8; 4]>::try_from(b).ok());
         match (datagram.first(), identity) {
             (Some(&INITIAL_HEADER_KIND), Some(_)) => Self::Initial,
             (Some(&CONTROL_FRAME_KIND), Some(_)) => Self::ControlFrame,

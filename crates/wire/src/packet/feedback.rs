@@ -352,7 +352,7 @@ impl std::iter::FusedIterator for Blocks<'_> {}
 /// The feedback packet is full; what was written before is still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no room left in the feedback packet")]
-pub struct NoRoom;
+pub struct BufferFull;
 
 /// Writes a feedback body into the caller's buffer, up to its end.
 #[derive(Debug)]
@@ -365,11 +365,11 @@ impl<'a> FeedbackWriter<'a> {
     /// Writes the fields.
     ///
     /// # Errors
-    /// [`NoRoom`] if `body` is shorter than the fields.
-    pub fn new(body: &'a mut [u8], header: &FeedbackHeader) -> Result<Self, NoRoom> {
+    /// [`BufferFull`] if `body` is shorter than the fields.
+    pub fn new(body: &'a mut [u8], header: &FeedbackHeader) -> Result<Self, BufferFull> {
         let len = header.encoded_len();
         if body.len() < len {
-            return Err(NoRoom);
+            return Err(BufferFull);
         }
         header.write(body);
         Ok(Self { body, len })
@@ -379,11 +379,11 @@ impl<'a> FeedbackWriter<'a> {
     /// Unused bits are ignored. Writes nothing if it does not fit.
     ///
     /// # Errors
-    /// [`NoRoom`] if the block does not fit.
+    /// [`BufferFull`] if the block does not fit.
     ///
     /// # Panics
     /// If `bitmap` is empty or exceeds the segment.
-    pub fn push(&mut self, segment: u32, first_word: usize, bitmap: &[u64]) -> Result<(), NoRoom> {
+    pub fn push(&mut self, segment: u32, first_word: usize, bitmap: &[u64]) -> Result<(), BufferFull> {
         let masked = || bitmap.iter().enumerate().map(|(i, &w)| (w, word_mask(first_word + i)));
         if masked().all(|(word, mask)| word & mask == 0) {
             self.push_missing(segment, first_word, bitmap.len())
@@ -401,22 +401,22 @@ impl<'a> FeedbackWriter<'a> {
     /// Appends a block for words of which no packet was received.
     ///
     /// # Errors
-    /// [`NoRoom`] if the block does not fit.
+    /// [`BufferFull`] if the block does not fit.
     ///
     /// # Panics
     /// If `words` is 0 or exceeds the segment.
-    pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
+    pub fn push_missing(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), BufferFull> {
         self.begin(segment, first_word, words, Encoding::AllMissing).map(drop)
     }
 
     /// Appends a block for words of which all packets were received.
     ///
     /// # Errors
-    /// [`NoRoom`] if the block does not fit.
+    /// [`BufferFull`] if the block does not fit.
     ///
     /// # Panics
     /// If `words` is 0 or exceeds the segment.
-    pub fn push_received(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), NoRoom> {
+    pub fn push_received(&mut self, segment: u32, first_word: usize, words: usize) -> Result<(), BufferFull> {
         self.begin(segment, first_word, words, Encoding::AllReceived).map(drop)
     }
 
@@ -438,14 +438,14 @@ impl<'a> FeedbackWriter<'a> {
         first_word: usize,
         words: usize,
         encoding: Encoding,
-    ) -> Result<Writer<'_>, NoRoom> {
+    ) -> Result<Writer<'_>, BufferFull> {
         assert!(
             words > 0 && first_word + words <= SEGMENT_WORDS,
             "words {first_word} + {words} of a segment"
         );
         let bits = if encoding == Encoding::Bits { words * CONTROL_FRAME_LEN } else { 0 };
         let end = self.len + BLOCK_HEADER_LEN + bits;
-        let place = self.body.get_mut(self.len..end).ok_or(NoRoom)?;
+        let place = self.body.get_mut(self.len..end).ok_or(BufferFull)?;
         self.len = end;
         let mut writer = Writer(place);
         writer.u32(segment).u8(first_word as u8).u8(words as u8).u8(encoding as u8);
@@ -522,12 +522,12 @@ mod tests {
         );
         let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
         assert_eq!(writer.words_left(), 1);
-        assert_eq!(writer.push(0, 0, &[1, 1]), Err(NoRoom));
+        assert_eq!(writer.push(0, 0, &[1, 1]), Err(BufferFull));
         writer.push(0, 0, &[1]).unwrap();
         assert_eq!(writer.words_left(), 0);
-        assert_eq!(writer.push(0, 1, &[1]), Err(NoRoom));
+        assert_eq!(writer.push(0, 1, &[1]), Err(BufferFull));
         writer.push(0, 1, &[u64::MAX]).unwrap();
-        assert_eq!(writer.push_missing(0, 2, 1), Err(NoRoom));
+        assert_eq!(writer.push_missing(0, 2, 1), Err(BufferFull));
         assert_eq!(writer.finish(), room.len());
         assert_eq!(FeedbackView::parse(&room).unwrap().blocks().count(), 2);
     }

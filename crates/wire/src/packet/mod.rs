@@ -19,13 +19,13 @@ mod probe;
 
 pub use control_frame::{
     CONTROL_FRAME_KIND, CONTROL_FRAME_LEN, CloseReason, ConnectionId, ControlFrame, ControlFrameKind,
-    FRAME_MAC_LEN, IDENTITY_AT, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
+    FRAME_MAC_LEN, IDENTITY_OFFSET, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN, InitialHeader,
 };
 pub use data::{DATA_BODY_LEN, DataBody};
 pub use datagram::DatagramKind;
 pub use feedback::{
-    BLOCK_HEADER_LEN, Block, Blocks, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
-    FeedbackWriter, HOST_SAMPLE_LEN, NoRoom,
+    BLOCK_HEADER_LEN, Block, Blocks, BufferFull, Encoding, FEEDBACK_HEADER_LEN, FeedbackHeader, FeedbackView,
+    FeedbackWriter, HOST_SAMPLE_LEN,
 };
 pub use header::{COMMON_HEADER_LEN, CommonHeader, PacketKind};
 pub use pair::{PAIR_KIND, PAIR_LEN, PairHeader};

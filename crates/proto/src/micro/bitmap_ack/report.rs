@@ -7,7 +7,7 @@ use haul_stack::choice;
 use std::collections::VecDeque;
 
 use haul_base::{Span, Time};
-use haul_wire::packet::{FeedbackHeader, FeedbackWriter, NoRoom, SEGMENT_PACKETS, SEGMENT_WORDS};
+use haul_wire::packet::{BufferFull, FeedbackHeader, FeedbackWriter, SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use super::received::ReceivedBitmap;
 use super::reverse_path::LONGEST;
@@ -308,7 +308,7 @@ fn write_part(
     writer: &mut FeedbackWriter<'_>,
     part: &mut Part,
     received: &ReceivedBitmap,
-) -> Result<(), NoRoom> {
+) -> Result<(), BufferFull> {
     let Some(segment) = received.segment(part.segment) else {
         return Ok(());
     };
@@ -324,7 +324,7 @@ fn write_part(
     while part.from < end {
         let words = writer.words_left().min(end - part.from);
         if words == 0 {
-            return Err(NoRoom);
+            return Err(BufferFull);
         }
         writer.push(number, part.from, &segment.bits()[part.from..part.from + words])?;
         part.from += words;

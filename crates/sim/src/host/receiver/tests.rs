@@ -10,9 +10,9 @@ use super::*;
 const O1: SchedulerKind = SchedulerKind::O1(O1Config { tick: Span::from_millis(1) });
 
 /// The program takes 10 us per packet, the softirq 1 us.
-fn host(scheduler: SchedulerKind, asked: u64, loads: &[Load]) -> ReceivingHost {
+fn host(scheduler: SchedulerKind, requested: u64, loads: &[Load]) -> ReceivingHost {
     let socket = SocketConfig {
-        asked: Bytes(asked),
+        requested: Bytes(requested),
         permitted: Bytes(64 << 20),
         rule: AdmitRule::Linux26,
         layout: SkbLayout::Linear,
@@ -128,8 +128,8 @@ fn others(host: &ReceivingHost) -> Vec<RunSlice> {
 fn losses_fall_where_another_task_holds_the_core() {
     for scheduler in [O1, SchedulerKind::Fair(FairConfig::default())] {
         // asynch figure 7. The buffer of the fair scheduler's host is smaller, as its slices are.
-        let asked = if scheduler == O1 { 1 << 20 } else { 64 << 10 };
-        let mut host = host(scheduler, asked, &[Load::Memory { processes: 2, slowdown_permille: 1_200 }]);
+        let requested = if scheduler == O1 { 1 << 20 } else { 64 << 10 };
+        let mut host = host(scheduler, requested, &[Load::Memory { processes: 2, slowdown_permille: 1_200 }]);
         host.set_trace(Some(Trace::new(2_000_000, Span::from_millis(1))));
         let drops = offer(&mut host, 40_000, 4.0);
         assert_adds_up(&host);
@@ -249,14 +249,14 @@ proptest! {
         fair: bool,
         gro: bool,
         slots in 1u32..100,
-        asked in 1u64..300_000,
+        requested in 1u64..300_000,
         calls in 0u32..3,
         forwarded in 0u64..600_000,
     ) {
         let scheduler = if fair { SchedulerKind::Fair(FairConfig::default()) } else { O1 };
         let forwarding =
             Load::Forwarding { packets_per_second: forwarded, per_packet: Span::from_micros(1), burst: 16 };
-        let mut host = host(scheduler, asked, &[Load::system_calls(calls), Load::papers(), forwarding]);
+        let mut host = host(scheduler, requested, &[Load::system_calls(calls), Load::papers(), forwarding]);
         host.nic = Nic::new(NicConfig { slots, gro: gro.then(Gro::default), ..NicConfig::default() });
         let mut rng = Rng::from_seed(seed);
         let mut now = Time::ZERO;

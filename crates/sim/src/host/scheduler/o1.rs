@@ -20,7 +20,7 @@ const NICE_0: i32 = 120;
 /// `DEF_TIMESLICE`: 100 ms.
 const DEFAULT_SLICE_MS: i32 = 100;
 /// `MIN_TIMESLICE`: 5 ms.
-const LEAST_SLICE_MS: i32 = 5;
+const MIN_SLICE_MS: i32 = 5;
 /// `MAX_BONUS`: a quarter (`PRIO_BONUS_RATIO` 25 %) of the 40 user levels.
 const MAX_BONUS: u64 = 10;
 /// `INTERACTIVE_DELTA`.
@@ -41,7 +41,7 @@ pub struct O1Config {
 
 impl O1Config {
     /// Maximum sleep average.
-    pub const MOST_SLEEP_AVERAGE: Span = Span::from_nanos(MAX_SLEEP_AVERAGE);
+    pub const SLEEP_AVERAGE_LIMIT: Span = Span::from_nanos(MAX_SLEEP_AVERAGE);
 }
 
 impl Default for O1Config {
@@ -87,7 +87,7 @@ struct Task {
 /// `static_prio_timeslice`: 800 ms at nice -20, 100 ms at 0, 5 ms at 19.
 fn slice_for(static_priority: i32) -> Span {
     let base = if static_priority < NICE_0 { DEFAULT_SLICE_MS * 4 } else { DEFAULT_SLICE_MS };
-    let ms = (base * (WORST + 1 - static_priority) / 20).max(LEAST_SLICE_MS);
+    let ms = (base * (WORST + 1 - static_priority) / 20).max(MIN_SLICE_MS);
     Span::from_millis(ms as u64)
 }
 

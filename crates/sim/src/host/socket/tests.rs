@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn buffer(asked: u64, rule: AdmitRule) -> SocketBuffer<u32> {
-    SocketBuffer::new(SocketConfig { asked: Bytes(asked), rule, ..SocketConfig::default() })
+fn buffer(requested: u64, rule: AdmitRule) -> SocketBuffer<u32> {
+    SocketBuffer::new(SocketConfig { requested: Bytes(requested), rule, ..SocketConfig::default() })
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn truesize_is_the_measured_one() {
 
 #[test]
 fn the_buffer_is_twice_what_was_asked_for_and_permitted() {
-    let config = |asked| SocketConfig { asked: Bytes(asked), ..SocketConfig::default() };
+    let config = |requested| SocketConfig { requested: Bytes(requested), ..SocketConfig::default() };
     assert_eq!(config(65_536).rcvbuf(), 131_072);
     assert_eq!(config(1 << 30).rcvbuf(), 8 << 20);
     assert_eq!(config(1).rcvbuf(), 2_304);
@@ -111,10 +111,10 @@ proptest! {
     #[test]
     fn nothing_is_lost_or_invented_and_the_charge_is_bounded(
         rule in prop::sample::select(vec![AdmitRule::Linux26, AdmitRule::Linux410, AdmitRule::Linux615]),
-        asked in 1u64..200_000,
+        requested in 1u64..200_000,
         ops in prop::collection::vec((any::<bool>(), 0u32..9_000), 1..400),
     ) {
-        let mut buffer = buffer(asked, rule);
+        let mut buffer = buffer(requested, rule);
         let (mut queued, mut read) = (Vec::new(), Vec::new());
         for (n, (push, payload)) in ops.into_iter().enumerate() {
             let size = SkbLayout::Linear.truesize(payload);

@@ -195,7 +195,7 @@ impl Bottleneck {
                 match codel.judge(now, now.since(since), self.waiting_bytes, &parcel) {
                     Verdict::Send => {}
                     Verdict::Mark => {
-                        out.note_marks(parcel.packets());
+                        out.count_marked(parcel.packets());
                         parcel = parcel.marked();
                     }
                     Verdict::Drop => {
@@ -245,7 +245,7 @@ impl Stage for Bottleneck {
         if let Discipline::Red(red) = &mut self.discipline {
             let decision = red.judge(now, queue.bytes, &parcel, self.rate);
             out.drop(parcel.only(decision.dropped), DropReason::Red);
-            out.note_marks((parcel.present() & decision.marked).count_ones());
+            out.count_marked((parcel.present() & decision.marked).count_ones());
             for (part, is_marked) in parcel.without(decision.dropped).cut(decision.marked) {
                 self.enqueue(now, if is_marked { part.marked() } else { part });
             }

@@ -7,9 +7,9 @@ use super::AckSample;
 /// Round trips per stretch; an excess is kept for two stretches.
 const ROUNDS: u64 = 5;
 /// Acknowledged segments after which an epoch restarts.
-const LONGEST: u64 = 1 << 20;
+const MAX_EPOCH: u64 = 1 << 20;
 /// Maximum allowance, as a time at the bandwidth.
-const MOST: Span = Span::from_millis(100);
+const MAX_EXTRA: Span = Span::from_millis(100);
 
 /// Tracks how far acknowledgements have recently run ahead of the bandwidth.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ impl Aggregation {
             self.excess = [0, self.excess[0]];
         }
         let mut expected = bandwidth.bytes_in(ack.now.since(self.epoch)) / u64::from(wire_bytes);
-        if self.acked <= expected || self.acked + ack.acked >= LONGEST {
+        if self.acked <= expected || self.acked + ack.acked >= MAX_EPOCH {
             (self.acked, self.epoch, expected) = (0, ack.now, 0);
         }
         self.acked += ack.acked;
@@ -42,7 +42,7 @@ impl Aggregation {
 
     /// Returns the segments that the window may hold beyond the bandwidth-delay product.
     pub(super) fn allowance(&self, bandwidth: Rate, wire_bytes: u32) -> u64 {
-        let most = bandwidth.bytes_in(MOST) / u64::from(wire_bytes);
+        let most = bandwidth.bytes_in(MAX_EXTRA) / u64::from(wire_bytes);
         self.excess[0].max(self.excess[1]).min(most)
     }
 }

@@ -45,14 +45,14 @@ impl Default for BbrConfig {
 /// Gains of the eight phases of `PROBE_BW`.
 const CYCLE: [u32; 8] = [1_250, 750, 1_000, 1_000, 1_000, 1_000, 1_000, 1_000];
 /// Minimum window (`bbr_cwnd_min_target`).
-const LEAST: u64 = 4;
+const MIN_WINDOW: u64 = 4;
 /// The pipe is full when the bandwidth has grown by less than 25 % in three round trips.
 const FULL_GROWTH: u32 = 1_250;
 const FULL_ROUNDS: u32 = 3;
 /// Data handed over at once, as time at the pacing rate (`sk_pacing_shift`) and in segments
 /// (`bbr_tso_segs_goal`).
-const HANDED_OVER: Span = Span::from_millis(1);
-const HANDED_OVER_SEGMENTS: (u64, u64) = (2, 43);
+const BURST: Span = Span::from_millis(1);
+const BURST_SEGMENTS: (u64, u64) = (2, 43);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
@@ -161,8 +161,8 @@ impl Bbr {
     /// over at once, for the sender's bursts and delayed acknowledgements (`bbr_inflight`,
     /// `bbr_quantization_budget`).
     fn target(&self, gain: u32) -> u64 {
-        let (least, most) = HANDED_OVER_SEGMENTS;
-        let bytes = self.pacing.bytes_in(HANDED_OVER);
+        let (least, most) = BURST_SEGMENTS;
+        let bytes = self.pacing.bytes_in(BURST);
         let burst = (bytes / u64::from(self.wire_bytes)).clamp(least, most);
         let even = (self.product(gain) + 3 * burst).next_multiple_of(2);
         even + if matches!(self.mode, Mode::ProbeBandwidth { phase: 0, .. }) { 2 } else { 0 }
@@ -239,7 +239,7 @@ impl Bbr {
         }
         let Mode::ProbeRtt { done } = self.mode else { return };
         match done {
-            None if ack.in_flight <= LEAST => {
+            None if ack.in_flight <= MIN_WINDOW => {
                 self.mode = Mode::ProbeRtt { done: Some((ack.now + self.config.probe_rtt, self.round + 1)) };
             }
             Some((until, round)) if ack.now > until && self.round >= round => {
@@ -295,7 +295,7 @@ impl Bbr {
                 self.window += ack.acked;
             }
         }
-        self.window = self.window.max(LEAST);
+        self.window = self.window.max(MIN_WINDOW);
     }
 }
 
@@ -320,7 +320,7 @@ impl Control for Bbr {
         self.prior_window = self.saved_window();
         self.recovering = true;
         self.conserve_until = Some(self.round + 1);
-        self.window = (loss.in_flight + loss.acked).max(LEAST);
+        self.window = (loss.in_flight + loss.acked).max(MIN_WINDOW);
     }
 
     fn on_recovered(&mut self, _: Time) {
@@ -339,7 +339,7 @@ impl Control for Bbr {
 
     fn window(&self) -> u64 {
         match self.mode {
-            Mode::ProbeRtt { .. } => self.window.min(LEAST),
+            Mode::ProbeRtt { .. } => self.window.min(MIN_WINDOW),
             _ => self.window,
         }
     }

@@ -38,7 +38,7 @@ impl Default for CubicConfig {
 }
 
 /// Minimum window after a loss (section 4.6).
-const LEAST: f64 = 2.0;
+const MIN_WINDOW: f64 = 2.0;
 
 /// Returns the cube root of a non-negative number by Newton's method: the four basic operations give the same
 /// result everywhere, a library's `cbrt` does not.
@@ -156,7 +156,7 @@ impl Cubic {
             self.window
         };
         // The epsilon prevents 0.7 * 10 from being rounded down to 6.
-        self.threshold = (self.window * self.config.beta + 1e-6).floor().max(LEAST);
+        self.threshold = (self.window * self.config.beta + 1e-6).floor().max(MIN_WINDOW);
     }
 }
 

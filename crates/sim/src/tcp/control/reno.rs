@@ -5,7 +5,7 @@ use haul_base::{Rate, Time};
 use super::{AckSample, Control, LossSample};
 
 /// Minimum window after a loss (RFC 5681, equation 4).
-const LEAST: u64 = 2;
+const MIN_WINDOW: u64 = 2;
 
 /// Adds one segment per round trip and halves the window on a loss.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl Control for Reno {
     }
 
     fn on_loss(&mut self, _: &LossSample) {
-        self.threshold = (self.window / 2).max(LEAST);
+        self.threshold = (self.window / 2).max(MIN_WINDOW);
         self.window = self.threshold;
         self.counted = 0;
     }
@@ -50,7 +50,7 @@ impl Control for Reno {
     fn on_recovered(&mut self, _: Time) {}
 
     fn on_timeout(&mut self, _: Time) {
-        self.threshold = (self.window / 2).max(LEAST);
+        self.threshold = (self.window / 2).max(MIN_WINDOW);
         self.window = 1;
         self.counted = 0;
     }

@@ -136,7 +136,7 @@ fn a_full_socket_delays_and_a_closed_one_loses() {
     let mut bench = Bench::new(&path(0, 1_000, 0.0));
     bench.offer(0, &[1_000; 5]);
     bench.direction.advance(at(1_000));
-    let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::Full::SocketBuffer));
+    let full = |_: &Batch, _: &[u8]| Err(SendError::WouldBlock(haul_udp::FullQueue::SocketBuffer));
     assert!(!bench.direction.deliver(full));
     // One call may accept only a part.
     assert!(bench.direction.deliver(|_, _| Ok(1)));

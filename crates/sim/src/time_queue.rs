@@ -8,7 +8,7 @@ use haul_base::Time;
 /// Queue ordered by time; entries with equal times keep their insertion order. Entries pushed in time
 /// order only touch the ring; entries that overtake others go through the heap.
 #[derive(Debug)]
-pub(crate) struct Line<T> {
+pub(crate) struct TimeQueue<T> {
     ring: VecDeque<Entry<T>>,
     heap: BinaryHeap<Reverse<Entry<T>>>,
     sequence: u64,
@@ -47,13 +47,13 @@ impl<T> Ord for Entry<T> {
     }
 }
 
-impl<T> Default for Line<T> {
+impl<T> Default for TimeQueue<T> {
     fn default() -> Self {
         Self { ring: VecDeque::new(), heap: BinaryHeap::new(), sequence: 0 }
     }
 }
 
-impl<T> Line<T> {
+impl<T> TimeQueue<T> {
     /// Creates a queue that holds `capacity` items without allocating again.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self { ring: VecDeque::with_capacity(capacity), ..Self::default() }
@@ -103,20 +103,20 @@ mod tests {
     proptest! {
         #[test]
         fn comes_out_by_time_and_then_by_insertion(steps in prop::collection::vec(prop::option::weighted(0.6, 0u64..50), 0..200)) {
-            let mut line = Line::with_capacity(4);
+            let mut time_queue = TimeQueue::with_capacity(4);
             let mut model: Vec<(u64, usize)> = Vec::new();
             for (n, step) in steps.into_iter().enumerate() {
                 if let Some(at) = step {
-                    line.push(Time::from_nanos(at), n);
+                    time_queue.push(Time::from_nanos(at), n);
                     model.push((at, n));
                     model.sort_unstable();
                 } else {
                     let now = 40;
                     let expected = (model.first().is_some_and(|first| first.0 <= now)).then(|| model.remove(0));
-                    let got = line.pop_due(Time::from_nanos(now)).map(|(at, n)| (at.as_nanos(), n));
+                    let got = time_queue.pop_due(Time::from_nanos(now)).map(|(at, n)| (at.as_nanos(), n));
                     prop_assert_eq!(got, expected);
                 }
-                prop_assert_eq!(line.next().map(Time::as_nanos), model.first().map(|first| first.0));
+                prop_assert_eq!(time_queue.next().map(Time::as_nanos), model.first().map(|first| first.0));
             }
         }
     }

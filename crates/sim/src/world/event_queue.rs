@@ -5,7 +5,7 @@ use haul_base::Time;
 /// Heap of actors ordered by the time of their next event; equal times keep the order in which they were
 /// set. Each actor has at most one event, which can be moved.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     heap: Vec<u32>,
     /// Per actor: its position in the heap, and its event.
     actors: Vec<Entry>,
@@ -18,7 +18,7 @@ struct Entry {
     key: (Time, u64),
 }
 
-impl Agenda {
+impl EventQueue {
     /// Adds an actor without an event.
     pub(super) fn add(&mut self) -> u32 {
         self.actors.push(Entry::default());
@@ -114,20 +114,20 @@ mod tests {
         fn the_first_is_always_the_earliest_and_the_oldest(
             steps in prop::collection::vec((0u32..8, prop::option::weighted(0.8, 0u64..10)), 0..200),
         ) {
-            let mut agenda = Agenda::default();
+            let mut event_queue = EventQueue::default();
             let mut model: Vec<Option<(u64, usize)>> = vec![None; 8];
             for _ in 0..8 {
-                agenda.add();
+                event_queue.add();
             }
             for (n, (actor, at)) in steps.into_iter().enumerate() {
-                agenda.set(actor, at.map(Time::from_nanos));
+                event_queue.set(actor, at.map(Time::from_nanos));
                 let old = model[actor as usize];
                 model[actor as usize] = match (old, at) {
                     (Some((t, m)), Some(at)) if t == at => Some((t, m)),
                     (_, at) => at.map(|at| (at, n)),
                 };
                 let best = (0..8).filter_map(|a| model[a].map(|key| (key, a as u32))).min();
-                prop_assert_eq!(agenda.first().map(|(t, a)| (t.as_nanos(), a)), best.map(|((t, _), a)| (t, a)));
+                prop_assert_eq!(event_queue.first().map(|(t, a)| (t.as_nanos(), a)), best.map(|((t, _), a)| (t, a)));
             }
         }
     }

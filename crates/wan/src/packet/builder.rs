@@ -4,9 +4,9 @@ use super::layout::{Layout, UDP, UDP_HEADER, Version};
 use super::vnet::{Gso, Vnet};
 
 /// Maximum packets in a super-packet that every kernel accepts (`UDP_MAX_SEGMENTS` of Linux 4.18).
-const MOST_PACKETS: u16 = 64;
+const MAX_PACKETS: u16 = 64;
 /// Maximum bytes of an IP packet.
-const MOST_BYTES: usize = 65_535;
+const MAX_BYTES: usize = 65_535;
 /// The reserved bit and "don't fragment", which precede "more fragments" and the fragment offset (RFC 791).
 const FLAGS_BEFORE_MORE: u32 = 2;
 /// Offset of the checksum in a UDP header.
@@ -14,12 +14,12 @@ const CHECKSUM: u16 = 6;
 
 /// A super-packet under construction, with the layout of its packets so far.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Train {
+pub(crate) struct SuperPacketBuilder {
     layout: Layout,
     is_closed: bool,
 }
 
-impl Train {
+impl SuperPacketBuilder {
     /// Starts with a packet. Returns `None` if it cannot be combined: it is not a whole UDP datagram, or its
     /// checksum is already complete.
     pub(crate) fn begin(layout: &Layout, packet: &[u8]) -> Option<Self> {
@@ -53,8 +53,8 @@ impl Train {
         let Some(next) = Self::begin(layout, packet) else { return false };
         let fits = !self.is_closed
             && next.layout.stride <= self.layout.stride
-            && self.layout.packets < MOST_PACKETS
-            && self.layout.len + next.layout.stride <= MOST_BYTES
+            && self.layout.packets < MAX_PACKETS
+            && self.layout.len + next.layout.stride <= MAX_BYTES
             && next.layout.version == self.layout.version
             && same_headers(self.layout.version, first, packet);
         if fits {

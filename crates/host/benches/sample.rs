@@ -9,14 +9,14 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use haul_base::{Span, Time};
 use haul_host::Sensors;
 
-fn looks(criterion: &mut Criterion) {
+fn samples(criterion: &mut Criterion) {
     // Pressures and steal are read once a second, the rest with each sample.
     for (name, gap) in
         [("frequent", Span::from_millis(1)), ("with pressures and steal", Span::from_secs(3_600))]
     {
         let mut sensors = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
         let mut now = Time::ZERO;
-        criterion.bench_function(&format!("look/{name}"), |bencher| {
+        criterion.bench_function(&format!("sample/{name}"), |bencher| {
             bencher.iter(|| {
                 now += gap;
                 black_box(sensors.sample(now))
@@ -25,5 +25,5 @@ fn looks(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, looks);
+criterion_group!(benches, samples);
 criterion_main!(benches);
