@@ -1,25 +1,99 @@
 //! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use derive_more::Display;
-use haul_wire::control::{Fault, FaultCode};
+use haul_base::Bytes;
+use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use nix::sys::resource::{UsageWho, getrusage};
 
+use crate::budget::Budget;
+use crate::link::{ControlLink, is_session_message};
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::storage::Inherited;
 
+/// What the threads of a job share, at either end.
+pub(crate) struct Common {
+    pub(crate) link: Arc<dyn ControlLink>,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) budget: Arc<Budget>,
+    /// What is waited for while the sender does not know of any more.
+    pub(crate) listing: Stage,
+    /// What ended the job, and whether the peer still has to be told.
+    ending: OnceLock<(Fault, bool)>,
+}
+
+impl Common {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, set_memory: Bytes, listing: Stage) -> Self {
+        let budget = Budget::new(set_memory);
+        Self { link, progress: Arc::default(), budget, listing, ending: OnceLock::new() }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ending.get().is_some()
+    }
+
+    /// Fails with what ended the job; the peer has been told, if it had to be.
+    pub(crate) fn check_ending(&self) -> Result<(), Fault> {
+        let Some((fault, tell_peer)) = self.ending.get() else { return Ok(()) };
+        if *tell_peer {
+            // The channel may be what failed.
+            let _ = self.link.send(ControlMessage::Abort(fault.clone()));
+        }
+        Err(fault.clone())
+    }
+}
+
 pub(crate) trait Job: Send + Sync + 'static {
-    /// Ends the job, and tells the peer.
-    fn fail(&self, fault: Fault);
-    fn progress(&self) -> &Arc<Progress>;
+    fn common(&self) -> &Common;
     fn stage(&self) -> Stage;
+    /// Nobody goes on, or waits for anything.
+    fn stop(&self);
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+
+    /// Ends the job. The first fault stays.
+    fn end_with(&self, fault: Fault, tell_peer: bool) {
+        let _ = self.common().ending.set((fault, tell_peer));
+        self.stop();
+    }
+
+    /// Ends the job, and tells the peer.
+    fn fail(&self, fault: Fault) {
+        // A thread that does not listen any more has said why, or says it as soon as its panic has unwound.
+        if fault != over(()) {
+            self.end_with(fault, true);
+        }
+    }
+
+    /// Handles what came from the peer; what goes wrong ends the job.
+    fn take_in(
+        &self,
+        received: Result<Option<ControlMessage>, Fault>,
+        handle: impl FnOnce(ControlMessage) -> Result<(), Fault>,
+    ) where
+        Self: Sized,
+    {
+        match received {
+            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end_with(fault, false),
+            Ok(Some(message)) if !is_session_message(&message) => {
+                self.common().progress.worked();
+                if let Err(fault) = handle(message) {
+                    self.fail(fault);
+                }
+            }
+            Ok(Some(_) | None) => {}
+        }
+    }
+}
+
+/// The job is over; nobody listens any more.
+pub(crate) fn over<T>(_: T) -> Fault {
+    Fault::new(FaultCode::Interrupted, "the transfer is over", "")
 }
 
 /// Watches and ends a running job. Dropping it aborts the job, waits for its threads, and a receiver removes its
@@ -43,7 +117,7 @@ impl JobHandle {
 
     /// Live numbers.
     pub fn progress(&self) -> Arc<Progress> {
-        self.job.progress().clone()
+        self.job.common().progress.clone()
     }
 
     /// What the job waits for, if nothing happens.
@@ -54,7 +128,7 @@ impl JobHandle {
     /// Names what is called, from any thread, when there is more of the object to send, or when flow control permits
     /// materially more.
     pub fn on_wake(&self, wake: Wake) {
-        self.job.progress().wake.set(wake);
+        self.job.common().progress.wake.set(wake);
     }
 
     /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A

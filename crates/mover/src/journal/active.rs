@@ -1,7 +1,6 @@
 //! The journal of a running job.
 
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,9 +11,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
-use crate::journal::record::{
-    Codec, FileIdentity, HEADER_LEN, Made, Record, Tail, header, is_local, journal_name, part_name,
-};
+use crate::journal::record::{FileIdentity, Log, Made, Record, header, is_local, journal_name, part_name};
 use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
@@ -44,24 +41,16 @@ pub(crate) struct Journal {
 }
 
 struct Book {
-    tail: Tail,
-    /// Files with a record, and no record that they are gone.
-    files: HashMap<u32, Open>,
-    directories: HashSet<Vec<u8>>,
-    /// A directory was made in the place of the one source, and the set is not complete.
-    made: bool,
+    /// With the files that have a record, and no record that they are gone.
+    log: Log,
+    /// What is written of files and not noted yet, and how many bytes that are.
+    pending: HashMap<u32, RangeSet>,
+    pending_bytes: u64,
     /// A temporary file could not be removed.
     untidy: bool,
     broken: Option<Errno>,
     name_synced: bool,
     flushed: Instant,
-}
-
-struct Open {
-    size: u64,
-    noted: u64,
-    pending: RangeSet,
-    pending_bytes: u64,
 }
 
 impl Journal {
@@ -80,10 +69,9 @@ impl Journal {
 
     pub(crate) fn new(id: u32, directory: OwnedFd, file: OwnedFd) -> Self {
         let book = Book {
-            tail: Tail::new(Codec::new(id), HEADER_LEN, false),
-            files: HashMap::new(),
-            directories: HashSet::new(),
-            made: false,
+            log: Log::new(id),
+            pending: HashMap::new(),
+            pending_bytes: 0,
             untidy: false,
             broken: None,
             name_synced: false,
@@ -105,24 +93,21 @@ impl Journal {
     /// Notes a directory, relative to the journal's, before the first temporary file is made in it.
     pub(crate) fn note_directory(&self, path: &[u8]) {
         let mut book = self.book.lock();
-        if book.directories.contains(path) || !(path.is_empty() || is_local(path)) {
-            return;
-        }
-        if book.append(&self.file, &[Record::Directory(path.into())]) {
-            book.directories.insert(path.to_vec());
+        if !book.log.state.directories.contains(path) && (path.is_empty() || is_local(path)) {
+            book.append(&self.file, vec![Record::Directory(path.to_vec())]);
         }
     }
 
     /// Notes that a directory takes the place of the one source: until the set is complete, it does so again.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
-        let mut book = self.book.lock();
-        let fits = is_local(name) && is_local(source);
-        let made = Made { name: name.to_vec(), source: source.to_vec() };
-        book.made = fits && book.append(&self.file, &[Record::Made(made)]);
+        if is_local(name) && is_local(source) {
+            let made = Made { name: name.to_vec(), source: source.to_vec() };
+            self.book.lock().append(&self.file, vec![Record::Made(made)]);
+        }
     }
 
     pub(crate) fn complete(&self) {
-        self.book.lock().made = false;
+        self.book.lock().log.state.made = None;
     }
 
     /// A temporary file could not be removed: the journal stays, so that a later job can try.
@@ -133,13 +118,11 @@ impl Journal {
     /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
         let mut book = self.book.lock();
-        if !is_local(&identity.path)
-            || !book.append(&self.file, &[Record::File { number, identity: Cow::Borrowed(identity) }])
-        {
-            return self.forget(&mut book, number);
+        book.pending.remove(&number);
+        let begun = || Record::File { number, identity: identity.clone() };
+        if !is_local(&identity.path) || !book.append(&self.file, vec![begun()]) {
+            self.forget(&mut book, number);
         }
-        let open = Open { size: identity.size, noted: 0, pending: RangeSet::new(), pending_bytes: 0 };
-        book.files.insert(number, open);
     }
 
     /// Notes bytes, in the file's stream of data, that are in the temporary file. Neighbours are noted
@@ -149,12 +132,12 @@ impl Journal {
         if book.broken.is_some() {
             return;
         }
-        let Some(open) = book.files.get_mut(&number) else { return };
-        let range = range.start..range.end.min(open.size);
-        open.pending_bytes += range.end.saturating_sub(range.start);
-        open.pending.insert(range);
-        if open.pending_bytes >= NOTE_EVERY {
-            book.note(&self.file, number);
+        let Some(noted) = book.log.state.files.get(&number) else { return };
+        let range = range.start..range.end.min(noted.identity.size);
+        book.pending_bytes += range.end.saturating_sub(range.start);
+        book.pending.entry(number).or_default().insert(range);
+        if book.pending_bytes >= NOTE_EVERY {
+            book.flush(&self.file);
         }
     }
 
@@ -165,14 +148,14 @@ impl Journal {
     }
 
     fn forget(&self, book: &mut Book, number: u32) {
-        if book.files.remove(&number).is_none() {
-            return;
-        }
+        book.pending.remove(&number);
         // Also if it is broken: the number may be used again, and must not claim the bytes of another file.
-        if let Err(errno) = book.tail.append(&self.file, &[Record::Gone { number }]) {
+        if book.log.state.files.contains_key(&number)
+            && let Err(errno) = book.log.append(&self.file, vec![Record::Gone { number }])
+        {
             book.broken.get_or_insert(errno);
-            book.files.clear();
-            if book.tail.forget(&self.file).is_err() {
+            book.pending.clear();
+            if book.log.clear(&self.file).is_err() {
                 // The last resort; with an error here too, verification still finds what is wrong.
                 let _ = self.unlink();
             }
@@ -181,7 +164,9 @@ impl Journal {
 
     /// Whether a later job could resume this file.
     pub(crate) fn is_claimed(&self, number: u32) -> bool {
-        self.book.lock().files.get(&number).is_some_and(|open| open.noted + open.pending_bytes > 0)
+        let book = self.book.lock();
+        let noted = book.log.state.files.get(&number).map(|noted| &noted.written);
+        [noted, book.pending.get(&number)].into_iter().flatten().any(|written| !written.is_empty())
     }
 
     /// Why nothing is noted any more; `None` while all is well.
@@ -223,13 +208,13 @@ impl Journal {
     pub(crate) fn finish(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);
-        if book.made || book.untidy || !book.files.is_empty() {
+        if book.log.state.made.is_some() || book.untidy || !book.log.state.files.is_empty() {
             drop(book);
             return self.sync();
         }
         if !matches!(self.unlink(), Ok(()) | Err(Errno::NOENT)) {
             // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
-            let _ = book.tail.forget(&self.file);
+            let _ = book.log.clear(&self.file);
         }
     }
 
@@ -246,41 +231,23 @@ impl Journal {
 
 impl Book {
     /// Appends records, unless the journal is broken; now it may be.
-    fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> bool {
+    fn append(&mut self, file: &OwnedFd, records: Vec<Record>) -> bool {
         if self.broken.is_none()
-            && let Err(errno) = self.tail.append(file, records)
+            && let Err(errno) = self.log.append(file, records)
         {
             self.broken = Some(errno);
             // What could not be noted will not be.
-            for open in self.files.values_mut() {
-                open.pending = RangeSet::new();
-                open.pending_bytes = 0;
-            }
+            self.pending.clear();
         }
         self.broken.is_none()
     }
 
-    fn note(&mut self, file: &OwnedFd, number: u32) {
-        let Some(open) = self.files.get_mut(&number) else { return };
-        let pending = std::mem::take(&mut open.pending);
-        open.pending_bytes = 0;
-        let wrote = |Range { start, end }| Record::Wrote { number, start, len: end - start };
-        let records: Vec<_> = pending.iter().map(wrote).collect();
-        if !records.is_empty()
-            && self.append(file, &records)
-            && let Some(open) = self.files.get_mut(&number)
-        {
-            open.noted += pending.total();
-        }
-    }
-
     fn flush(&mut self, file: &OwnedFd) {
-        self.flushed = Instant::now();
-        let pending = self.files.iter().filter(|(_, open)| !open.pending.is_empty());
-        let numbers: Vec<u32> = pending.map(|(&number, _)| number).collect();
-        for number in numbers {
-            self.note(file, number);
-        }
+        (self.flushed, self.pending_bytes) = (Instant::now(), 0);
+        let pending = std::mem::take(&mut self.pending);
+        let wrote = |number| move |Range { start, end }| Record::Wrote { number, start, len: end - start };
+        let records = pending.iter().flat_map(|(&number, written)| written.iter().map(wrote(number)));
+        self.append(file, records.collect());
     }
 }
 

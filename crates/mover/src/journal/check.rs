@@ -1,6 +1,6 @@
 //! The rules of the journal's format as functions, for fuzz targets and tests, as in `haul_wire::check`.
 
-use crate::journal::record::{Codec, HEADER_LEN, Replayed, header, is_local, replay};
+use crate::journal::record::{HEADER_LEN, Log, header, is_local};
 
 /// The id of the journals that are made here.
 const ID: u32 = 0x6861_756c;
@@ -16,30 +16,30 @@ const ID: u32 = 0x6861_756c;
 pub fn journal(bytes: &[u8]) -> bool {
     let Some((&how, rest)) = bytes.split_first() else { return false };
     let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };
-    let Ok(read) = replay(ID, &journal[..]) else { return false };
+    let Ok(read) = Log::read(ID, &journal[..]) else { return false };
     holds(&journal, &read);
-    read.good > HEADER_LEN
+    read.end > HEADER_LEN
 }
 
 /// The journal `id` of payloads, each with a length (u8) in front of it: records with right checks.
 pub fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
-    let (mut journal, codec) = (header(id).to_vec(), Codec::new(id));
+    let (mut journal, log) = (header(id).to_vec(), Log::new(id));
     while let Some((&len, rest)) = payloads.split_first() {
         let (payload, rest) = rest.split_at(rest.len().min(len.into()));
-        codec.seal(0, payload, &mut journal);
+        log.seal(0, payload, &mut journal);
         payloads = rest;
     }
     journal
 }
 
-fn holds(journal: &[u8], read: &Replayed) {
-    let good = usize::try_from(read.good).expect("it lies in memory");
+fn holds(journal: &[u8], read: &Log) {
+    let good = usize::try_from(read.end).expect("it lies in memory");
     assert!(good <= journal.len(), "more was read than there is");
-    let again = replay(ID, &journal[..good]).expect("its header was good");
+    let again = Log::read(ID, &journal[..good]).expect("its header was good");
     assert_eq!(&again, read, "the good part reads differently alone");
     if let Some(shorter) = good.checked_sub(1) {
-        let cut = replay(ID, &journal[..shorter]).expect("a beginning of the header is good too");
-        assert!(cut.good < read.good, "a record was read that is not whole");
+        let cut = Log::read(ID, &journal[..shorter]).expect("a beginning of the header is good too");
+        assert!(cut.end < read.end, "a record was read that is not whole");
     }
     assert!(read.state.directories.iter().all(|path| path.is_empty() || is_local(path)));
     for noted in read.state.files.values() {

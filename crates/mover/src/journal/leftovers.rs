@@ -1,6 +1,6 @@
 //! Journals of jobs that did not come to their end, and what can be resumed from them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,10 +12,9 @@ use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
-    Codec, JobState, Made, Noted, Record, Replayed, Tail, Why, journal_name, parse_journal, parse_part,
-    part_name, replay,
+    JobState, Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
 };
-use crate::root::split;
+use crate::root::{join, split};
 use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
@@ -28,7 +27,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 /// killed copy syncs what it has before it ends, some ten milliseconds after its sender.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// The journals that earlier jobs have left in a directory, locked by this job.
+/// The journals that earlier jobs have left in a directory.
 pub(crate) struct Leftovers {
     directory: OwnedFd,
     /// The newest last.
@@ -37,38 +36,26 @@ pub(crate) struct Leftovers {
     by_path: HashMap<Vec<u8>, Vec<Token>>,
     /// Those that were left alone.
     skipped: Vec<(u32, Why)>,
-    running: Vec<Running>,
+    /// Those of running jobs.
+    running: Vec<Leftover>,
     began: Instant,
     hold: Hold,
 }
 
 /// What becomes of the lock of a journal that was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Hold {
+pub(crate) enum Hold {
     /// This job has it.
     Keep,
-    /// Others can take over what this job has seen.
+    /// Others can take over what this job has seen, which changes nothing.
     Release,
-}
-
-/// What the journal of a running job has said.
-struct Running {
-    id: u32,
-    paths: HashSet<Vec<u8>>,
-    made: Option<Made>,
-}
-
-impl Running {
-    fn has_made(&self, name: &[u8]) -> bool {
-        self.made.as_ref().is_some_and(|made| made.name == name)
-    }
 }
 
 pub(crate) struct Leftover {
     pub(crate) id: u32,
     file: OwnedFd,
-    pub(crate) state: JobState,
-    tail: Tail,
+    pub(crate) is_running: bool,
+    log: Log,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,18 +73,8 @@ pub(crate) struct Token {
 }
 
 impl Leftovers {
-    /// Takes over what earlier jobs have left in a directory. Journals of running jobs and those that are not
-    /// ours are skipped; a directory that cannot be read has none.
-    pub(crate) fn adopt(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        Self::find(directory, Hold::Keep)
-    }
-
-    /// The same for a job that only looks: nothing stays locked, so that others can take over what it sees.
-    pub(crate) fn look_at(directory: BorrowedFd<'_>) -> Result<Self, Errno> {
-        Self::find(directory, Hold::Release)
-    }
-
-    fn find(directory: BorrowedFd<'_>, hold: Hold) -> Result<Self, Errno> {
+    /// Takes over what earlier jobs have left in a directory, or looks at it. A directory that cannot be read has none.
+    pub(crate) fn find(directory: BorrowedFd<'_>, hold: Hold) -> Result<Self, Errno> {
         let mut found = Self {
             directory: dup(directory)?,
             journals: Vec::new(),
@@ -110,52 +87,40 @@ impl Leftovers {
         if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
             let ids = newest(&readable, MOST);
             found.directory = readable;
-            ids.into_iter().rev().for_each(|id| found.adopt_one(id));
+            for id in ids.into_iter().rev() {
+                match found.open(id) {
+                    Ok(leftover) if leftover.is_running => found.running.push(leftover),
+                    Ok(leftover) => found.add(leftover),
+                    Err(why) => found.skipped.push((id, why)),
+                }
+            }
         }
         Ok(found)
     }
 
+    fn open(&self, id: u32) -> Result<Leftover, Why> {
+        Leftover::open(self.directory.as_fd(), id, self.hold)
+    }
+
     /// Older ones are to come before it.
-    fn adopt_one(&mut self, id: u32) {
-        match self.read(id) {
-            Ok(leftover) => self.add(leftover),
-            Err(why) => {
-                self.running.extend(if why == Why::Running { self.said_by(id) } else { None });
-                self.skipped.push((id, why));
-            }
-        }
-    }
-
-    fn read(&self, id: u32) -> Result<Leftover, Why> {
-        let leftover = Leftover::adopt(self.directory.as_fd(), id)?;
-        if self.hold == Hold::Release {
-            flock(&leftover.file, FlockOperation::Unlock).map_err(Why::Unreadable)?;
-        }
-        Ok(leftover)
-    }
-
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
-        for (&number, noted) in leftover.state.files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
+        for (&number, noted) in leftover.state().files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
             self.by_path.entry(noted.identity.path.clone()).or_default().push(Token { journal, number });
         }
         self.journals.push(leftover);
     }
 
-    fn said_by(&self, id: u32) -> Option<Running> {
-        let file = open_journal(self.directory.as_fd(), id, OFlags::RDONLY).ok()?;
-        let JobState { files, made, .. } = read(id, file).ok()?.1.state;
-        Some(Running { id, paths: files.into_values().map(|noted| noted.identity.path).collect(), made })
-    }
-
     /// Takes over the journals of running jobs that are at something of this job's, if they end in time.
-    fn wait_for(&mut self, is_ours: impl Fn(&Running) -> bool) {
+    fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
-            match self.read(self.running[at].id) {
-                Err(Why::Running) if self.began.elapsed() < END_WITHIN => std::thread::sleep(LOCK_PAUSE),
+            match self.open(self.running[at].id) {
+                Ok(leftover) if leftover.is_running && self.began.elapsed() < END_WITHIN => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
                 ended => {
                     self.running.remove(at);
-                    if let Ok(leftover) = ended {
+                    if let Some(leftover) = ended.ok().filter(|leftover| !leftover.is_running) {
                         self.add(leftover);
                     }
                 }
@@ -165,31 +130,35 @@ impl Leftovers {
 
     /// Whether nothing can be resumed from them.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state.made.is_none())
+        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state().made.is_none())
     }
 
     /// Whether nothing can be resumed from them, now or when a job at `path` has ended that runs.
     pub(crate) fn is_empty_at(&self, path: &[u8]) -> bool {
-        self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.paths.contains(path))
+        self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.is_at(path))
     }
 
     /// The one source whose place the directory `name` took in a job that was cut off, or that runs: the receiver of a
     /// killed copy may still run when the copy is repeated.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let running = self.running.iter().filter_map(|job| job.made.as_ref());
-        let left = self.journals.iter().rev().filter_map(|leftover| leftover.state.made.as_ref());
-        left.chain(running).find(|made| made.name == name).map(|made| made.source.clone())
+        let made =
+            self.journals.iter().rev().chain(&self.running).filter_map(|job| job.state().made.as_ref());
+        made.filter(|made| made.name == name).map(|made| made.source.clone()).next()
     }
 
     /// That directory is this job's now.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
         self.wait_for(|job| job.has_made(name));
-        let is_it = |leftover: &&mut Leftover| leftover.state.made.as_ref().is_some_and(|m| m.name == name);
-        for leftover in self.journals.iter_mut().filter(is_it) {
-            leftover.state.made = None;
+        for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
+            leftover.log.state.made = None;
             // Without this record the directory takes its source's place once more at most.
-            let _ = leftover.tail.append(&leftover.file, &[Record::Made(Made::default())]);
+            let _ = leftover.log.append(&leftover.file, vec![Record::Made(Made::default())]);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_waiting_for(&self, id: u32) -> bool {
+        self.running.iter().any(|job| job.id == id)
     }
 
     #[cfg(test)]
@@ -199,7 +168,7 @@ impl Leftovers {
 
     /// What a person should know about journals that were left alone.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let odd = |(_, why): &&(u32, Why)| !matches!(why, Why::Running | Why::Vanished);
+        let odd = |(_, why): &&(u32, Why)| *why != Why::Vanished;
         let note = |&(id, why): &(u32, Why)| {
             format!("`{}` at the destination was left alone: {}", journal_name(id), reason(id, why))
         };
@@ -209,10 +178,10 @@ impl Leftovers {
     /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
     /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
-        self.wait_for(|job| job.paths.contains(path));
+        self.wait_for(|job| job.is_at(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[token.journal];
-            let Some(noted) = leftover.state.files.get(&token.number) else { continue };
+            let Some(noted) = leftover.state().files.get(&token.number) else { continue };
             let part = part_name(leftover.id, token.number);
             if has_part(self.directory.as_fd(), &part, noted) {
                 return Some(Claim { noted: noted.clone(), part: part.into_bytes(), token });
@@ -223,23 +192,25 @@ impl Leftovers {
 
     /// The temporary file of a claim is somebody else's now, by another name. Older claims on the same path
     /// are void from here on.
-    pub(crate) fn consumed(&mut self, token: Token) {
-        let leftover = &mut self.journals[token.journal];
-        let Some(noted) = leftover.state.files.get(&token.number) else { return };
-        let path = noted.identity.path.clone();
-        leftover.gone(token.number);
-        for older in self.by_path.remove(&path).unwrap_or_default() {
-            self.discard(older);
+    pub(crate) fn consumed(&mut self, path: &[u8], token: Token) {
+        self.journals[token.journal].gone(token.number);
+        self.discard_all(path);
+    }
+
+    /// Nothing of a file is of use any more.
+    pub(crate) fn discard_all(&mut self, path: &[u8]) {
+        self.wait_for(|job| job.is_at(path));
+        for token in self.by_path.remove(path).unwrap_or_default() {
+            self.discard(path, token);
         }
     }
 
-    pub(crate) fn discard(&mut self, token: Token) {
+    pub(crate) fn discard(&mut self, path: &[u8], token: Token) {
         let leftover = &mut self.journals[token.journal];
-        if let Some(noted) = leftover.state.files.get(&token.number) {
-            let (parent, _) = split(&noted.identity.path);
-            leftover.remove_part(self.directory.as_fd(), parent, token.number);
-            leftover.gone(token.number);
-        }
+        // Nothing more can be done about a name that cannot be removed.
+        let _ = open_directory(self.directory.as_fd(), split(path).0, OFlags::PATH)
+            .and_then(|parent| unlink_temporary(&parent, part_name(leftover.id, token.number)));
+        leftover.gone(token.number);
     }
 
     /// Removes the journals that nothing can be resumed from, and their temporary files. The others are
@@ -255,50 +226,82 @@ impl Leftovers {
 }
 
 impl Leftover {
-    pub(crate) fn adopt(directory: BorrowedFd<'_>, id: u32) -> Result<Self, Why> {
-        let file = open_journal(directory, id, OFlags::RDWR | OFlags::APPEND)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(Why::Running),
-            Err(errno) => return Err(Why::Unreadable(errno)),
-        }
+    /// Reads a journal, and finds out by its lock whether its job runs.
+    pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, hold: Hold) -> Result<Self, Why> {
+        let (access, lock) = match hold {
+            Hold::Keep => (OFlags::RDWR | OFlags::APPEND, FlockOperation::NonBlockingLockExclusive),
+            Hold::Release => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+        };
+        let file = open_journal(directory, id, access)?;
+        let is_running = match flock(&file, lock) {
+            Err(Errno::WOULDBLOCK) => true,
+            locked => locked.map(|()| false)?,
+        };
         // Whoever had the lock before may have removed it.
-        let stat = fstat(&file).map_err(Why::Unreadable)?;
-        if stat.st_nlink == 0 {
+        if fstat(&file)?.st_nlink == 0 {
             return Err(Why::Vanished);
         }
-        let (file, Replayed { state, good }) = read(id, file)?;
-        let tail = Tail::new(Codec::new(id), good, stat.st_size as u64 > good);
-        Ok(Self { id, file, state, tail })
+        if hold == Hold::Release && !is_running {
+            flock(&file, FlockOperation::Unlock)?;
+        }
+        let mut reader = BufReader::new(File::from(file));
+        let log = Log::read(id, &mut reader)?;
+        Ok(Self { id, file: reader.into_inner().into(), is_running, log })
+    }
+
+    pub(crate) fn state(&self) -> &JobState {
+        &self.log.state
+    }
+
+    fn has_made(&self, name: &[u8]) -> bool {
+        self.state().made.as_ref().is_some_and(|made| made.name == name)
+    }
+
+    fn is_at(&self, path: &[u8]) -> bool {
+        self.state().files.values().any(|noted| noted.identity.path == path)
     }
 
     fn gone(&mut self, number: u32) {
-        self.state.files.remove(&number);
+        self.log.state.files.remove(&number);
         // Without this record the journal claims a temporary file that is not there, which is no claim.
-        let _ = self.tail.append(&self.file, &[Record::Gone { number }]);
+        let _ = self.log.append(&self.file, vec![Record::Gone { number }]);
     }
 
-    pub(crate) fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
-        let files = &self.state.files;
-        self.state.made.is_some()
-            || files.iter().any(|(&number, noted)| {
-                !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
-            })
-    }
-
-    fn remove_part(&self, directory: BorrowedFd<'_>, parent: &[u8], number: u32) {
-        // Nothing more can be done about a name that cannot be removed.
-        let _ = open_directory(directory, parent, OFlags::PATH)
-            .and_then(|parent| unlink_temporary(&parent, part_name(self.id, number)));
+    fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
+        let is_there = |(&number, noted): (&u32, &Noted)| {
+            !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
+        };
+        self.state().made.is_some() || self.state().files.iter().any(is_there)
     }
 
     /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
     pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
-        for (parent, name) in parts(directory, self.id, &self.state)? {
-            let parent = open_directory(directory, &parent, OFlags::PATH)?;
-            unless_gone(unlink_temporary(&parent, &name))?;
+        for path in self.parts(directory)? {
+            let (parent, name) = split(&path);
+            let parent = open_directory(directory, parent, OFlags::PATH)?;
+            unless_gone(unlink_temporary(&parent, name))?;
         }
         unless_gone(unlink_temporary(directory, journal_name(self.id)))
+    }
+
+    /// The paths of the temporary files that are there, relative to the journal's directory.
+    pub(crate) fn parts(&self, directory: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut parts = Vec::new();
+        // The journal's own also if that record is damaged.
+        let own = Vec::new();
+        let directories = &self.state().directories;
+        let here = (!directories.contains(&own)).then_some(&own);
+        for parent in directories.iter().chain(here) {
+            let opened = match open_directory(directory, parent, OFlags::RDONLY) {
+                // It has been removed, or something else is there now.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                opened => opened?,
+            };
+            let found = names(&opened).unwrap_or_default();
+            let own = found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == self.id));
+            parts.extend(own.map(|name| join(parent, &name)));
+        }
+        Ok(parts)
     }
 }
 
@@ -307,39 +310,18 @@ fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
     if done == Err(Errno::NOENT) { Ok(()) } else { done }
 }
 
-/// A temporary file: its directory, relative to the journal's, and its name.
-type Part = (Vec<u8>, Vec<u8>);
-
-pub(crate) fn parts(directory: BorrowedFd<'_>, id: u32, state: &JobState) -> Result<Vec<Part>, Errno> {
-    let mut parts = Vec::new();
-    // The journal's own also if that record is damaged.
-    let own = Vec::new();
-    let here = (!state.directories.contains(&own)).then_some(&own);
-    for parent in state.directories.iter().chain(here) {
-        let opened = match open_directory(directory, parent, OFlags::RDONLY) {
-            // It has been removed, or something else is there now.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
-            opened => opened?,
-        };
-        let found = names(&opened).unwrap_or_default();
-        let own = found.into_iter().filter(|name| parse_part(name).is_some_and(|(of, _)| of == id));
-        parts.extend(own.map(|name| (parent.clone(), name)));
-    }
-    Ok(parts)
-}
-
 pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
-    let (parent, _) = split(&noted.identity.path);
-    stat_beneath(directory, parent, part.as_bytes()).is_ok_and(|stat| is_ours(&stat))
+    let path = join(split(&noted.identity.path).0, part.as_bytes());
+    stat_beneath(directory, &path).is_ok_and(|stat| is_ours(&stat))
 }
 
-pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, parent: &[u8], name: &[u8]) -> Result<Stat, Errno> {
-    let parent = open_directory(directory, parent, OFlags::PATH)?;
-    lstatat(&parent, name)
+pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, path: &[u8]) -> Result<Stat, Errno> {
+    let (parent, name) = split(path);
+    lstatat(open_directory(directory, parent, OFlags::PATH)?, name)
 }
 
 /// Opens the journal with this id, if it is a regular file of ours.
-pub(crate) fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
+fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
     // O_NONBLOCK: the name might be that of a pipe.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = open_in(directory, journal_name(id), flags).map_err(|errno| match errno {
@@ -347,7 +329,7 @@ pub(crate) fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) ->
         Errno::LOOP | Errno::ISDIR | Errno::NXIO => Why::Foreign,
         errno => Why::Unreadable(errno),
     })?;
-    let stat = fstat(&file).map_err(Why::Unreadable)?;
+    let stat = fstat(&file)?;
     match stat.st_nlink {
         0 => Err(Why::Vanished),
         _ if is_ours(&stat) => Ok(file),
@@ -361,12 +343,6 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         && stat.st_uid == geteuid().as_raw()
         && stat.st_nlink == 1
-}
-
-pub(crate) fn read(id: u32, file: OwnedFd) -> Result<(OwnedFd, Replayed), Why> {
-    let mut reader = BufReader::new(File::from(file));
-    let replayed = replay(id, &mut reader)?;
-    Ok((reader.into_inner().into(), replayed))
 }
 
 /// A directory below the journal's, reached without following a link.
@@ -387,7 +363,6 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
 
 pub(super) fn reason(id: u32, why: Why) -> String {
     match why {
-        Why::Running => "its job is running".to_owned(),
         Why::Version(version) => format!(
             "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
              remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"

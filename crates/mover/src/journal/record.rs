@@ -10,10 +10,10 @@
 //! Reading stops at the first record that is not good.
 
 use crate::storage::{ftruncate, write_all};
+use derive_more::From;
 use haul_base::RangeSet;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -45,11 +45,11 @@ pub(crate) struct FileIdentity {
 
 /// One record. The order of the kinds is part of the format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) enum Record<'a> {
+pub(crate) enum Record {
     /// Temporary files are made in this directory (empty: the base).
-    Directory(Cow<'a, [u8]>),
+    Directory(Vec<u8>),
     /// A temporary file with this number begins. Whatever had the number before is forgotten.
-    File { number: u32, identity: Cow<'a, FileIdentity> },
+    File { number: u32, identity: FileIdentity },
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
     /// There is no temporary file with this number any more.
@@ -64,62 +64,6 @@ pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
     header[8..10].copy_from_slice(&VERSION.to_le_bytes());
     header[10..].copy_from_slice(&id.to_le_bytes());
     header
-}
-
-#[derive(Clone)]
-pub(crate) struct Codec {
-    key: [u8; 32],
-}
-
-impl Codec {
-    pub(crate) fn new(id: u32) -> Self {
-        Self { key: blake3::derive_key(CONTEXT, &header(id)) }
-    }
-
-    /// Appends a record, whose path [`is_local`], to `out`, whose first byte is to lie at `start` of the file.
-    pub(crate) fn encode(&self, start: u64, record: &Record<'_>, out: &mut Vec<u8>) {
-        let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
-        debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
-        self.seal(start, &payload, out);
-    }
-
-    pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
-        let check = self.check(start + out.len() as u64, payload);
-        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        out.extend_from_slice(&check);
-        out.extend_from_slice(payload);
-    }
-
-    fn check(&self, position: u64, payload: &[u8]) -> [u8; CHECK_LEN] {
-        let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        hasher.update(&position.to_le_bytes());
-        hasher.update(&(payload.len() as u32).to_le_bytes());
-        hasher.update(payload);
-        let mut check = [0; CHECK_LEN];
-        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK_LEN]);
-        check
-    }
-
-    /// Reads the next payload into `payload`. `None`: here the good part ends.
-    fn next(
-        &self,
-        position: u64,
-        from: &mut impl Read,
-        payload: &mut Vec<u8>,
-    ) -> std::io::Result<Option<()>> {
-        let mut frame = [0; FRAME_LEN];
-        if fill(from, &mut frame)? < FRAME_LEN {
-            return Ok(None);
-        }
-        let (len, check) = frame.split_at(FRAME_LEN - CHECK_LEN);
-        let len = len.iter().rev().fold(0, |len, &b| len << 8 | usize::from(b));
-        if len == 0 || len > MAX_PAYLOAD {
-            return Ok(None);
-        }
-        payload.resize(len, 0);
-        let whole = fill(from, payload)? == len;
-        Ok((whole && self.check(position, payload) == check).then_some(()))
-    }
 }
 
 /// Reads until `buffer` is full or nothing more comes; how much that was.
@@ -154,13 +98,12 @@ pub(crate) struct Made {
 
 impl JobState {
     /// Takes a record in. False: nobody of ours wrote such a one.
-    pub(crate) fn apply(&mut self, record: Record<'_>) -> bool {
+    pub(crate) fn apply(&mut self, record: Record) -> bool {
         match record {
             Record::Directory(path) if path.is_empty() || is_local(&path) => {
-                self.directories.insert(path.into_owned());
+                self.directories.insert(path);
             }
             Record::File { number, identity } if is_local(&identity.path) => {
-                let identity = identity.into_owned();
                 self.files.insert(number, Noted { identity, written: RangeSet::new() });
             }
             Record::Wrote { number, start, len } => {
@@ -187,20 +130,14 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
         && path.split(|&b| b == b'/').all(|component| !matches!(component, b"" | b"." | b".."))
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Replayed {
-    pub(crate) state: JobState,
-    /// Bytes of the file up to the end of the last good record; 0 if not even the header was finished.
-    pub(crate) good: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Why a journal is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, From)]
 pub(crate) enum Why {
-    Running,
     /// Its format has a version that we do not know.
     Version(u16),
     /// It does not begin as a journal, is no regular file, or belongs to somebody else.
     Foreign,
+    #[from]
     Unreadable(Errno),
     Vanished,
 }
@@ -209,25 +146,6 @@ impl From<std::io::Error> for Why {
     fn from(error: std::io::Error) -> Self {
         Self::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
-}
-
-/// Reads a journal up to the first record that is not good.
-pub(crate) fn replay(id: u32, mut from: impl Read) -> Result<Replayed, Why> {
-    let mut replayed = Replayed { state: JobState::default(), good: 0 };
-    if !read_header(id, &mut from)? {
-        return Ok(replayed);
-    }
-    let codec = Codec::new(id);
-    let mut payload = Vec::new();
-    replayed.good = HEADER_LEN;
-    while codec.next(replayed.good, &mut from, &mut payload)?.is_some() {
-        let Ok((record, [])) = postcard::take_from_bytes(&payload) else { break };
-        if !replayed.state.apply(record) {
-            break;
-        }
-        replayed.good += (FRAME_LEN + payload.len()) as u64;
-    }
-    Ok(replayed)
 }
 
 /// False: its writer did not come to the end of it.
@@ -245,31 +163,95 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     Err(Why::Foreign)
 }
 
-pub(crate) struct Tail {
-    codec: Codec,
-    /// Where the next record goes. The file is open for appending.
-    end: u64,
+/// The good records of a journal's file: what they say, and where the next one goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Log {
+    key: [u8; 32],
+    pub(crate) state: JobState,
+    /// End of the last good record, bytes; 0 if not even the header was finished. The file is open for appending.
+    pub(crate) end: u64,
     /// There may be something behind `end` which has to go first.
     torn: bool,
 }
 
-impl Tail {
-    /// The tail of a journal whose good part ends at `end`; `torn` if more may follow.
-    pub(crate) fn new(codec: Codec, end: u64, torn: bool) -> Self {
-        Self { codec, end, torn }
+impl Log {
+    /// That of a new journal, which has its header.
+    pub(crate) fn new(id: u32) -> Self {
+        let key = blake3::derive_key(CONTEXT, &header(id));
+        Self { key, state: JobState::default(), end: HEADER_LEN, torn: false }
     }
 
-    pub(crate) fn append(&mut self, file: &OwnedFd, records: &[Record<'_>]) -> Result<(), Errno> {
+    /// Reads a journal up to the first record that is not good.
+    pub(crate) fn read(id: u32, mut from: impl Read) -> Result<Self, Why> {
+        let mut log = Self { torn: true, ..Self::new(id) };
+        if !read_header(id, &mut from)? {
+            return Ok(Self { end: 0, ..log });
+        }
+        let mut payload = Vec::new();
+        while log.next(&mut from, &mut payload)? {
+            let Ok((record, [])) = postcard::take_from_bytes(&payload) else { break };
+            if !log.state.apply(record) {
+                break;
+            }
+            log.end += (FRAME_LEN + payload.len()) as u64;
+        }
+        Ok(log)
+    }
+
+    /// Reads the next payload into `payload`. False: here the good part ends.
+    fn next(&self, from: &mut impl Read, payload: &mut Vec<u8>) -> std::io::Result<bool> {
+        let mut frame = [0; FRAME_LEN];
+        if fill(from, &mut frame)? < FRAME_LEN {
+            return Ok(false);
+        }
+        let (len, check) = frame.split_at(FRAME_LEN - CHECK_LEN);
+        let len = len.iter().rev().fold(0, |len, &b| len << 8 | usize::from(b));
+        if len == 0 || len > MAX_PAYLOAD {
+            return Ok(false);
+        }
+        payload.resize(len, 0);
+        Ok(fill(from, payload)? == len && self.check(self.end, payload) == check)
+    }
+
+    fn check(&self, position: u64, payload: &[u8]) -> [u8; CHECK_LEN] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&position.to_le_bytes());
+        hasher.update(&(payload.len() as u32).to_le_bytes());
+        hasher.update(payload);
+        let mut check = [0; CHECK_LEN];
+        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK_LEN]);
+        check
+    }
+
+    /// Appends a payload with its frame to `out`, whose first byte is to lie at `start` of the file.
+    pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
+        let check = self.check(start + out.len() as u64, payload);
+        out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        out.extend_from_slice(&check);
+        out.extend_from_slice(payload);
+    }
+
+    /// As [`Log::seal`], of a record, whose path [`is_local`].
+    pub(crate) fn encode(&self, start: u64, record: &Record, out: &mut Vec<u8>) {
+        let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
+        debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
+        self.seal(start, &payload, out);
+    }
+
+    pub(crate) fn append(&mut self, file: &OwnedFd, records: Vec<Record>) -> Result<(), Errno> {
         self.cut(file)?;
         let mut bytes = Vec::new();
-        for record in records {
-            self.codec.encode(self.end, record, &mut bytes);
+        for record in &records {
+            self.encode(self.end, record, &mut bytes);
         }
         self.torn = true;
         let done = write_all(file, &bytes);
         if done.is_ok() {
             self.end += bytes.len() as u64;
             self.torn = false;
+            for record in records {
+                self.state.apply(record);
+            }
         } else {
             // Should this fail, it is tried again before the next record; readers stop in front of it anyway.
             let _ = self.cut(file);
@@ -277,9 +259,9 @@ impl Tail {
         done
     }
 
-    pub(crate) fn forget(&mut self, file: &OwnedFd) -> Result<(), Errno> {
-        self.end = HEADER_LEN;
-        self.torn = true;
+    /// Takes back everything that the journal has said.
+    pub(crate) fn clear(&mut self, file: &OwnedFd) -> Result<(), Errno> {
+        (self.state, self.end, self.torn) = (JobState::default(), HEADER_LEN, true);
         self.cut(file)
     }
 

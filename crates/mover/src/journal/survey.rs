@@ -2,19 +2,19 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use haul_base::Bytes;
-use rustix::fs::{CWD, FileType, FlockOperation, OFlags};
+use rustix::fs::{CWD, FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::open_long;
-use crate::journal::leftovers::{self, Leftover, reason};
-use crate::journal::record::{JobState, Why, journal_name, part_name};
-use crate::storage::{Mtime, flock, list, lstatat};
+use crate::journal::leftovers::{self, Hold, Leftover, reason};
+use crate::journal::record::{Why, journal_name, part_name};
+use crate::storage::{Mtime, list, lstatat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,8 @@ pub fn find_journals(directory: &Path) -> io::Result<Vec<JournalReport>> {
 /// Something could not be removed. The journal then stays, so that it can be tried again.
 pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<bool> {
     let directory = open(directory)?;
-    match Leftover::adopt(directory.as_fd(), journal.id) {
+    match Leftover::open(directory.as_fd(), journal.id, Hold::Keep) {
+        Ok(leftover) if leftover.is_running => Ok(false),
         Ok(leftover) => leftover.remove(directory.as_fd()).map(|()| true).map_err(Into::into),
         Err(Why::Unreadable(errno)) => Err(errno.into()),
         Err(_) => Ok(false),
@@ -107,46 +108,31 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     // Before 1970 is as good as 1970 for an age.
     let Mtime { secs, nanos } = Mtime::of(&stat);
     let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
-    let (state, says) = match look(directory, id) {
-        Ok((state, says)) => (state, Some(says)),
-        Err(Why::Vanished) => return None,
-        Err(why) => (JournalState::NotOurs(reason(id, why)), None),
-    };
-    let (files, parts, occupied) = (Vec::new(), 0, Bytes(0));
+    let (state, files, parts, occupied) = (JournalState::LeftOver, Vec::new(), 0, Bytes(0));
     let mut report = JournalReport { id, name, state, modified, files, parts, occupied };
-    if let Some(says) = says {
-        describe(directory, &says, &mut report);
+    match Leftover::open(directory.as_fd(), id, Hold::Release) {
+        Ok(leftover) => describe(directory.as_fd(), &leftover, &mut report),
+        Err(Why::Vanished) => return None,
+        Err(why) => report.state = JournalState::NotOurs(reason(id, why)),
     }
     Some(report)
 }
 
-/// Reads a journal, and finds out whether its job runs by holding its lock for a moment.
-fn look(directory: &OwnedFd, id: u32) -> Result<(JournalState, JobState), Why> {
-    let file = leftovers::open_journal(directory.as_fd(), id, OFlags::RDONLY)?;
-    let state = match flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => JournalState::Running,
-        locked => {
-            locked.and_then(|()| flock(&file, FlockOperation::Unlock)).map_err(Why::Unreadable)?;
-            JournalState::LeftOver
-        }
-    };
-    let (_, replayed) = leftovers::read(id, file)?;
-    Ok((state, replayed.state))
-}
-
-fn describe(directory: &OwnedFd, state: &JobState, report: &mut JournalReport) {
+fn describe(directory: BorrowedFd<'_>, leftover: &Leftover, report: &mut JournalReport) {
+    if leftover.is_running {
+        report.state = JournalState::Running;
+    }
     // What cannot be read cannot be counted.
-    for (parent, name) in leftovers::parts(directory.as_fd(), report.id, state).unwrap_or_default() {
-        if let Ok(stat) = leftovers::stat_beneath(directory.as_fd(), &parent, &name) {
+    for path in leftover.parts(directory).unwrap_or_default() {
+        if let Ok(stat) = leftovers::stat_beneath(directory, &path) {
             report.parts += 1;
             // st_blocks counts 512 bytes each (stat(2)).
             report.occupied.0 += stat.st_blocks as u64 * 512;
         }
     }
-    for (&number, noted) in &state.files {
-        let part = part_name(report.id, number);
+    for (&number, noted) in &leftover.state().files {
         let have = Bytes(noted.written.total());
-        if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part, noted) {
+        if have.0 > 0 && leftovers::has_part(directory, &part_name(report.id, number), noted) {
             let identity = &noted.identity;
             report.files.push(PartialFile { path: identity.path.clone(), have, size: Bytes(identity.size) });
         }

@@ -10,11 +10,11 @@ use rustix::io::Errno;
 
 use crate::entries::{EntryTable, Kind};
 use crate::fault::IoFault;
-use crate::job::{self, JobHandle, Stage};
+use crate::job::{self, JobHandle, Stage, over};
 use crate::link::{ControlLink, LOOK_AGAIN};
 use crate::receive::{
     Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared,
-    Work, Written, made_whole, over, run,
+    Work, Written, made_whole, run,
 };
 use crate::tree::Groups;
 
@@ -54,7 +54,7 @@ fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) ->
         match written.recv_timeout(LOOK_AGAIN) {
             Ok(piece) => pipeline.check(Check::Written(piece))?,
             Err(RecvTimeoutError::Disconnected) => return job::join(draining)?,
-            Err(RecvTimeoutError::Timeout) if pipeline.ending().is_some() => return Ok(()),
+            Err(RecvTimeoutError::Timeout) if pipeline.has_ended() => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
         }
     }

@@ -20,7 +20,7 @@ use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
-use crate::job::{self, JobHandle, Stage, spawn_for};
+use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Shared, listen};

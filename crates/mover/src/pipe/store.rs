@@ -10,7 +10,7 @@ use haul_wire::control::{
 use rustix::io::Errno;
 
 use crate::fault::{IoFault, protocol, unexpected};
-use crate::job::{self, JobHandle, Stage, spawn_for};
+use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{LOOK_AGAIN, STREAM};

@@ -5,16 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use haul_base::RangeSet;
-use haul_wire::control::{Fault, FaultCode, FileDigest, Proof};
+use haul_wire::control::{Fault, FileDigest, Proof};
 
 use crate::budget::{Budget, Reserved};
 use crate::receive::queue::LentBuffer;
 use crate::tree::Value;
-
-/// The job is over; nobody listens any more.
-pub(crate) fn over<T>(_: T) -> Fault {
-    Fault::new(FaultCode::Interrupted, "the transfer is over", "")
-}
 
 pub(crate) enum Check {
     Written(Written),

@@ -23,7 +23,7 @@ use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
 pub(crate) use commit::commit_only;
 pub use decide::expectations::Expectations;
-pub(crate) use messages::{Check, Written, over};
+pub(crate) use messages::{Check, Written};
 pub use options::ReceiveOptions;
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
@@ -36,7 +36,7 @@ pub(crate) use write::{FileSink, Pipeline};
 
 use crate::entries::{EntryState, Kind};
 use crate::job::{self, JobHandle, Stage, Task, Worker, spawn_all};
-use crate::journal::Leftovers;
+use crate::journal::{Hold, Leftovers};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
@@ -78,8 +78,9 @@ pub fn receive_files(
     let base = open_base(root, destination, layout, options.receive_policy.run)?;
     let place = Place::new(base, &options);
     let moves = options.receive_policy.run != RunMode::ListChanges;
-    let find = if moves { Leftovers::adopt } else { Leftovers::look_at };
-    let leftovers = if place.is_there() { find(place.base.directory.as_fd()).ok() } else { None };
+    let hold = if moves { Hold::Keep } else { Hold::Release };
+    let find = || Leftovers::find(place.base.directory.as_fd(), hold).ok();
+    let leftovers = if place.is_there() { find() } else { None };
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let nothing_left = |leftovers: &Leftovers| leftovers.is_empty_at(place.rename().unwrap_or_default());
     let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(nothing_left);

@@ -6,6 +6,7 @@ use haul_wire::control::{
 };
 
 use crate::fault::{left_early, protocol, show, unexpected};
+use crate::job::Job as _;
 use crate::journal::{is_reserved, reserved};
 use crate::link::LOOK_AGAIN;
 use crate::receive::decide::Decider;
@@ -40,7 +41,7 @@ impl Peer {
         let told = link.send(ControlMessage::DestinationLineage(lineage));
         let ready = ControlMessage::Ready(self.shared.destination);
         if let Err(fault) = told.and_then(|()| link.send(ready)) {
-            self.shared.end(fault, false);
+            self.shared.end_with(fault, false);
         }
         loop {
             if let Some(journal) = self.shared.place.opened_journal() {

@@ -1,25 +1,23 @@
 //! What the threads of a receiving job share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use derive_more::Deref;
 use haul_wire::control::{
     ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Stretch, Want,
     WantRun,
 };
 use parking_lot::Mutex;
 
-use crate::budget::Budget;
 use crate::entries::EntryTable;
-use crate::job::{Job, Stage};
+use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
-use crate::link::{ControlLink, LOOK_AGAIN, is_session_message};
-use crate::progress::Progress;
+use crate::link::{ControlLink, LOOK_AGAIN};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
 use crate::receive::decide::expectations::Expectations;
-use crate::receive::messages::over;
 use crate::receive::options::ReceiveOptions;
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
@@ -29,18 +27,12 @@ use crate::units::Units;
 /// How long the sender may take to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What ended the job, and whether the peer still has to be told.
-#[derive(Clone, Debug)]
-pub(crate) struct Ending {
-    pub(crate) fault: Fault,
-    pub(crate) tell_peer: bool,
-}
-
+#[derive(Deref)]
 pub(crate) struct Shared {
-    pub(crate) link: Arc<dyn ControlLink>,
+    #[deref]
+    common: Common,
     pub(crate) queue: Arc<Queue>,
     pub(crate) place: Place,
-    pub(crate) progress: Arc<Progress>,
     pub(crate) durability: Durability,
     pub(crate) receive_policy: ReceivePolicy,
     /// Anything else is not believed.
@@ -51,23 +43,19 @@ pub(crate) struct Shared {
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
-    pub(crate) budget: Arc<Budget>,
     pub(crate) book: Mutex<Book>,
-    ending: OnceLock<Ending>,
     finished: AtomicBool,
-    /// What is waited for while the sender does not know of any more.
-    listing: Stage,
     /// What is said of journals that were left alone.
     pub(crate) skipped: Vec<String>,
 }
 
 impl Job for Shared {
-    fn fail(&self, fault: Fault) {
-        Self::fail(self, fault);
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn progress(&self) -> &Arc<Progress> {
-        &self.progress
+    fn stop(&self) {
+        self.queue.close();
     }
 
     fn stage(&self) -> Stage {
@@ -104,14 +92,11 @@ impl Shared {
         destination: Destination,
         listing: Stage,
     ) -> Self {
-        let progress = Arc::<Progress>::default();
-        let budget = Budget::new(options.set_memory);
-        let queue = Queue::new(options.memory, options.chunk.map(Units::new), progress.wake.clone());
+        let common = Common::new(link, options.set_memory, listing);
+        let queue = Queue::new(options.memory, options.chunk.map(Units::new), common.progress.wake.clone());
         Self {
-            link,
             queue: Arc::new(queue),
             place,
-            progress,
             durability: options.durability,
             receive_policy: options.receive_policy,
             expectations: options.expectations,
@@ -120,11 +105,9 @@ impl Shared {
             untold: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
-            book: Mutex::new(Book::new(budget.clone())),
-            budget,
-            ending: OnceLock::new(),
+            book: Mutex::new(Book::new(common.budget.clone())),
+            common,
             finished: AtomicBool::new(false),
-            listing,
             skipped: Vec::new(),
         }
     }
@@ -169,48 +152,6 @@ impl Shared {
         }
     }
 
-    /// Ends the job. The first fault stays.
-    pub(crate) fn end(&self, fault: Fault, tell_peer: bool) {
-        let _ = self.ending.set(Ending { fault, tell_peer });
-        self.queue.close();
-    }
-
-    pub(crate) fn fail(&self, fault: Fault) {
-        // A thread that does not listen any more has said why, or says it as soon as its panic has unwound.
-        if fault == over(()) {
-            return;
-        }
-        self.end(fault, true);
-    }
-
-    /// Fails with what ended the job; the peer has been told, if it had to be.
-    pub(crate) fn check_ending(&self) -> Result<(), Fault> {
-        let Some(ending) = self.ending() else { return Ok(()) };
-        if ending.tell_peer {
-            // The channel may be what failed.
-            let _ = self.link.send(ControlMessage::Abort(ending.fault.clone()));
-        }
-        Err(ending.fault.clone())
-    }
-
-    /// Handles what came from the peer; what goes wrong ends the job.
-    pub(crate) fn take_in(
-        &self,
-        received: Result<Option<ControlMessage>, Fault>,
-        handle: impl FnOnce(ControlMessage) -> Result<(), Fault>,
-    ) {
-        match received {
-            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end(fault, false),
-            Ok(Some(message)) if !is_session_message(&message) => {
-                self.progress.worked();
-                if let Err(fault) = handle(message) {
-                    self.fail(fault);
-                }
-            }
-            Ok(Some(_) | None) => {}
-        }
-    }
-
     /// Waits until the sender has heard how it ended, or has gone.
     pub(crate) fn await_close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
@@ -219,10 +160,6 @@ impl Shared {
                 return;
             }
         }
-    }
-
-    pub(crate) fn ending(&self) -> Option<&Ending> {
-        self.ending.get()
     }
 
     /// Everything is final: the sender is told what there is.

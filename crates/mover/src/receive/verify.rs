@@ -19,7 +19,8 @@ use rustix::io::Errno;
 use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
-use crate::receive::messages::{Check, Comparison, Held, Settle, Written, over, text};
+use crate::job::over;
+use crate::receive::messages::{Check, Comparison, Held, Settle, Written, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
 use crate::storage::read_exact_at;
@@ -127,7 +128,7 @@ impl Verifier {
     /// Works until nobody sends any more, or until the job has failed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(check) = self.checks.recv() {
-            if self.shared.ending().is_some() {
+            if self.shared.has_ended() {
                 break;
             }
             self.check(check)?;
@@ -454,7 +455,7 @@ impl Comparer {
             let groups = Groups::of(shape.len);
             let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
             for group in (0..groups.count()).filter(is_there) {
-                if self.shared.ending().is_some() {
+                if self.shared.has_ended() {
                     return Ok(());
                 }
                 if job.is_over.load(Relaxed) {

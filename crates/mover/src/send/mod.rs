@@ -26,7 +26,7 @@ pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
 pub use walk::completeness::{is_untellable, leaves_out_unseen};
 
-use crate::job::{self, JobHandle, Stage, Worker, spawn_all};
+use crate::job::{self, Job as _, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;

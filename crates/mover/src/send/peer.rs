@@ -6,32 +6,26 @@ use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, 
 
 use crate::entries::{EntryState, Kind};
 use crate::fault::{left_early, protocol, unexpected};
-use crate::link::{LOOK_AGAIN, is_session_message};
+use crate::job::Job as _;
+use crate::link::LOOK_AGAIN;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
 /// Handles the receiver's messages; returns when the set is final or the job has failed.
 pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
+    let mut report = None;
     loop {
-        if let Some(fault) = shared.fault() {
-            return Err(fault);
-        }
-        match shared.link.recv(LOOK_AGAIN) {
-            Ok(Some(message)) if !is_session_message(&message) => {
-                shared.progress.worked();
-                match take_in(shared, message) {
-                    Ok(None) => {}
-                    Ok(Some(report)) => return Ok(report),
-                    Err(fault) => shared.fail(fault),
-                }
-            }
-            Ok(_) => {}
-            Err(fault) => shared.fail_silently(fault),
+        shared.check_ending()?;
+        let handle = |message| handle(shared, message).map(|done| report = done);
+        shared.take_in(shared.link.recv(LOOK_AGAIN), handle);
+        if let Some(report) = report {
+            return Ok(report);
         }
     }
 }
 
-fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
+/// Gives the report when the set is final.
+fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
     match message {
         ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
         ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
@@ -48,8 +42,7 @@ fn take_in(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport
         ControlMessage::Items(items) => items.iter().for_each(|item| take_item(shared, item)),
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
         ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
-        ControlMessage::Abort(fault) => shared.fail_silently(fault),
-        ControlMessage::Close => shared.fail_silently(left_early("receiver")),
+        ControlMessage::Close => return Err(left_early("receiver")),
         other => return Err(unexpected(&other)),
     }
     Ok(None)

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use derive_more::Deref;
 use haul_base::Bytes;
-use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
+use haul_wire::control::{Destination, DestinationLineage, Growth, Preserve, Removal};
 use parking_lot::{Condvar, Mutex};
 
-use crate::budget::{Budget, SET_MEMORY};
+use crate::budget::SET_MEMORY;
 use crate::entries::EntryTable;
-use crate::job::{Job, Stage};
+use crate::job::{Common, Job, Stage};
 use crate::link::ControlLink;
-use crate::progress::Progress;
 use crate::report::Failures;
 use crate::send::blocks::{BLOCK, Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
@@ -107,14 +107,14 @@ pub(crate) struct Ledger {
     pub(crate) removal: Removal,
 }
 
+#[derive(Deref)]
 pub(crate) struct Shared {
-    pub(crate) link: Arc<dyn ControlLink>,
-    pub(crate) progress: Arc<Progress>,
+    #[deref]
+    common: Common,
     pub(crate) limits: SendLimits,
     pub(crate) units: Option<Units>,
     pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
-    pub(crate) budget: Arc<Budget>,
     ready: OnceLock<Destination>,
     lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
@@ -130,18 +130,17 @@ pub(crate) struct Shared {
     pub(crate) store: Mutex<Store>,
     room: Condvar,
     pub(crate) ledger: Mutex<Ledger>,
-    fault: OnceLock<Fault>,
-    /// What is waited for while the sender does not know of any more.
-    listing: Stage,
 }
 
 impl Job for Shared {
-    fn fail(&self, fault: Fault) {
-        Self::fail(self, fault);
+    fn common(&self) -> &Common {
+        &self.common
     }
 
-    fn progress(&self) -> &Arc<Progress> {
-        &self.progress
+    fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.room.notify_all();
+        self.progress.wake.call();
     }
 
     fn stage(&self) -> Stage {
@@ -172,15 +171,13 @@ impl Shared {
         let units = limits.chunk.map(Units::new);
         let buffer_len = units.map_or(BLOCK, Units::longest);
         Self {
-            link,
+            common: Common::new(link, limits.set_memory, listing),
             limits,
             units,
             slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
-            budget: Budget::new(limits.set_memory),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
-            progress: Arc::default(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
             kept: AtomicU64::new(0),
@@ -193,8 +190,6 @@ impl Shared {
             store: Mutex::new(Store::new(buffer_len)),
             room: Condvar::new(),
             ledger: Mutex::default(),
-            fault: OnceLock::new(),
-            listing,
         }
     }
 
@@ -228,31 +223,6 @@ impl Shared {
             self.room.wait_for(&mut store, LOOK_AGAIN);
         }
         None
-    }
-
-    /// Ends the job with `fault`, unless it has ended already, and tells the peer.
-    pub(crate) fn fail(&self, fault: Fault) {
-        if self.fault.set(fault.clone()).is_ok() {
-            // The channel may be what failed; the fault is kept anyway.
-            let _ = self.link.send(ControlMessage::Abort(fault));
-        }
-        self.stop();
-    }
-
-    /// The peer, or the channel, ended the job.
-    pub(crate) fn fail_silently(&self, fault: Fault) {
-        let _ = self.fault.set(fault);
-        self.stop();
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.room.notify_all();
-        self.progress.wake.call();
-    }
-
-    pub(crate) fn fault(&self) -> Option<Fault> {
-        self.fault.get().cloned()
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -373,6 +343,7 @@ impl Shared {
 mod tests {
     use crossbeam_channel::unbounded;
     use haul_base::AlignedBytes;
+    use haul_wire::control::{ControlMessage, Fault};
 
     use super::*;
 

@@ -7,7 +7,7 @@ use rustix::fs::{
 use rustix::io::{Errno, dup, pread, write};
 
 use super::*;
-use crate::journal::record::{Codec, HEADER_LEN, JobState, Record, Tail, header};
+use crate::journal::record::{HEADER_LEN, JobState, Record, header};
 
 const ID: u32 = 5;
 
@@ -30,10 +30,10 @@ fn fill_up(file: &OwnedFd) {
     fcntl_add_seals(file, SealFlags::GROW).unwrap();
 }
 
-fn read(file: &OwnedFd) -> Replayed {
+fn read(file: &OwnedFd) -> Log {
     let mut bytes = vec![0; fstat(file).unwrap().st_size as usize];
     assert_eq!(pread(file, &mut bytes, 0), Ok(bytes.len()));
-    replay(ID, &bytes[..]).unwrap()
+    Log::read(ID, &bytes[..]).unwrap()
 }
 
 #[test]
@@ -80,7 +80,8 @@ fn a_number_that_is_used_again_does_not_claim_the_bytes_of_another_file() {
         } else {
             journal.gone(1);
         }
-        assert_eq!(read(&file), Replayed { state: JobState::default(), good: HEADER_LEN });
+        let read = read(&file);
+        assert_eq!((read.state, read.end), (JobState::default(), HEADER_LEN));
         assert!(!journal.is_claimed(1));
     }
 }
@@ -114,13 +115,13 @@ fn what_failed_half_way_is_cut_before_the_next_record() {
     let (id, path) = (journal.id(), dir.path().join(journal_name(journal.id())));
     let written: OwnedFd = fs::OpenOptions::new().append(true).open(&path).unwrap().into();
     let only_read: OwnedFd = fs::File::open(&path).unwrap().into();
-    let mut tail = Tail::new(Codec::new(id), HEADER_LEN, false);
-    assert_eq!(tail.append(&only_read, &[Record::Gone { number: 1 }]), Err(Errno::BADF));
+    let mut log = Log::new(id);
+    assert_eq!(log.append(&only_read, vec![Record::Gone { number: 1 }]), Err(Errno::BADF));
     write(&written, b"half a record").unwrap();
-    tail.append(&written, &[Record::Directory(b"d".into())]).unwrap();
+    log.append(&written, vec![Record::Directory(b"d".into())]).unwrap();
     let read = on_disk(dir.path(), id);
     assert!(read.state.directories.contains(&b"d"[..]));
-    assert_eq!(read.good, fs::metadata(&path).unwrap().len());
+    assert_eq!(read.end, fs::metadata(&path).unwrap().len());
     // The journal itself was locked all the time.
     assert_eq!(flock(&written, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
 }

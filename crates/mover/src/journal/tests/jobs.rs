@@ -1,6 +1,5 @@
 //! Jobs, one after the other and at the same time.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,8 +10,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::journal::record::{Codec, Record};
-use crate::journal::{Why, find_journals};
+use crate::journal::find_journals;
+use crate::journal::record::Record;
 
 const MIB: u64 = 1 << 20;
 
@@ -54,7 +53,7 @@ fn neighbours_are_noted_together_and_only_after_8_mib() {
 fn who_only_looks_keeps_nobody_from_resuming() {
     let dir = tempfile::tempdir().unwrap();
     cut_off(dir.path(), "d/f", 100, 10..60);
-    let mut looking = Leftovers::look_at(open(dir.path()).as_fd()).unwrap();
+    let mut looking = Leftovers::find(open(dir.path()).as_fd(), Hold::Release).unwrap();
     let mut resuming = adopt(dir.path());
     assert!(resuming.skipped().is_empty());
     assert_eq!(looking.take(b"d/f").unwrap().noted.written, resuming.take(b"d/f").unwrap().noted.written);
@@ -77,7 +76,7 @@ fn the_next_job_takes_what_is_there_once() {
     let mut leftovers = adopt(dir.path());
     let claim = leftovers.take(b"d/f").unwrap();
     fs::rename(dir.path().join(format!("d/.haul-{id:08x}-1.part")), dir.path().join("d/mine")).unwrap();
-    leftovers.consumed(claim.token);
+    leftovers.consumed(&claim.noted.identity.path, claim.token);
     leftovers.finish();
     assert_eq!(hidden(dir.path()), [""; 0]);
     assert!(dir.path().join("d/mine").exists());
@@ -96,7 +95,7 @@ fn the_newest_journal_wins_and_the_older_ones_follow() {
     let second = leftovers.take(b"f").unwrap();
     assert_eq!(second.noted.written, ranges(&[(0, 20)]));
     fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
-    leftovers.consumed(second.token);
+    leftovers.consumed(b"f", second.token);
     leftovers.finish();
     // The newest was not consumed and stays; the oldest was overtaken.
     let stays = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
@@ -133,7 +132,7 @@ fn what_nobody_claims_is_removed_and_nothing_else() {
     }
     let mut leftovers = adopt(dir.path());
     let claim = leftovers.take(b"d/f").unwrap();
-    leftovers.discard(claim.token);
+    leftovers.discard(&claim.noted.identity.path, claim.token);
     leftovers.finish();
     assert!(hidden(dir.path()).is_empty());
     let left: Vec<bool> = names.iter().map(|name| dir.path().join(name).exists()).collect();
@@ -148,8 +147,8 @@ fn a_running_job_is_left_alone() {
     journal.wrote(1, 0..10);
     journal.flush();
     let mut leftovers = adopt(dir.path());
+    assert!(leftovers.skipped().is_empty() && leftovers.is_waiting_for(journal.id()));
     assert_eq!(leftovers.take(b"f"), None);
-    assert_eq!(leftovers.skipped(), [(journal.id(), Why::Running)]);
     leftovers.finish();
     journal.finish();
     assert_eq!(hidden(dir.path()).len(), 1);
@@ -158,7 +157,7 @@ fn a_running_job_is_left_alone() {
 /// The receiver of a killed copy, which ends while the same copy is asked for again.
 #[test]
 fn a_job_that_ends_at_the_same_file_is_waited_for() {
-    for find in [Leftovers::adopt, Leftovers::look_at] {
+    for hold in [Hold::Keep, Hold::Release] {
         let dir = tempfile::tempdir().unwrap();
         let directory = open(dir.path());
         let [ending, other] = [(); 2].map(|()| Journal::create(directory.as_fd()).unwrap());
@@ -166,7 +165,7 @@ fn a_job_that_ends_at_the_same_file_is_waited_for() {
             journal.begin(1, &identity(file, 100));
             fs::write(dir.path().join(journal.part_name(1)), "x").unwrap();
         }
-        let mut leftovers = find(directory.as_fd()).unwrap();
+        let mut leftovers = Leftovers::find(directory.as_fd(), hold).unwrap();
         assert_eq!((leftovers.is_empty_at(b"f"), leftovers.is_empty_at(b"h")), (false, true));
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -276,23 +275,19 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     let path = dir.path().join(journal_name(id));
     let mut bytes = fs::read(&path).unwrap();
     let good = bytes.len();
-    Codec::new(id).encode(
-        0,
-        &Record::File { number: 2, identity: Cow::Owned(identity("g", 100)) },
-        &mut bytes,
-    );
-    Codec::new(id).encode(0, &Record::Wrote { number: 2, start: 0, len: 9 }, &mut bytes);
+    Log::new(id).encode(0, &Record::File { number: 2, identity: identity("g", 100) }, &mut bytes);
+    Log::new(id).encode(0, &Record::Wrote { number: 2, start: 0, len: 9 }, &mut bytes);
     bytes[good + 20] ^= 1;
     fs::write(&path, &bytes).unwrap();
     fs::write(dir.path().join(format!(".haul-{id:08x}-2.part")), "").unwrap();
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"g"), None);
     let claim = leftovers.take(b"f").unwrap();
-    leftovers.consumed(claim.token);
+    leftovers.consumed(&claim.noted.identity.path, claim.token);
     drop(leftovers);
     let read = on_disk(dir.path(), id);
     assert!(read.state.files.is_empty());
-    assert_eq!(read.good, fs::metadata(&path).unwrap().len(), "nothing is behind the last good record");
+    assert_eq!(read.end, fs::metadata(&path).unwrap().len(), "nothing is behind the last good record");
 }
 
 #[derive(Clone, Debug)]
@@ -349,7 +344,7 @@ impl Model {
     }
 
     /// No file claims more than was written of it until now.
-    fn bounds(&self, read: &Replayed) -> bool {
+    fn bounds(&self, read: &Log) -> bool {
         read.state.files.values().all(|noted| {
             let written = &self.written[&noted.identity.path];
             noted.written.iter().all(|range: Range<u64>| written.covers(range))
@@ -382,13 +377,13 @@ proptest! {
         }
         let bytes = fs::read(dir.path().join(journal_name(journal.id()))).unwrap();
         for cut in 0..bytes.len() {
-            prop_assert!(model.bounds(&replay(journal.id(), &bytes[..cut]).unwrap()));
+            prop_assert!(model.bounds(&Log::read(journal.id(), &bytes[..cut]).unwrap()));
         }
         for (at, bit) in flips {
             let mut bytes = bytes.clone();
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << (bit % 8);
-            prop_assert!(replay(journal.id(), &bytes[..]).map_or(true, |read| model.bounds(&read)));
+            prop_assert!(Log::read(journal.id(), &bytes[..]).map_or(true, |read| model.bounds(&read)));
         }
     }
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 use haul_base::RangeSet;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::journal::record::{Replayed, journal_name, replay};
-use crate::journal::{FileIdentity, Journal, Leftovers};
+use crate::journal::record::{Log, journal_name};
+use crate::journal::{FileIdentity, Hold, Journal, Leftovers};
 
 fn open(path: &Path) -> OwnedFd {
     openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
@@ -31,8 +31,8 @@ fn ranges(of: &[(u64, u64)]) -> RangeSet {
     set
 }
 
-fn on_disk(dir: &Path, id: u32) -> Replayed {
-    replay(id, &fs::read(dir.join(journal_name(id))).unwrap()[..]).unwrap()
+fn on_disk(dir: &Path, id: u32) -> Log {
+    Log::read(id, &fs::read(dir.join(journal_name(id))).unwrap()[..]).unwrap()
 }
 
 /// A job that has written `written` of `path` when it is cut off.
@@ -49,7 +49,7 @@ fn cut_off(dir: &Path, path: &str, size: u64, written: std::ops::Range<u64>) -> 
 }
 
 fn adopt(dir: &Path) -> Leftovers {
-    Leftovers::adopt(open(dir).as_fd()).unwrap()
+    Leftovers::find(open(dir).as_fd(), Hold::Keep).unwrap()
 }
 
 /// The names in a directory that begin with a dot.

@@ -1,13 +1,11 @@
 //! What is read back is a prefix of what was written, whatever happened to the file.
 
-use std::borrow::Cow;
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::journal::record::{Codec, HEADER_LEN, JobState, Record, header};
+use crate::journal::record::{HEADER_LEN, JobState, Record, header};
 
-fn file(number: u32, path: &str, size: u64) -> Record<'static> {
+fn file(number: u32, path: &str, size: u64) -> Record {
     let identity = FileIdentity {
         path: path.into(),
         size,
@@ -15,14 +13,14 @@ fn file(number: u32, path: &str, size: u64) -> Record<'static> {
         mtime_nanos: 999_999_999,
         shape: [number as u8; 32],
     };
-    Record::File { number, identity: Cow::Owned(identity) }
+    Record::File { number, identity }
 }
 
-fn any_record() -> impl Strategy<Value = Record<'static>> {
+fn any_record() -> impl Strategy<Value = Record> {
     let number = 0u32..4;
     let path = "[a-c]{1,3}(/[a-c]{1,3}){0,2}";
     prop_oneof![
-        path.prop_map(|path| Record::Directory(path.into_bytes().into())),
+        path.prop_map(|path| Record::Directory(path.into_bytes())),
         (number.clone(), path, 0u64..1000).prop_map(|(n, p, s)| file(n, &p, s)),
         (number.clone(), 0u64..900, 0u64..300).prop_map(|(number, start, len)| Record::Wrote {
             number,
@@ -36,7 +34,7 @@ fn any_record() -> impl Strategy<Value = Record<'static>> {
 /// The journal of these records; and after each of them, how long it was and what it said. Records that make
 /// no sense where they are would end the reading and are left out.
 fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) {
-    let (codec, mut bytes, mut state) = (Codec::new(id), header(id).to_vec(), JobState::default());
+    let (codec, mut bytes, mut state) = (Log::new(id), header(id).to_vec(), JobState::default());
     let mut steps = vec![(bytes.len(), state.clone())];
     for record in records {
         if state.apply(record.clone()) {
@@ -60,12 +58,12 @@ proptest! {
     ) {
         let (bytes, steps) = write_down(id, &records);
         for cut in 0..=bytes.len() {
-            let read = replay(id, &bytes[..cut]).unwrap();
+            let read = Log::read(id, &bytes[..cut]).unwrap();
             if cut < HEADER_LEN as usize {
-                prop_assert_eq!((read.good, read.state), (0, JobState::default()));
+                prop_assert_eq!((read.end, read.state), (0, JobState::default()));
             } else {
                 let (end, state) = step_before(&steps, cut);
-                prop_assert_eq!((read.good, &read.state), (*end as u64, state));
+                prop_assert_eq!((read.end, &read.state), (*end as u64, state));
             }
         }
     }
@@ -80,11 +78,11 @@ proptest! {
         for at in 0..bytes.len() {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
-            match replay(id, &bytes[..]) {
+            match Log::read(id, &bytes[..]) {
                 Err(_) => prop_assert!(at < HEADER_LEN as usize),
                 Ok(read) => {
                     let (end, state) = step_before(&steps, at);
-                    prop_assert_eq!((read.good, &read.state), (*end as u64, state));
+                    prop_assert_eq!((read.end, &read.state), (*end as u64, state));
                 }
             }
         }
@@ -96,11 +94,11 @@ proptest! {
     ) {
         let (mut bytes, steps) = write_down(1, &records);
         bytes[..HEADER_LEN as usize].copy_from_slice(&header(2));
-        prop_assert_eq!(replay(2, &bytes[..]).unwrap().state, JobState::default());
+        prop_assert_eq!(Log::read(2, &bytes[..]).unwrap().state, JobState::default());
         if let [_, (first, state), (second, _), ..] = &steps[..] {
             let (bytes, _) = write_down(1, &records);
             let moved = [&bytes[..*first], &bytes[*second..], &bytes[*first..*second]].concat();
-            let read = replay(1, &moved[..]).unwrap();
+            let read = Log::read(1, &moved[..]).unwrap();
             let last = *second == bytes.len();
             prop_assert!(last || read.state == *state, "{:?}", read);
         }
@@ -109,8 +107,8 @@ proptest! {
     #[test]
     fn any_bytes_can_be_read(tail in prop::collection::vec(any::<u8>(), 0..200), whole in any::<bool>()) {
         let bytes = if whole { [&header(9)[..], &tail].concat() } else { tail };
-        if let Ok(read) = replay(9, &bytes[..]) {
-            prop_assert!(read.good <= bytes.len() as u64);
+        if let Ok(read) = Log::read(9, &bytes[..]) {
+            prop_assert!(read.end <= bytes.len() as u64);
             prop_assert_eq!(read.state, JobState::default());
         }
     }
@@ -119,7 +117,7 @@ proptest! {
 /// A header and one record with these contents and a right check.
 fn one(record: &Record) -> Vec<u8> {
     let mut bytes = header(1).to_vec();
-    Codec::new(1).encode(0, record, &mut bytes);
+    Log::new(1).encode(0, record, &mut bytes);
     bytes
 }
 
@@ -127,20 +125,20 @@ fn one(record: &Record) -> Vec<u8> {
 fn records_that_lead_out_or_claim_too_much_are_not_believed() {
     for path in ["..", "a/../..", "/etc", "a//b", "a/", "./a", "a\0b"] {
         let directory = one(&Record::Directory(path.as_bytes().into()));
-        assert_eq!(replay(1, &directory[..]).unwrap().good, HEADER_LEN, "{path}");
+        assert_eq!(Log::read(1, &directory[..]).unwrap().end, HEADER_LEN, "{path}");
         let identity = identity(path, 5);
         assert_eq!(
-            replay(1, &one(&Record::File { number: 1, identity: Cow::Owned(identity) })[..]).unwrap().good,
+            Log::read(1, &one(&Record::File { number: 1, identity })[..]).unwrap().end,
             HEADER_LEN,
             "{path}"
         );
     }
-    let mut bytes = one(&Record::File { number: 1, identity: Cow::Owned(identity("a", 10)) });
+    let mut bytes = one(&Record::File { number: 1, identity: identity("a", 10) });
     let good = bytes.len() as u64;
     for (start, len) in [(5, 6), (11, 0), (u64::MAX, 1), (0, u64::MAX)] {
         bytes.truncate(good as usize);
-        Codec::new(1).encode(0, &Record::Wrote { number: 1, start, len }, &mut bytes);
-        assert_eq!(replay(1, &bytes[..]).unwrap().good, good, "{start}, {len}");
+        Log::new(1).encode(0, &Record::Wrote { number: 1, start, len }, &mut bytes);
+        assert_eq!(Log::read(1, &bytes[..]).unwrap().end, good, "{start}, {len}");
     }
 }
 
@@ -148,9 +146,9 @@ fn records_that_lead_out_or_claim_too_much_are_not_believed() {
 #[test]
 fn the_format_stays_as_it_is() {
     let mut bytes = header(0x1234_abcd).to_vec();
-    let codec = Codec::new(0x1234_abcd);
+    let codec = Log::new(0x1234_abcd);
     codec.encode(0, &Record::Directory(b"d".into()), &mut bytes);
-    codec.encode(0, &Record::File { number: 300, identity: Cow::Owned(identity("d/f", 4096)) }, &mut bytes);
+    codec.encode(0, &Record::File { number: 300, identity: identity("d/f", 4096) }, &mut bytes);
     codec.encode(0, &Record::Wrote { number: 300, start: 5, len: 1000 }, &mut bytes);
     codec.encode(0, &Record::Gone { number: 300 }, &mut bytes);
     let hex = |from: usize| u8::from_str_radix(&WRITTEN_BY_VERSION_1[from..from + 2], 16).unwrap();

@@ -1,12 +1,10 @@
 //! The check of the fuzz target on seeded inputs: valid ones, damaged ones and random ones.
 
-use std::borrow::Cow;
-
 use haul_base::Rng;
 
 use super::*;
 use crate::journal::check;
-use crate::journal::record::{Codec, Record, header};
+use crate::journal::record::{Record, header};
 
 const ITERATIONS: u32 = 20_000;
 const SEED: u64 = 0x6861_756c;
@@ -16,13 +14,13 @@ fn input(rng: &mut Rng) -> Vec<u8> {
     let paths = ["a", "b/c", "b", "..", "/x"];
     let whole = rng.chance(0.5);
     let (codec, mut journal, mut payloads) =
-        (Codec::new(SEED as u32), header(SEED as u32).to_vec(), Vec::new());
+        (Log::new(SEED as u32), header(SEED as u32).to_vec(), Vec::new());
     for _ in 0..=rng.below(8) {
         let (path, number) = (paths[rng.below(paths.len() as u64) as usize], rng.below(3) as u32);
         let identity = identity(path, rng.below(1 << 40));
         let record = match rng.below(6) {
             0 => Record::Directory(path.as_bytes().into()),
-            1 | 2 => Record::File { number, identity: Cow::Owned(identity) },
+            1 | 2 => Record::File { number, identity },
             3 => Record::Gone { number },
             _ => Record::Wrote { number, start: rng.below(1 << 39), len: rng.below(1 << 20) },
         };

@@ -79,7 +79,7 @@ impl Committer {
 
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while self.total != Some(self.settled) {
-            if self.gather().is_err() || self.shared.ending().is_some() {
+            if self.gather().is_err() || self.shared.has_ended() {
                 return Ok(());
             }
             let ready = std::mem::take(&mut self.ready);

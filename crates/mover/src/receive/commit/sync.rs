@@ -71,7 +71,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
     let groups = Groups::of(shape.len);
     let mut tree = Tree::new(groups);
     for group in 0..groups.count() {
-        if shared.ending().is_some() {
+        if shared.has_ended() {
             break;
         }
         shared.progress.worked();

@@ -11,8 +11,9 @@ use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, N
 use rustix::fs::Stat;
 
 use crate::entries::{EntryState, Kind};
-use crate::journal::{Claim, FileIdentity, Leftovers};
-use crate::receive::messages::{Check, Comparison, Held, Settle, over};
+use crate::job::over;
+use crate::journal::{Claim, FileIdentity, Hold, Leftovers};
+use crate::receive::messages::{Check, Comparison, Held, Settle};
 use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
@@ -124,12 +125,8 @@ impl Decider {
 
     /// The file is there: what earlier attempts have left of it is of no use.
     fn forget_claims(&mut self, path: &[u8]) {
-        let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) else {
-            return;
-        };
-        let local = self.shared.place.local(path);
-        while let Some(claim) = leftovers.take(&local) {
-            leftovers.discard(claim.token);
+        if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
+            leftovers.discard_all(&self.shared.place.local(path));
         }
     }
 
@@ -148,10 +145,10 @@ impl Decider {
                 && self.shared.place.adopt((entry, path), &claim, &identity, &shape);
             let Some(leftovers) = &mut self.leftovers else { break };
             if of_use {
-                leftovers.consumed(claim.token);
+                leftovers.consumed(&local, claim.token);
                 return self.resume(entry, &claim.noted.written);
             }
-            leftovers.discard(claim.token);
+            leftovers.discard(&local, claim.token);
         }
         match self.extends(entry, existing) {
             Some(have) if self.shared.place.begin_with(entry, path, have, &identity) => {
@@ -215,16 +212,13 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
 /// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver
 /// of the first one still runs, and leaves its journal after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
-    let Ok(mut leftovers) = Leftovers::adopt(shared.place.base.directory.as_fd()) else { return };
+    let Ok(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), Hold::Keep) else { return };
     if !leftovers.is_empty() {
         let is_complete =
             |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));
         let complete: Vec<u32> = shared.table(|table| table.those(is_complete).collect());
         for entry in complete {
-            let path = shared.place.local(&shared.path(entry));
-            while let Some(claim) = leftovers.take(&path) {
-                leftovers.discard(claim.token);
-            }
+            leftovers.discard_all(&shared.place.local(&shared.path(entry)));
         }
         if let Some(name) = shared.place.rename() {
             leftovers.take_made(name);

@@ -199,7 +199,7 @@ impl<'a> Sweep<'a> {
 
     fn is_over(&self) -> bool {
         let enough = matches!(self.purpose, Purpose::Count(most) if self.removal.removed > most);
-        enough || self.is_blind || self.shared.ending().is_some()
+        enough || self.is_blind || self.shared.has_ended()
     }
 
     /// Removes what `entry` does not have from its directory.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::confine::{NotOpened, open_own};
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
-use crate::journal::{Leftovers, is_reserved, reserved};
+use crate::journal::{Hold, Leftovers, is_reserved, reserved};
 use crate::root::Root;
 use crate::storage::{accessat, mkdirat, unlinkat};
 
@@ -134,7 +134,7 @@ pub(crate) fn open_base(
 fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
     let named = root.split(destination);
     let directory = open_directory(root, &named.directory).ok()?;
-    Leftovers::adopt(directory.as_fd()).ok()?.made_for(&named.name)
+    Leftovers::find(directory.as_fd(), Hold::Keep).ok()?.made_for(&named.name)
 }
 
 fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {

@@ -15,8 +15,9 @@ use rustix::io::Errno;
 
 use crate::entries::{EntryState, Kind};
 use crate::fault::{IoFault, Scope, protocol};
+use crate::job::{Job as _, over};
 use crate::receive::book::FilePiece;
-use crate::receive::messages::{Check, Settle, Written, over};
+use crate::receive::messages::{Check, Settle, Written};
 use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
 use crate::receive::shared::Shared;
 use crate::receive::verify::made_whole;
@@ -53,7 +54,7 @@ impl Pipeline {
 
     /// When the job is over, what was received is written all the same; nobody verifies or commits it.
     fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
-        told.or_else(|error| if self.ending().is_some() { Ok(()) } else { Err(over(error)) })
+        told.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
     }
 
     /// Makes what has no bytes: directories and empty files. To be called before any bytes of the entry, or of what comes

@@ -13,7 +13,7 @@ use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 use opened::Opened;
 
-use crate::job;
+use crate::job::{self, Job as _};
 use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
@@ -249,7 +249,7 @@ impl Reader {
             // It may be long until there is room, or until a large file is read.
             let is_time = !self.shared.has_room() || self.told.elapsed() >= TELL_WITHIN;
             if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
-                self.shared.fail_silently(fault);
+                self.shared.end_with(fault, false);
                 return None;
             }
             if !self.shared.wait_for_room() {
