@@ -26,6 +26,7 @@ use crate::storage::{fstat, fstatfs, lstatat, open_in, openat2, readlinkat};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
+    /// None is followed, nor is one opened for what it leads to.
     Refuse,
     /// They are followed while they stay below the directory.
     Within,
@@ -47,6 +48,7 @@ pub(crate) fn open_beneath(
     if path.is_empty() {
         return open_in(dir, ".", flags);
     }
+    let flags = flags | if links == Links::Refuse { OFlags::NOFOLLOW } else { OFlags::empty() };
     if has_openat2() && path.len() < LONGEST {
         with_openat2(dir, path, flags, links)
     } else {

@@ -91,51 +91,40 @@ pub fn layout_for<S: AsRef<[u8]>>(sources: &[S], destination: &[u8]) -> Layout {
     }
 }
 
-/// What a path of an entry may lead through.
-#[derive(Debug)]
-enum Follow {
-    Nothing,
-    Anything,
-    /// Links that stay below the root; the path of the source's directory below it.
-    Within(Vec<u8>),
-}
-
 /// A directory that a source lies in, or is; entries are opened relative to it.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
-    /// The directory; with [`Follow::Within`] the root.
     directory: Arc<OwnedFd>,
-    /// How many leading bytes of an entry's path are not part of the path below the directory.
+    /// The path of the source's directory below that one.
+    prefix: Vec<u8>,
+    /// How many leading bytes of an entry's path are not part of the path below the source's directory.
     strip: usize,
-    follow: Follow,
+    /// The links that a path may lead through; `None`: any.
+    links: Option<Links>,
 }
 
 impl SourceRoot {
     /// The directory `path`, as `root` reads it.
     pub(crate) fn new(root: &Root, path: &[u8], strip: usize, links: LinkChoice) -> Result<Self, Errno> {
-        let directory = Arc::new(root.open(path, OFlags::PATH | OFlags::DIRECTORY)?);
-        Ok(match (links, root) {
-            (LinkChoice::Keep, _) => Self { directory, strip, follow: Follow::Nothing },
-            (LinkChoice::Follow, Root::Anywhere) => Self { directory, strip, follow: Follow::Anything },
+        let opened = Arc::new(root.open(path, OFlags::PATH | OFlags::DIRECTORY)?);
+        let (directory, prefix, links) = match (links, root) {
+            (LinkChoice::Keep, _) => (opened, Vec::new(), Some(Links::Refuse)),
+            (LinkChoice::Follow, Root::Anywhere) => (opened, Vec::new(), None),
             (LinkChoice::Follow, Root::Beneath(root)) => {
-                Self { directory: root.clone(), strip, follow: Follow::Within(without_dots(path)?) }
+                (root.clone(), without_dots(path)?, Some(Links::Within))
             }
-        })
+        };
+        Ok(Self { directory, prefix, strip, links })
     }
 
     /// Opens the entry with this path. Links are followed, in it and at its end, only if the job follows links.
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        let below = path.get(self.strip..).unwrap_or_default();
-        match &self.follow {
-            Follow::Nothing => {
-                open_beneath(self.directory.as_fd(), below, flags | OFlags::NOFOLLOW, Links::Refuse)
-            }
-            Follow::Anything => open_long(self.directory.as_fd(), below, flags),
-            Follow::Within(prefix) => {
-                let parts = [&prefix[..], below];
-                let path = parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(&b'/');
-                open_beneath(self.directory.as_fd(), &path, flags, Links::Within)
-            }
+        let (directory, below) = (self.directory.as_fd(), path.get(self.strip..).unwrap_or_default());
+        match self.links {
+            None => open_long(directory, below, flags),
+            Some(links) if self.prefix.is_empty() => open_beneath(directory, below, flags, links),
+            Some(links) if below.is_empty() => open_beneath(directory, &self.prefix, flags, links),
+            Some(links) => open_beneath(directory, &join(&self.prefix, below), flags, links),
         }
     }
 }

@@ -6,6 +6,7 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{XattrFlags, getxattr, lgetxattr, listxattr, llistxattr, removexattr, setxattr};
 use rustix::io::Errno;
 
+use crate::root::join;
 use crate::storage::{Call, repeat};
 
 /// Names are not longer together (`XATTR_LIST_MAX` of Linux).
@@ -14,72 +15,56 @@ const LIST: usize = 64 << 10;
 /// What a program may do without being root (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Something open that may have extended attributes. It is reached by way of `/proc`, which leads to it and no further:
-/// the calls that take a descriptor take none of a symbolic link, nor of what may not be read.
-pub(crate) struct Bearer<'a> {
-    pub(crate) fd: BorrowedFd<'a>,
-    path: String,
+/// Something that may have extended attributes, as a path by way of `/proc`, which leads to it and no further: the calls
+/// that take a descriptor take none of a symbolic link, nor of what may not be read.
+pub(crate) struct Bearer {
+    path: Vec<u8>,
+    /// The path ends in a name, and a link of that name is not followed.
+    is_name: bool,
 }
 
-impl<'a> Bearer<'a> {
-    pub(crate) fn new(fd: BorrowedFd<'a>) -> Self {
-        Self { fd, path: format!("/proc/self/fd/{}", fd.as_raw_fd()) }
+impl Bearer {
+    pub(crate) fn new(fd: BorrowedFd<'_>) -> Self {
+        Self { path: format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), is_name: false }
+    }
+
+    /// A name in an open directory. It is not opened: a walk would open each entry only for that.
+    pub(crate) fn named(directory: BorrowedFd<'_>, name: &[u8]) -> Self {
+        Self { path: join(&Self::new(directory).path, name), is_name: true }
     }
 
     /// The names of all attributes; none where the file system has none.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        names(|buffer| listxattr(&self.path, spare_capacity(buffer)))
+        let mut buffer = Vec::with_capacity(LIST);
+        let listed = repeat(Call::Look, || match &self.path[..] {
+            path if self.is_name => llistxattr(path, spare_capacity(&mut buffer)),
+            path => listxattr(path, spare_capacity(&mut buffer)),
+        });
+        match listed {
+            Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
+            Err(errno) => Err(errno),
+        }
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        value(|buffer| getxattr(&self.path, name, spare_capacity(buffer)))
+        // The longest value has as many bytes as all names; most are short, and are kept.
+        let mut value = Vec::with_capacity(LIST);
+        repeat(Call::Look, || match &self.path[..] {
+            path if self.is_name => lgetxattr(path, name, spare_capacity(&mut value)),
+            path => getxattr(path, name, spare_capacity(&mut value)),
+        })?;
+        value.shrink_to_fit();
+        Ok(value)
     }
 
     pub(crate) fn set(&self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
-        repeat(Call::Attributes, || setxattr(&self.path, name, value, XattrFlags::empty()))
+        repeat(Call::Attributes, || setxattr(&self.path[..], name, value, XattrFlags::empty()))
     }
 
     pub(crate) fn remove(&self, name: &[u8]) -> Result<(), Errno> {
-        repeat(Call::Attributes, || removexattr(&self.path, name))
+        repeat(Call::Attributes, || removexattr(&self.path[..], name))
     }
-}
-
-/// A name in an open directory, whose attributes are read without opening what it stands for: a walk would open each
-/// entry only for that. A link is not followed.
-pub(crate) struct Named(Vec<u8>);
-
-impl Named {
-    pub(crate) fn new(directory: BorrowedFd<'_>, name: &[u8]) -> Self {
-        let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
-        path.extend_from_slice(name);
-        Self(path)
-    }
-
-    /// As [`Bearer::list`].
-    pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
-        names(|buffer| llistxattr(&self.0[..], spare_capacity(buffer)))
-    }
-
-    pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        value(|buffer| lgetxattr(&self.0[..], name, spare_capacity(buffer)))
-    }
-}
-
-fn names(list: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut buffer = Vec::with_capacity(LIST);
-    match repeat(Call::Look, || list(&mut buffer)) {
-        Ok(_) => Ok(buffer.split(|&b| b == 0).filter(|n| !n.is_empty()).map(<[u8]>::to_vec).collect()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Vec::new()),
-        Err(errno) => Err(errno),
-    }
-}
-
-fn value(get: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    // The longest value has as many bytes as all names; most are short, and are kept.
-    let mut value = Vec::with_capacity(LIST);
-    repeat(Call::Look, || get(&mut value))?;
-    value.shrink_to_fit();
-    Ok(value)
 }
 
 /// What an attribute is, by its name space (`xattr(7)`).
@@ -137,12 +122,12 @@ mod tests {
         assert_eq!(by_path.get(b"user.long").unwrap(), [7; 1000]);
         assert_eq!(by_fd.get(b"user.short").unwrap(), b"");
         let directory = File::open(dir.path()).unwrap();
-        let named = Named::new(directory.as_fd(), b"f");
+        let named = Bearer::named(directory.as_fd(), b"f");
         assert_eq!((named.list(), named.get(b"user.long")), (by_path.list(), Ok(vec![7; 1000])));
-        let itself = Named::new(directory.as_fd(), b".");
+        let itself = Bearer::named(directory.as_fd(), b".");
         assert_eq!(itself.list(), Bearer::new(directory.as_fd()).list());
         std::os::unix::fs::symlink("f", dir.path().join("link")).unwrap();
-        assert_eq!(Named::new(directory.as_fd(), b"link").get(b"user.short"), Err(Errno::NODATA));
+        assert_eq!(Bearer::named(directory.as_fd(), b"link").get(b"user.short"), Err(Errno::NODATA));
         by_path.remove(b"user.long").unwrap();
         assert_eq!(by_fd.get(b"user.long"), Err(Errno::NODATA));
     }

@@ -347,7 +347,7 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
 
 /// A directory below the journal's, reached without following a link.
 fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    open_beneath(directory, path, flags | OFlags::DIRECTORY | OFlags::NOFOLLOW, Links::Refuse)
+    open_beneath(directory, path, flags | OFlags::DIRECTORY, Links::Refuse)
 }
 
 /// The ids of the journals in a directory, those that changed last first, and at most so many.

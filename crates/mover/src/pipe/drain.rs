@@ -40,7 +40,15 @@ pub fn receive_to(
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: false });
     let (pieces, written) = bounded(PIECES);
-    let drain = Drain::new(shared.clone(), output, pieces);
+    let drain = Drain {
+        shared: shared.clone(),
+        output,
+        in_order: InOrder::default(),
+        entry: 0,
+        in_file: 0,
+        written: Vec::new(),
+        verified: pieces,
+    };
     let write = |pipeline, _| -> job::Task { Box::new(move || run_beside(drain, &written, &pipeline)) };
     let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, None, write))?;
     Ok(ReceiveJob { sink, handle })
@@ -73,11 +81,6 @@ struct Drain {
 }
 
 impl Drain {
-    fn new(shared: Arc<Shared>, output: Box<dyn Write + Send>, verified: Sender<Written>) -> Self {
-        let in_order = InOrder::default();
-        Self { shared, output, in_order, entry: 0, in_file: 0, written: Vec::new(), verified }
-    }
-
     fn run(mut self) -> Result<(), Fault> {
         loop {
             let (known, whole) = {

@@ -50,7 +50,12 @@ pub fn receive_stream(
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let stored = Arc::<OnceLock<Stored>>::default();
     let (writing, storing) = (shared.clone(), stored.clone());
-    let writer = spawn_for(shared, "haul-write", move || write(&writing, &storing))?;
+    let write = move || {
+        let written = write(&writing).map_err(|io_fault| io_fault.fault)?;
+        written.map(|written| storing.get_or_init(|| written));
+        Ok(())
+    };
+    let writer = spawn_for(shared, "haul-write", write)?;
     let result = Store { shared: shared.clone(), stored, expected: None, is_announced: false }.listen();
     shared.queue.close();
     let joined = job::join(writer);
@@ -66,57 +71,40 @@ struct Stored {
     digest: [u8; 32],
 }
 
-fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), Fault> {
-    let done = Writer::start(shared).and_then(Writer::work).map_err(|io_fault| io_fault.fault)?;
-    done.map(|done| stored.get_or_init(|| done));
-    Ok(())
-}
-
-struct Writer<'a> {
-    shared: &'a Arc<Shared>,
-    file: Arc<File>,
-    in_order: InOrder,
-    hasher: Hasher,
-}
-
-impl<'a> Writer<'a> {
-    fn start(shared: &'a Arc<Shared>) -> Result<Self, IoFault> {
-        let local = shared.place.local(STREAM);
-        let identity = FileIdentity { path: local, size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
-        let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
-        Ok(Self { shared, file, in_order: InOrder::default(), hasher: Hasher::new() })
-    }
-
-    /// `None`: the job was over before.
-    fn work(mut self) -> Result<Option<Stored>, IoFault> {
-        loop {
-            match self.shared.queue.take(u64::MAX) {
-                Work::Bytes(guard) => {
-                    self.in_order.add(&guard);
-                    while let Some((guard, run)) = self.in_order.take() {
-                        let fail = |why: NoSpace| why.io_fault("write", &self.shared.place.local(STREAM));
-                        self.write(guard.bytes(run)).map_err(fail)?;
-                    }
+/// Writes what comes to the temporary file. `None`: the job was over before.
+fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
+    let path = shared.place.local(STREAM);
+    let identity =
+        FileIdentity { path: path.clone(), size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
+    let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
+    let (mut in_order, mut hasher) = (InOrder::default(), Hasher::new());
+    loop {
+        match shared.queue.take(u64::MAX) {
+            Work::Bytes(guard) => {
+                in_order.add(&guard);
+                while let Some((guard, run)) = in_order.take() {
+                    let bytes = guard.bytes(run);
+                    append(shared, &file, bytes, in_order.upto)
+                        .map_err(|why| why.io_fault("write", &path))?;
+                    hasher.update(bytes);
                 }
-                Work::Look => {}
-                Work::Closed => return Ok(None),
             }
-            if let Some(len) = self.shared.queue.completed().filter(|&len| len == self.in_order.upto) {
-                let digest = *self.hasher.finalize().as_bytes();
-                return Ok(Some(Stored { len, digest }));
-            }
+            Work::Look => {}
+            Work::Closed => return Ok(None),
+        }
+        if shared.queue.completed() == Some(in_order.upto) {
+            return Ok(Some(Stored { len: in_order.upto, digest: *hasher.finalize().as_bytes() }));
         }
     }
+}
 
-    /// Writes the bytes that were taken last.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), NoSpace> {
-        let len = bytes.len() as u64;
-        self.shared.place.space.arrived(0, &self.file, len)?;
-        write_all_at(&self.file, bytes, self.in_order.upto - len)?;
-        self.hasher.update(bytes);
-        self.shared.progress.add_done(len);
-        Ok(())
-    }
+/// Writes bytes that end at `upto`.
+fn append(shared: &Shared, file: &File, bytes: &[u8], upto: u64) -> Result<(), NoSpace> {
+    let len = bytes.len() as u64;
+    shared.place.space.arrived(0, file, len)?;
+    write_all_at(file, bytes, upto - len)?;
+    shared.progress.add_done(len);
+    Ok(())
 }
 
 struct Store {

@@ -83,25 +83,22 @@ pub(crate) enum Settle {
     Verified(u32),
     /// What was there has turned out to be equal.
     Same(u32),
-    /// It failed here.
-    Failed { entry: u32, fault: Fault, _reserved: Reserved },
-    /// It failed at the sender, who knows.
-    Unread { entry: u32, fault: Fault, _reserved: Reserved },
+    /// It failed, here or at the sender, to whom it `is_known` then.
+    Failed { entry: u32, fault: Fault, is_known: bool, _reserved: Reserved },
     /// There are so many entries.
     End(u64),
 }
 
 impl Settle {
-    /// It failed here; what is said of it is reserved until the committer comes to it.
-    pub(crate) fn failed(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
+    /// What is said of a failure is reserved until the committer comes to it.
+    pub(crate) fn failed(
+        budget: &Arc<Budget>,
+        entry: u32,
+        fault: Fault,
+        is_known: bool,
+    ) -> Result<Self, Fault> {
         let reserved = budget.reserve(text(&fault) as u64)?;
-        Ok(Self::Failed { entry, fault, _reserved: reserved })
-    }
-
-    /// The same, if it failed at the sender.
-    pub(crate) fn unread(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
-        let reserved = budget.reserve(text(&fault) as u64)?;
-        Ok(Self::Unread { entry, fault, _reserved: reserved })
+        Ok(Self::Failed { entry, fault, is_known, _reserved: reserved })
     }
 }
 

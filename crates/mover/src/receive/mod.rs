@@ -43,7 +43,7 @@ use crate::root::Root;
 use commit::Committer;
 use decide::Decider;
 use peer::Peer;
-use verify::{Comparer, Verifier};
+use verify::Verifier;
 use write::Writer;
 use write::writeback::Order;
 
@@ -94,7 +94,7 @@ pub fn receive_files(
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
     let looks = shared.only_looks();
     let write = move |pipeline, orders| -> Task {
-        let writer = Writer::new(pipeline, orders);
+        let writer = Writer { shared: pipeline, writeback: orders, since: 0 };
         Box::new(move || if looks { Ok(()) } else { writer.run() })
     };
     let handle = JobHandle::start(shared, "haul-receive", move |shared| run(shared, leftovers, write))?;
@@ -111,7 +111,7 @@ pub(crate) fn run(
     let (checks, checks_in) = crossbeam_channel::bounded(CHECKS);
     let (settles, settles_in) = crossbeam_channel::bounded(SETTLES);
     let (orders, ordered) = crossbeam_channel::bounded(1);
-    let pipeline = Pipeline::new(shared.clone(), checks.clone(), settles.clone());
+    let pipeline = Pipeline { shared: shared.clone(), checks: checks.clone(), settles: settles.clone() };
     let write = write(pipeline.clone(), orders);
     let writing = shared.clone();
     let write_back = move || {
@@ -121,17 +121,18 @@ pub(crate) fn run(
     let verifier = Verifier::new(shared.clone(), checks_in, settles);
     let committer = Committer::new(shared.clone(), settles_in);
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
-    let comparer = Comparer::new(shared.clone(), hashing_in, checks);
-    let decider = Decider::new(pipeline.clone(), leftovers, hashing);
+    let comparing = shared.clone();
+    let compare = move || verify::compare(&comparing, &hashing_in, &checks);
+    let decider = Decider { shared: pipeline.clone(), leftovers, hashing, to_hash: Vec::new() };
     let workers: [Worker; 5] = [
         ("haul-write", write),
         ("haul-verify", Box::new(move || verifier.run())),
         ("haul-commit", Box::new(move || committer.run())),
-        ("haul-compare", Box::new(move || comparer.run())),
+        ("haul-compare", Box::new(compare)),
         ("haul-writeback", Box::new(write_back)),
     ];
     let threads = spawn_all(shared, workers);
-    let result = Peer::new(pipeline, decider).listen();
+    let result = Peer { shared: pipeline, decider, source_root: None, ended: false }.listen();
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);

@@ -16,18 +16,14 @@ use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
 pub(crate) struct Peer {
-    shared: Pipeline,
-    decider: Decider,
+    pub(crate) shared: Pipeline,
+    pub(crate) decider: Decider,
     /// First component of the single top-level entry, where it takes another name.
-    source_root: Option<Vec<u8>>,
-    ended: bool,
+    pub(crate) source_root: Option<Vec<u8>>,
+    pub(crate) ended: bool,
 }
 
 impl Peer {
-    pub(crate) fn new(shared: Pipeline, decider: Decider) -> Self {
-        Self { shared, decider, source_root: None, ended: false }
-    }
-
     /// Handles the sender's messages; returns when the set is final or the job has failed.
     pub(crate) fn listen(mut self) -> Result<MoveReport, Fault> {
         let result = self.listen_to_the_end();
@@ -118,9 +114,8 @@ impl Peer {
             drop(book);
             self.shared.progress.found(1, 0);
             if let Some(fault) = failed {
-                let unread = matches!(entry.kind, EntryKind::Failed(_));
-                let settle = if unread { Settle::unread } else { Settle::failed };
-                self.shared.settle(settle(&self.shared.budget, index, fault)?)?;
+                let is_known = matches!(entry.kind, EntryKind::Failed(_));
+                self.shared.settle(Settle::failed(&self.shared.budget, index, fault, is_known)?)?;
             }
             wants.push(self.decider.want(index)?);
             if !self.shared.makes_nothing() {

@@ -192,7 +192,7 @@ impl Place {
         if let Some(directory) = open.get(path) {
             return Ok(directory.clone());
         }
-        let flags = OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
         let base = self.base.directory.as_fd();
         let opened = match open_beneath(base, path, OFlags::RDONLY | flags, Links::Refuse) {
             Err(Errno::ACCESS) => open_beneath(base, path, OFlags::PATH | flags, Links::Refuse),

@@ -423,7 +423,7 @@ impl Verifier {
             return Ok(());
         }
         self.shared.place.discard(entry, &self.shared.path(entry));
-        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)
+        self.settles.send(Settle::failed(&self.shared.budget, entry, fault, false)?).map_err(over)
     }
 }
 
@@ -435,49 +435,36 @@ pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -
 
 pub(crate) const READ: usize = 1 << 20;
 
-pub(crate) struct Comparer {
-    shared: Arc<Shared>,
-    jobs: Receiver<Comparison>,
-    checks: Sender<Check>,
-    buffer: AlignedBytes,
-}
-
-impl Comparer {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<Comparison>, checks: Sender<Check>) -> Self {
-        Self { shared, jobs, checks, buffer: AlignedBytes::zeroed(READ) }
-    }
-
-    /// Works until there is nothing more to compare, or until the job is over.
-    pub(crate) fn run(mut self) -> Result<(), Fault> {
-        while let Ok(job) = self.jobs.recv() {
-            let file = self.open(&job);
-            let shape = self.shared.table(|table| table.shape(job.entry));
-            let groups = Groups::of(shape.len);
-            let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
-            for group in (0..groups.count()).filter(is_there) {
-                if self.shared.has_ended() {
-                    return Ok(());
-                }
-                if job.is_over.load(Relaxed) {
-                    break;
-                }
-                self.shared.progress.worked();
-                // What cannot be read differs from everything.
-                let hash = |file: &File| hash_group(file, &shape, group, &mut self.buffer).ok();
-                let value = file.as_deref().and_then(hash);
-                self.checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
+/// Hashes what there is of files, until there is nothing more to compare, or until the job is over.
+pub(crate) fn compare(
+    shared: &Shared,
+    jobs: &Receiver<Comparison>,
+    checks: &Sender<Check>,
+) -> Result<(), Fault> {
+    let mut buffer = AlignedBytes::zeroed(READ);
+    for job in jobs {
+        let path = shared.path(job.entry);
+        let file = match job.held {
+            Held::Part => shared.place.file(job.entry, || path).ok(),
+            Held::Final => shared.place.open_final(&path).map(Arc::new),
+        };
+        let shape = shared.table(|table| table.shape(job.entry));
+        let groups = Groups::of(shape.len);
+        let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
+        for group in (0..groups.count()).filter(is_there) {
+            if shared.has_ended() {
+                return Ok(());
             }
-        }
-        Ok(())
-    }
-
-    fn open(&self, job: &Comparison) -> Option<Arc<File>> {
-        let path = self.shared.path(job.entry);
-        match job.held {
-            Held::Part => self.shared.place.file(job.entry, || path).ok(),
-            Held::Final => self.shared.place.open_final(&path).map(Arc::new),
+            if job.is_over.load(Relaxed) {
+                break;
+            }
+            shared.progress.worked();
+            // What cannot be read differs from everything.
+            let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
+            checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
         }
     }
+    Ok(())
 }
 
 /// Reads a group of a file's stream through `buffer`, which has room for something, and hashes it.

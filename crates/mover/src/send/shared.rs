@@ -116,7 +116,7 @@ pub(crate) struct Shared {
     pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
     ready: OnceLock<Destination>,
-    lineage: OnceLock<DestinationLineage>,
+    pub(crate) lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
     ahead: AtomicU64,
     kept: AtomicU64,
@@ -203,10 +203,6 @@ impl Shared {
     /// Where the set goes, before the receiver is ready. False: it was said before.
     pub(crate) fn set_lineage(&self, lineage: DestinationLineage) -> bool {
         self.ready.get().is_none() && self.lineage.set(lineage).is_ok()
-    }
-
-    pub(crate) fn lineage(&self) -> Option<&DestinationLineage> {
-        self.lineage.get()
     }
 
     pub(crate) fn destination(&self) -> Option<Destination> {

@@ -80,22 +80,16 @@ impl MetadataWriter {
 
     /// What has to be held of an entry's extras: of attributes that are not permitted one name tells that there were any.
     pub(crate) fn permitted(&self, extras: &Extras) -> Extras {
-        let told = |all: &Vec<Xattr>| {
-            let first = all.first().map(|xattr| Xattr { name: xattr.name.clone(), value: Vec::new() });
-            first.into_iter().collect()
+        let held = |list: List| {
+            let (all, keep, _) = self.look_up(list, extras);
+            let is_held = |name: &[u8]| keep == Keep::Preserve && self.permits(list, name);
+            let value = |xattr: &Xattr| if is_held(&xattr.name) { xattr.value.clone() } else { Vec::new() };
+            let most = if keep == Keep::Preserve { usize::MAX } else { 1 };
+            let held = all?.iter().map(|xattr| Xattr { name: xattr.name.clone(), value: value(xattr) });
+            Some(held.take(most).collect())
         };
-        let kept = |keep, all: &Option<Vec<Xattr>>, permits: &dyn Fn(&[u8]) -> bool| {
-            let all = all.as_ref()?;
-            let value = |xattr: &Xattr| if permits(&xattr.name) { xattr.value.clone() } else { Vec::new() };
-            let held = all.iter().map(|xattr| Xattr { name: xattr.name.clone(), value: value(xattr) });
-            Some(if keep == Keep::Preserve { held.collect() } else { told(all) })
-        };
-        Extras {
-            owner: extras.owner.clone(),
-            xattrs: kept(self.permit.xattrs, &extras.xattrs, &|name| self.permits(name)),
-            acls: kept(self.permit.acls, &extras.acls, &is_acl),
-            left_out: extras.left_out,
-        }
+        let (xattrs, acls) = (held(List::Xattrs), held(List::Acls));
+        Extras { owner: extras.owner.clone(), xattrs, acls, left_out: extras.left_out }
     }
 
     /// Sets everything of an open file or directory; the time last. What is right already is not touched.
@@ -115,11 +109,10 @@ impl MetadataWriter {
         let mut undone = left_out(extras);
         // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
         let owned = self.set_owner(fd, extras, &mut undone)?;
-        let bearer = Bearer::new(fd);
-        self.set_xattrs(&bearer, extras, &mut undone);
+        self.set_list(fd, List::Xattrs, extras, &mut undone);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // The list holds the permissions of the group, so it comes after them.
-        self.set_acls(&bearer, extras, &mut undone);
+        self.set_list(fd, List::Acls, extras, &mut undone);
         Ok(undone)
     }
 
@@ -133,22 +126,10 @@ impl MetadataWriter {
         let bits = if owner.is_some() && is_root() { ALL_BITS } else { wanted.bits };
         let mode = mode_of(&now);
         let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
-        other_owner || other_bits || extras.is_some_and(|extras| self.other_xattrs(fd, extras))
-    }
-
-    fn other_xattrs(&self, fd: BorrowedFd<'_>, extras: &Extras) -> bool {
-        let bearer = Bearer::new(fd);
-        let xattrs = extras.xattrs.as_ref().filter(|_| self.permit.xattrs == Keep::Preserve);
-        let acl = extras.acls.as_ref().filter(|_| self.permit.acls == Keep::Preserve);
-        xattrs.is_some_and(|wanted| self.xattrs(&bearer, wanted).is_any())
-            || acl.is_some_and(|wanted| acls(&bearer, wanted).is_any())
-    }
-
-    /// Labels that the system itself gives stay. A capability that the source has not goes, whoever may give one.
-    fn xattrs<'w>(&self, bearer: &Bearer<'_>, wanted: &'w [Xattr]) -> Difference<'w> {
-        let may_go =
-            |name: &[u8]| name == CAPABILITY || self.permits(name) && Space::of(name) != Space::Security;
-        Difference::of(bearer, wanted, |name| self.permits(name), may_go)
+        let other_list = |list| {
+            extras.is_some_and(|extras| self.differs(fd, list, extras).is_some_and(|found| found.is_any()))
+        };
+        other_owner || other_bits || other_list(List::Xattrs) || other_list(List::Acls)
     }
 
     /// Sets the owner and attributes of a symbolic link that is open as a path; it has no permissions.
@@ -157,7 +138,7 @@ impl MetadataWriter {
         if self.set_owner(link, extras, &mut undone).is_err() {
             undone.push("the owner cannot be set".to_owned());
         }
-        self.set_xattrs(&Bearer::new(link), extras, &mut undone);
+        self.set_list(link, List::Xattrs, extras, &mut undone);
         undone
     }
 
@@ -198,50 +179,68 @@ impl MetadataWriter {
         Ok(user_done && group_done && is_root())
     }
 
-    fn set_xattrs(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        let Some(wanted) = &extras.xattrs else { return };
-        match self.permit.xattrs {
-            Keep::Preserve => make_equal(bearer, self.xattrs(bearer, wanted), undone),
-            Keep::Drop => refused("extended attributes", wanted, undone),
+    fn set_list(&self, fd: BorrowedFd<'_>, list: List, extras: &Extras, undone: &mut Undone) {
+        let (wanted, _, name) = self.look_up(list, extras);
+        if let Some(difference) = self.differs(fd, list, extras) {
+            difference.make_up(fd, undone);
+        } else if wanted.is_some_and(|wanted| !wanted.is_empty()) {
+            undone.push(format!("the receiver does not permit {name}"));
         }
     }
 
-    fn set_acls(&self, bearer: &Bearer<'_>, extras: &Extras, undone: &mut Undone) {
-        let Some(wanted) = &extras.acls else { return };
-        match self.permit.acls {
-            Keep::Preserve => make_equal(bearer, acls(bearer, wanted), undone),
-            Keep::Drop => refused("access control lists", wanted, undone),
+    /// What the sender has said of a list, what is permitted of it, and what it is called.
+    fn look_up<'e>(&self, list: List, extras: &'e Extras) -> (Option<&'e [Xattr]>, Keep, &'static str) {
+        match list {
+            List::Xattrs => (extras.xattrs.as_deref(), self.permit.xattrs, "extended attributes"),
+            List::Acls => (extras.acls.as_deref(), self.permit.acls, "access control lists"),
         }
     }
 
     /// Capabilities and labels lend rights as set-user-ID bits do, and need the same permission.
-    fn permits(&self, name: &[u8]) -> bool {
-        match Space::of(name) {
-            Space::User => true,
-            Space::Trusted => is_root(),
-            Space::Security => is_root() && self.permit.owner != Ownership::Receiver,
-            Space::Acl | Space::Other => false,
+    fn permits(&self, list: List, name: &[u8]) -> bool {
+        match (list, Space::of(name)) {
+            (List::Acls, space) => space == Space::Acl,
+            (List::Xattrs, Space::User) => true,
+            (List::Xattrs, Space::Trusted) => is_root(),
+            (List::Xattrs, Space::Security) => is_root() && self.permit.owner != Ownership::Receiver,
+            (List::Xattrs, Space::Acl | Space::Other) => false,
         }
+    }
+
+    /// How what something has differs from a list; `None` if the list was not sent or is not permitted.
+    fn differs<'e>(&self, fd: BorrowedFd<'_>, list: List, extras: &'e Extras) -> Option<Difference<'e>> {
+        let (wanted, keep, _) = self.look_up(list, extras);
+        let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
+        let bearer = Bearer::new(fd);
+        let there = bearer.list().unwrap_or_default();
+        let permits = |xattr: &&Xattr| self.permits(list, &xattr.name);
+        let has = |xattr: &Xattr| {
+            there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|value| value == xattr.value)
+        };
+        let stays =
+            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
+        // Labels that the system itself gives stay. A capability that the source has not goes, whoever may give one.
+        let may_go = |name: &[u8]| match list {
+            List::Xattrs if name == CAPABILITY => true,
+            _ => self.permits(list, name) && Space::of(name) != Space::Security,
+        };
+        let remove = there.iter().filter(|name| may_go(name) && !stays(name)).cloned().collect();
+        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(permits);
+        let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
+        Some(Difference { remove, set, refused })
     }
 }
 
-fn refused(what: &str, wanted: &[Xattr], undone: &mut Undone) {
-    if !wanted.is_empty() {
-        undone.push(format!("the receiver does not permit {what}"));
-    }
+/// The lists of attributes that an entry may have.
+#[derive(Clone, Copy)]
+enum List {
+    Xattrs,
+    Acls,
 }
 
 fn left_out(extras: &Extras) -> Undone {
     let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
     (extras.left_out > 0).then(text).into_iter().collect()
-}
-
-fn acls<'w>(bearer: &Bearer<'_>, wanted: &'w [Xattr]) -> Difference<'w> {
-    Difference::of(bearer, wanted, is_acl, is_acl)
-}
-
-fn is_acl(name: &[u8]) -> bool {
-    Space::of(name) == Space::Acl
 }
 
 /// What has to be done so that somebody bears the attributes that are wanted.
@@ -251,62 +250,43 @@ struct Difference<'w> {
     refused: Vec<&'w Xattr>,
 }
 
-impl<'w> Difference<'w> {
-    /// `permits` says what may be set, `may_go` what may be removed.
-    fn of(
-        bearer: &Bearer<'_>,
-        wanted: &'w [Xattr],
-        permits: impl Fn(&[u8]) -> bool,
-        may_go: impl Fn(&[u8]) -> bool,
-    ) -> Self {
-        let there = bearer.list().unwrap_or_default();
-        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(|xattr| permits(&xattr.name));
-        let has = |xattr: &Xattr| {
-            there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|value| value == xattr.value)
-        };
-        let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
-        let stays =
-            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(name) || has(xattr)));
-        let goes = |name: &[u8]| may_go(name) && !stays(name);
-        let remove = there.iter().filter(|name| goes(name)).cloned().collect();
-        Self { remove, set, refused }
-    }
-
+impl Difference<'_> {
     fn is_any(&self) -> bool {
         !self.remove.is_empty() || !self.set.is_empty()
     }
-}
 
-fn make_equal(bearer: &Bearer<'_>, difference: Difference<'_>, undone: &mut Undone) {
-    let mut note = |name: &[u8], done: Result<(), Errno>| {
-        if let Err(errno) = done {
-            let why = std::io::Error::from(errno);
-            undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+    fn make_up(self, fd: BorrowedFd<'_>, undone: &mut Undone) {
+        let bearer = Bearer::new(fd);
+        let mut note = |name: &[u8], done: Result<(), Errno>| {
+            if let Err(errno) = done {
+                let why = std::io::Error::from(errno);
+                undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+            }
+        };
+        for name in &self.remove {
+            note(name, insist(fd, || bearer.remove(name)));
         }
-    };
-    for name in &difference.remove {
-        note(name, insist(bearer, || bearer.remove(name)));
-    }
-    for xattr in difference.refused {
-        note(&xattr.name, Err(Errno::PERM));
-    }
-    for xattr in difference.set {
-        note(&xattr.name, insist(bearer, || bearer.set(&xattr.name, &xattr.value)));
+        for xattr in self.refused {
+            note(&xattr.name, Err(Errno::PERM));
+        }
+        for xattr in self.set {
+            note(&xattr.name, insist(fd, || bearer.set(&xattr.name, &xattr.value)));
+        }
     }
 }
 
 /// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
 /// moment.
-fn insist(bearer: &Bearer<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+fn insist(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let done = change();
     if done != Err(Errno::ACCESS) {
         return done;
     }
-    let mode = mode_of(&fstat(bearer.fd)?);
-    if mode & OWNER_WRITES != 0 || fchmod(bearer.fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
+    let mode = mode_of(&fstat(fd)?);
+    if mode & OWNER_WRITES != 0 || fchmod(fd, Mode::from_raw_mode(mode | OWNER_WRITES)).is_err() {
         return done;
     }
     let changed = change();
-    fchmod(bearer.fd, Mode::from_raw_mode(mode))?;
+    fchmod(fd, Mode::from_raw_mode(mode))?;
     changed
 }

@@ -90,10 +90,14 @@ impl Committer {
             }
         }
         self.make_way()?;
-        self.finish_hard_links()?;
-        self.finish_links()?;
+        // Further names of files, once what became of the files is known.
+        self.finish_each(self.held(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
+        // Links come after all files, so that nothing is ever written through one.
+        self.finish_each(self.held(|kind| kind == Kind::Symlink), Self::finish_link)?;
         self.remove_extraneous()?;
-        self.finish_directories()?;
+        // Directories from the deepest up: what is done in one changes its time and needs its permissions.
+        let directories = self.held(|kind| kind == Kind::Directory).into_iter().rev().collect();
+        self.finish_each(directories, Self::finish_directory)?;
         self.finish()
     }
 
@@ -114,8 +118,8 @@ impl Committer {
             Settle::Held => self.settled += 1,
             Settle::Verified(entry) => self.ready.push(entry),
             Settle::Same(entry) => self.same(entry),
-            Settle::Failed { entry, fault, .. } => self.failed(entry, fault),
-            Settle::Unread { entry, fault, .. } => self.count_failure(entry, fault),
+            Settle::Failed { entry, fault, is_known: false, .. } => self.failed(entry, fault),
+            Settle::Failed { entry, fault, .. } => self.count_failure(entry, fault),
         }
     }
 
@@ -339,8 +343,7 @@ impl Committer {
     /// When everything else has succeeded; before directories get their times.
     fn remove_extraneous(&mut self) -> Result<(), Fault> {
         if let Some(removal) = delete::sweep(&self.shared)? {
-            self.shared.link.send(ControlMessage::Removed(removal.clone()))?;
-            self.shared.book.lock().removal = removal;
+            self.shared.link.send(ControlMessage::Removed(removal))?;
         }
         Ok(())
     }
@@ -367,29 +370,35 @@ impl Committer {
         Ok(())
     }
 
-    /// Further names of files, once what became of the files is known.
-    fn finish_hard_links(&mut self) -> Result<(), Fault> {
-        for entry in self.held(|kind| matches!(kind, Kind::HardLink(_))) {
-            let book = self.shared.book.lock();
-            let Kind::HardLink(file) = book.table.kind(entry) else { continue };
-            let (path, target) = (book.table.path(entry), book.table.path(file));
-            let (state, attributes) = (book.table.state(file), book.table.attributes(file));
-            drop(book);
-            let how = (attributes, self.shared.receive_policy.newer);
-            let made = if state == EntryState::Failed {
-                Err(without_file(&path, &target))
-            } else if self.shared.only_looks() {
-                let action = self.shared.place.would_link((&path, &target), how, state == EntryState::Kept);
-                self.shared.tell(&path, action)?;
-                Ok(None)
-            } else {
-                let apply = |fd: BorrowedFd<'_>| self.apply(file, &path, fd);
-                let linked = self.shared.place.hard_link(entry, (&path, &target), how, apply);
-                linked.and_then(|linked| self.note_link(&path, linked))
-            };
-            self.held_is_done(entry, &path, made)?;
+    /// Finishes links or directories as `finish` does, which gives a directory on whose file system the entry is.
+    fn finish_each<D: AsFd>(
+        &mut self,
+        entries: Vec<u32>,
+        finish: impl Fn(&Self, u32, &[u8]) -> Result<Option<D>, IoFault>,
+    ) -> Result<(), Fault> {
+        entries.into_iter().try_for_each(|entry| {
+            let path = self.shared.path(entry);
+            let done = finish(self, entry, &path);
+            self.held_is_done(entry, &path, done)
+        })
+    }
+
+    fn finish_hard_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {
+        let book = self.shared.book.lock();
+        let Kind::HardLink(file) = book.table.kind(entry) else { return Ok(None) };
+        let (target, state) = (book.table.path(file), book.table.state(file));
+        let how = (book.table.attributes(file), self.shared.receive_policy.newer);
+        drop(book);
+        if state == EntryState::Failed {
+            return Err(without_file(path, &target));
         }
-        Ok(())
+        if self.shared.only_looks() {
+            let action = self.shared.place.would_link((path, &target), how, state == EntryState::Kept);
+            self.shared.tell(path, action)?;
+            return Ok(None);
+        }
+        let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd);
+        self.note_link(path, self.shared.place.hard_link(entry, (path, &target), how, apply)?)
     }
 
     /// Notes how a link was made; gives the directory that it lies in.
@@ -412,44 +421,29 @@ impl Committer {
         Ok(Some(directory))
     }
 
-    /// Links come last, so that nothing is ever written through one.
-    fn finish_links(&mut self) -> Result<(), Fault> {
-        for entry in self.held(|kind| kind == Kind::Symlink) {
-            let (path, target) = self.shared.table(|table| (table.path(entry), table.target(entry).to_vec()));
-            let Metadata { attributes, extras, .. } = self.shared.metadata_of(entry);
-            let apply = |link: BorrowedFd<'_>| {
-                if let Some(extras) = &extras {
-                    let undone = self.shared.metadata.apply_to_link(link, extras);
-                    self.shared.note(&path, undone);
-                }
-            };
-            let linked = if self.shared.only_looks() {
-                let may_be_made = self.shared.place.may_link(&path, &target);
-                if may_be_made.is_ok() {
-                    let is_there = self.shared.place.has_link(&path, &target);
-                    let action = if is_there { Action::Keep } else { Action::Link };
-                    self.shared.tell(&path, action)?;
-                }
-                may_be_made.map(|()| None)
-            } else {
-                let linked = self.shared.place.link(entry, &path, &target, attributes, apply);
-                linked.and_then(|linked| self.note_link(&path, linked))
-            };
-            self.held_is_done(entry, &path, linked)?;
+    fn finish_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {
+        let target = self.shared.table(|table| table.target(entry).to_vec());
+        if self.shared.only_looks() {
+            self.shared.place.may_link(path, &target)?;
+            let is_there = self.shared.place.has_link(path, &target);
+            self.shared.tell(path, if is_there { Action::Keep } else { Action::Link })?;
+            return Ok(None);
         }
-        Ok(())
+        let Metadata { attributes, extras, .. } = self.shared.metadata_of(entry);
+        let apply = |link: BorrowedFd<'_>| {
+            if let Some(extras) = &extras {
+                self.shared.note(path, self.shared.metadata.apply_to_link(link, extras));
+            }
+        };
+        self.note_link(path, self.shared.place.link(entry, path, &target, attributes, apply)?)
     }
 
-    /// Directories from the deepest up: what is done in one changes its time and needs its permissions.
-    fn finish_directories(&mut self) -> Result<(), Fault> {
-        for entry in self.held(|kind| kind == Kind::Directory).into_iter().rev() {
-            let (path, state) = self.shared.table(|table| (table.path(entry), table.state(entry)));
-            let apply = |fd: BorrowedFd<'_>| self.apply(entry, &path, fd);
-            let finish = || self.shared.place.finish_directory(&path, state == EntryState::Started, apply);
-            let set = if self.shared.only_looks() { Ok(None) } else { finish() };
-            self.held_is_done(entry, &path, set)?;
+    fn finish_directory(&self, entry: u32, path: &[u8]) -> Result<Option<OwnedFd>, IoFault> {
+        if self.shared.only_looks() {
+            return Ok(None);
         }
-        Ok(())
+        let is_made = self.shared.table(|table| table.state(entry)) == EntryState::Started;
+        self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd))
     }
 
     /// A link or directory, which counts as settled already; with a directory on whose file system it is.

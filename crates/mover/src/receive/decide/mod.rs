@@ -24,11 +24,11 @@ use crate::storage::Mtime;
 const WORTH_PROVING: u64 = 1 << 20;
 
 pub(crate) struct Decider {
-    pub(super) shared: Pipeline,
-    pub(super) leftovers: Option<Leftovers>,
-    hashing: Sender<Comparison>,
+    pub(crate) shared: Pipeline,
+    pub(crate) leftovers: Option<Leftovers>,
+    pub(crate) hashing: Sender<Comparison>,
     /// What is to be hashed once the entries have been asked for.
-    to_hash: Vec<Comparison>,
+    pub(crate) to_hash: Vec<Comparison>,
 }
 
 pub(super) enum Verdict {
@@ -42,10 +42,6 @@ pub(super) enum Verdict {
 }
 
 impl Decider {
-    pub(crate) fn new(shared: Pipeline, leftovers: Option<Leftovers>, hashing: Sender<Comparison>) -> Self {
-        Self { shared, leftovers, hashing, to_hash: Vec::new() }
-    }
-
     /// The one source that takes the destination's name has begun to come.
     pub(crate) fn take_made(&mut self) {
         if let (Some(leftovers), Some(name), false) =
@@ -113,7 +109,7 @@ impl Decider {
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
         self.shared.book.lock().table.set_state(entry, EntryState::Failed);
-        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
+        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault, false)?)?;
         Ok(Want::Nothing)
     }
 

@@ -35,12 +35,6 @@ enum Purpose {
     Remove,
 }
 
-impl Purpose {
-    fn of(shared: &Shared) -> Self {
-        if shared.only_looks() { Self::Say } else { Self::Remove }
-    }
-}
-
 /// A name in a directory that is being emptied.
 enum Seen {
     Excluded,
@@ -71,7 +65,7 @@ struct Sweep<'a> {
     is_blind: bool,
 }
 
-/// Does what the policy says. `None`: they say nothing.
+/// Removes what the set does not have, if the policy says so. `None`: it does not.
 ///
 /// # Errors
 /// The job is over. That names could not be removed is in the [`Removal`].
@@ -79,66 +73,62 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
     }
-    let before = shared.book.lock().removal.clone();
-    let without = |fault| Removal { fault: before.fault.clone().or(Some(fault)), ..before.clone() };
     if let Some(fault) = incomplete(shared) {
-        return Ok(Some(without(fault)));
+        shared.book.lock().removal.fault.get_or_insert(fault);
+    } else {
+        remove(shared, |sweep| {
+            sweep.everything()?;
+            shared.tell_the_rest()
+        })?;
     }
-    let delete_exclude = delete_exclude(shared)?;
-    let sweep = |purpose| Sweep::new(shared, &delete_exclude, purpose).run();
-    if let Some((most, left)) = limit(shared)
-        && sweep(Purpose::Count(left))?.removed > left
-    {
-        return Ok(Some(without(too_many(most))));
-    }
-    let removal = sweep(Purpose::of(shared))?;
-    shared.tell_the_rest()?;
-    Ok(Some(Removal { removed: before.removed + removal.removed, fault: before.fault.or(removal.fault) }))
-}
-
-fn delete_exclude(shared: &Shared) -> Result<DeleteExclude, Fault> {
-    let mut book = shared.book.lock();
-    let filtered = std::mem::take(&mut book.filtered);
-    DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)
+    Ok(Some(shared.book.lock().removal.clone()))
 }
 
 /// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
 /// whether something is still in its way.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
-    let all_stay = vec![true; paths.len()];
-    if incomplete(shared).is_some() {
-        return Ok(all_stay);
-    }
-    let delete_exclude = delete_exclude(shared)?;
-    let sweep = |purpose| {
-        let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
-        let stay = paths.iter().map(|path| sweep.one(path)).collect::<Result<Vec<bool>, Fault>>();
-        stay.map(|stay| (stay, sweep.removal))
-    };
-    let (stay, removal) = match limit(shared) {
-        // Which names in it ignore files protect is found out from directory to directory of the set alone.
-        _ if delete_exclude.filtered.obeys_ignore_files => (all_stay, Removal::default()),
-        Some((most, left)) if sweep(Purpose::Count(left))?.1.removed > left => {
-            (all_stay, Removal { removed: 0, fault: Some(too_many(most)) })
-        }
-        _ => sweep(Purpose::of(shared))?,
+    let stay = match incomplete(shared) {
+        Some(_) => None,
+        None => remove(shared, |sweep| {
+            // Which names in it ignore files protect is found out from directory to directory of the set alone.
+            let is_known = !sweep.delete_exclude.filtered.obeys_ignore_files;
+            paths.iter().map(|path| if is_known { sweep.one(path) } else { Ok(true) }).collect()
+        })?,
     };
     shared.place.forget_directories();
+    Ok(stay.unwrap_or_else(|| vec![true; paths.len()]))
+}
+
+/// Does what `go_through` finds to do, unless that is more than the policy permits (`None`); notes what was removed.
+fn remove<T>(
+    shared: &Shared,
+    go_through: impl Fn(&mut Sweep<'_>) -> Result<T, Fault>,
+) -> Result<Option<T>, Fault> {
+    let mut book = shared.book.lock();
+    let filtered = std::mem::take(&mut book.filtered);
+    let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)?;
+    drop(book);
+    let run = |purpose| {
+        let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
+        go_through(&mut sweep).map(|done| (Some(done), sweep.removal))
+    };
+    let (done, removal) = match limit(shared) {
+        Some((most, left)) if run(Purpose::Count(left))?.1.removed > left => {
+            (None, Removal { removed: 0, fault: Some(too_many(most)) })
+        }
+        _ => run(if shared.only_looks() { Purpose::Say } else { Purpose::Remove })?,
+    };
     let mut book = shared.book.lock();
     book.filtered = delete_exclude.filtered;
     book.removal.removed += removal.removed;
     book.removal.fault = book.removal.fault.take().or(removal.fault);
-    Ok(stay)
+    Ok(done)
 }
 
 /// The most names that may be removed, and how many that still are; `None`: any number.
 pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
-    match shared.receive_policy.extraneous {
-        Extraneous::Keep | Extraneous::Delete => None,
-        Extraneous::DeleteAtMost(most) => {
-            Some((most, most.saturating_sub(shared.book.lock().removal.removed)))
-        }
-    }
+    let Extraneous::DeleteAtMost(most) = shared.receive_policy.extraneous else { return None };
+    Some((most, most.saturating_sub(shared.book.lock().removal.removed)))
 }
 
 /// Why it is not known what the sources do not have.
@@ -178,7 +168,7 @@ impl<'a> Sweep<'a> {
         self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: false })
     }
 
-    fn run(mut self) -> Result<Removal, Fault> {
+    fn everything(&mut self) -> Result<(), Fault> {
         let extent = self.shared.book.lock().extent;
         if extent == Extent::Destination && self.shared.place.rename().is_none() {
             self.directory(None, Vec::new(), Vec::new())?;
@@ -194,7 +184,7 @@ impl<'a> Sweep<'a> {
                 self.directory(Some(entry), self.shared.place.local(&path), path)?;
             }
         }
-        Ok(self.removal)
+        Ok(())
     }
 
     fn is_over(&self) -> bool {

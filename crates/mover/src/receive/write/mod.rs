@@ -34,16 +34,12 @@ const LENT: usize = 16;
 #[derive(Clone, Deref)]
 pub(crate) struct Pipeline {
     #[deref(forward)]
-    shared: Arc<Shared>,
-    checks: Sender<Check>,
-    settles: Sender<Settle>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) checks: Sender<Check>,
+    pub(crate) settles: Sender<Settle>,
 }
 
 impl Pipeline {
-    pub(crate) fn new(shared: Arc<Shared>, checks: Sender<Check>, settles: Sender<Settle>) -> Self {
-        Self { shared, checks, settles }
-    }
-
     pub(crate) fn check(&self, check: Check) -> Result<(), Fault> {
         self.unless_over(self.checks.send(check))
     }
@@ -114,22 +110,18 @@ impl Pipeline {
             self.place.discard(entry, &path);
         }
         self.check(Check::GivenUp(entry))?;
-        self.settle(Settle::failed(&self.budget, entry, io_fault.fault)?)
+        self.settle(Settle::failed(&self.budget, entry, io_fault.fault, false)?)
     }
 }
 
 pub(crate) struct Writer {
-    shared: Pipeline,
-    writeback: Sender<Order>,
+    pub(crate) shared: Pipeline,
+    pub(crate) writeback: Sender<Order>,
     /// Bytes of large files that were written since the last order.
-    since: u64,
+    pub(crate) since: u64,
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Pipeline, writeback: Sender<Order>) -> Self {
-        Self { shared, writeback, since: 0 }
-    }
-
     /// Works until the queue is closed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {

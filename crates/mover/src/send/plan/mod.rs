@@ -38,7 +38,7 @@ pub(super) fn run(shared: Arc<Shared>, walker: Walker, completeness: &Completene
 
 impl Planner {
     fn plan_all(&mut self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
-        if let Some(lineage) = self.shared.lineage() {
+        if let Some(lineage) = self.shared.lineage.get() {
             walker.check_destination(lineage)?;
         }
         while let Some(found) = walker.next() {

@@ -110,20 +110,16 @@ impl Reader {
         send_list(&*self.shared.link, digests, DIGEST_BATCH, ControlMessage::Digests)
     }
 
-    /// Reads one file, fills what is missing with zeros, and notes its digest. False: the job is over.
+    /// Reads one file and notes its digest. False: the job is over.
     fn read_file(&mut self, file: &Arc<SourceFile>) -> bool {
-        let mut left = 0..file.shape.len;
-        let opened = Opened::open(file);
-        self.begin(file, opened.as_ref().ok(), Sections::whole(left.end).into());
-        let copied = opened.map_err(Halt::from).and_then(|opened| self.copy_file(opened, &mut left));
-        let result = match copied {
-            Ok(digest) => Ok(digest),
-            Err(Halt::File(fault)) => Err(fault),
-            Err(Halt::Stopped) => return false,
-        };
-        if !self.zeros(left.end - left.start) {
-            return false;
-        }
+        let whole = 0..file.shape.len;
+        let copied = self.read(file, Sections::whole(whole.end).into(), |reader, opened| {
+            let mut hasher = Hasher::new();
+            reader.copy(&opened, whole, &mut hasher)?;
+            opened.finish()?;
+            Ok(*hasher.finalize().as_bytes())
+        });
+        let Some(result) = copied else { return false };
         if let Ok(digest) = result {
             self.shared.ledger.lock().table.set_digest(file.entry, digest);
         }
@@ -133,40 +129,48 @@ impl Reader {
         true
     }
 
-    fn copy_file(&mut self, opened: Opened<'_>, left: &mut Range<u64>) -> Result<[u8; 32], Halt> {
-        let mut hasher = Hasher::new();
-        self.copy(&opened, left, &mut hasher)?;
-        opened.finish()?;
-        Ok(*hasher.finalize().as_bytes())
-    }
-
     /// Reads stretches of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        let end = self.offset + self.used as u64 + wanted.sections.len;
-        let opened = Opened::open(&wanted.file);
-        self.begin(&wanted.file, opened.as_ref().ok(), wanted.sections.clone());
-        match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
-            Ok(()) => {}
-            Err(Halt::Stopped) => return false,
-            Err(Halt::File(fault)) => {
-                // Proved before, it has changed since: what was proved does not hold any more either.
-                let told = match &wanted.hashes {
-                    Some(hashes) => hashes.tell(Err(fault)),
-                    None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
-                };
-                self.digests.extend(told);
-            }
+        let copy = |reader: &mut Self, opened: Opened<'_>| reader.copy_stretches(opened, wanted);
+        let Some(copied) = self.read(&wanted.file, wanted.sections.clone(), copy) else { return false };
+        if let Err(fault) = copied {
+            // Proved before, it has changed since: what was proved does not hold any more either.
+            let told = match &wanted.hashes {
+                Some(hashes) => hashes.tell(Err(fault)),
+                None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
+            };
+            self.digests.extend(told);
         }
-        let missing = end - (self.offset + self.used as u64);
-        let goes_on = self.zeros(missing);
         self.publish_if_hungry();
-        goes_on
+        true
+    }
+
+    /// Has what is wanted of a file copied, and fills what is missing with zeros. `None`: the job is over.
+    fn read<T>(
+        &mut self,
+        file: &Arc<SourceFile>,
+        sections: Arc<Sections>,
+        copy: impl FnOnce(&mut Self, Opened<'_>) -> Result<T, Halt>,
+    ) -> Option<Result<T, Fault>> {
+        let at = self.offset + self.used as u64;
+        let (opened, end) = (Opened::open(file), at + sections.len);
+        // Noted before the bytes: they may be lost on the way as soon as they are published.
+        let kept = opened.as_ref().ok().filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
+        let part = SentPart { at, sections, file: file.clone(), opened: kept };
+        self.shared.store.lock().add_part(part);
+        let copied = match opened.map_err(Halt::from).and_then(|opened| copy(self, opened)) {
+            Ok(copied) => Ok(copied),
+            Err(Halt::File(fault)) => Err(fault),
+            Err(Halt::Stopped) => return None,
+        };
+        let missing = end - (self.offset + self.used as u64);
+        self.zeros(missing).then_some(copied)
     }
 
     fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
         let Some(hashes) = &wanted.hashes else {
-            for mut range in wanted.sections.ranges() {
-                self.copy(&opened, &mut range, &mut Hasher::new())?;
+            for range in wanted.sections.ranges() {
+                self.copy(&opened, range, &mut Hasher::new())?;
             }
             return Ok(opened.finish()?);
         };
@@ -196,15 +200,15 @@ impl Reader {
         let mut at = group.start;
         for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
             opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, hasher)?;
-            let mut inside = at.max(range.start)..range.end.min(group.end);
+            let inside = at.max(range.start)..range.end.min(group.end);
             at = inside.end;
-            self.copy(opened, &mut inside, hasher)?;
+            self.copy(opened, inside, hasher)?;
         }
         Ok(opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)?)
     }
 
-    /// Reads, hashes and sends; what is left of the range is what could not be read.
-    fn copy(&mut self, opened: &Opened<'_>, left: &mut Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
+    /// Reads, hashes and sends.
+    fn copy(&mut self, opened: &Opened<'_>, mut left: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         while left.start < left.end {
             let room = self.room().ok_or(Halt::Stopped)?;
             let step = if self.shared.units.is_some() { room } else { room.min(STEP) };
@@ -218,13 +222,6 @@ impl Reader {
             left.start += got as u64;
         }
         Ok(())
-    }
-
-    /// Notes what the next bytes of the object are.
-    fn begin(&self, file: &Arc<SourceFile>, opened: Option<&Opened<'_>>, sections: Arc<Sections>) {
-        let at = self.offset + self.used as u64;
-        let opened = opened.filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
-        self.shared.store.lock().add_part(SentPart { at, sections, file: file.clone(), opened });
     }
 
     /// Keeps the places of bytes that could not be read. False: the job is over.

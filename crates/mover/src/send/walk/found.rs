@@ -16,7 +16,7 @@ use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
 use crate::storage::{Mtime, open_in, readlinkat, seek};
-use crate::xattrs::{Named, Space};
+use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
 pub(super) const NAMELESS: &[u8] = b"source";
@@ -231,7 +231,7 @@ impl Preserver {
         if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {
             return (xattrs, acls, left_out);
         }
-        let bearer = Named::new(directory, name);
+        let bearer = Bearer::named(directory, name);
         let Ok(mut names) = bearer.list() else { return (xattrs, acls, 1) };
         names.sort_unstable();
         for name in names {
