@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use crate::accounts::euid;
 use crate::fault::show;
-use crate::storage::{fstat, fstatfs, lstatat, open_in, openat2, readlinkat};
+use crate::storage::{fstat, fstatfs, kind_of, lstatat, open_in, openat2, readlinkat};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
@@ -118,8 +118,7 @@ pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Res
 
 /// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.
 fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
-    let is_link =
-        || lstatat(dir, name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink);
+    let is_link = || lstatat(dir, name).is_ok_and(|stat| kind_of(&stat) == FileType::Symlink);
     if errno == Errno::NOTDIR && is_link() { Errno::LOOP } else { errno }
 }
 
@@ -172,7 +171,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
         }
         let entry = open_in(&at, &name[..], OFlags::PATH | OFlags::NOFOLLOW)?;
         let stat = fstat(&entry)?;
-        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let is_link = kind_of(&stat) == FileType::Symlink;
         if is_link && !is_trusted(stat.st_uid)? {
             return Err(NotOpened::Foreign(foreign(path, &name, stat.st_uid)));
         }

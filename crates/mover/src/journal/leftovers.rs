@@ -12,10 +12,10 @@ use rustix::process::geteuid;
 
 use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
-    JobState, Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
+    Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
 };
 use crate::root::{join, split};
-use crate::storage::{Mtime, dup, flock, fstat, lstatat, names, open_in, unlink_temporary};
+use crate::storage::{Mtime, dup, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
 
 /// Journals of one directory that are looked into, the newest ones.
 const MOST: usize = 64;
@@ -55,7 +55,7 @@ pub(crate) struct Leftover {
     pub(crate) id: u32,
     file: OwnedFd,
     pub(crate) is_running: bool,
-    log: Log,
+    pub(crate) log: Log,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,7 +105,8 @@ impl Leftovers {
     /// Older ones are to come before it.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
-        for (&number, noted) in leftover.state().files.iter().filter(|(_, noted)| !noted.written.is_empty()) {
+        for (&number, noted) in leftover.log.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
+        {
             self.by_path.entry(noted.identity.path.clone()).or_default().push(Token { journal, number });
         }
         self.journals.push(leftover);
@@ -130,7 +131,7 @@ impl Leftovers {
 
     /// Whether nothing can be resumed from them.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.state().made.is_none())
+        self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.log.state.made.is_none())
     }
 
     /// Whether nothing can be resumed from them, now or when a job at `path` has ended that runs.
@@ -142,7 +143,7 @@ impl Leftovers {
     /// killed copy may still run when the copy is repeated.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
         let made =
-            self.journals.iter().rev().chain(&self.running).filter_map(|job| job.state().made.as_ref());
+            self.journals.iter().rev().chain(&self.running).filter_map(|job| job.log.state.made.as_ref());
         made.filter(|made| made.name == name).map(|made| made.source.clone()).next()
     }
 
@@ -181,7 +182,7 @@ impl Leftovers {
         self.wait_for(|job| job.is_at(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
             let leftover = &self.journals[token.journal];
-            let Some(noted) = leftover.state().files.get(&token.number) else { continue };
+            let Some(noted) = leftover.log.state.files.get(&token.number) else { continue };
             let part = part_name(leftover.id, token.number);
             if has_part(self.directory.as_fd(), &part, noted) {
                 return Some(Claim { noted: noted.clone(), part: part.into_bytes(), token });
@@ -249,16 +250,12 @@ impl Leftover {
         Ok(Self { id, file: reader.into_inner().into(), is_running, log })
     }
 
-    pub(crate) fn state(&self) -> &JobState {
-        &self.log.state
-    }
-
     fn has_made(&self, name: &[u8]) -> bool {
-        self.state().made.as_ref().is_some_and(|made| made.name == name)
+        self.log.state.made.as_ref().is_some_and(|made| made.name == name)
     }
 
     fn is_at(&self, path: &[u8]) -> bool {
-        self.state().files.values().any(|noted| noted.identity.path == path)
+        self.log.state.files.values().any(|noted| noted.identity.path == path)
     }
 
     fn gone(&mut self, number: u32) {
@@ -271,7 +268,7 @@ impl Leftover {
         let is_there = |(&number, noted): (&u32, &Noted)| {
             !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
         };
-        self.state().made.is_some() || self.state().files.iter().any(is_there)
+        self.log.state.made.is_some() || self.log.state.files.iter().any(is_there)
     }
 
     /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
@@ -289,7 +286,7 @@ impl Leftover {
         let mut parts = Vec::new();
         // The journal's own also if that record is damaged.
         let own = Vec::new();
-        let directories = &self.state().directories;
+        let directories = &self.log.state.directories;
         let here = (!directories.contains(&own)).then_some(&own);
         for parent in directories.iter().chain(here) {
             let opened = match open_directory(directory, parent, OFlags::RDONLY) {
@@ -340,9 +337,7 @@ fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<Own
 /// A regular file of this user without further names: what others have put there is not believed, and what has another
 /// name may be somebody's file elsewhere.
 pub(crate) fn is_ours(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_uid == geteuid().as_raw()
-        && stat.st_nlink == 1
+    kind_of(stat) == FileType::RegularFile && stat.st_uid == geteuid().as_raw() && stat.st_nlink == 1
 }
 
 /// A directory below the journal's, reached without following a link.

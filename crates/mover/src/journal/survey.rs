@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::confine::open_long;
 use crate::journal::leftovers::{self, Hold, Leftover, reason};
 use crate::journal::record::{Why, journal_name, part_name};
-use crate::storage::{Mtime, list, lstatat};
+use crate::storage::{Mtime, kind_of, list, lstatat};
 
 /// What a journal says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,8 +90,9 @@ pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     let directory = open(directory)?;
     let is_directory = |(name, kind): &(Vec<u8>, FileType)| match kind {
         // Not every file system says it here. What has gone is no directory.
-        FileType::Unknown => lstatat(&directory, name)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+        FileType::Unknown => {
+            lstatat(&directory, name).is_ok_and(|stat| kind_of(&stat) == FileType::Directory)
+        }
         kind => *kind == FileType::Directory,
     };
     Ok(list(&directory)?.into_iter().filter(is_directory).map(|(name, _)| OsString::from_vec(name)).collect())
@@ -130,7 +131,7 @@ fn describe(directory: BorrowedFd<'_>, leftover: &Leftover, report: &mut Journal
             report.occupied.0 += stat.st_blocks as u64 * 512;
         }
     }
-    for (&number, noted) in &leftover.state().files {
+    for (&number, noted) in &leftover.log.state.files {
         let have = Bytes(noted.written.total());
         if have.0 > 0 && leftovers::has_part(directory, &part_name(report.id, number), noted) {
             let identity = &noted.identity;

@@ -14,7 +14,7 @@ use crate::receive::place::{Place, fits, in_the_way};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
 use crate::root::split;
-use crate::storage::lstatat_if_any;
+use crate::storage::{kind_of, lstatat_if_any};
 
 impl Place {
     /// What is there under an entry's name; `clears`: what is in the way of directories is removed before.
@@ -31,7 +31,7 @@ impl Place {
             Err(errno) => return Err(in_the_way(path, errno)),
         };
         match lstatat_if_any(&directory, name) {
-            Ok(stat) => Ok(stat.map(|stat| FileType::from_raw_mode(stat.st_mode))),
+            Ok(stat) => Ok(stat.map(|stat| kind_of(&stat))),
             Err(Errno::ACCESS) if self.could_open_up(parent) => Ok(None),
             Err(errno) => Err(IoFault::destination("look at", path, errno)),
         }

@@ -22,9 +22,8 @@ use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
 pub(crate) use commit::commit_only;
-pub use decide::expectations::Expectations;
 pub(crate) use messages::{Check, Written};
-pub use options::ReceiveOptions;
+pub use options::{Expectations, ReceiveOptions};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
 pub(crate) use place::space::NoSpace;

@@ -123,7 +123,7 @@ impl Peer {
             }
         }
         self.shared.tell_the_rest()?;
-        self.shared.ask(first, wants)?;
+        self.shared.ask(first, &wants)?;
         self.decider.asked()?;
         self.shared.queue.nudge();
         Ok(())

@@ -24,7 +24,8 @@ use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
 use crate::root::split;
 use crate::storage::{
-    self, create_in, fstat, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary, unlinkat,
+    self, create_in, fstat, kind_of, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary,
+    unlinkat,
 };
 use crate::stream::Shape;
 
@@ -124,7 +125,7 @@ impl Place {
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Stat> {
         let dirent = self.dir_entry(path).ok()?;
         let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
-        (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(stat)
+        (kind_of(&stat) == FileType::RegularFile).then_some(stat)
     }
 
     /// What is there under an entry's name.

@@ -17,8 +17,7 @@ use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, LOOK_AGAIN};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
-use crate::receive::decide::expectations::Expectations;
-use crate::receive::options::ReceiveOptions;
+use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
@@ -194,10 +193,10 @@ impl Shared {
 
     /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
     /// everything comes unasked.
-    pub(crate) fn ask(&self, first: u32, wants: Vec<Want>) -> Result<(), Fault> {
+    pub(crate) fn ask(&self, first: u32, wants: &[Want]) -> Result<(), Fault> {
         let _order = self.asking.lock();
         let mut book = self.book.lock();
-        for (entry, want) in (first..).zip(&wants) {
+        for (entry, want) in (first..).zip(wants) {
             match want {
                 Want::Whole => {
                     let whole = 0..book.table.stream_len(entry);
@@ -263,15 +262,9 @@ impl Shared {
 }
 
 /// Equal wants in a row become one run.
-fn runs(wants: Vec<Want>) -> Vec<WantRun> {
-    let mut runs: Vec<WantRun> = Vec::new();
-    for want in wants {
-        match runs.last_mut() {
-            Some(last) if last.want == want => last.count += 1,
-            _ => runs.push(WantRun { count: 1, want }),
-        }
-    }
-    runs
+fn runs(wants: &[Want]) -> Vec<WantRun> {
+    let run = |equal: &[Want]| WantRun { count: equal.len() as u64, want: equal[0].clone() };
+    wants.chunk_by(PartialEq::eq).map(run).collect()
 }
 
 #[cfg(test)]
@@ -281,7 +274,7 @@ mod tests {
     #[test]
     fn equal_wants_are_counted() {
         let wants = vec![Want::Kept, Want::Kept, Want::Whole, Want::Kept];
-        let counts: Vec<_> = runs(wants).into_iter().map(|run| (run.count, run.want)).collect();
+        let counts: Vec<_> = runs(&wants).into_iter().map(|run| (run.count, run.want)).collect();
         assert_eq!(counts, [(2, Want::Kept), (1, Want::Whole), (1, Want::Kept)]);
     }
 }

@@ -12,7 +12,7 @@ mod walk;
 use std::sync::Arc;
 
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, Selection};
+use haul_wire::control::{Entry, Fault, Preserve, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
 pub(crate) use peer::listen;
@@ -63,8 +63,7 @@ pub fn send_files(
     let (jobs, incoming) = crossbeam_channel::unbounded();
     let (proofs, to_prove) = crossbeam_channel::unbounded();
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Listing));
-    let walker =
-        Walker::new(root, sources, chooser).of_job(limits.preserve, filtered, shared.progress.clone());
+    let walker = Walker::new(root, sources, chooser, limits.preserve, filtered, shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
     let hasher = BlockHasher::new(shared.clone(), to_prove);
     let source = Box::new(FileSource::new(shared.clone()));
@@ -84,7 +83,8 @@ pub fn list_entries(
     selection: &Selection,
 ) -> Result<impl Iterator<Item = Entry> + use<>, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
-    Ok(Walker::new(root, sources, chooser).map(|found| found.entry))
+    let walker = Walker::new(root, sources, chooser, Preserve::default(), None, Arc::default());
+    Ok(walker.map(|found| found.entry))
 }
 
 /// Runs the job to its end; every thread that it starts has ended when it returns.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use derive_more::Deref;
 use haul_base::Bytes;
-use haul_wire::control::{Destination, DestinationLineage, Growth, Preserve, Removal};
+use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 use parking_lot::{Condvar, Mutex};
 
 use crate::budget::SET_MEMORY;
@@ -135,6 +135,15 @@ pub(crate) struct Shared {
 impl Job for Shared {
     fn common(&self) -> &Common {
         &self.common
+    }
+
+    /// The peer is told at once: it would go on with what it has.
+    fn fail(&self, fault: Fault) {
+        if !self.has_ended() {
+            // The channel may be what failed; the fault is kept anyway.
+            let _ = self.link.send(ControlMessage::Abort(fault.clone()));
+        }
+        self.end_with(fault, false);
     }
 
     fn stop(&self) {
@@ -339,7 +348,6 @@ impl Shared {
 mod tests {
     use crossbeam_channel::unbounded;
     use haul_base::AlignedBytes;
-    use haul_wire::control::{ControlMessage, Fault};
 
     use super::*;
 

@@ -167,6 +167,11 @@ pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
+/// What kind of thing something is.
+pub(crate) fn kind_of(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
 /// What a path leads to; links are followed.
 pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))

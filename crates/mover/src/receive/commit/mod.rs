@@ -177,7 +177,7 @@ impl Committer {
         let items = self.items(entries);
         let items = if self.shared.makes_nothing() { items } else { self.complete(items)? };
         let items = self.hold_back(items);
-        self.install(&items)
+        self.install(items)
     }
 
     fn items(&self, entries: &[u32]) -> Vec<Item> {
@@ -224,7 +224,7 @@ impl Committer {
         if self.shared.only_looks() {
             self.would_make_way(blocked, &stay)
         } else {
-            self.install(&self.items(&files))
+            self.install(self.items(&files))
         }
     }
 
@@ -260,71 +260,63 @@ impl Committer {
                 (_, Ok(())) => {}
             }
         }
-        self.install(&free)
+        self.install(free)
     }
 
-    /// Sets attributes and syncs contents; returns the items for which that worked.
-    fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
-        let count = items.len();
-        let mut kept = Vec::with_capacity(count);
-        let mut group = Syncs::default();
+    /// Keeps the items that something works out with; the others have failed.
+    fn each(
+        &mut self,
+        items: Vec<Item>,
+        mut work: impl FnMut(&mut Self, &Item) -> Result<(), IoFault>,
+    ) -> Result<Vec<Item>, Fault> {
+        let mut kept = Vec::with_capacity(items.len());
         for item in items {
-            let done = self.shared.place.file(item.entry, || item.path.clone()).and_then(|file| {
-                let set = self.apply(item.entry, &item.path, file.as_fd());
-                let synced = set.and_then(|()| match self.shared.durability {
-                    Durability::Synced => group.contents(&file, count),
-                    Durability::AtEnd => self.at_end.file_system_of(&file),
-                    Durability::Cached => Ok(()),
-                });
-                // Afterwards: one of both calls is told of an error.
-                let written = synced.and_then(|()| self.shared.writeback.outcome(item.entry));
-                written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
-            });
-            match done {
+            match work(self, &item) {
                 Ok(()) => kept.push(item),
                 Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
             }
         }
-        group.finish()?;
-        if self.shared.receive_policy.readback == Readback::FromDisk {
-            self.read_back(kept)
-        } else {
-            Ok(kept)
-        }
+        Ok(kept)
     }
 
-    fn read_back(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
-        let mut right = Vec::with_capacity(items.len());
-        for item in items {
-            let file = self.shared.place.file(item.entry, || item.path.clone());
-            match file.and_then(|file| read_back(&self.shared, item.entry, &file, &mut self.buffer)) {
-                Ok(()) => right.push(item),
-                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
-            }
+    /// Sets attributes, syncs contents, and reads them back if that is wanted.
+    fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
+        let (count, mut group) = (items.len(), Syncs::default());
+        let complete = self.each(items, |committer, item| {
+            let shared = &committer.shared;
+            let file = shared.place.file(item.entry, || item.path.clone())?;
+            let set = committer.apply(item.entry, &item.path, file.as_fd());
+            let synced = set.and_then(|()| match committer.shared.durability {
+                Durability::Synced => group.contents(&file, count),
+                Durability::AtEnd => committer.at_end.file_system_of(&file),
+                Durability::Cached => Ok(()),
+            });
+            // Afterwards: one of both calls is told of an error.
+            let written = synced.and_then(|()| committer.shared.writeback.outcome(item.entry));
+            written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
+        })?;
+        group.finish()?;
+        if self.shared.receive_policy.readback == Readback::No {
+            return Ok(complete);
         }
-        Ok(right)
+        self.each(complete, |Self { shared, buffer, .. }, item| {
+            let file = shared.place.file(item.entry, || item.path.clone())?;
+            read_back(shared, item.entry, &file, buffer)
+        })
     }
 
     /// Gives files their final names; in a dry run, and in a pipe, nothing has to be done.
-    fn install(&mut self, items: &[Item]) -> Result<(), Fault> {
+    fn install(&mut self, items: Vec<Item>) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
-        let mut done = Vec::with_capacity(items.len());
-        for item in items {
-            if !self.shared.makes_nothing() {
-                match self.shared.place.install(item.entry, &item.path, item.size) {
-                    Ok((dirent, replaced)) => {
-                        directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
-                        self.shared.tell_installed(item.entry, &item.path, replaced)?;
-                    }
-                    Err(io_fault) => {
-                        self.give_up(item.entry, &item.path, io_fault)?;
-                        continue;
-                    }
-                }
+        let done = self.each(items, |Self { shared, .. }, item| {
+            if !shared.makes_nothing() {
+                let (dirent, replaced) = shared.place.install(item.entry, &item.path, item.size)?;
+                directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
+                shared.tell_installed(item.entry, &item.path, replaced)?;
             }
-            self.shared.book.lock().table.set_state(item.entry, EntryState::Done);
-            done.push(item.entry);
-        }
+            shared.book.lock().table.set_state(item.entry, EntryState::Done);
+            Ok(())
+        })?;
         if self.shared.durability == Durability::Synced {
             let mut group = Syncs::default();
             for directory in directories.values() {
@@ -332,7 +324,7 @@ impl Committer {
             }
             group.finish()?;
         }
-        for entry in done {
+        for Item { entry, .. } in done {
             self.succeeded(entry);
             self.settled += 1;
             self.shared.progress.file_done();

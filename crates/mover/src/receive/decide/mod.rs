@@ -1,7 +1,5 @@
 //! What is wanted of each entry, in view of what is at the destination.
 
-pub(super) mod expectations;
-
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ use crate::receive::place::fits;
 use crate::receive::shared::Shared;
 use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
-use crate::storage::{fstat, lstatat, names, unlinkat};
+use crate::storage::{fstat, kind_of, lstatat, names, unlinkat};
 
 /// What happens to a name that was found.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -296,7 +296,7 @@ impl<'a> Sweep<'a> {
         self.shared.progress.worked();
         let directory = self.shared.place.directory(parent)?;
         let stat = self.within(parent, |directory| lstatat(directory, name))?;
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let is_directory = kind_of(&stat) == FileType::Directory;
         if self.delete_exclude.has(in_set, is_directory, self.current.as_deref()) {
             return Ok(Seen::Excluded);
         }

@@ -30,8 +30,6 @@ pub(crate) struct Base {
     /// left as it is.
     pub(crate) is_confined: bool,
     made: Option<Made>,
-    /// The name that the destination would get if this was not a dry run.
-    missing: Option<Vec<u8>>,
 }
 
 struct Made {
@@ -41,27 +39,20 @@ struct Made {
     mode: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq)]
 pub(crate) enum Presence {
     /// It is, or has been made.
     There,
-    /// It would have to be made, which a dry run does not do; the open directory is the one that it would lie in.
-    Missing,
+    /// It would have to be made, of this name, which a dry run does not do; the open directory is the one that it would
+    /// lie in.
+    Missing(Vec<u8>),
     /// There is none: what comes goes into a pipe.
     Nowhere,
 }
 
 impl Base {
     fn plain(directory: OwnedFd, presence: Presence) -> Self {
-        Self {
-            directory,
-            rename: None,
-            made_for: None,
-            presence,
-            is_confined: false,
-            made: None,
-            missing: None,
-        }
+        Self { directory, rename: None, made_for: None, presence, is_confined: false, made: None }
     }
 
     /// The permissions that the destination gets if this job has made it and the set has none for it.
@@ -78,12 +69,10 @@ impl Base {
     }
 
     pub(crate) fn lineage(&self, removes: bool) -> DestinationLineage {
-        let name = self.rename.clone().or_else(|| self.missing.clone());
-        let name = name.and_then(|name| RelPath::new(name).ok());
-        let directories = match self.presence {
-            Presence::There | Presence::Missing => lineage(self.directory.as_fd()),
-            Presence::Nowhere => Vec::new(),
-        };
+        let missing = if let Presence::Missing(name) = &self.presence { Some(name) } else { None };
+        let name = self.rename.as_ref().or(missing).and_then(|name| RelPath::new(name.clone()).ok());
+        let is_anywhere = self.presence != Presence::Nowhere;
+        let directories = if is_anywhere { lineage(self.directory.as_fd()) } else { Vec::new() };
         DestinationLineage { directories, name, removes }
     }
 
@@ -115,7 +104,7 @@ pub(crate) fn open_base(
         (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
             let named = root.split(destination);
             let directory = open_parent(root, &named.directory, destination)?;
-            Base { missing: Some(named.name), ..Base::plain(directory, Presence::Missing) }
+            Base::plain(directory, Presence::Missing(named.name))
         }
         (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) => make(root, destination)?,
         (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) => beside(root, destination)?,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
-use crate::storage::{lstatat, lstatat_if_any};
+use crate::storage::{kind_of, lstatat, lstatat_if_any};
 
 #[derive(Clone)]
 pub(crate) struct DirEntry {
@@ -29,13 +29,13 @@ impl DirEntry {
     }
 
     pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
-        Ok(self.stat(path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
+        Ok(self.stat(path)?.map(|stat| kind_of(&stat)))
     }
 
     /// What is there now; only regular files and links give way to what is received.
     pub(crate) fn look(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
         let stat = self.stat(path)?;
-        replaceable(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)), path)?;
+        replaceable(stat.map(|stat| kind_of(&stat)), path)?;
         Ok(stat)
     }
 
@@ -113,7 +113,7 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
 /// Whether something has no other name: a file without further hard links, and no directory, to which sources and mounts
 /// may lead in more than one way.
 pub(crate) fn has_one_name(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) != FileType::Directory && stat.st_nlink <= 1
+    kind_of(stat) != FileType::Directory && stat.st_nlink <= 1
 }
 
 /// What this job has put in place or kept, so that a destination that takes two names of the set for one, for want of

@@ -15,7 +15,7 @@ use crate::receive::place::attributes::{same_time, set_on_link};
 use crate::receive::place::dir_entry::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
-    self, Mtime, create_in, fstat, fsync, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
+    self, Mtime, create_in, fstat, fsync, kind_of, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +55,7 @@ impl Place {
         let fail = |errno| IoFault::destination("link", path, errno);
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = lstatat(&from.directory, &from.name).map_err(fail)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        if kind_of(&stat) != FileType::RegularFile {
             let what = format!("is another name of `{}`, which has gone", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
@@ -110,7 +110,7 @@ fn stays(
     if Some(FileId::of(&there)) == file {
         return Some(Linked::Already);
     }
-    let is_file = FileType::from_raw_mode(there.st_mode) == FileType::RegularFile;
+    let is_file = kind_of(&there) == FileType::RegularFile;
     let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
     is_kept.then_some(Linked::KeptNewer)
 }
@@ -206,14 +206,14 @@ impl Place {
 /// Opens a symbolic link itself: what is done to it then is done to nothing that takes its name.
 fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let link = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
-    let is_link = FileType::from_raw_mode(fstat(&link)?.st_mode) == FileType::Symlink;
+    let is_link = kind_of(&fstat(&link)?) == FileType::Symlink;
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
 }
 
 /// A link does not take the place of what it would lead to, if that has no other name.
 fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
     let Ok(there) = lstatat(&dirent.directory, &dirent.name) else { return Ok(()) };
-    let is_directory = FileType::from_raw_mode(there.st_mode) == FileType::Directory;
+    let is_directory = kind_of(&there) == FileType::Directory;
     let is_lost = if is_directory {
         lies_in(dirent, target, FileId::of(&there))
     } else {

@@ -15,7 +15,7 @@ use rustix::fs::{FileType, OFlags};
 
 use crate::fault::of_path;
 use crate::root::join;
-use crate::storage::{fstat, open_in};
+use crate::storage::{fstat, kind_of, open_in};
 
 /// The ignore files, the one that decides in front.
 pub(crate) const NAMES: [&[u8]; 2] = [b".ignore", b".gitignore"];
@@ -69,7 +69,7 @@ fn read(directory: impl AsFd, name: &[u8]) -> Result<Option<Gitignore>, String> 
         Err(errno) => return Err(format!("cannot be read ({})", std::io::Error::from(errno))),
     };
     let stat = fstat(&opened).map_err(|e| format!("cannot be read ({e})"))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if kind_of(&stat) != FileType::RegularFile {
         return Ok(None);
     }
     let mut text = Vec::new();

@@ -75,16 +75,12 @@ impl Rules {
         let mut compiled = Self::default();
         for Rule { verdict, pattern } in rules {
             for pattern in Pattern::compile(pattern).map_err(|why| refused(pattern, why))? {
-                let number = compiled.all.len() as u32;
-                match pattern.literal() {
-                    Some((Scope::Name, name)) => {
-                        compiled.names.entry(name.to_vec()).or_default().push(number);
-                    }
-                    Some((Scope::Path, path)) => {
-                        compiled.paths.entry(path.to_vec()).or_default().push(number);
-                    }
-                    _ => compiled.others.push(number),
-                }
+                let numbers = match pattern.literal() {
+                    Some((Scope::Name, name)) => compiled.names.entry(name.to_vec()).or_default(),
+                    Some((Scope::Path, path)) => compiled.paths.entry(path.to_vec()).or_default(),
+                    _ => &mut compiled.others,
+                };
+                numbers.push(compiled.all.len() as u32);
                 compiled.all.push((*verdict, pattern));
             }
         }

@@ -15,7 +15,7 @@ use crate::accounts::{Accounts, is_root};
 use crate::fault::{IoFault, of_path};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
-use crate::storage::{Mtime, open_in, readlinkat, seek};
+use crate::storage::{Mtime, kind_of, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
 /// Stands for a source whose name cannot travel.
@@ -39,7 +39,7 @@ pub(super) fn leaf(
     path: &[u8],
     stat: &Stat,
 ) -> Found {
-    match FileType::from_raw_mode(stat.st_mode) {
+    match kind_of(stat) {
         FileType::RegularFile => {
             let identity = Identity::of(stat);
             let holes = holes(&directory, name, stat);

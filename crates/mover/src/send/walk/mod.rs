@@ -23,7 +23,7 @@ use crate::progress::Progress;
 use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, Share};
-use crate::storage::{LIST_BUFFER, fstat, list_each, lstatat};
+use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each, lstatat};
 use completeness::FilteredReporter;
 use found::{
     NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
@@ -101,7 +101,15 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    pub(crate) fn new(root: Root, sources: Vec<Vec<u8>>, chooser: Chooser) -> Self {
+    /// What is left out is told to `filtered_reporter`, and counted in `progress` what is looked at.
+    pub(crate) fn new(
+        root: Root,
+        sources: Vec<Vec<u8>>,
+        chooser: Chooser,
+        preserve: Preserve,
+        filtered_reporter: Option<FilteredReporter>,
+        progress: Arc<Progress>,
+    ) -> Self {
         let buffer = vec![MaybeUninit::uninit(); LIST_BUFFER];
         let (sources, pending) = (sources.into_iter(), Vec::new());
         Self {
@@ -112,12 +120,12 @@ impl Walker {
             listing: None,
             ready: VecDeque::new(),
             buffer,
-            preserver: None,
-            filtered_reporter: None,
+            preserver: Preserver::new(preserve),
+            filtered_reporter,
             destination: None,
             attributes: None,
             has_attributes: false,
-            progress: Arc::default(),
+            progress,
         }
     }
 
@@ -139,16 +147,6 @@ impl Walker {
             let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
             self.attributes = Some(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
         }
-    }
-
-    /// The same of a job: it says what it leaves out, and counts what it looks at.
-    pub(crate) fn of_job(
-        self,
-        preserve: Preserve,
-        filtered_reporter: Option<FilteredReporter>,
-        progress: Arc<Progress>,
-    ) -> Self {
-        Self { preserver: Preserver::new(preserve), filtered_reporter, progress, ..self }
     }
 
     /// All was found. Who learns what was left out learns the rest of it.
@@ -204,7 +202,7 @@ impl Walker {
             }
             Err(_) => return None,
         };
-        let kind = FileType::from_raw_mode(stat.st_mode);
+        let kind = kind_of(&stat);
         if !self.takes(&listing.inherited, &path, kind == FileType::Directory) {
             return None;
         }
@@ -229,7 +227,7 @@ impl Walker {
         path: &[u8],
         stat: &Stat,
     ) -> Option<Found> {
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        let is_file = kind_of(stat) == FileType::RegularFile;
         if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
             self.withhold(path);
             return None;
@@ -253,7 +251,7 @@ impl Walker {
     /// What the name stands for.
     fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<Stat, Errno> {
         let stat = lstatat(&listing.directory, name)?;
-        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let is_link = kind_of(&stat) == FileType::Symlink;
         if is_link && self.chooser.links == LinkChoice::Follow {
             return fstat(listing.inherited.source_root.open(path, OFlags::PATH)?);
         }
@@ -377,11 +375,11 @@ impl Walker {
         let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
         let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
         let mut stat = lstatat(&directory, &named.name)?;
-        let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+        let is_link = kind_of(&stat) == FileType::Symlink;
         if is_link && links == LinkChoice::Follow {
             stat = fstat(source_root.open(&named.name, OFlags::PATH)?)?;
         }
-        match FileType::from_raw_mode(stat.st_mode) {
+        match kind_of(&stat) {
             FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
             _ if !self.chooser.takes(&named.name, false) => Ok(None),

@@ -13,7 +13,7 @@ use crate::fault::of_path;
 use crate::identity::{directory_id, parent};
 use crate::root::{Root, join};
 use crate::send::select::Chooser;
-use crate::storage::{fstat, list, lstatat, open_in};
+use crate::storage::{fstat, kind_of, list, lstatat, open_in};
 
 /// A source, opened without being read.
 struct Source<'a> {
@@ -31,8 +31,6 @@ enum Descent {
     Names(Vec<Vec<u8>>),
     /// By way of another file system, which is not entered.
     Elsewhere,
-    /// Not by listing: it is mounted from elsewhere, or a directory may not be read.
-    Unknown,
 }
 
 /// Which directory the walk must not enter, because the set goes there.
@@ -76,7 +74,7 @@ impl<'a> Source<'a> {
     }
 
     fn is_directory(&self) -> bool {
-        FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
+        kind_of(&self.stat) == FileType::Directory
     }
 
     /// So many directories above the one that the set goes to it is.
@@ -89,9 +87,9 @@ impl<'a> Source<'a> {
     fn would_hold_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
         let Some(depth) = self.depth(to) else { return to.name.is_none() && self.takes_its_place(to) };
         let mut names = match descend(&self.itself, &to.directories[..depth], chooser.file_systems) {
-            Descent::Elsewhere => return false,
-            Descent::Names(names) => names,
-            Descent::Unknown => return true,
+            Some(Descent::Elsewhere) => return false,
+            Some(Descent::Names(names)) => names,
+            None => return true,
         };
         match &to.name {
             Some(name) => names.push(name.as_bytes().to_vec()),
@@ -142,13 +140,9 @@ impl<'a> Source<'a> {
             between.push(id);
             at = parent(&at).ok()?;
         }
-        match descend(&at, &between, file_systems) {
-            Descent::Names(mut names) => {
-                names.extend((!is_directory).then(|| self.name.clone()));
-                Some(names)
-            }
-            Descent::Elsewhere | Descent::Unknown => None,
-        }
+        let Descent::Names(mut names) = descend(&at, &between, file_systems)? else { return None };
+        names.extend((!is_directory).then(|| self.name.clone()));
+        Some(names)
     }
 }
 
@@ -162,23 +156,20 @@ fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
         })
 }
 
-/// Finds the directories of `ids`, the innermost first, below `from`.
-fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> Descent {
-    let Ok(device) = fstat(from).map(|stat| stat.st_dev) else { return Descent::Unknown };
-    let Ok(mut at) = from.try_clone() else { return Descent::Unknown };
-    let mut names = Vec::new();
+/// Finds the directories of `ids`, the innermost first, below `from`. `None`: not by listing, since one is mounted from
+/// elsewhere, or may not be read.
+fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> Option<Descent> {
+    let device = fstat(from).ok()?.st_dev;
+    let (mut at, mut names) = (from.try_clone().ok()?, Vec::new());
     for &id in ids.iter().rev() {
-        let Some((name, stat)) = child(&at, id) else { return Descent::Unknown };
+        let (name, stat) = child(&at, id)?;
         if file_systems == FileSystems::One && stat.st_dev != device {
-            return Descent::Elsewhere;
+            return Some(Descent::Elsewhere);
         }
-        let Ok(next) = open_in(&at, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW) else {
-            return Descent::Unknown;
-        };
+        at = open_in(&at, &name[..], OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW).ok()?;
         names.push(name);
-        at = next;
     }
-    Descent::Names(names)
+    Some(Descent::Names(names))
 }
 
 fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
