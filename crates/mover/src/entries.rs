@@ -15,8 +15,7 @@ use crate::stream::Shape;
 /// More entries than this end the job: it bounds what a peer can make us remember.
 pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 
-/// Bytes that each entry takes later, elsewhere: which file it became (see `receive::place`), and lists of numbers of entries
-/// in the end.
+/// Bytes that each entry takes later, elsewhere: which file it became, and its places in lists.
 const LATER: u64 = 48;
 
 /// Bytes for each path of a directory that the journal and others keep whole, beside its own.
@@ -252,8 +251,7 @@ impl EntryTable {
         self.by_name.find(self.hasher.hash_one((parent, name)), is_it).copied()
     }
 
-    /// Whether what is in this directory is found below this entry, and not below an earlier one of the same
-    /// path.
+    /// Whether no earlier entry has its path: what is in a directory is found below the first one.
     pub(crate) fn is_first(&self, index: u32) -> bool {
         let record = &self.records[index as usize];
         self.find(record.parent, record.name_in(&self.names)) == Some(index)

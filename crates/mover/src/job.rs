@@ -125,8 +125,7 @@ impl JobHandle {
         self.job.stage()
     }
 
-    /// Names what is called, from any thread, when there is more of the object to send, or when flow control permits
-    /// materially more.
+    /// Names what is called, from any thread, when there is more to send, or flow control permits materially more.
     pub fn on_wake(&self, wake: Wake) {
         self.job.common().progress.wake.set(wake);
     }

@@ -16,8 +16,7 @@ use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
 
-/// Bytes of a file that may be written and not yet noted. So much of each file is sent again at most after
-/// the process was killed.
+/// Bytes that may be written and not yet noted: so many are sent again at most after the process was killed.
 const NOTE_EVERY: u64 = 8 << 20;
 
 /// How long written bytes may wait to be noted, however few they are.
@@ -125,8 +124,7 @@ impl Journal {
         }
     }
 
-    /// Notes bytes, in the file's stream of data, that are in the temporary file. Neighbours are noted
-    /// together, later.
+    /// Notes bytes of the file's stream that are in the temporary file; neighbours together, later.
     pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
         let mut book = self.book.lock();
         if book.broken.is_some() {
@@ -187,8 +185,7 @@ impl Journal {
         }
     }
 
-    /// Writes out what is pending and syncs it: then it survives a power failure, as far as the temporary
-    /// files have been synced before.
+    /// Writes out and syncs what is pending: it survives a power failure if the temporary files were synced before.
     pub(crate) fn sync(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);
@@ -258,21 +255,23 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
         Err(Errno::EXIST) => return Ok(None),
         opened => opened?,
     };
-    let locked = match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        // Somebody who looks for journals was faster, and may have removed this one, which was still empty.
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        Ok(()) => fstat(&file).map(|stat| stat.st_nlink > 0),
-        Err(errno) => Err(errno),
+    // Somebody who looks for journals may have been faster, and may have removed this one, which was still empty.
+    let begin = || {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            locked => locked?,
+        }
+        if fstat(&file)?.st_nlink == 0 {
+            return Ok(false);
+        }
+        write_all(&file, &header(id)).map(|()| true)
     };
-    let ready =
-        locked.and_then(|mine| if mine { write_all(&file, &header(id)).map(|()| true) } else { Ok(false) });
-    if ready != Ok(true) {
+    let begun = begin();
+    if begun == Ok(true) {
+        // Without the room it works as long as there is some.
+        let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
+    } else {
         let _ = unlinkat(directory, &name, AtFlags::empty());
     }
-    let file = ready?.then_some(file);
-    if let Some(file) = &file {
-        // Without the room it works as long as there is some.
-        let _ = fallocate(file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
-    }
-    Ok(file)
+    Ok(begun?.then_some(file))
 }

@@ -139,8 +139,7 @@ impl Leftovers {
         self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.is_at(path))
     }
 
-    /// The one source whose place the directory `name` took in a job that was cut off, or that runs: the receiver of a
-    /// killed copy may still run when the copy is repeated.
+    /// The one source whose place the directory `name` took in a job that was cut off, or that still runs.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
         let made =
             self.journals.iter().rev().chain(&self.running).filter_map(|job| job.log.state.made.as_ref());
@@ -176,8 +175,7 @@ impl Leftovers {
         self.skipped.iter().filter(odd).map(note).collect()
     }
 
-    /// What is there of a file: from the newest journal, if it is asked for again from the next older one, and
-    /// so on. Every claim is handed out once. Whose temporary file is missing claims nothing.
+    /// What is there of a file, the newest first. Each claim is handed out once, if its temporary file is there.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
         self.wait_for(|job| job.is_at(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
@@ -191,8 +189,7 @@ impl Leftovers {
         None
     }
 
-    /// The temporary file of a claim is somebody else's now, by another name. Older claims on the same path
-    /// are void from here on.
+    /// The temporary file of a claim is somebody else's now, by another name. Older claims on its path are void.
     pub(crate) fn consumed(&mut self, path: &[u8], token: Token) {
         self.journals[token.journal].gone(token.number);
         self.discard_all(path);
@@ -214,8 +211,7 @@ impl Leftovers {
         leftover.gone(token.number);
     }
 
-    /// Removes the journals that nothing can be resumed from, and their temporary files. The others are
-    /// unlocked and stay.
+    /// Removes the journals of no use, with their temporary files. The others are unlocked and stay.
     pub(crate) fn finish(self) {
         for leftover in self.journals {
             if !leftover.is_of_use(self.directory.as_fd()) {
@@ -334,8 +330,7 @@ fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<Own
     }
 }
 
-/// A regular file of this user without further names: what others have put there is not believed, and what has another
-/// name may be somebody's file elsewhere.
+/// A regular file that nobody else has put there, and that is not somebody's file elsewhere by another name.
 pub(crate) fn is_ours(stat: &Stat) -> bool {
     kind_of(stat) == FileType::RegularFile && stat.st_uid == geteuid().as_raw() && stat.st_nlink == 1
 }

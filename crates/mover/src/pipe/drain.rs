@@ -190,6 +190,6 @@ fn fault(error: &std::io::Error) -> Fault {
         let message = "nobody reads what is written any more";
         return Fault::new(FaultCode::Interrupted, message, "");
     }
-    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+    let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     IoFault::destination("write", b"stdout", errno).fault
 }

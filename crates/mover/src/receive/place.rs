@@ -54,8 +54,7 @@ pub(crate) struct Place {
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
     installed: Installed,
-    /// With this, directories, pipes and devices may go that are where a file goes: whether they stay is seen when the
-    /// file is whole.
+    /// With this, directories, pipes and devices may give way to a file, which is seen when the file is whole.
     extraneous: Extraneous,
     /// Nothing was here when the job began.
     fresh: OnceLock<bool>,
@@ -345,8 +344,7 @@ impl Place {
         Ok((dirent, replaced))
     }
 
-    /// Moves a temporary name over a final one that may give way. Where nothing was when the job began, one call
-    /// does both as a rule. False: nothing was there.
+    /// Moves a temporary name over a final one, at a fresh destination in one call. False: nothing was there.
     fn rename_over(&self, dirent: &DirEntry, path: &[u8], name: &str) -> Result<bool, IoFault> {
         let directory = &dirent.directory;
         let rename = |how| rename_in(directory, name, &dirent.name, how);
@@ -358,8 +356,7 @@ impl Place {
         Ok(replaces)
     }
 
-    /// Gives a directory its final permissions and time. One that was there before (not `made` here) may
-    /// belong to somebody else and then keeps its own. Gives the directory, if it can be opened.
+    /// Gives a directory what `apply` does; one that was not `made` here may be somebody else's and keeps its own.
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],

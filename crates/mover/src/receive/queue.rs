@@ -34,8 +34,7 @@ const NOTICE: u64 = 256 << 10;
 /// How long a few bytes may wait for more.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// How long the rest of a unit may take to begin to come: the sender may wait for what follows from the bytes that
-/// are here.
+/// How long the rest of a unit may take to begin to come: the sender may wait for what follows from these bytes.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// A stretch of the object in a buffer.
@@ -65,17 +64,18 @@ struct Filling {
 /// A unit of the object, and how many of its bytes were not taken before.
 #[derive(Debug)]
 struct Unit {
-    start: u64,
+    range: Range<u64>,
     left: usize,
 }
 
 impl Filling {
-    fn room(&self) -> usize {
-        self.memory.len() - self.used
+    /// Bytes from `offset` on that it has room for.
+    fn room(&self, offset: u64) -> usize {
+        self.unit.as_ref().map_or(self.memory.len() - self.used, |unit| (unit.range.end - offset) as usize)
     }
 
     fn append(&mut self, offset: u64, bytes: &[u8]) {
-        let at = self.unit.as_ref().map_or(self.used, |unit| (offset - unit.start) as usize);
+        let at = self.unit.as_ref().map_or(self.used, |unit| (offset - unit.range.start) as usize);
         let range = at..at + bytes.len();
         self.memory[range.clone()].copy_from_slice(bytes);
         self.used += bytes.len();
@@ -105,6 +105,7 @@ impl Filling {
 
 #[derive(Default)]
 struct Inner {
+    units: Option<Units>,
     buffers: VecDeque<Filling>,
     spare: Vec<AlignedBytes>,
     queued: u64,
@@ -122,7 +123,6 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
     budget: u64,
-    units: Option<Units>,
     /// Bytes that have left memory.
     freed: AtomicU64,
     /// `freed` at the last wake.
@@ -155,8 +155,7 @@ impl Drop for BufferGuard {
     }
 }
 
-/// Runs in the order of the object, for whoever gives them away. The memory of those before whose turn something is
-/// missing counts as used.
+/// Runs in the order of the object. The memory of those before whose turn something is missing counts as used.
 #[derive(Default)]
 pub(crate) struct InOrder {
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
@@ -190,10 +189,9 @@ pub(crate) enum Work {
 impl Queue {
     pub(crate) fn new(budget: u64, units: Option<Units>, wake: WakeSlot) -> Self {
         Self {
-            inner: Mutex::default(),
+            inner: Mutex::new(Inner { units, ..Inner::default() }),
             ready: Condvar::new(),
             budget: budget.max(units.map_or(0, Units::memory)),
-            units,
             freed: AtomicU64::new(0),
             woken: AtomicU64::new(0),
             lent: AtomicUsize::new(0),
@@ -209,14 +207,10 @@ impl Queue {
         }
         let mut inner = self.inner.lock();
         for piece in pieces {
-            let bytes = &data[piece.range.clone()];
-            match self.units {
-                None => inner.append(piece.offset, bytes),
-                Some(units) => inner.place(units, piece.offset, bytes),
-            }
+            inner.take_in(piece.offset, &data[piece.range.clone()]);
         }
         inner.came = true;
-        let notify = inner.writer_waits && inner.is_enough(self.units);
+        let notify = inner.writer_waits && inner.is_enough();
         let fits = inner.queued <= self.budget;
         drop(inner);
         if notify {
@@ -247,13 +241,11 @@ impl Queue {
     /// Whether something that has arrived is not taken yet, and does not wait for the rest of its unit.
     pub(crate) fn holds_anything(&self) -> bool {
         let inner = self.inner.lock();
-        let waits_for_rest =
-            self.units.is_some() && inner.completed.is_none() && !inner.is_enough(self.units);
+        let waits_for_rest = inner.units.is_some() && inner.completed.is_none() && !inner.is_enough();
         inner.queued > 0 && !waits_for_rest
     }
 
-    /// The job is over: nothing more comes in. The writer still gets what is here, because what was received
-    /// need not be sent again.
+    /// Nothing more comes in. The writer still gets what is here, which then need not be sent again.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.ready.notify_all();
@@ -267,11 +259,11 @@ impl Queue {
     /// Waits for work: a buffer that lies wholly below `known`, or a nudge.
     pub(crate) fn take(self: &Arc<Self>, known: u64) -> Work {
         let mut inner = self.inner.lock();
-        let (mut lingered, linger) = (false, if self.units.is_some() { IDLE } else { LINGER });
+        let (mut lingered, linger) = (false, if inner.units.is_some() { IDLE } else { LINGER });
         loop {
             let closed = self.closed.load(Ordering::Acquire);
             let any = closed || lingered || inner.completed.is_some();
-            let enough = any || inner.is_enough(self.units);
+            let enough = any || inner.is_enough();
             if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
                 drop(inner);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
@@ -287,7 +279,7 @@ impl Queue {
             inner.writer_waits = true;
             inner.came = false;
             let timed_out = self.ready.wait_for(&mut inner, linger).timed_out();
-            lingered = timed_out && !(inner.came && self.units.is_some());
+            lingered = timed_out && !(inner.came && inner.units.is_some());
             inner.writer_waits = false;
         }
     }
@@ -296,7 +288,7 @@ impl Queue {
         let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
         let mut inner = self.inner.lock();
-        let most = if self.units.is_some() { 1 } else { SPARE };
+        let most = if inner.units.is_some() { 1 } else { SPARE };
         if inner.spare.len() < most {
             inner.spare.push(filling.memory);
         }
@@ -332,50 +324,42 @@ impl Drop for LentBuffer {
 }
 
 impl Inner {
-    fn append(&mut self, mut offset: u64, mut bytes: &[u8]) {
-        self.queued += bytes.len() as u64;
-        while !bytes.is_empty() {
-            if self.buffers.back().is_none_or(|b| b.room() == 0) {
-                let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(BUFFER));
-                self.buffers.push_back(Filling { memory, ..Filling::default() });
-            }
-            let Some(back) = self.buffers.back_mut() else {
-                return;
-            };
-            let (now, later) = bytes.split_at(bytes.len().min(back.room()));
-            back.append(offset, now);
-            offset += now.len() as u64;
-            bytes = later;
-        }
-    }
-
     /// Copies bytes to their places.
-    fn place(&mut self, units: Units, mut offset: u64, mut bytes: &[u8]) {
+    fn take_in(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.queued += bytes.len() as u64;
         while !bytes.is_empty() {
-            let unit = units.around(offset);
-            let (now, later) = bytes.split_at(bytes.len().min((unit.end - offset) as usize));
-            let begun =
-                self.buffers.iter().position(|b| b.unit.as_ref().is_some_and(|u| u.start == unit.start));
-            let at = begun.unwrap_or_else(|| self.begin(units, unit));
-            self.buffers[at].append(offset, now);
+            let buffer = self.buffer_for(offset);
+            let (now, later) = bytes.split_at(bytes.len().min(buffer.room(offset)));
+            buffer.append(offset, now);
             offset += now.len() as u64;
             bytes = later;
         }
     }
 
-    /// Adds an empty buffer for a unit; where it is.
-    fn begin(&mut self, units: Units, Range { start, end }: Range<u64>) -> usize {
-        let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(units.longest()));
-        let taken = self.taken.get(&start).copied().unwrap_or_default();
-        let unit = Some(Unit { start, left: (end - start) as usize - taken });
-        self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
-        self.buffers.len() - 1
+    /// The buffer for the byte at `offset`; a new one if there is none with room for it.
+    fn buffer_for(&mut self, offset: u64) -> &mut Filling {
+        let unit = self.units.map(|units| units.around(offset));
+        let is_it = |buffer: &Filling| match (&unit, &buffer.unit) {
+            (Some(unit), Some(of)) => of.range == *unit,
+            _ => buffer.room(offset) > 0,
+        };
+        // Without units only the last may have room.
+        let begun = self.buffers.iter().rposition(is_it);
+        let at = begun.unwrap_or_else(|| {
+            let len = self.units.map_or(BUFFER, Units::longest);
+            let memory = self.spare.pop().unwrap_or_else(|| AlignedBytes::zeroed(len));
+            let taken = |unit: &Range<u64>| self.taken.get(&unit.start).copied().unwrap_or_default();
+            let left = |unit: &Range<u64>| (unit.end - unit.start) as usize - taken(unit);
+            let unit = unit.map(|range| Unit { left: left(&range), range });
+            self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
+            self.buffers.len() - 1
+        });
+        &mut self.buffers[at]
     }
 
     /// Whether it is worth while to wake the writer.
-    fn is_enough(&self, units: Option<Units>) -> bool {
-        match units {
+    fn is_enough(&self) -> bool {
+        match self.units {
             None => self.queued >= NOTICE,
             Some(_) => self.buffers.iter().any(Filling::is_whole_unit),
         }
@@ -389,9 +373,9 @@ impl Inner {
         self.queued -= filling.used as u64;
         if let Some(unit) = &filling.unit {
             if filling.is_whole_unit() {
-                self.taken.remove(&unit.start);
+                self.taken.remove(&unit.range.start);
             } else {
-                *self.taken.entry(unit.start).or_default() += filling.used;
+                *self.taken.entry(unit.range.start).or_default() += filling.used;
             }
             filling.join_runs();
         }

@@ -173,8 +173,7 @@ impl Shared {
     }
 }
 
-/// How far the asking is. Its lock is held while a message goes out, so that the object's order is the order
-/// of the messages.
+/// How far the asking is. Its lock is held while a message goes out, so that messages have the object's order.
 #[derive(Default)]
 struct Asking {
     /// Files that are being compared: more may be wanted of them.
@@ -191,8 +190,7 @@ impl Shared {
         self.asking.lock().open += 1;
     }
 
-    /// Says what is wanted of the next entries, the first of which is `first`; to a fresh destination
-    /// everything comes unasked.
+    /// Says what is wanted of the entries from `first` on; to a fresh destination everything comes unasked.
     pub(crate) fn ask(&self, first: u32, wants: &[Want]) -> Result<(), Fault> {
         let _order = self.asking.lock();
         let mut book = self.book.lock();

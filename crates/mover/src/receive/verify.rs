@@ -41,8 +41,7 @@ fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
     EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 
-/// Bytes of memory for a file that is compared: values of groups, and their numbers in the set of those that are not
-/// compared yet and in the list of those to hash.
+/// Bytes of memory for a file that is compared: values of groups, and twice the numbers of those that are left.
 fn bytes_compared(groups: Groups) -> u64 {
     let of_group = size_of::<Option<Value>>() as u64 + 20;
     IN_PROGRESS + u64::from(groups.count()) * of_group

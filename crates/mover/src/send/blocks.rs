@@ -20,8 +20,7 @@ pub(crate) const BLOCK: usize = 256 << 10;
 /// Parts of this size on hold their files open until they have arrived, the newest of them at least.
 pub(crate) const LARGE: u64 = 4 << 20;
 
-/// Files that are held open. A round of a blast can leave any number of parts unconfirmed; the files of older ones are opened
-/// again if something of them was lost.
+/// Files that are held open, the newest: a round of a blast can leave any number of parts unconfirmed.
 const MOST_OPENED: usize = 64;
 
 #[derive(Debug)]
@@ -98,8 +97,7 @@ pub(crate) struct Store {
     parts: VecDeque<Arc<SentPart>>,
     /// Where those begin that hold their files open.
     opened: VecDeque<u64>,
-    /// Emptied buffers for the next blocks, the one that was used last at the end. New ones are made only when there
-    /// is none, so there are never more buffers than blocks were held at a time.
+    /// Emptied buffers, the one used last at the end. New ones are made only when there is none.
     spare: Vec<AlignedBytes>,
     /// Length of a buffer that is used again.
     buffer_len: usize,
@@ -117,8 +115,7 @@ impl Store {
         self.spare.pop()
     }
 
-    /// Appends a block. Of the blocks below `sent` the oldest go that are not to be kept: they are read from their
-    /// files again if they are lost on the way.
+    /// Appends a block. Of those below `sent` the oldest go that are not kept: what is lost of them is read again.
     pub(crate) fn publish(&mut self, block: Block, sent: u64, keep: Keep) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
@@ -205,8 +202,7 @@ impl Store {
     }
 }
 
-/// Stretches of a file's stream that stand one behind the other in the object. There may be very many, so they stand in
-/// memory once, for the reader and for the data path.
+/// Stretches of a file's stream, one behind the other in the object. There may be very many: they are shared.
 #[derive(Debug, Deref)]
 pub(crate) struct Sections {
     #[deref]

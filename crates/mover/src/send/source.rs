@@ -38,8 +38,7 @@ impl FileSource {
         self.current.as_deref()
     }
 
-    /// Reads from the file again what is no longer in memory; returns how many bytes are filled. What cannot
-    /// be read is filled with zeros: the receiver's verification finds out.
+    /// Reads again what is no longer in memory; how many bytes. For what cannot be read zeros go: verification fails.
     fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
         let Some(part) = self.shared.store.lock().part_at(offset) else {
             into.fill(0);

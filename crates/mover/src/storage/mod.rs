@@ -322,8 +322,7 @@ pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg, how:
     })
 }
 
-/// Removes the name of a temporary file or of a journal. The directory keeps its time of modification, because a job
-/// that ends later than another one must not change what that one has finished.
+/// Removes a temporary file or a journal. The directory keeps its time, which another job may have set by now.
 pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
     let before = fstat(&directory);
     unlinkat(&directory, name, AtFlags::empty())?;

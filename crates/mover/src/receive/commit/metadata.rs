@@ -275,8 +275,7 @@ impl Difference<'_> {
     }
 }
 
-/// Changes an attribute. Of a file that its owner may not write that is forbidden (xattr(7)), so it is permitted for a
-/// moment.
+/// Changes an attribute; of a file that its owner may not write (xattr(7)), it is permitted for a moment.
 fn insist(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let done = change();
     if done != Err(Errno::ACCESS) {

@@ -204,8 +204,7 @@ impl Committer {
         self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
-    /// Everything has arrived: what is in the way of files and links goes, and the files that it kept back get their
-    /// names.
+    /// Everything has arrived: what is in the way goes, and the files that it kept back get their names.
     fn make_way(&mut self) -> Result<(), Fault> {
         let files = std::mem::take(&mut self.shared.book.lock().blocked);
         let mut entries = files.clone();

@@ -184,8 +184,7 @@ impl Decider {
         self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
     }
 
-    /// No more entries come. Leftovers of no use are removed, before directories get their times; those that
-    /// nobody asked for stay for another job.
+    /// No more entries come. Leftovers of no use are removed, before directories get their times.
     pub(crate) fn finish(&mut self) {
         if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.only_looks()) {
             leftovers.finish();

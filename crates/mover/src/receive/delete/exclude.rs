@@ -57,8 +57,7 @@ pub(crate) struct DeleteExclude {
 }
 
 impl DeleteExclude {
-    /// By what the sender has said, and by our own rules if we have asked for the set: a sender that hides some is not
-    /// believed.
+    /// By what the sender has said, and by our own rules if we asked: a sender that hides some is not believed.
     pub(crate) fn new(
         expectations: Option<&Expectations>,
         left_out: &[Rule],

@@ -84,8 +84,7 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(shared.book.lock().removal.clone()))
 }
 
-/// Removes what is in the way of these entries, with all that is in it, if everything has arrived. Gives of each entry
-/// whether something is still in its way.
+/// Removes what is in the way of these entries, if everything has arrived; of each, whether something still is.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
     let stay = match incomplete(shared) {
         Some(_) => None,
@@ -310,8 +309,7 @@ impl<'a> Sweep<'a> {
         self.names(&join(parent, name)).map(Seen::Directory)
     }
 
-    /// Does something in a directory. If that is forbidden although the directory is ours, it is permitted for the time
-    /// of the job, also to count.
+    /// Does something in a directory; if it is ours and forbids that, it is permitted for the time of the job.
     fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
         let directory = self.shared.place.directory(local)?;
         match act(&directory) {

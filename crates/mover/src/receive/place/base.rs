@@ -26,8 +26,7 @@ pub(crate) struct Base {
     /// The only source that may take that name: an earlier job made it for this one, and was cut off.
     pub(crate) made_for: Option<Vec<u8>>,
     pub(crate) presence: Presence,
-    /// The paths are a peer's and lead below a root. A file with several names may be somebody's outside of it, so it is
-    /// left as it is.
+    /// The paths are a peer's and lead below a root: a file with several names may be somebody's outside of it.
     pub(crate) is_confined: bool,
     made: Option<Made>,
 }
@@ -118,8 +117,7 @@ pub(crate) fn open_base(
     Ok(Base { is_confined: matches!(root, Root::Beneath(_)), ..base })
 }
 
-/// The source, if another job made this directory to take the place of its one source and is not complete: the same
-/// command means the same again.
+/// The source for whose place another job made this directory, if that job is not complete.
 fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
     let named = root.split(destination);
     let directory = open_directory(root, &named.directory).ok()?;

@@ -24,8 +24,7 @@ const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 const COARSE_SECONDS: u64 = 2;
 
 impl Place {
-    /// Makes something in the directory of an entry. If that is forbidden there although the directory is ours,
-    /// it is permitted for the time of the job.
+    /// Makes something in the directory of an entry; if it is ours and forbids that, it is permitted for the job.
     pub(crate) fn with_room<T>(
         &self,
         dirent: &DirEntry,

@@ -43,8 +43,7 @@ impl Place {
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
-    /// Makes `path` another name of the file at `target`, which is in place. Where that cannot be, it becomes
-    /// a copy, which `apply` completes. Gives the directory that it lies in, too.
+    /// Makes `path` another name of the file at `target`, or a copy that `apply` completes. Gives its directory, too.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
@@ -78,8 +77,7 @@ impl Place {
         Ok((linked.map_err(fail)?, dirent.directory))
     }
 
-    /// Gives a name a file of its own with the contents of `there`, which stays as it is under its other names. `apply`
-    /// completes it.
+    /// Gives a name a file of its own with the contents of `there`, which keeps its other names. `apply` completes it.
     pub(crate) fn detach(
         &self,
         entry: u32,
@@ -138,9 +136,8 @@ impl Place {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
-    /// Sees to it that a symbolic link is there, and gives the directory that it lies in, too. `apply` is called with the
-    /// link, open as a path, before it has its time; one that was there keeps its place, unless it may have names
-    /// elsewhere.
+    /// Sees to it that a symbolic link is there, and gives its directory. `apply` gets the link, open as a path, before
+    /// it has its time; one that was there keeps its place, unless it may have names elsewhere.
     pub(crate) fn link(
         &self,
         entry: u32,

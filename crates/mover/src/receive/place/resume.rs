@@ -135,8 +135,7 @@ impl Place {
         }
     }
 
-    /// Makes the temporary file of an entry from the first `have` bytes of what is there under its name. False: it
-    /// comes whole.
+    /// Makes the temporary file of an entry from the first `have` bytes of what is there. False: it comes whole.
     pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
         let Some(there) = self.open_final(path) else { return false };
         let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {

@@ -53,8 +53,7 @@ impl Pipeline {
         told.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
     }
 
-    /// Makes what has no bytes: directories and empty files. To be called before any bytes of the entry, or of what comes
-    /// later, are [asked for](Shared::ask).
+    /// Makes directories and empty files, before any bytes of them or of later entries are [asked for](Shared::ask).
     pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
@@ -229,8 +228,7 @@ pub(crate) fn orphaned(path: &[u8]) -> IoFault {
 
 pub(crate) struct FileSink {
     pub(crate) shared: Arc<Shared>,
-    /// Bytes leave memory in whatever order they come: each is written to its place. Else the receiver may need what is
-    /// missing before it is rid of what has come.
+    /// Each byte is written to its place whatever comes first. Else what comes may have to wait for what is missing.
     pub(crate) takes_any_order: bool,
 }
 

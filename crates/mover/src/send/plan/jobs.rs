@@ -28,8 +28,7 @@ pub(crate) struct Stretches {
     pub(crate) hashes: Option<Arc<BlockHashes>>,
 }
 
-/// A file that is proved group by group, by the reader where it sends bytes of a group and by the prover
-/// elsewhere.
+/// A file that is proved group by group: by the reader where it sends bytes of a group, else by the prover.
 pub(crate) struct BlockHashes {
     pub(crate) file: Arc<SourceFile>,
     tree: Mutex<Tree>,

@@ -113,8 +113,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The entry that is this file already. If there is none, `entry` is the file; of its `names` at most the
-    /// others are still to come.
+    /// The entry that is this file already; if there is none, it is `entry`, and its other `names` are still to come.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
         let (first, left) = self.open.entry(identity).or_insert((entry, names));
         let first = *first;

@@ -130,8 +130,7 @@ impl Requests {
         Ok(())
     }
 
-    /// An entry is settled: how its final state is called, and how many of its bytes were not sent because
-    /// the receiver had them.
+    /// An entry is settled: its final state, and how many of its bytes were not sent because the receiver had them.
     pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (EntryState, u64) {
         let Some(partial) = self.partial.remove(&entry) else {
             return (EntryState::Done, 0);

@@ -92,8 +92,7 @@ fn compile(text: &[u8]) -> Result<Gitignore, String> {
 }
 
 impl Ignores {
-    /// Whether the entry with this path is left out. A `.ignore` decides before any `.gitignore`, and the file
-    /// nearest to the entry before those above it.
+    /// Whether a path is left out. A `.ignore` decides before any `.gitignore`, and the nearest before those above.
     pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
         for kind in 0..NAMES.len() {
             let mut level = Some(self);

@@ -59,8 +59,7 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
     Chooser::new(selection, sources).map(|_| ())
 }
 
-/// Rules of which the first that matches decides. Those about one name or one path are looked up, so that a list of
-/// thousands costs no more than one.
+/// Rules of which the first that matches decides. Those about one name or path are looked up: there may be thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     all: Vec<(Verdict, Pattern)>,
