@@ -122,22 +122,18 @@ impl Place {
 
     /// The regular file that is there under an entry's name.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Stat> {
-        let dirent = self.dir_entry(path).ok()?;
-        let stat = lstatat(&dirent.directory, &dirent.name).ok()?;
+        let stat = self.dir_entry(path).ok()?.stat().ok()?;
         (kind_of(&stat) == FileType::RegularFile).then_some(stat)
     }
 
     /// What is there under an entry's name.
     pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
-        self.dir_entry(path).ok()?.kind(path).ok().flatten()
+        self.dir_entry(path).ok()?.kind().ok().flatten()
     }
 
     /// Opens the regular file that is there under an entry's name.
     pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
-        let dirent = self.dir_entry(path).ok()?;
-        open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
-            .ok()
-            .map(File::from)
+        self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
     /// Opens the regular file that was found under an entry's name, if it is still that one.
@@ -158,30 +154,29 @@ impl Place {
     }
 
     /// Notes that what is at a name is this job's. False: it has been so under another name.
-    pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry) -> bool {
+    pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
         self.installed.add(FileId::of(there)) || !self.is_installed(there, dirent)
     }
 
     /// What is at a name must give way to what is received. False: nothing is there.
-    pub(super) fn must_be_replaceable(&self, dirent: &DirEntry, path: &[u8]) -> Result<bool, IoFault> {
-        match dirent.look(path)? {
-            Some(there) if self.is_installed(&there, dirent) => Err(collision(path)),
+    pub(super) fn must_be_replaceable(&self, dirent: &DirEntry<'_>) -> Result<bool, IoFault> {
+        match dirent.look()? {
+            Some(there) if self.is_installed(&there, dirent) => Err(collision(dirent.path)),
             there => Ok(there.is_some()),
         }
     }
 
     /// Whether what is at a name is this job's own work under another name.
-    fn is_installed(&self, there: &Stat, DirEntry { directory, name, .. }: &DirEntry) -> bool {
-        let id = FileId::of(there);
+    fn is_installed(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
+        let (id, directory, name) = (FileId::of(there), &dirent.directory, dirent.name());
         let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
         self.installed.collides((id, has_one_name(there)), name, names, folds)
     }
 
-    pub(crate) fn dir_entry(&self, path: &[u8]) -> Result<DirEntry, IoFault> {
+    pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {
         let local = self.local(path);
-        let (directory, name) = split(&local);
-        let opened = self.directory(directory).map_err(|errno| in_the_way(path, errno))?;
-        Ok(DirEntry { directory: opened, name: name.to_vec(), at_top: directory.is_empty() })
+        let directory = self.directory(split(&local).0).map_err(|errno| in_the_way(path, errno))?;
+        Ok(DirEntry { path, local, directory })
     }
 
     pub(crate) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
@@ -220,16 +215,16 @@ impl Place {
             journal.note_made(name, path);
         }
         let mode = Mode::from_raw_mode(PRIVATE_DIRECTORY);
-        match self.with_room(&dirent, path, || mkdirat(&dirent.directory, &dirent.name, mode)) {
+        match self.with_room(&dirent, || mkdirat(&dirent.directory, dirent.name(), mode)) {
             Ok(()) => {
                 let _ = self.is_other_directory(&dirent);
                 Ok(true)
             }
             Err(Errno::EXIST) => {
-                fits(Kind::Directory, dirent.kind(path)?, path)?;
+                fits(Kind::Directory, dirent.kind()?, path)?;
                 if self.is_other_directory(&dirent) { Err(collision(path)) } else { Ok(false) }
             }
-            Err(errno) => Err(dirent.cannot_create("create the directory", path, errno)),
+            Err(errno) => Err(dirent.cannot_create("create the directory", errno)),
         }
     }
 
@@ -244,7 +239,7 @@ impl Place {
         let dirent = self.dir_entry(path)?;
         if !self.is_fresh() && self.extraneous == Extraneous::Keep {
             // Sooner than after all of its bytes.
-            self.must_be_replaceable(&dirent, path)?;
+            self.must_be_replaceable(&dirent)?;
         }
         if let Some(journal) = self.journal() {
             journal.note_directory(split(&identity.path).0);
@@ -254,14 +249,14 @@ impl Place {
         }
         let name = self.temporary(entry);
         let open = || create_in(&dirent.directory, &name, OFlags::RDWR);
-        let opened = match self.with_room(&dirent, path, open) {
+        let opened = match self.with_room(&dirent, open) {
             // What an earlier session with the same number left behind.
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
         // Else the journal claims what is not there, and stays.
         let opened = opened.inspect_err(|_| self.gone(entry));
-        let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", path, errno))?));
+        let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", errno))?));
         let begun = self.space.begin(entry, &file, shape);
         match begun.and_then(|()| Ok(fstat(&file)?)) {
             Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
@@ -284,8 +279,8 @@ impl Place {
         let dirent = self.dir_entry(path)?;
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let opened = open_in(&dirent.directory, self.temporary(entry), flags);
-        let file = Arc::new(File::from(opened.map_err(|errno| IoFault::destination("open", path, errno))?));
-        let stat = fstat(&file).map_err(|errno| IoFault::destination("look at", path, errno))?;
+        let file = Arc::new(File::from(opened.map_err(dirent.fail("open"))?));
+        let stat = fstat(&file).map_err(dirent.fail("look at"))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files.lock().keep(entry, &file);
         Ok(file)
@@ -311,7 +306,7 @@ impl Place {
     }
 
     /// Removes a temporary name; if that fails, it is left to the next job.
-    pub(super) fn remove(&self, dirent: &DirEntry, name: &str) {
+    pub(super) fn remove(&self, dirent: &DirEntry<'_>, name: &str) {
         let removed = unlink_temporary(&dirent.directory, name);
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
@@ -321,38 +316,41 @@ impl Place {
     }
 
     /// Whether a directory that is there is one of the set's under another name.
-    fn is_other_directory(&self, dirent: &DirEntry) -> bool {
-        let stat = lstatat(&dirent.directory, &dirent.name);
+    fn is_other_directory(&self, dirent: &DirEntry<'_>) -> bool {
+        let stat = dirent.stat();
         stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
     /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
-    pub(crate) fn install(&self, entry: u32, path: &[u8], size: u64) -> Result<(DirEntry, bool), IoFault> {
+    pub(crate) fn install(
+        &self,
+        entry: u32,
+        path: &[u8],
+        size: u64,
+    ) -> Result<(Arc<OwnedFd>, bool), IoFault> {
         let dirent = self.dir_entry(path)?;
         // By its name, which is what is renamed: somebody else may have put another file there.
-        let stat = lstatat(&dirent.directory, self.temporary(entry))
-            .map_err(|errno| IoFault::destination("look at", path, errno))?;
+        let stat = lstatat(&dirent.directory, self.temporary(entry)).map_err(dirent.fail("look at"))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files.lock().forget(entry);
         if stat.st_size as u64 != size {
             return Err(IoFault { fault: mismatch(path), scope: Scope::Entry });
         }
         let id = FileId::of(&stat);
-        let replaced = self.rename_over(&dirent, path, &self.temporary(entry))?;
+        let replaced = self.rename_over(&dirent, &self.temporary(entry))?;
         self.installed.add(id);
         self.gone(entry);
-        Ok((dirent, replaced))
+        Ok((dirent.directory, replaced))
     }
 
     /// Moves a temporary name over a final one, at a fresh destination in one call. False: nothing was there.
-    fn rename_over(&self, dirent: &DirEntry, path: &[u8], name: &str) -> Result<bool, IoFault> {
-        let directory = &dirent.directory;
-        let rename = |how| rename_in(directory, name, &dirent.name, how);
+    fn rename_over(&self, dirent: &DirEntry<'_>, name: &str) -> Result<bool, IoFault> {
+        let rename = |how| rename_in(&dirent.directory, name, dirent.name(), how);
         if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
             return Ok(false);
         }
-        let replaces = self.must_be_replaceable(dirent, path)?;
-        rename(RenameFlags::empty()).map_err(|errno| IoFault::destination("put in place", path, errno))?;
+        let replaces = self.must_be_replaceable(dirent)?;
+        rename(RenameFlags::empty()).map_err(dirent.fail("put in place"))?;
         Ok(replaces)
     }
 
@@ -364,12 +362,11 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<Option<OwnedFd>, IoFault> {
         let dirent = self.dir_entry(path)?;
-        let directory =
-            open_in(&dirent.directory, &dirent.name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW);
+        let directory = dirent.open(OFlags::RDONLY | OFlags::DIRECTORY);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
-            Ok(()) => drop(self.loosened.lock().remove(&self.local(path))),
+            Ok(()) => drop(self.loosened.lock().remove(&dirent.local)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
-            Err(errno) => return Err(IoFault::destination("set the permissions of", path, errno)),
+            Err(errno) => return Err(dirent.fail("set the permissions of")(errno)),
         }
         Ok(directory.ok())
     }

@@ -11,6 +11,7 @@ mod walk;
 
 use std::sync::Arc;
 
+use crossbeam_channel::Receiver;
 use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, Preserve, Selection};
 
@@ -30,7 +31,8 @@ use crate::job::{self, Job as _, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use read::{BlockHasher, Reader};
+use plan::jobs::HashJob;
+use read::{Reader, hash_blocks};
 use select::Chooser;
 use walk::Walker;
 use walk::completeness::{Completeness, FilteredReporter};
@@ -65,9 +67,8 @@ pub fn send_files(
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Listing));
     let walker = Walker::new(root, sources, chooser, limits.preserve, filtered, shared.progress.clone());
     let reader = Reader::new(shared.clone(), incoming);
-    let hasher = BlockHasher::new(shared.clone(), to_prove);
     let source = Box::new(FileSource::new(shared.clone()));
-    let run = |shared: &Arc<Shared>| run(shared, walker, completeness, reader, hasher);
+    let run = |shared: &Arc<Shared>| run(shared, walker, completeness, reader, to_prove);
     let handle = JobHandle::start(shared, "haul-send", run)?;
     Ok(SendJob { source, handle })
 }
@@ -93,19 +94,20 @@ fn run(
     walker: Walker,
     completeness: Completeness,
     reader: Reader,
-    hasher: BlockHasher,
+    to_prove: Receiver<HashJob>,
 ) -> Result<MoveReport, Fault> {
-    let planning = shared.clone();
+    let (planning, hashing) = (shared.clone(), shared.clone());
     let plan = move || plan::run(planning, walker, &completeness);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
         ("haul-read", Box::new(move || reader.run())),
-        ("haul-prove", Box::new(move || hasher.run())),
+        ("haul-prove", Box::new(move || hash_blocks(&hashing, &to_prove))),
     ];
     let threads = spawn_all(shared, workers);
     let result = listen(shared);
     shared.stop();
-    shared.wanted.lock().close();
+    // Nobody waits for work any more.
+    *shared.wanted.lock() = Requests::default();
     threads.into_iter().try_for_each(job::join)?;
     result
 }

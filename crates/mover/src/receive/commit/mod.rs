@@ -94,7 +94,9 @@ impl Committer {
         self.finish_each(self.held(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
         // Links come after all files, so that nothing is ever written through one.
         self.finish_each(self.held(|kind| kind == Kind::Symlink), Self::finish_link)?;
-        self.remove_extraneous()?;
+        if let Some(removal) = delete::sweep(&self.shared)? {
+            self.shared.link.send(ControlMessage::Removed(removal))?;
+        }
         // Directories from the deepest up: what is done in one changes its time and needs its permissions.
         let directories = self.held(|kind| kind == Kind::Directory).into_iter().rev().collect();
         self.finish_each(directories, Self::finish_directory)?;
@@ -309,8 +311,8 @@ impl Committer {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
         let done = self.each(items, |Self { shared, .. }, item| {
             if !shared.makes_nothing() {
-                let (dirent, replaced) = shared.place.install(item.entry, &item.path, item.size)?;
-                directories.insert(Arc::as_ptr(&dirent.directory), dirent.directory);
+                let (directory, replaced) = shared.place.install(item.entry, &item.path, item.size)?;
+                directories.insert(Arc::as_ptr(&directory), directory);
                 shared.tell_installed(item.entry, &item.path, replaced)?;
             }
             shared.book.lock().table.set_state(item.entry, EntryState::Done);
@@ -327,14 +329,6 @@ impl Committer {
             self.succeeded(entry);
             self.settled += 1;
             self.shared.progress.file_done();
-        }
-        Ok(())
-    }
-
-    /// When everything else has succeeded; before directories get their times.
-    fn remove_extraneous(&mut self) -> Result<(), Fault> {
-        if let Some(removal) = delete::sweep(&self.shared)? {
-            self.shared.link.send(ControlMessage::Removed(removal))?;
         }
         Ok(())
     }

@@ -411,9 +411,7 @@ impl Shared {
 
     fn unlink(&self, path: &[u8]) -> Result<(), IoFault> {
         let dirent = self.place.dir_entry(path)?;
-        let unlink = || unlinkat(&dirent.directory, &dirent.name, AtFlags::empty());
-        self.place
-            .with_room(&dirent, path, unlink)
-            .map_err(|errno| IoFault::destination("remove", path, errno))
+        let unlink = || unlinkat(&dirent.directory, dirent.name(), AtFlags::empty());
+        self.place.with_room(&dirent, unlink).map_err(dirent.fail("remove"))
     }
 }

@@ -7,42 +7,66 @@ use std::sync::Arc;
 
 use haul_wire::control::{Fault, FaultCode};
 use parking_lot::Mutex;
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::identity::FileId;
-use crate::storage::{kind_of, lstatat, lstatat_if_any};
+use crate::root::split;
+use crate::storage::{kind_of, lstatat, lstatat_if_any, open_in};
 
-#[derive(Clone)]
-pub(crate) struct DirEntry {
+/// A name of the set, in an open directory of the destination.
+pub(crate) struct DirEntry<'p> {
+    /// The path in the set.
+    pub(crate) path: &'p [u8],
+    /// The path relative to the destination's directory.
+    pub(crate) local: Vec<u8>,
     pub(crate) directory: Arc<OwnedFd>,
-    pub(crate) name: Vec<u8>,
-    pub(crate) at_top: bool,
 }
 
-impl DirEntry {
-    fn stat(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
-        lstatat_if_any(&self.directory, &self.name)
-            .map_err(|errno| IoFault::destination("look at", path, errno))
+impl DirEntry<'_> {
+    pub(crate) fn name(&self) -> &[u8] {
+        split(&self.local).1
     }
 
-    pub(crate) fn kind(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
-        Ok(self.stat(path)?.map(|stat| kind_of(&stat)))
+    /// The directory that it lies in (empty: the destination's).
+    pub(crate) fn parent(&self) -> &[u8] {
+        split(&self.local).0
+    }
+
+    pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_in(&self.directory, self.name(), flags | OFlags::NOFOLLOW)
+    }
+
+    pub(crate) fn stat(&self) -> Result<Stat, Errno> {
+        lstatat(&self.directory, self.name())
+    }
+
+    /// What an error means while `doing` something to it.
+    pub(crate) fn fail(&self, doing: &str) -> impl Fn(Errno) -> IoFault {
+        move |errno| IoFault::destination(doing, self.path, errno)
+    }
+
+    fn stat_if_any(&self) -> Result<Option<Stat>, IoFault> {
+        lstatat_if_any(&self.directory, self.name()).map_err(self.fail("look at"))
+    }
+
+    pub(crate) fn kind(&self) -> Result<Option<FileType>, IoFault> {
+        Ok(self.stat_if_any()?.as_ref().map(kind_of))
     }
 
     /// What is there now; only regular files and links give way to what is received.
-    pub(crate) fn look(&self, path: &[u8]) -> Result<Option<Stat>, IoFault> {
-        let stat = self.stat(path)?;
-        replaceable(stat.map(|stat| kind_of(&stat)), path)?;
+    pub(crate) fn look(&self) -> Result<Option<Stat>, IoFault> {
+        let stat = self.stat_if_any()?;
+        replaceable(stat.as_ref().map(kind_of), self.path)?;
         Ok(stat)
     }
 
     /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
-    pub(crate) fn cannot_create(&self, doing: &str, path: &[u8], errno: Errno) -> IoFault {
-        let mut io_fault = IoFault::destination(doing, path, errno);
-        if self.at_top && matches!(errno, Errno::ACCESS | Errno::PERM) {
+    pub(crate) fn cannot_create(&self, doing: &str, errno: Errno) -> IoFault {
+        let mut io_fault = self.fail(doing)(errno);
+        if self.parent().is_empty() && matches!(errno, Errno::ACCESS | Errno::PERM) {
             io_fault.scope = Scope::Job;
         }
         io_fault

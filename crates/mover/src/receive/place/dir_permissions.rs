@@ -27,13 +27,12 @@ impl Place {
     /// Makes something in the directory of an entry; if it is ours and forbids that, it is permitted for the job.
     pub(crate) fn with_room<T>(
         &self,
-        dirent: &DirEntry,
-        path: &[u8],
+        dirent: &DirEntry<'_>,
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         // Of the destination itself the set may not say what permissions it gets.
-        let is_of_set = || !dirent.at_top || self.is_included.load(Ordering::Acquire);
-        let open_up = || self.open_up(split(&self.local(path)).0, &dirent.directory).is_ok();
+        let is_of_set = || !dirent.parent().is_empty() || self.is_included.load(Ordering::Acquire);
+        let open_up = || self.open_up(dirent.parent(), &dirent.directory).is_ok();
         match make() {
             Err(Errno::ACCESS) if is_of_set() && open_up() => make(),
             done => done,
@@ -94,7 +93,7 @@ impl Place {
 }
 
 /// What the file system makes of a time, found out with a file that has no name.
-fn stored_time(dirent: &DirEntry, wanted: Attributes) -> Result<Mtime, Errno> {
+fn stored_time(dirent: &DirEntry<'_>, wanted: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;
     futimens(&file, &modified_at(wanted.mtime))?;

@@ -15,7 +15,7 @@ use crate::receive::place::attributes::{same_time, set_on_link};
 use crate::receive::place::dir_entry::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
 use crate::storage::{
-    self, Mtime, create_in, fstat, fsync, kind_of, linkat, lstatat, open_in, readlinkat, statat, symlinkat,
+    self, Mtime, create_in, fstat, fsync, kind_of, linkat, open_in, readlinkat, statat, symlinkat,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,9 +51,8 @@ impl Place {
         (attributes, newer): (Attributes, Newer),
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
-        let fail = |errno| IoFault::destination("link", path, errno);
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
-        let stat = lstatat(&from.directory, &from.name).map_err(fail)?;
+        let stat = from.stat().map_err(dirent.fail("link"))?;
         if kind_of(&stat) != FileType::RegularFile {
             let what = format!("is another name of `{}`, which has gone", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
@@ -61,20 +60,19 @@ impl Place {
         if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
             return Ok((linked, dirent.directory));
         }
-        self.must_be_replaceable(&dirent, path)?;
-        let linked = self.put_in_place(entry, path, &dirent, |name| {
-            let link = || linkat(&from.directory, &from.name, &dirent.directory, name);
-            match self.with_room(&dirent, path, link) {
+        self.must_be_replaceable(&dirent)?;
+        let linked = self.put_in_place(entry, &dirent, |name| {
+            let link = || linkat(&from.directory, from.name(), &dirent.directory, name);
+            match self.with_room(&dirent, link) {
                 Ok(()) => Ok(Linked::Name),
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                    let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
-                    let file = File::from(open_in(&from.directory, &from.name, flags)?);
+                    let file = File::from(from.open(OFlags::RDONLY)?);
                     copy(&file, &dirent, name, apply).map(|_| Linked::Copy)
                 }
                 Err(errno) => Err(errno),
             }
         });
-        Ok((linked.map_err(fail)?, dirent.directory))
+        Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
     /// Gives a name a file of its own with the contents of `there`, which keeps its other names. `apply` completes it.
@@ -85,26 +83,25 @@ impl Place {
         there: &File,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(), IoFault> {
-        let fail = |errno| IoFault::destination("copy", path, errno);
         let dirent = self.dir_entry(path)?;
-        let done = self.put_in_place(entry, path, &dirent, |name| {
+        let done = self.put_in_place(entry, &dirent, |name| {
             let copy = copy(there, &dirent, name, apply)?;
             // What is there is whole on the disk, and the copy takes its place.
             fsync(&copy)?;
             self.installed.add(FileId::of(&fstat(&copy)?));
             Ok(())
         });
-        done.map_err(fail)
+        done.map_err(dirent.fail("copy"))
     }
 }
 
 /// Whether what is at the name may stay, and why: it is this file, or newer than it and was to be kept.
 fn stays(
-    dirent: &DirEntry,
+    dirent: &DirEntry<'_>,
     file: Option<FileId>,
     (attributes, newer): (Attributes, Newer),
 ) -> Option<Linked> {
-    let there = lstatat(&dirent.directory, &dirent.name).ok()?;
+    let there = dirent.stat().ok()?;
     if Some(FileId::of(&there)) == file {
         return Some(Linked::Already);
     }
@@ -116,7 +113,7 @@ fn stays(
 /// Makes a file of this name with the contents of another one.
 fn copy(
     source: &File,
-    to: &DirEntry,
+    to: &DirEntry<'_>,
     name: &str,
     apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
 ) -> Result<File, Errno> {
@@ -129,7 +126,7 @@ fn copy(
 impl Place {
     /// Whether a link with this target may take the place of what is there now.
     pub(crate) fn may_link(&self, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
-        self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, path, target))
+        self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, target))
     }
 
     pub(crate) fn has_link(&self, path: &[u8], target: &[u8]) -> bool {
@@ -148,30 +145,26 @@ impl Place {
     ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
         let is_elsewhere = |stat| self.may_be_elsewhere(&stat);
-        let made =
-            !leads_to(&dirent, target) || lstatat(&dirent.directory, &dirent.name).is_ok_and(is_elsewhere);
+        let made = !leads_to(&dirent, target) || dirent.stat().is_ok_and(is_elsewhere);
         let linked = if made {
-            self.make_link(&dirent, (entry, path, target), attributes, apply).map(|()| Linked::Name)
+            self.make_link(&dirent, (entry, target), attributes, apply).map(|()| Linked::Name)
         } else {
-            self.keep_link(&dirent, path, attributes, apply).map(|()| Linked::Already)
+            self.keep_link(&dirent, attributes, apply).map(|()| Linked::Already)
         };
         Ok((linked?, dirent.directory))
     }
 
     fn keep_link(
         &self,
-        dirent: &DirEntry,
-        path: &[u8],
+        dirent: &DirEntry<'_>,
         attributes: Attributes,
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
-        let stat = lstatat(&dirent.directory, &dirent.name)
-            .map_err(|errno| IoFault::destination("look at", path, errno))?;
+        let stat = dirent.stat().map_err(dirent.fail("look at"))?;
         if !self.claims(&stat, dirent) {
-            return Err(collision(path));
+            return Err(collision(dirent.path));
         }
-        let link = open_link(&dirent.directory, &dirent.name)
-            .map_err(|errno| IoFault::destination("open", path, errno))?;
+        let link = open_link(&dirent.directory, dirent.name()).map_err(dirent.fail("open"))?;
         apply(link.as_fd());
         if !same_time(&stat, attributes.mtime) {
             // Not our link: it leads where it should all the same.
@@ -182,21 +175,21 @@ impl Place {
 
     fn make_link(
         &self,
-        dirent: &DirEntry,
-        (entry, path, target): (u32, &[u8], &[u8]),
+        dirent: &DirEntry<'_>,
+        (entry, target): (u32, &[u8]),
         attributes: Attributes,
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(), IoFault> {
-        self.must_be_replaceable(dirent, path)?;
-        must_not_lose_target(dirent, path, target)?;
-        let made = self.put_in_place(entry, path, dirent, |name| {
-            self.with_room(dirent, path, || symlinkat(target, &dirent.directory, name))?;
+        self.must_be_replaceable(dirent)?;
+        must_not_lose_target(dirent, target)?;
+        let made = self.put_in_place(entry, dirent, |name| {
+            self.with_room(dirent, || symlinkat(target, &dirent.directory, name))?;
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
             set_on_link(&link, attributes.mtime)
         });
-        made.map_err(|errno| IoFault::destination("create the link", path, errno))
+        made.map_err(dirent.fail("create the link"))
     }
 }
 
@@ -208,8 +201,8 @@ fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// A link does not take the place of what it would lead to, if that has no other name.
-fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
-    let Ok(there) = lstatat(&dirent.directory, &dirent.name) else { return Ok(()) };
+fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFault> {
+    let Ok(there) = dirent.stat() else { return Ok(()) };
     let is_directory = kind_of(&there) == FileType::Directory;
     let is_lost = if is_directory {
         lies_in(dirent, target, FileId::of(&there))
@@ -226,11 +219,11 @@ fn must_not_lose_target(dirent: &DirEntry, path: &[u8], target: &[u8]) -> Result
         "is the file that the link would lead to, and would be lost"
     };
     let hint = "choose another destination, or --copy-links if the source has nothing but links to it";
-    Err(IoFault::entry(FaultCode::Io, path, what, hint))
+    Err(IoFault::entry(FaultCode::Io, dirent.path, what, hint))
 }
 
 /// Whether a link with this target leads to this directory or to something in it.
-fn lies_in(dirent: &DirEntry, target: &[u8], directory: FileId) -> bool {
+fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     let open = |path: &[u8], access| open_in(&dirent.directory, path, OFlags::PATH | access);
     let itself = open(target, OFlags::DIRECTORY);
     let mut at = itself.or_else(|_| {
@@ -254,6 +247,6 @@ fn lies_in(dirent: &DirEntry, target: &[u8], directory: FileId) -> bool {
     false
 }
 
-fn leads_to(dirent: &DirEntry, target: &[u8]) -> bool {
-    readlinkat(&dirent.directory, &dirent.name).is_ok_and(|there| there == target)
+fn leads_to(dirent: &DirEntry<'_>, target: &[u8]) -> bool {
+    readlinkat(&dirent.directory, dirent.name()).is_ok_and(|there| there == target)
 }

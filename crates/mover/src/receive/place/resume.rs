@@ -110,19 +110,18 @@ impl Place {
     pub(crate) fn put_in_place<T>(
         &self,
         entry: u32,
-        path: &[u8],
-        dirent: &DirEntry,
+        dirent: &DirEntry<'_>,
         make: impl FnOnce(&str) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let name = self.temporary(entry);
         if let Some(journal) = self.journal() {
-            journal.note_directory(split(&self.local(path)).0);
+            journal.note_directory(dirent.parent());
         } else {
             // What an earlier session with the same number left behind.
             let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
         }
         let made = make(&name).and_then(|made| {
-            rename_in(&dirent.directory, &name, &dirent.name, RenameFlags::empty())?;
+            rename_in(&dirent.directory, &name, dirent.name(), RenameFlags::empty())?;
             Ok(made)
         });
         made.inspect_err(|_| self.remove(dirent, &name))

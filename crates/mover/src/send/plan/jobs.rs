@@ -45,16 +45,13 @@ impl BlockHashes {
         Groups::of(self.file.shape.len)
     }
 
-    /// Notes the value of a group. The digest of the file, when that was the last one.
-    pub(crate) fn set(&self, group: u32, value: Value) -> Option<Value> {
+    /// Notes the values of groups. The digest of the file, if all are known now; an empty stream has none.
+    pub(crate) fn set(&self, values: &[(u32, Value)]) -> Option<Value> {
         let mut tree = self.tree.lock();
-        tree.set(group, value);
+        for &(group, value) in values {
+            tree.set(group, value);
+        }
         tree.root()
-    }
-
-    /// The digest of the file, if all of its groups are known; an empty stream has none.
-    pub(crate) fn root(&self) -> Option<Value> {
-        self.tree.lock().root()
     }
 
     /// What the receiver is told of the whole file; it is told once.
@@ -97,12 +94,6 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<HashJob>) -> Self {
         Self { jobs: Some(jobs), proofs: Some(proofs), ..Self::default() }
-    }
-
-    /// The job is over: nobody waits for work any more.
-    pub(crate) fn close(&mut self) {
-        self.jobs = None;
-        self.proofs = None;
     }
 
     pub(crate) fn send(&self, job: Job) {

@@ -44,8 +44,7 @@ pub(crate) struct Reader {
     buffer: AlignedBytes,
     used: usize,
     offset: u64,
-    digests: Vec<FileDigest>,
-    proofs: HashBatch,
+    statements: Statements,
     /// When all that is to be said was said last.
     told: Instant,
     scratch: AlignedBytes,
@@ -54,8 +53,8 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
-        let (digests, proofs, scratch) = (Vec::new(), HashBatch::default(), AlignedBytes::zeroed(BLOCK));
-        Self { shared, incoming, buffer, used: 0, offset: 0, digests, proofs, told: Instant::now(), scratch }
+        let (statements, scratch) = (Statements::new(&shared), AlignedBytes::zeroed(BLOCK));
+        Self { shared, incoming, buffer, used: 0, offset: 0, statements, told: Instant::now(), scratch }
     }
 
     /// Reads until the object or the job ends.
@@ -74,8 +73,8 @@ impl Reader {
             if !goes_on {
                 return Ok(());
             }
-            if self.digests.len() >= DIGEST_BATCH {
-                self.flush_digests()?;
+            if self.statements.digests.len() >= DIGEST_BATCH {
+                self.tell()?;
             }
         }
         Ok(())
@@ -101,13 +100,7 @@ impl Reader {
 
     fn tell(&mut self) -> Result<(), Fault> {
         self.told = Instant::now();
-        self.proofs.flush(&self.shared)?;
-        self.flush_digests()
-    }
-
-    fn flush_digests(&mut self) -> Result<(), Fault> {
-        let digests = std::mem::take(&mut self.digests);
-        send_list(&*self.shared.link, digests, DIGEST_BATCH, ControlMessage::Digests)
+        self.statements.flush()
     }
 
     /// Reads one file and notes its digest. False: the job is over.
@@ -123,7 +116,7 @@ impl Reader {
         if let Ok(digest) = result {
             self.shared.ledger.lock().table.set_digest(file.entry, digest);
         }
-        self.digests.push(FileDigest { entry: file.entry.into(), result });
+        self.statements.digests.push(FileDigest { entry: file.entry.into(), result });
         self.shared.slots.give();
         self.publish_if_hungry();
         true
@@ -139,7 +132,7 @@ impl Reader {
                 Some(hashes) => hashes.tell(Err(fault)),
                 None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
             };
-            self.digests.extend(told);
+            self.statements.digests.extend(told);
         }
         self.publish_if_hungry();
         true
@@ -182,10 +175,10 @@ impl Reader {
             values.push((group, groups.value(&hasher)));
         }
         opened.finish()?;
-        for (group, value) in values {
-            self.proofs.add(&self.shared, wanted.file.entry, group, value)?;
-            self.digests.extend(digest(&self.shared, hashes, hashes.set(group, value)));
+        for &(group, value) in &values {
+            self.statements.prove(wanted.file.entry, group, value)?;
         }
+        self.statements.settle(hashes, &values);
         Ok(())
     }
 
@@ -298,94 +291,87 @@ impl Reader {
 
 const PROOF_BATCH: usize = 4096;
 
-/// Notes the digest of a file, if it is known now, and gives what the receiver is told of it.
-pub(crate) fn digest(shared: &Shared, hashes: &BlockHashes, root: Option<Value>) -> Option<FileDigest> {
-    let root = root?;
-    shared.ledger.lock().table.set_digest(hashes.file.entry, root);
-    hashes.tell(Ok(root))
-}
-
-#[derive(Default)]
-pub(crate) struct HashBatch {
-    pending: Vec<Proof>,
+/// What the receiver is told of what was read.
+struct Statements {
+    shared: Arc<Shared>,
+    proofs: Vec<Proof>,
+    /// Values of groups in them.
     values: usize,
+    digests: Vec<FileDigest>,
 }
 
-impl HashBatch {
-    pub(crate) fn add(&mut self, shared: &Shared, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
+impl Statements {
+    fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: shared.clone(), proofs: Vec::new(), values: 0, digests: Vec::new() }
+    }
+
+    fn prove(&mut self, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
         let (entry, group) = (u64::from(entry), u64::from(group));
-        match self.pending.last_mut() {
+        match self.proofs.last_mut() {
             Some(last) if last.entry == entry && last.first + last.values.len() as u64 == group => {
                 last.values.push(value);
             }
-            _ => self.pending.push(Proof { entry, first: group, values: vec![value] }),
+            _ => self.proofs.push(Proof { entry, first: group, values: vec![value] }),
         }
         self.values += 1;
-        if self.values >= PROOF_BATCH { self.flush(shared) } else { Ok(()) }
+        if self.values >= PROOF_BATCH { self.flush() } else { Ok(()) }
     }
 
-    pub(crate) fn flush(&mut self, shared: &Shared) -> Result<(), Fault> {
-        self.values = 0;
-        if self.pending.is_empty() {
-            return Ok(());
+    /// Groups of a file were read in one state of it. If they were the last, its digest is known.
+    fn settle(&mut self, hashes: &BlockHashes, values: &[(u32, Value)]) {
+        if let Some(root) = hashes.set(values) {
+            self.shared.ledger.lock().table.set_digest(hashes.file.entry, root);
+            self.digests.extend(hashes.tell(Ok(root)));
         }
-        shared.link.send(ControlMessage::Proofs(std::mem::take(&mut self.pending)))
+    }
+
+    fn flush(&mut self) -> Result<(), Fault> {
+        self.values = 0;
+        let (proofs, digests) = (std::mem::take(&mut self.proofs), std::mem::take(&mut self.digests));
+        if !proofs.is_empty() {
+            self.shared.link.send(ControlMessage::Proofs(proofs))?;
+        }
+        send_list(&*self.shared.link, digests, DIGEST_BATCH, ControlMessage::Digests)
     }
 }
 
 /// Reads and hashes what the receiver has, beside the reader.
-pub(crate) struct BlockHasher {
-    shared: Arc<Shared>,
-    jobs: Receiver<HashJob>,
-    proofs: HashBatch,
-    buffer: AlignedBytes,
+pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Result<(), Fault> {
+    let (mut statements, mut buffer) = (Statements::new(shared), AlignedBytes::zeroed(BLOCK));
+    while let Ok(job) = jobs.recv() {
+        if shared.stopped() {
+            break;
+        }
+        if let Err(fault) = prove(shared, &job, &mut statements, &mut buffer) {
+            statements.digests.extend(job.hashes.tell(Err(fault)));
+        }
+        if jobs.is_empty() || !statements.digests.is_empty() {
+            statements.flush()?;
+        }
+    }
+    Ok(())
 }
 
-impl BlockHasher {
-    pub(crate) fn new(shared: Arc<Shared>, jobs: Receiver<HashJob>) -> Self {
-        Self { shared, jobs, proofs: HashBatch::default(), buffer: AlignedBytes::zeroed(BLOCK) }
-    }
-
-    pub(crate) fn run(mut self) -> Result<(), Fault> {
-        while let Some(job) = self.next()? {
-            if self.shared.stopped() {
-                break;
-            }
-            if let Some(digest) = self.prove(&job).unwrap_or_else(|fault| job.hashes.tell(Err(fault))) {
-                self.proofs.flush(&self.shared)?;
-                self.shared.link.send(ControlMessage::Digests(vec![digest]))?;
-            }
+fn prove(
+    shared: &Shared,
+    job: &HashJob,
+    statements: &mut Statements,
+    buffer: &mut [u8],
+) -> Result<(), Fault> {
+    let (hashes, groups) = (&job.hashes, job.hashes.groups());
+    let opened = Opened::open(&hashes.file)?;
+    let mut values = Vec::with_capacity(job.groups.len());
+    for &group in &job.groups {
+        if shared.stopped() {
+            return Ok(());
         }
-        Ok(())
+        let mut hasher = groups.hasher(group);
+        opened.hash(&shared.progress, groups.range(group), buffer, &mut hasher)?;
+        let value = groups.value(&hasher);
+        values.push((group, value));
+        statements.prove(hashes.file.entry, group, value)?;
     }
-
-    fn next(&mut self) -> Result<Option<HashJob>, Fault> {
-        if let Ok(job) = self.jobs.try_recv() {
-            return Ok(Some(job));
-        }
-        self.proofs.flush(&self.shared)?;
-        Ok(self.jobs.recv().ok())
-    }
-
-    fn prove(&mut self, job: &HashJob) -> Result<Option<FileDigest>, Fault> {
-        let (hashes, groups) = (&job.hashes, job.hashes.groups());
-        let opened = Opened::open(&hashes.file)?;
-        let mut values = Vec::with_capacity(job.groups.len());
-        for &group in &job.groups {
-            if self.shared.stopped() {
-                return Ok(None);
-            }
-            let mut hasher = groups.hasher(group);
-            opened.hash(&self.shared.progress, groups.range(group), &mut self.buffer, &mut hasher)?;
-            let value = groups.value(&hasher);
-            values.push((group, value));
-            self.proofs.add(&self.shared, hashes.file.entry, group, value)?;
-        }
-        opened.finish()?;
-        let mut told = if job.groups.is_empty() { digest(&self.shared, hashes, hashes.root()) } else { None };
-        for (group, value) in values {
-            told = told.or(digest(&self.shared, hashes, hashes.set(group, value)));
-        }
-        Ok(told)
-    }
+    opened.finish()?;
+    statements.settle(hashes, &values);
+    Ok(())
 }
