@@ -104,11 +104,8 @@ impl EntryTable {
         in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names) + of_place::<u32>() + LATER + more
     }
 
-    /// Appends an entry. `Ok(Some(fault))`: it is kept as failed, because the sender could not read it or
-    /// because it contradicts earlier entries.
-    ///
-    /// # Errors
-    /// No sane set has such an entry: the job cannot go on.
+    /// Appends an entry, unless no sane set has such a one. `Ok(Some(fault))`: it is kept as failed, because the sender
+    /// could not read it or because it contradicts earlier entries.
     pub(crate) fn push(&mut self, entry: &Entry) -> Result<Option<Fault>, Fault> {
         match self.place(entry) {
             Ok(parent) => {

@@ -112,9 +112,7 @@ impl Drain {
         let lent = Queue::lend(guard, usize::MAX).map(Arc::new);
         let mut start = run.start;
         for piece in pieces {
-            while self.entry < piece.entry {
-                self.finish_entry()?;
-            }
+            self.finish_before(piece.entry)?;
             let range = start..start + piece.len as usize;
             start = range.end;
             let shape = self.shared.table(|table| table.shape(piece.entry));
@@ -137,19 +135,18 @@ impl Drain {
 
     /// Finishes the files that have no more bytes to come.
     fn finish_entries(&mut self) -> Result<(), Fault> {
-        loop {
-            let book = self.shared.book.lock();
-            let is_known = self.entry < book.decided;
-            let next =
-                if is_known { book.layout.pieces(self.in_order.upto, 1).first().copied() } else { None };
-            let whole = book.layout.len == self.in_order.upto;
-            drop(book);
-            if !is_known || next.is_some_and(|piece| piece.entry == self.entry) || (next.is_none() && !whole)
-            {
-                return Ok(());
-            }
+        let book = self.shared.book.lock();
+        let next =
+            book.layout.pieces(self.in_order.upto, 1).first().map_or(book.decided, |piece| piece.entry);
+        drop(book);
+        self.finish_before(next)
+    }
+
+    fn finish_before(&mut self, next: u32) -> Result<(), Fault> {
+        while self.entry < next {
             self.finish_entry()?;
         }
+        Ok(())
     }
 
     fn finish_entry(&mut self) -> Result<(), Fault> {

@@ -148,7 +148,6 @@ impl Feed {
         let mut ledger = self.shared.ledger.lock();
         ledger.table.push(&entry)?;
         ledger.table.set_digest(0, digest);
-        ledger.complete = true;
         drop(ledger);
         self.shared.progress.found(1, 0);
         self.shared.progress.found_all();

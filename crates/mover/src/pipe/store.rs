@@ -56,7 +56,7 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
         Ok(())
     };
     let writer = spawn_for(shared, "haul-write", write)?;
-    let result = Store { shared: shared.clone(), stored, expected: None, is_announced: false }.listen();
+    let result = Store { shared: shared.clone(), stored, expected: None }.listen();
     shared.queue.close();
     let joined = job::join(writer);
     if result.is_err() {
@@ -111,7 +111,6 @@ struct Store {
     shared: Arc<Shared>,
     stored: Arc<OnceLock<Stored>>,
     expected: Option<[u8; 32]>,
-    is_announced: bool,
 }
 
 impl Store {
@@ -120,7 +119,7 @@ impl Store {
         loop {
             self.shared.check_ending()?;
             if let (Some(stored), Some(expected), true) =
-                (self.stored.get(), self.expected, self.is_announced)
+                (self.stored.get(), self.expected, self.shared.progress.all_known())
             {
                 return self.commit(stored, expected).inspect_err(|fault| {
                     let _ = self.shared.link.send(ControlMessage::Abort(fault.clone()));
@@ -138,7 +137,6 @@ impl Store {
                 if bytes == self.shared.book.lock().table.bytes =>
             {
                 self.shared.progress.found_all();
-                self.is_announced = true;
                 Ok(())
             }
             ControlMessage::Digests(digests) => match digests.as_slice() {

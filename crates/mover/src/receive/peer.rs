@@ -216,7 +216,7 @@ impl Peer {
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
-        self.shared.all_asked()?;
+        self.shared.asks_no_more()?;
         self.shared.settle(Settle::End(entries))
     }
 

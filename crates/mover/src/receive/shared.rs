@@ -37,7 +37,9 @@ pub(crate) struct Shared {
     /// Anything else is not believed.
     pub(crate) expectations: Option<Expectations>,
     pub(crate) destination: Destination,
-    asking: Mutex<Asking>,
+    /// How many may want more: files that are compared, and one more until all entries were asked for. The lock is held
+    /// while a message goes out, so that messages have the object's order.
+    asking: Mutex<u64>,
     /// Items that the sender has not been told yet.
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
@@ -100,7 +102,7 @@ impl Shared {
             receive_policy: options.receive_policy,
             expectations: options.expectations,
             destination,
-            asking: Mutex::default(),
+            asking: Mutex::new(1),
             untold: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
@@ -173,21 +175,11 @@ impl Shared {
     }
 }
 
-/// How far the asking is. Its lock is held while a message goes out, so that messages have the object's order.
-#[derive(Default)]
-struct Asking {
-    /// Files that are being compared: more may be wanted of them.
-    open: u64,
-    /// What is wanted of every entry has been said.
-    all: bool,
-    ended: bool,
-}
-
 /// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
 impl Shared {
-    /// A file is about to be compared: more may be wanted of it until it is [closed](Self::close_comparison).
+    /// A file is about to be compared: more may be wanted of it until it [is not](Self::asks_no_more).
     pub(crate) fn open_comparison(&self) {
-        self.asking.lock().open += 1;
+        *self.asking.lock() += 1;
     }
 
     /// Says what is wanted of the entries from `first` on; to a fresh destination everything comes unasked.
@@ -214,8 +206,8 @@ impl Shared {
 
     /// Asks for stretches of a file again, or at last.
     pub(crate) fn ask_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
-        let asked = self.asking.lock();
-        debug_assert!(asked.open > 0 && !asked.ended, "only of files that are being compared");
+        let asking = self.asking.lock();
+        debug_assert!(*asking > 0, "only of files that are being compared");
         self.append(&mut self.book.lock(), entry, &stretches)?;
         self.link.send(ControlMessage::More(More { entry: entry.into(), stretches }))
     }
@@ -228,25 +220,14 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn all_asked(&self) -> Result<(), Fault> {
-        let mut asked = self.asking.lock();
-        asked.all = true;
-        self.end_if_all_asked(&mut asked)
-    }
-
-    /// Nothing more will be wanted of a file that was compared.
-    pub(crate) fn close_comparison(&self) -> Result<(), Fault> {
-        let mut asked = self.asking.lock();
-        debug_assert!(asked.open > 0, "each file is closed once");
-        asked.open = asked.open.saturating_sub(1);
-        self.end_if_all_asked(&mut asked)
-    }
-
-    fn end_if_all_asked(&self, asked: &mut Asking) -> Result<(), Fault> {
-        if asked.ended || !asked.all || asked.open > 0 {
+    /// Nothing more will be wanted of a file that was compared, or of entries to come.
+    pub(crate) fn asks_no_more(&self) -> Result<(), Fault> {
+        let mut asking = self.asking.lock();
+        debug_assert!(*asking > 0, "each file ends once");
+        *asking = asking.saturating_sub(1);
+        if *asking > 0 {
             return Ok(());
         }
-        asked.ended = true;
         let mut book = self.book.lock();
         let bytes = book.layout.len;
         book.object_len = Some(bytes);

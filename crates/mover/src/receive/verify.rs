@@ -4,7 +4,7 @@
 //! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
 //! by the comparer and compared here, group by group.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,42 +47,6 @@ fn bytes_compared(groups: Groups) -> u64 {
     IN_PROGRESS + u64::from(groups.count()) * of_group
 }
 
-struct Hashing {
-    tree: Tree,
-    /// Groups that come in order so far, and up to where they have come. Boxed: a table has places for more than it holds.
-    open: HashMap<u32, Box<(Hasher, u64)>>,
-    _reserved: Reserved,
-}
-
-impl Hashing {
-    /// Hashes bytes of the stream where they continue their group; those of a new group if it `may_open` one.
-    fn feed(&mut self, offset: u64, bytes: &[u8], may_open: bool) {
-        let groups = self.tree.groups;
-        let range = offset..offset + bytes.len() as u64;
-        for group in groups.touched(&range) {
-            if !may_open && !self.open.contains_key(&group) {
-                continue;
-            }
-            let bounds = groups.range(group);
-            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
-            let open =
-                self.open.entry(group).or_insert_with(|| Box::new((groups.hasher(group), bounds.start)));
-            let (hasher, upto) = &mut **open;
-            if *upto == part.start {
-                hasher.update(&bytes[(part.start - offset) as usize..(part.end - offset) as usize]);
-                *upto = part.end;
-            }
-        }
-    }
-
-    /// The value of a whole group; `None` if it has not come in order.
-    fn take(&mut self, group: u32) -> Option<Value> {
-        let groups = self.tree.groups;
-        let (hasher, upto) = *self.open.remove(&group)?;
-        (upto == groups.range(group).end).then(|| groups.value(&hasher))
-    }
-}
-
 struct Compared {
     held: Held,
     proofs: Tree,
@@ -98,14 +62,15 @@ pub(crate) struct Verifier {
     shared: Arc<Shared>,
     checks: Receiver<Check>,
     settles: Sender<Settle>,
-    hashing: HashMap<u32, Hashing>,
+    /// Values of groups of files that are not whole yet.
+    hashing: HashMap<u32, (Tree, Reserved)>,
+    /// Groups, by file and number, that come in order so far, and up to where they have come.
+    in_order: BTreeMap<(u32, u32), Box<(Hasher, u64)>>,
     compared: HashMap<u32, Compared>,
     /// In a dry run: files that have turned out to be different.
     different: HashSet<u32>,
     /// Digests of files that are not whole yet.
     expected: HashMap<u32, (Result<Value, Fault>, Reserved)>,
-    /// Groups of all files that are hashed while their bytes come.
-    in_order: usize,
     buffer: AlignedBytes,
 }
 
@@ -116,10 +81,10 @@ impl Verifier {
             checks,
             settles,
             hashing: HashMap::new(),
+            in_order: BTreeMap::new(),
             compared: HashMap::new(),
             different: HashSet::new(),
             expected: HashMap::new(),
-            in_order: 0,
             buffer: AlignedBytes::zeroed(READ),
         }
     }
@@ -153,15 +118,15 @@ impl Verifier {
             // The open groups are few.
             let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
             let reserved = self.shared.budget.reserve(bytes)?;
-            let (tree, open) = (Tree::new(groups), HashMap::new());
-            self.hashing.insert(entry, Hashing { tree, open, _reserved: reserved });
+            self.hashing.insert(entry, (Tree::new(groups), reserved));
         }
         Ok(())
     }
 
     fn forget(&mut self, entry: u32) {
-        if let Some(hashing) = self.hashing.remove(&entry) {
-            self.in_order -= hashing.open.len();
+        self.hashing.remove(&entry);
+        while let Some((&group, _)) = self.in_order.range((entry, 0)..=(entry, u32::MAX)).next() {
+            self.in_order.remove(&group);
         }
     }
 
@@ -170,13 +135,13 @@ impl Verifier {
         self.begin(entry, written.len)?;
         self.feed(written);
         for group in written.groups.clone() {
-            let taken = self.take(entry, group);
+            let taken = self.take(entry, group, Groups::of(written.len));
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
                     // It may have been given up meanwhile.
                     self.begin(entry, written.len)?;
-                    if let Some(hashing) = self.hashing.get_mut(&entry) {
-                        hashing.tree.set(group, value);
+                    if let Some((tree, _)) = self.hashing.get_mut(&entry) {
+                        tree.set(group, value);
                     }
                     self.check_group(entry, group)?;
                 }
@@ -186,22 +151,31 @@ impl Verifier {
         self.try_settle(entry)
     }
 
+    /// Hashes bytes of the stream where they begin or continue a group.
     fn feed(&mut self, written: &Written) {
-        let (Some(hashing), Some((lent, range))) = (self.hashing.get_mut(&written.entry), &written.bytes)
-        else {
-            return;
-        };
-        let before = hashing.open.len();
-        hashing.feed(written.offset, lent.bytes(range.clone()), self.in_order < MOST_IN_ORDER);
-        self.in_order += hashing.open.len() - before;
+        let Some((lent, range)) = &written.bytes else { return };
+        let (bytes, groups) = (lent.bytes(range.clone()), Groups::of(written.len));
+        let range = written.offset..written.offset + bytes.len() as u64;
+        for group in groups.touched(&range) {
+            let key = (written.entry, group);
+            if self.in_order.len() >= MOST_IN_ORDER && !self.in_order.contains_key(&key) {
+                continue;
+            }
+            let bounds = groups.range(group);
+            let begin = || Box::new((groups.hasher(group), bounds.start));
+            let (hasher, upto) = &mut **self.in_order.entry(key).or_insert_with(begin);
+            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+            if *upto == part.start {
+                hasher.update(&bytes[(part.start - range.start) as usize..(part.end - range.start) as usize]);
+                *upto = part.end;
+            }
+        }
     }
 
-    fn take(&mut self, entry: u32, group: u32) -> Option<Value> {
-        let hashing = self.hashing.get_mut(&entry)?;
-        let before = hashing.open.len();
-        let taken = hashing.take(group);
-        self.in_order -= before - hashing.open.len();
-        taken
+    /// The value of a whole group; `None` if it has not come in order.
+    fn take(&mut self, entry: u32, group: u32, groups: Groups) -> Option<Value> {
+        let (hasher, upto) = *self.in_order.remove(&(entry, group))?;
+        (upto == groups.range(group).end).then(|| groups.value(&hasher))
     }
 
     /// A group that did not come in order cannot be read back. What was there before may be missing: after a
@@ -254,13 +228,13 @@ impl Verifier {
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
-        let (Some(_), Some(hashing)) = (self.compared.get(&entry), self.hashing.get_mut(&entry)) else {
+        let (Some(_), Some((tree, _))) = (self.compared.get(&entry), self.hashing.get_mut(&entry)) else {
             return Ok(());
         };
         let Some(value) = value else {
             return self.differs(entry, group);
         };
-        hashing.tree.set(group, value);
+        tree.set(group, value);
         self.check_group(entry, group)?;
         self.try_settle(entry)
     }
@@ -285,11 +259,11 @@ impl Verifier {
 
     /// Compares a group of which both values are known.
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let (Some(compared), Some(hashing)) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
+        let (Some(compared), Some((tree, _))) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
         else {
             return Ok(());
         };
-        let (Some(ours), Some(theirs)) = (hashing.tree.get(group), compared.proofs.get(group)) else {
+        let (Some(ours), Some(theirs)) = (tree.get(group), compared.proofs.get(group)) else {
             return Ok(());
         };
         if !compared.unchecked.contains(&group) {
@@ -319,10 +293,10 @@ impl Verifier {
         compared.unchecked.remove(&group);
         compared.asked += range.end - range.start;
         let done = compared.unchecked.is_empty();
-        if let Some(hashing) = self.hashing.get_mut(&entry) {
-            hashing.tree.clear(group);
-            self.in_order -= usize::from(hashing.open.remove(&group).is_some());
+        if let Some((tree, _)) = self.hashing.get_mut(&entry) {
+            tree.clear(group);
         }
+        self.in_order.remove(&(entry, group));
         self.shared.book.lock().forget(entry, range.clone());
         self.shared.ask_more(entry, vec![range.into()])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
@@ -348,7 +322,7 @@ impl Verifier {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
                 compared.closed = true;
-                self.shared.close_comparison()
+                self.shared.asks_no_more()
             }
             _ => Ok(()),
         }
@@ -377,11 +351,11 @@ impl Verifier {
 
     /// Settles a file that is whole and whose digest is known.
     fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
-        let (Some(hashing), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
+        let (Some((tree, _)), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
         else {
             return Ok(());
         };
-        let Some(found) = hashing.tree.root() else { return Ok(()) };
+        let Some(found) = tree.root() else { return Ok(()) };
         let unchecked = self.compared.get(&entry).is_some_and(|c| !c.unchecked.is_empty());
         let fault = match expected {
             Ok(expected) if *expected == found => None,

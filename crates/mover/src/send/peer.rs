@@ -72,7 +72,6 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
         let Some(index) = known.filter(|&e| ledger.table.state(e) == EntryState::Waiting) else {
             return Err(protocol("an outcome of an entry that is not open"));
         };
-        ledger.settled += 1;
         let (state, resumed) = wanted.settled(shared, index);
         if let Some(fault) = fault {
             ledger.table.set_state(index, EntryState::Failed);
@@ -94,7 +93,8 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
 fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     let ledger = shared.ledger.lock();
     let entries = u64::from(ledger.table.len());
-    if !ledger.complete || ledger.settled != entries {
+    let is_open = |_, state| state == EntryState::Waiting;
+    if !shared.progress.all_known() || ledger.table.those(is_open).next().is_some() {
         return Err(protocol("the receiver finished before everything was settled"));
     }
     let digest = set_digest(&ledger.table);

@@ -97,8 +97,6 @@ impl Slots {
 pub(crate) struct Ledger {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
-    pub(crate) settled: u64,
-    pub(crate) complete: bool,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
     /// The same as the receiver has said it name by name; in a dry run nothing else tells.

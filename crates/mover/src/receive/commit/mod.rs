@@ -221,7 +221,6 @@ impl Committer {
         let blocked = self.items(&entries);
         let paths: Vec<&[u8]> = blocked.iter().map(|item| &item.path[..]).collect();
         let stay = delete::clear(&self.shared, &paths)?;
-        self.settled -= files.len() as u64;
         if self.shared.only_looks() {
             self.would_make_way(blocked, &stay)
         } else {
@@ -450,7 +449,6 @@ impl Committer {
             }
             Err(io_fault) => {
                 self.give_up(entry, path, io_fault)?;
-                self.settled -= 1;
             }
         }
         if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {

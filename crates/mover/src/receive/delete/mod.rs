@@ -26,15 +26,6 @@ use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{fstat, kind_of, lstatat, names, unlinkat};
 
-/// What happens to a name that was found.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Purpose {
-    /// It is counted, up to one more than so many.
-    Count(u64),
-    Say,
-    Remove,
-}
-
 /// A name in a directory that is being emptied.
 enum Seen {
     Excluded,
@@ -55,7 +46,8 @@ struct Emptying {
 struct Sweep<'a> {
     shared: &'a Shared,
     delete_exclude: &'a DeleteExclude,
-    purpose: Purpose,
+    /// Names are only counted, up to one more than so many.
+    counts: Option<u64>,
     removal: Removal,
     /// Of the directories that have any; these come before what is in them.
     ignores: HashMap<Vec<u8>, Arc<Ignores>>,
@@ -65,10 +57,7 @@ struct Sweep<'a> {
     is_blind: bool,
 }
 
-/// Removes what the set does not have, if the policy says so. `None`: it does not.
-///
-/// # Errors
-/// The job is over. That names could not be removed is in the [`Removal`].
+/// Removes what the set does not have, if the policy says so (else `None`). Names that stay do not end the job.
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
@@ -107,15 +96,15 @@ fn remove<T>(
     let filtered = std::mem::take(&mut book.filtered);
     let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)?;
     drop(book);
-    let run = |purpose| {
-        let mut sweep = Sweep::new(shared, &delete_exclude, purpose);
+    let run = |counts| {
+        let mut sweep = Sweep::new(shared, &delete_exclude, counts);
         go_through(&mut sweep).map(|done| (Some(done), sweep.removal))
     };
     let (done, removal) = match limit(shared) {
-        Some((most, left)) if run(Purpose::Count(left))?.1.removed > left => {
+        Some((most, left)) if run(Some(left))?.1.removed > left => {
             (None, Removal { removed: 0, fault: Some(too_many(most)) })
         }
-        _ => run(if shared.only_looks() { Purpose::Say } else { Purpose::Remove })?,
+        _ => run(None)?,
     };
     let mut book = shared.book.lock();
     book.filtered = delete_exclude.filtered;
@@ -153,9 +142,9 @@ pub(crate) fn too_many(most: u64) -> Fault {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(shared: &'a Shared, delete_exclude: &'a DeleteExclude, purpose: Purpose) -> Self {
+    fn new(shared: &'a Shared, delete_exclude: &'a DeleteExclude, counts: Option<u64>) -> Self {
         let (removal, ignores) = (Removal::default(), HashMap::new());
-        Self { shared, delete_exclude, purpose, removal, ignores, current: None, is_blind: false }
+        Self { shared, delete_exclude, counts, removal, ignores, current: None, is_blind: false }
     }
 
     /// Removes what is at an entry's name. True: it stays.
@@ -187,7 +176,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn is_over(&self) -> bool {
-        let enough = matches!(self.purpose, Purpose::Count(most) if self.removal.removed > most);
+        let enough = self.counts.is_some_and(|most| self.removal.removed > most);
         enough || self.is_blind || self.shared.has_ended()
     }
 
@@ -336,7 +325,7 @@ impl<'a> Sweep<'a> {
 
     /// False: it stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
-        if self.purpose == Purpose::Remove {
+        if self.counts.is_none() && !self.shared.only_looks() {
             let (parent, name) = split(&path);
             let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
             match removed {
@@ -349,7 +338,7 @@ impl<'a> Sweep<'a> {
             }
         }
         self.removal.removed += 1;
-        if !matches!(self.purpose, Purpose::Count(_)) {
+        if self.counts.is_none() {
             self.shared.tell_local(path, Action::Delete)?;
         }
         Ok(true)

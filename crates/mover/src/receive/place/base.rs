@@ -10,7 +10,7 @@ use crate::confine::{NotOpened, open_own};
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Hold, Leftovers, is_reserved, reserved};
-use crate::root::Root;
+use crate::root::{Named, Root};
 use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
@@ -54,6 +54,10 @@ impl Base {
         Self { directory, rename: None, made_for: None, presence, is_confined: false, made: None }
     }
 
+    fn renaming(self, name: Vec<u8>) -> Self {
+        Self { rename: Some(name), ..self }
+    }
+
     /// The permissions that the destination gets if this job has made it and the set has none for it.
     pub(crate) fn mode_when_made(&self) -> Option<u32> {
         self.made.as_ref().map(|made| made.mode)
@@ -94,19 +98,23 @@ pub(crate) fn open_base(
     if destination.split(|&b| b == b'/').any(is_reserved) {
         return Err(reserved(&show(destination)));
     }
+    let named = root.split(destination);
+    let parent = || open_parent(root, &named.directory, destination);
     let base = match (open_directory(root, destination), layout) {
-        (Ok(directory), Layout::As) => match made_for(root, destination) {
-            Some(source) => Base { made_for: Some(source), ..beside(root, destination)? },
+        (Ok(directory), Layout::As) => match made_for(root, &named) {
             None => Base::plain(directory, Presence::There),
+            made_for => Base { made_for, ..Base::plain(parent()?, Presence::There) }.renaming(named.name),
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
-        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
-            let named = root.split(destination);
-            let directory = open_parent(root, &named.directory, destination)?;
-            Base::plain(directory, Presence::Missing(named.name))
+        (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) if !named.name.is_empty() => {
+            Base::plain(parent()?, Presence::There).renaming(named.name)
         }
-        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) => make(root, destination)?,
-        (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) => beside(root, destination)?,
+        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
+            Base::plain(parent()?, Presence::Missing(named.name))
+        }
+        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) => {
+            make(root, destination, parent()?, named.name)?
+        }
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
     // A read-only file system is known before anything is sent. Missing permissions may matter for some entries only.
@@ -118,8 +126,7 @@ pub(crate) fn open_base(
 }
 
 /// The source for whose place another job made this directory, if that job is not complete.
-fn made_for(root: &Root, destination: &[u8]) -> Option<Vec<u8>> {
-    let named = root.split(destination);
+fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     let directory = open_directory(root, &named.directory).ok()?;
     Leftovers::find(directory.as_fd(), Hold::Keep).ok()?.made_for(&named.name)
 }
@@ -139,11 +146,9 @@ fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {
     }
 }
 
-fn make(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
-    let named = root.split(destination);
-    let parent = open_parent(root, &named.directory, destination)?;
-    let made = match mkdirat(&parent, &named.name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
-        Ok(()) => Some(Made { parent, name: named.name, mode: NEW_DIRECTORY & !umask() }),
+fn make(root: &Root, destination: &[u8], parent: OwnedFd, name: Vec<u8>) -> Result<Base, Fault> {
+    let made = match mkdirat(&parent, &name, Mode::from_raw_mode(PRIVATE_DIRECTORY)) {
+        Ok(()) => Some(Made { parent, name, mode: NEW_DIRECTORY & !umask() }),
         Err(Errno::EXIST) => None,
         Err(errno) => return Err(fail("create the destination", destination, errno)),
     };
@@ -158,15 +163,6 @@ fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let text = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     text.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o077)
-}
-
-fn beside(root: &Root, destination: &[u8]) -> Result<Base, Fault> {
-    let named = root.split(destination);
-    if named.name.is_empty() {
-        return Err(fail("open the destination", destination, Errno::NOENT));
-    }
-    let directory = open_parent(root, &named.directory, destination)?;
-    Ok(Base { rename: Some(named.name), ..Base::plain(directory, Presence::There) })
 }
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {

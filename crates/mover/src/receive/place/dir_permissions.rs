@@ -39,10 +39,8 @@ impl Place {
         }
     }
 
-    /// Permits the owner of a directory of the destination everything in it, for the time of the job.
-    ///
-    /// # Errors
-    /// The owner is permitted everything, so that it is something else, or it is not ours.
+    /// Permits the owner of a directory of the destination everything in it, for the time of the job. It fails if the
+    /// owner is permitted everything, so that it is something else, and if it is not ours.
     pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
         let there = fstat(directory)?;
         let mode = mode_of(&there);

@@ -51,8 +51,7 @@ impl Planner {
         self.tell_attributes(&mut walker)?;
         self.announcer.flush()?;
         walker.finish()?;
-        let mut ledger = self.shared.ledger.lock();
-        ledger.complete = true;
+        let ledger = self.shared.ledger.lock();
         let is_whole = ledger.failures.is_all_special();
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
         drop(ledger);
@@ -87,7 +86,6 @@ impl Planner {
         }
         if let Some(fault) = ledger.table.push(&entry)? {
             ledger.failures.add(entry.path.as_bytes(), fault);
-            ledger.settled += 1;
             self.shared.progress.one_failed();
         }
         self.shared.budget.take_entry(ledger.table.cost(index))?;

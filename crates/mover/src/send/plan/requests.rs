@@ -53,9 +53,7 @@ impl Requests {
             (Want::Nothing | Want::Kept, Some(_)) => {
                 shared.slots.give();
                 if *want == Want::Kept {
-                    let mut ledger = shared.ledger.lock();
-                    ledger.table.set_state(entry, EntryState::Kept);
-                    ledger.settled += 1;
+                    shared.ledger.lock().table.set_state(entry, EntryState::Kept);
                 }
                 Ok(())
             }
@@ -119,9 +117,7 @@ impl Requests {
     }
 
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
-        let ledger = shared.ledger.lock();
-        let all = ledger.complete && self.answered == ledger.table.len();
-        drop(ledger);
+        let all = shared.progress.all_known() && self.answered == shared.ledger.lock().table.len();
         if !all || self.ended || bytes != self.object {
             return Err(protocol("the receiver ended its wants with something else than the whole set"));
         }

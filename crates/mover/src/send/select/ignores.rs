@@ -32,10 +32,8 @@ pub(crate) struct Ignores {
     above: Option<Arc<Ignores>>,
 }
 
-/// Adds the ignore files of the directory `path` to those above it. `names` are those of [`NAMES`] that are there.
-///
-/// # Errors
-/// One of them cannot be used, so that more would be sent than it permits.
+/// Adds the ignore files of the directory `path` to those above it. `names` are those of [`NAMES`] that are there; it
+/// fails if one of them cannot be used, so that more would be sent than it permits.
 pub(crate) fn enter(
     above: Option<Arc<Ignores>>,
     directory: impl AsFd,

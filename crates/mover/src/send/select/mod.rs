@@ -26,8 +26,7 @@ pub(crate) struct Chooser {
 }
 
 impl Chooser {
-    /// # Errors
-    /// A pattern that cannot be compiled, or a list of paths without the one source that they are relative to.
+    /// It fails for a bad pattern, and for a list of paths without the one source that they are relative to.
     pub(crate) fn new(selection: &Selection, sources: usize) -> Result<Self, Fault> {
         if selection.paths.is_some() && sources != 1 {
             return Err(Fault::new(

@@ -33,11 +33,8 @@ enum Descent {
     Elsewhere,
 }
 
-/// Which directory the walk must not enter, because the set goes there.
-///
-/// # Errors
-/// A source is what the set goes to or holds it, or would be removed from there. What is left out by rules counts for
-/// neither.
+/// Which directory the walk must not enter, because the set goes there. It fails if a source is or holds that, or would
+/// be removed from there, and is not left out by rules.
 pub(super) fn check(
     root: &Root,
     sources: &[Vec<u8>],
