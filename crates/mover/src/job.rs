@@ -56,10 +56,11 @@ pub(crate) trait Job: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Ends the job. The first fault stays.
-    fn end_with(&self, fault: Fault, tell_peer: bool) {
-        let _ = self.common().ending.set((fault, tell_peer));
+    /// Ends the job. False: it had ended with another fault, which stays.
+    fn end_with(&self, fault: Fault, tell_peer: bool) -> bool {
+        let is_first = self.common().ending.set((fault, tell_peer)).is_ok();
         self.stop();
+        is_first
     }
 
     /// Ends the job, and tells the peer.
@@ -79,7 +80,7 @@ pub(crate) trait Job: Send + Sync + 'static {
         Self: Sized,
     {
         match received {
-            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => self.end_with(fault, false),
+            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => drop(self.end_with(fault, false)),
             Ok(Some(message)) if !is_session_message(&message) => {
                 self.common().progress.worked();
                 if let Err(fault) = handle(message) {

@@ -137,11 +137,10 @@ impl Job for Shared {
 
     /// The peer is told at once: it would go on with what it has.
     fn fail(&self, fault: Fault) {
-        if !self.has_ended() {
+        if self.end_with(fault.clone(), false) {
             // The channel may be what failed; the fault is kept anyway.
-            let _ = self.link.send(ControlMessage::Abort(fault.clone()));
+            let _ = self.link.send(ControlMessage::Abort(fault));
         }
-        self.end_with(fault, false);
     }
 
     fn stop(&self) {
