@@ -15,8 +15,8 @@ use crate::args::{Cli, Command, Global, TransferOptions};
 use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, Items, Lines, ProgressStyle, RunReport, json_value, lost_result, out, out_json, out_verbatim,
-    tell, without_keys,
+    EventLog, Lines, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json,
+    out_verbatim, tell, without_keys,
 };
 use crate::settings::{Preset, Settings};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -192,22 +192,27 @@ impl Start<'_> {
 
     fn context(&self) -> Result<Context, Fault> {
         let Resolved { global, command, settings, words, typed, .. } = self.resolved;
-        let items = Items::choose(global, command);
         // A server that ssh has started needs ssh only until its session stands.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
         let mut quiet = Context::quiet(command, &self.preset, settings, cancel)?;
-        let TransferOptions { recipe, events, receive_policy, .. } = &mut quiet.transfer;
-        if matches!(items, Items::Changes) {
-            receive_policy.run = RunMode::Verbose;
-        }
+        let (is_verbose, is_quiet) = (global.verbose > 0, global.quiet || global.json);
+        let on_item = match &mut quiet.transfer.receive_policy.run {
+            RunMode::ListChanges => Some(item_lines(is_verbose, out)),
+            run if is_verbose && !is_quiet => {
+                *run = RunMode::Verbose;
+                Some(item_lines(false, tell))
+            }
+            _ => None,
+        };
+        let TransferOptions { recipe, events, .. } = &quiet.transfer;
         let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         Ok(Context {
-            items,
+            on_item,
             loss_model: model.map(Arc::new),
             events: EventLog::open(events.as_deref(), use_of_stdout(global, command))?,
             style: ProgressStyle::choose(global),
-            quiet: global.quiet || global.json,
+            quiet: is_quiet,
             json: global.json,
             options: words.clone(),
             typed: typed.clone(),

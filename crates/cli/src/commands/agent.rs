@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_mover::Tell;
 use haul_wire::control::{Fault, FaultCode, RunMode};
 use serde_json::json;
 
@@ -18,7 +19,7 @@ use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
 use crate::config::{Resolved, Sources, StartError, resolve};
 use crate::endpoint::Machine;
 use crate::fault;
-use crate::output::{EventLog, Items, Lines, RunReport, item_line, tell};
+use crate::output::{EventLog, Lines, RunReport, item_lines, tell};
 use crate::settings::Preset;
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
@@ -116,21 +117,21 @@ fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, F
     quiet.settings.recipe = haulage::Recipe::parse(&job.recipe)
         .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     quiet.transfer.receive_policy.run = job.run;
-    let context = Context { items: items(job, reporter), events: reporter.log(lossy), ..quiet };
+    let context = Context { on_item: teller(job, reporter), events: reporter.log(lossy), ..quiet };
     Ok((context, plan, args.clone()))
 }
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
-fn items(job: &Job, reporter: &Reporter) -> Items {
+fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
     if job.run == RunMode::Move {
-        return Items::Hidden;
+        return None;
     }
     if job.detach {
-        return Items::To(Arc::new(|item| tell(item_line(item))));
+        return Some(item_lines(true, tell));
     }
     // It waits for room without a limit: when the reader is gone, writing fails and nobody waits.
     let log = reporter.log(|lines, line| drop(lines.send(line)));
-    Items::To(Arc::new(move |item| log.write("item", json!({ "item": item }))))
+    Some(Arc::new(move |item| log.write("item", json!({ "item": item }))))
 }
 
 fn not_understood(error: StartError) -> Fault {

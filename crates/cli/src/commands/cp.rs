@@ -4,8 +4,11 @@ mod many;
 mod stdio;
 mod third;
 
+use std::sync::Arc;
+
 use haul_engine::HaulUrl;
-use haul_wire::control::{Fault, Selection};
+use haul_wire::control::{Fault, Item, Selection};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
@@ -115,6 +118,12 @@ fn agree(
 /// Looks, and prints what it sees on stdout. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let (plan, selection) = parse(context, args)?;
+    let items = Arc::<Mutex<Vec<Item>>>::default();
+    let mut context = context.clone();
+    if context.json {
+        let kept = items.clone();
+        context.on_item = Some(Arc::new(move |item| kept.lock().push(item.clone())));
+    }
     let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
     let mut say = |negotiated| {
         dry.negotiated = negotiated;
@@ -123,13 +132,13 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         }
     };
     let how = How { selection: &selection, ssh: &args.ssh };
-    let report = copy(context, &plan, how, Some(&mut say));
+    let report = copy(&context, &plan, how, Some(&mut say));
     // Of several machines, others may have been looked at.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
     }
     if context.json {
-        out_json(&object(&dry, context, &report));
+        out_json(&object(&dry, &items.lock(), &report));
     } else {
         tell(report.failures());
         context.say(report.note_lines());
@@ -141,7 +150,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     Ok(report.exit_code())
 }
 
-fn object(dry: &DryRun, context: &Context, report: &RunReport) -> serde_json::Value {
+fn object(dry: &DryRun, items: &[Item], report: &RunReport) -> serde_json::Value {
     let whole = json_value(report);
     let mut object = dry.value();
     for key in [
@@ -157,6 +166,6 @@ fn object(dry: &DryRun, context: &Context, report: &RunReport) -> serde_json::Va
     ] {
         object[key] = whole[key].clone();
     }
-    object["items"] = json!(item_lists(&context.items.collected()));
+    object["items"] = json!(item_lists(items));
     object
 }

@@ -6,72 +6,20 @@ use std::sync::Arc;
 use haul_base::Bytes;
 use haul_mover::Tell;
 use haul_wire::control::{Action, Item};
-use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{Progress, out, put_name};
-use crate::args::{Command, Global};
+use super::put_name;
 
-/// What happens to what is known of each name.
-#[derive(Clone)]
-pub(crate) enum Items {
-    Hidden,
-    /// A line on stderr for each name that was made, changed or removed.
-    Changes,
-    Lines,
-    /// Likewise, also for what stays as it is.
-    AllLines,
-    /// They are kept for the JSON object.
-    Collect(Arc<Mutex<Vec<Item>>>),
-    /// Somebody else is told.
-    To(Tell),
+/// Passes on a line for each item; for what stays as it is only where `all` are wanted.
+pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> Tell {
+    Arc::new(move |item| {
+        if all || item.action != Action::Keep {
+            say(line(item));
+        }
+    })
 }
 
-impl Items {
-    pub(crate) fn choose(global: &Global, command: &Command) -> Self {
-        let dry = matches!(command, Command::Cp(args) if args.transfer.dry_run);
-        match (dry, global.json) {
-            (true, true) => Self::Collect(Arc::default()),
-            (true, false) if global.verbose > 0 => Self::AllLines,
-            (true, false) => Self::Lines,
-            (false, false) if global.verbose > 0 && !global.quiet => Self::Changes,
-            (false, _) => Self::Hidden,
-        }
-    }
-
-    /// For the job; `None` if nobody is interested. Lines for people stand beside its `progress`.
-    pub(crate) fn tell(&self, progress: &Progress) -> Option<Tell> {
-        let is_change = |item: &Item| item.action != Action::Keep;
-        Some(match self.clone() {
-            Self::Hidden => return None,
-            Self::To(tell) => tell,
-            Self::Collect(all) => Arc::new(move |item| all.lock().push(item.clone())),
-            Self::AllLines => Arc::new(|item| out(line(item))),
-            Self::Lines => Arc::new(move |item| {
-                if is_change(item) {
-                    out(line(item));
-                }
-            }),
-            Self::Changes => {
-                let progress = progress.clone();
-                Arc::new(move |item| {
-                    if is_change(item) {
-                        progress.say(&line(item));
-                    }
-                })
-            }
-        })
-    }
-
-    pub(crate) fn collected(&self) -> Vec<Item> {
-        match self {
-            Self::Collect(all) => all.lock().clone(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-pub(crate) fn line(item: &Item) -> String {
+fn line(item: &Item) -> String {
     let Item { path, action } = item;
     let word = action.as_str();
     match *action {

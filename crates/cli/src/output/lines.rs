@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use haul_base::{Printable, is_unprintable};
 use haul_engine::HaulUrl;
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 /// What stands before the secret in a URL, and the shortest secret looked for: whole ones have 87 characters or more.
@@ -127,9 +129,22 @@ pub(crate) fn tell_url(url: &HaulUrl) {
     let _ = writeln!(io::stderr(), "{url}");
 }
 
+/// The line of a terminal in which progress is shown.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// From now on words stand above this line, or anywhere.
+pub(super) fn tell_above(bar: Option<ProgressBar>) {
+    *BAR.lock() = bar;
+}
+
 /// Writes words for people to stderr, as whole lines. A closed stderr does not stop the work.
 pub(crate) fn tell(lines: impl Into<Lines>) {
-    let _ = io::stderr().write_all(lines.into().0.as_bytes());
+    let lines = lines.into();
+    let write = || drop(io::stderr().write_all(lines.0.as_bytes()));
+    match &*BAR.lock() {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 /// JSON that means the same, without the control characters that serde leaves in texts: those above U+001F.

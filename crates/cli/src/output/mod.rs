@@ -11,7 +11,7 @@ mod summary;
 
 pub(crate) use events::EventLog;
 pub(crate) use format::{clock, count, grouped, percent};
-pub(crate) use items::{Items, item_lists, line as item_line};
+pub(crate) use items::{item_lines, item_lists};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };

@@ -11,6 +11,7 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
+use super::lines::tell_above;
 use super::summary::lost_by;
 use super::{clock, count, percent, tell};
 use crate::args::Global;
@@ -117,9 +118,11 @@ impl Progress {
 
     /// Starts the clock for so many transfers that are shown as one.
     pub(crate) fn several(style: &ProgressStyle, count: usize) -> Vec<Self> {
+        let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
+        tell_above(bar.clone());
         let shown = Arc::new(Mutex::new(Shown {
             style: style.clone(),
-            bar: matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr())),
+            bar,
             started: Instant::now(),
             drawn: None,
             meter: Meter::default(),
@@ -135,16 +138,6 @@ impl Progress {
         shown.draw();
     }
 
-    /// Writes a line for people beside it.
-    pub(crate) fn say(&self, words: &str) {
-        let shown = self.shown.lock();
-        match (&shown.style, &shown.bar) {
-            (ProgressStyle::Hidden, _) => {}
-            (_, Some(bar)) => bar.suspend(|| tell(words)),
-            (_, None) => tell(words),
-        }
-    }
-
     /// The transfer has ended, well or not. When all have that are shown as one, the line goes.
     pub(crate) fn finish(&self) {
         let mut shown = self.shown.lock();
@@ -152,6 +145,7 @@ impl Progress {
         let is_over = shown.parts.iter().all(|part| part.is_over);
         if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
             bar.finish_and_clear();
+            tell_above(None);
         }
     }
 }
@@ -415,7 +409,6 @@ mod tests {
     fn a_hidden_progress_takes_updates() {
         let progress = Progress::start(&ProgressStyle::Hidden);
         progress.update(Snapshot::default());
-        progress.say("nothing");
         progress.finish();
     }
 

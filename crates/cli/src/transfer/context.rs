@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
+use haul_mover::Tell;
 use haulage::config::{Evidence, RateControlConfig};
 use serde_json::json;
 
 use crate::args::{Command, TransferOptions};
 use crate::config::Setting;
 use crate::fault::{self, Fault};
-use crate::output::{EventLog, Items, Lines, ProgressStyle, RunReport, json_value, tell};
+use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::Cancel;
 use crate::transfer::{Pulse, Quotas};
@@ -24,8 +25,8 @@ pub(crate) struct Context {
     /// The recipe parameters that somebody has set, by name; the others are the preset's.
     pub named: Vec<String>,
     pub transfer: TransferOptions,
-    /// Where it is said what is done to names.
-    pub items: Items,
+    /// Learns what is done to names, if anybody wants to know.
+    pub on_item: Option<Tell>,
     /// How what is received here is divided among those who send.
     pub quotas: Quotas,
     /// What this side is to the other one.
@@ -60,7 +61,7 @@ impl Context {
             loss_model: None,
             named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
             transfer: command.transfer(),
-            items: Items::Hidden,
+            on_item: None,
             quotas: Quotas::default(),
             role: Role::Client,
             pulse: Pulse::default(),

@@ -101,8 +101,7 @@ fn run(
 ) -> Moved {
     let started = Instant::now();
     let progress = Progress::start(&context.style);
-    let tell = context.items.tell(&progress);
-    job.progress().on_item(tell.unwrap_or_else(|| Arc::new(|_| {})));
+    job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
     let transfer = Waker::new().map_err(fault::of).and_then(|waker| {
         let wake = waker.clone();
         job.on_wake(Arc::new(move || wake.wake()));

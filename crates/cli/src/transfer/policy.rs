@@ -7,7 +7,7 @@ use haul_wire::control::{
 };
 use haulage::config::RateControlConfig;
 
-use crate::output::{EventLog, Items, ProgressStyle};
+use crate::output::{EventLog, ProgressStyle};
 use crate::settings::{IN_RECIPE, ciphers};
 use crate::transfer::{Context, LawLimits};
 
@@ -28,8 +28,8 @@ impl Policy {
     pub(crate) fn new(root: Root, read_only: bool, context: Context) -> Self {
         let (durability, permit) = (Durability::Cached, context.transfer.preserve);
         // Its clients say what is done, and see how it goes.
-        let (items, events, style) = (Items::Hidden, EventLog::none(), ProgressStyle::Hidden);
-        let context = Context { items, events, style, role: Role::Server, ..context };
+        let (on_item, events, style) = (None, EventLog::none(), ProgressStyle::Hidden);
+        let context = Context { on_item, events, style, role: Role::Server, ..context };
         Self { context, root, read_only, durability, permit, min_free: MinFree::Nothing }
     }
 

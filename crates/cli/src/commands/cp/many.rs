@@ -44,7 +44,7 @@ pub(crate) fn copy_all(
                 let report = copy(&each, plan);
                 part.finish();
                 if !only_looks {
-                    part.say(&said_of(plan, &report));
+                    each.say(said_of(plan, &report));
                 }
                 report
             });

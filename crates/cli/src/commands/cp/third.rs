@@ -96,7 +96,7 @@ fn follow(
     let mut asked_to_stop: Option<Instant> = None;
     loop {
         match client.listen(TICK) {
-            Ok(line) => watched.take(&line, client, context, progress),
+            Ok(line) => watched.take(&line, client, context),
             Err(RecvTimeoutError::Timeout) => {}
             // Ctrl-C at a terminal reaches ssh as well.
             Err(RecvTimeoutError::Disconnected) => {
@@ -195,7 +195,7 @@ impl Watched {
     }
 
     /// Takes one line; what is no event is of no interest.
-    fn take(&mut self, line: &str, client: &Remote, context: &Context, progress: &Progress) {
+    fn take(&mut self, line: &str, client: &Remote, context: &Context) {
         let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
         let Some(Value::String(name)) = event.remove("event") else { return };
         event.remove("t");
@@ -203,16 +203,20 @@ impl Watched {
         match name.as_str() {
             "progress" => {
                 self.take_progress(&event);
-                self.stands(client, progress);
+                self.stands(client, context);
             }
             // Before it, the ways to the server are looked at.
-            "session" if event["request"] != "check" => self.stands(client, progress),
+            "session" if event["request"] != "check" => self.stands(client, context),
             "plan" => {
                 let negotiated = event.remove("negotiated").unwrap_or_default();
                 self.negotiated = Some(serde_json::from_value(negotiated).unwrap_or_default());
             }
             "item" => {
-                tell_item(event.remove("item").unwrap_or_default(), context, progress);
+                let item = serde_json::from_value(event.remove("item").unwrap_or_default());
+                // What cannot be a name is of no interest.
+                if let (Ok(item), Some(tell)) = (item, &context.on_item) {
+                    tell(&item);
+                }
                 return;
             }
             "result" => {
@@ -233,10 +237,10 @@ impl Watched {
     }
 
     /// The two machines have their session: from now on a server that ssh has started outlives ssh.
-    fn stands(&mut self, client: &Remote, progress: &Progress) {
+    fn stands(&mut self, client: &Remote, context: &Context) {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;
-        progress.say(&format!(
+        context.say(format!(
             "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
         ));
         self.is_on_its_own = true;
@@ -284,13 +288,6 @@ impl Watched {
             ),
         };
         Fault::new(FaultCode::Interrupted, message, hint)
-    }
-}
-
-/// Shows what is or would be done to a name; what cannot be a name is of no interest.
-fn tell_item(item: Value, context: &Context, progress: &Progress) {
-    if let (Ok(item), Some(tell)) = (serde_json::from_value(item), context.items.tell(progress)) {
-        tell(&item);
     }
 }
 
