@@ -1,5 +1,7 @@
 //! `haul bench`: memory to memory.
 
+use std::time::Instant;
+
 use haul_base::Span;
 use haul_engine::HaulUrl;
 use haul_wire::control::{BenchLimit, Fault, Request};
@@ -31,8 +33,9 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     };
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
+    let began = Instant::now();
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(&session, cpu, &url.host);
+    let sides = Sides::new(&session, began, cpu, &url.host);
     let report = if args.reverse {
         receive(&mut session, &sides, context)
     } else {

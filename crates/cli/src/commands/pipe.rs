@@ -25,7 +25,7 @@ use haulage::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use self::control::Controls;
+use self::control::{Controls, LAW};
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::diagnose::model_in;
@@ -85,7 +85,7 @@ impl Tally {
     fn of(mut self, connection: &Connection) -> Self {
         let (statistics, recipe) = (connection.statistics(), connection.recipe());
         let (sent, resent) = (statistics.totals.data_sent, statistics.totals.data_resent);
-        let law = recipe.parts.iter().find(|part| part.name == "rate_control");
+        let law = recipe.parts.iter().find(|part| part.name == LAW);
         self.report.lost =
             statistics.of().map(|law: &RateControlStats| law.lost_by_cause).unwrap_or_default();
         self.with(&recipe.name, law, Some(statistics.rtt), Packets { sent, resent })
@@ -354,7 +354,7 @@ impl Pipe<'_> {
         loop {
             self.go_on()?;
             self.trace(&tally);
-            controls.answer(&mut writer, tally.report.bytes);
+            controls.answer_stream(&mut writer, tally.report.bytes);
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
@@ -396,7 +396,7 @@ impl Pipe<'_> {
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let write = || {
-                controls.answer(writer, tally.report.bytes);
+                controls.answer_stream(writer, tally.report.bytes);
                 writer.write_some(bytes).wait_for(LOOK)
             };
             let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
@@ -409,7 +409,7 @@ impl Pipe<'_> {
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
         let finish = || {
-            controls.answer(writer, moved);
+            controls.answer_stream(writer, moved);
             writer.finish().wait_for(LOOK)
         };
         self.until_cancelled(finish, is_wait)?.map_err(gone)
@@ -417,8 +417,7 @@ impl Pipe<'_> {
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
         let (mut requests, moved) = (reader.law_requests(), AtomicU64::new(0));
-        let law = requests.law().cloned();
-        let tally = control::beside(law, &mut requests, &moved, || self.read_all(&mut reader, &moved))?;
+        let tally = control::beside(&mut requests, &moved, || self.read_all(&mut reader, &moved))?;
         Ok(tally.with(reader.recipe(), requests.law(), reader.statistics().rtt, Packets::default()))
     }
 
@@ -439,7 +438,7 @@ impl Pipe<'_> {
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
-        let (mut controls, mut controlled) = (Controls::of_messages(connection), connection);
+        let (mut controls, mut controlled) = (Controls::new(), connection);
         loop {
             self.go_on()?;
             self.trace(&tally);
@@ -457,7 +456,9 @@ impl Pipe<'_> {
                 }
             }
         }
-        self.flush(connection, || controls.answer(&mut controlled, tally.report.bytes))?;
+        self.flush(connection, || {
+            controls.answer(&mut controlled, tally.report.bytes);
+        })?;
         let tally = tally.of(connection);
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
@@ -491,8 +492,7 @@ impl Pipe<'_> {
 
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
         let (mut controlled, moved) = (connection, AtomicU64::new(0));
-        let law = control::law_of(connection);
-        control::beside(law, &mut controlled, &moved, || self.take_messages(connection, &moved))
+        control::beside(&mut controlled, &moved, || self.take_messages(connection, &moved))
     }
 
     fn take_messages(&self, connection: &Connection, moved: &AtomicU64) -> Result<Tally, Fault> {

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use haul_base::{Piece, Rng};
-use haul_engine::{Counters, Session, Transfer, Waker};
+use haul_engine::{Counters, EngineError, Session, Transfer, Waker};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
+use haulage::LawRequests;
 use serde_json::json;
 
 use crate::fault;
-use crate::output::{Progress, RunReport, Snapshot, count};
-use crate::transfer::{Context, Measured, Side, Sides, Watch, drive::stop, for_peer, outcome::of_memory};
+use crate::output::{RunReport, Snapshot, count};
+use crate::transfer::outcome::of_memory;
+use crate::transfer::watch::{Law, Measured, Watch, for_peer};
+use crate::transfer::{Context, Sides};
 
 const TICK: Duration = Duration::from_millis(5);
 /// How long the other side may take for its last words.
@@ -26,9 +29,9 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let side = Side::Sends(session.law());
-    let start = |waker| session.start_sending(Box::new(source), waker).map_err(|error| sides.fault(error));
-    run((sides, context), side, (&gauge, total), start, |transfer| {
+    let law = Law::Ours(session.law());
+    let start = |waker| session.start_sending(Box::new(source), waker);
+    run((sides, context), law, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.load(Ordering::Relaxed),
@@ -38,51 +41,46 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Arc<Sides>, context: &Context) -> RunReport {
+pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let side = Side::Receives(session.law(), Some(sides.clone()));
-    let start = |waker| session.start_receiving(sink, waker).map_err(|error| sides.fault(error));
+    let law = Law::Theirs(LawRequests::new(session.control().clone(), session.law()));
+    let start = |waker| session.start_receiving(sink, waker);
     let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
-    run((sides, context), side, (&gauge, None), start, agree)
+    run((sides, context), law, (&gauge, None), start, agree)
 }
 
 /// Runs the data path to its end, and has both sides `agree` on how much that was.
 fn run(
     (sides, context): (&Sides, &Context),
-    side: Side,
+    law: Law,
     (gauge, total): (&Gauge, Option<u64>),
-    start: impl FnOnce(Waker) -> Result<Transfer, Fault>,
+    start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
     agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
 ) -> RunReport {
-    let started = Instant::now();
-    let transfer = match Waker::new().map_err(fault::of).and_then(start) {
-        Ok(transfer) => Arc::new(transfer),
+    let mut watch = match Watch::start(context, sides, law, start) {
+        Ok(watch) => watch,
         Err(fault) => {
             sides.control.abort(fault.clone());
             return of_memory(context, sides, Err(fault), &Measured::default());
         }
     };
-    sides.watch(&transfer);
-    let watch = Watch::start(context, &transfer, side, Progress::start(&context.style));
-    let delivered = wait(watch, sides, gauge, total);
-    let moving = started.elapsed().into();
-    let bytes = delivered.and_then(|()| agree(&transfer));
+    let delivered = wait(&mut watch, sides, gauge, total);
+    let bytes = delivered.and_then(|()| agree(watch.transfer()));
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(sides.control.close()),
         Err(fault) => sides.control.abort(for_peer(fault, context)),
     }
     let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    of_memory(context, sides, bytes, &stop(transfer, moving, &context.events))
+    of_memory(context, sides, bytes, &watch.stop())
 }
 
 /// Shows how it goes until every byte has arrived.
-fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
+fn wait(watch: &mut Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
     let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
-    let waker = watch.transfer.waker();
     let result = loop {
-        match watch.transfer.wait_delivered(TICK) {
+        match watch.transfer().wait_delivered(TICK) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(error) => break Err(sides.fault(error)),
@@ -99,7 +97,7 @@ fn wait(mut watch: Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<
             break Err(fault);
         }
         // The source ends by the clock, which nothing else tells the data thread.
-        waker.wake();
+        watch.transfer().waker().wake();
     };
     watch.end(trace());
     result

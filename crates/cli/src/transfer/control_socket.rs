@@ -7,19 +7,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
 use std::time::Duration;
 
-use haul_engine::Transfer;
-use haul_proto::{ChosenLaw, ControllerError, Part};
-use haul_wire::control::{ControlMessage, Fault};
+use haul_proto::{ControllerError, Part};
+use haul_wire::control::Fault;
+use haulage::{LawRequestError, LawRequests};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::fault;
-use crate::transfer::counters::counters_json;
-use crate::transfer::link::Sides;
 
 /// A connected client must send its request within this time, or the copy drops it.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -40,50 +37,21 @@ pub(crate) struct ControlRequest {
 }
 
 /// Which side of the transfer this process is.
+#[derive(Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum Side {
-    /// The sender, with what its recipe says of `rate_control`; `None` if the recipe has none.
-    Sends(Option<Part>),
-    /// The receiver, with what it has asked of the sender's, and the session by which it asks if [`Controlled`] does
-    /// not ask itself.
-    Receives(Option<Part>, Option<Arc<Sides>>),
-}
-
-impl Side {
-    fn law(&mut self) -> &mut Option<Part> {
-        match self {
-            Self::Sends(law) | Self::Receives(law, _) => law,
-        }
-    }
-}
-
-/// Asks the side that sends for a law, once it is certain that there is such a law.
-fn ask(sides: &Sides, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
-    let mut changed = law.clone();
-    ChosenLaw::change(&mut changed, changes).map_err(unknown)?;
-    let message = ControlMessage::LawChange(changes.to_vec());
-    message.validate().map_err(|error| fault::usage(error.to_string(), "change less at a time"))?;
-    if !sides.control.send_if_room(&message).map_err(fault::of)? {
-        return Err(fault::usage("the other side does not read what it is sent", "try again"));
-    }
-    sides.has_asked(changes);
-    *law = changed;
-    Ok(())
+    #[display("sends")]
+    Sends,
+    #[display("receives")]
+    Receives,
 }
 
 /// What sends, and can change its law while it does; or what receives, and asks for that.
 pub(crate) trait Controlled {
-    /// Changes what the recipe says of `rate_control`, and the law that runs. After an error both are as before.
-    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault>;
+    /// What the sender's recipe says of `rate_control` now; `None` if it has none.
+    fn law(&self) -> Option<Part>;
 
-    /// What the recipe says of `rate_control` now, where the other side can change it too.
-    fn present_law(&self) -> Option<Part> {
-        None
-    }
-
-    /// The next change that the other side asks for.
-    fn take_request(&mut self) -> Option<Vec<(String, String)>> {
-        None
-    }
+    /// Changes that, and the law that runs. After an error both are as before.
+    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault>;
 
     /// Its counters, as in a trace.
     fn data(&self) -> Option<Value> {
@@ -91,15 +59,22 @@ pub(crate) trait Controlled {
     }
 }
 
-impl Controlled for &Transfer {
-    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.switch_law(ChosenLaw::change(law, changes).map_err(unknown)?);
-        Ok(())
+impl Controlled for LawRequests {
+    fn law(&self) -> Option<Part> {
+        self.law().cloned()
     }
 
-    fn data(&self) -> Option<Value> {
-        self.counters().map(|counters| counters_json(&counters))
+    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
+        self.ask(&borrowed(changes)).map_err(|error| match error {
+            LawRequestError::Law(error) => unknown(error),
+            LawRequestError::TooLong => fault::usage(error.to_string(), "change less at a time"),
+            error => fault::usage(error.to_string(), "try again"),
+        })
     }
+}
+
+pub(crate) fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
+    changes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 /// A change that no law takes.
@@ -163,7 +138,7 @@ impl ControlSocket {
     }
 
     /// Answers the clients that have connected since the last call.
-    pub(crate) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) {
+    pub(crate) fn answer(&self, controlled: &mut impl Controlled, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
             let reply = match read(&stream) {
                 Ok(request) => self.reply(&request, controlled, moved),
@@ -174,42 +149,25 @@ impl ControlSocket {
         }
     }
 
-    fn reply(&mut self, request: &ControlRequest, controlled: &mut impl Controlled, moved: u64) -> Value {
-        if let Some(present) = controlled.present_law() {
-            *self.side.law() = Some(present);
-        }
+    fn reply(&self, request: &ControlRequest, controlled: &mut impl Controlled, moved: u64) -> Value {
         if !request.set.is_empty()
-            && let Err(fault) = self.change(&request.set, controlled)
+            && let Err(fault) = change(&request.set, controlled)
         {
             return fault_json(&fault);
         }
-        let (side, law) = match &self.side {
-            Side::Sends(law) => ("sends", law.as_ref()),
-            Side::Receives(law, _) => ("receives", law.as_ref()),
-        };
-        let law = law.map(|part| part.parameters.iter().cloned().collect::<Value>());
-        let data = controlled.data();
-        json!({ "side": side, "rate_control": law, "bytes": moved, "data": data })
+        let law = controlled.law().map(|part| part.parameters.into_iter().collect::<Value>());
+        json!({ "side": self.side.to_string(), "rate_control": law, "bytes": moved, "data": controlled.data() })
     }
+}
 
-    fn change(
-        &mut self,
-        changes: &[(String, String)],
-        controlled: &mut impl Controlled,
-    ) -> Result<(), Fault> {
-        match &mut self.side {
-            Side::Receives(Some(law), Some(sides)) => ask(sides, law, changes)?,
-            Side::Sends(Some(law)) | Side::Receives(Some(law), None) => controlled.change(law, changes)?,
-            Side::Sends(None) | Side::Receives(None, _) => {
-                return Err(fault::usage(
-                    "its recipe has no rate_control",
-                    "give --controller or another preset next time",
-                ));
-            }
-        }
-        tracing::info!(changes = ?changes, "the control law was changed");
-        Ok(())
+fn change(changes: &[(String, String)], controlled: &mut impl Controlled) -> Result<(), Fault> {
+    if controlled.law().is_none() {
+        let hint = "give --controller or another preset next time";
+        return Err(fault::usage("its recipe has no rate_control", hint));
     }
+    controlled.change(changes)?;
+    tracing::info!(?changes, "the control law was changed");
+    Ok(())
 }
 
 fn read(stream: &UnixStream) -> io::Result<ControlRequest> {

@@ -1,9 +1,8 @@
-//! What a session is, what this side counts of it, and what limited it as each side sees it.
+//! What this side counts of a session, and what limited it as each side sees it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use haul_base::{Cause, Rate, Span};
-use haul_engine::Session;
 use haul_proto::{Limit, LimitEvidence, SenderStats, limit_of_sender};
 use haul_udp::{Offload, Options, UdpSocket};
 use haul_wire::control::CountedSending;
@@ -23,18 +22,6 @@ pub(crate) enum Cpu {
     DataThread,
 }
 
-/// What a session was, besides what it moved.
-#[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    pub(crate) cipher: String,
-    pub(crate) controller: String,
-    pub(crate) round_trip: Span,
-    pub(crate) ceiling: Option<Rate>,
-    pub(crate) cpu: Cpu,
-    /// The other machine, by the name or address that it was reached by; `None` if both sides are on this one.
-    pub(crate) other: Option<String>,
-}
-
 impl Cpu {
     /// A process that does nothing else.
     pub(crate) const ALL: Self = Self::Process { since: Span::ZERO };
@@ -52,22 +39,15 @@ impl Cpu {
     }
 }
 
-impl Facts {
-    pub(crate) fn of(session: &Session, cpu: Cpu, other: &impl ToString) -> Self {
-        Self {
-            cpu,
-            other: (cpu != Cpu::DataThread).then(|| other.to_string()),
-            cipher: session.cipher().to_string(),
-            controller: session.controller(),
-            round_trip: session.round_trip(),
-            ceiling: haul_engine::ceiling(session.recipe()),
-        }
-    }
-}
-
-pub(crate) fn counted_sending(facts: &Facts, stats: &SenderStats, moving: Span) -> CountedSending {
-    let ceiling = ceiling_of_all(stats, facts.ceiling);
-    let seen = LimitEvidence { ceiling, ..LimitEvidence::of(stats, facts.round_trip, facts.ceiling, moving) };
+/// What this side has sent, in the words that travel; `agreed` is the ceiling that the session began with.
+pub(crate) fn counted_sending(
+    stats: &SenderStats,
+    round_trip: Span,
+    agreed: Option<Rate>,
+    moving: Span,
+) -> CountedSending {
+    let ceiling = ceiling_of_all(stats, agreed);
+    let seen = LimitEvidence { ceiling, ..LimitEvidence::of(stats, round_trip, agreed, moving) };
     let (limited_by, evidence) = limit_of_sender(&seen)
         .map(|Limit { what, evidence }| (what.to_owned(), evidence))
         .unwrap_or_default();
@@ -127,15 +107,7 @@ mod tests {
             Waiting { ceiling: Span::from_secs(3), pacer: Span::from_secs(1), ..Waiting::default() };
         let stats =
             SenderStats { waiting, datagram_bytes: 60_000_000, peak_delivery_bps: 90_000_000, ..stats };
-        let facts = Facts {
-            cipher: String::new(),
-            controller: String::new(),
-            round_trip: Span::from_millis(1),
-            ceiling: None,
-            cpu: Cpu::ALL,
-            other: None,
-        };
-        let found = counted_sending(&facts, &stats, Span::from_secs(5));
+        let found = counted_sending(&stats, Span::from_millis(1), None, Span::from_secs(5));
         assert_eq!(found.limited_by, "rate_ceiling");
         assert_eq!(found.evidence, "it was given one on the way, and 96.0 Mbit/s was sent");
     }

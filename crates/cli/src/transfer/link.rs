@@ -1,19 +1,19 @@
 //! The engine's control channel for the mover; it also carries what each side counted, for either side's report.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use haul_base::Rate;
+use haul_base::{Rate, Span};
 use haul_engine::{Control, Counters, EngineError, Session, Transfer};
 use haul_mover::ControlLink;
-use haul_proto::ControllerError;
-use haul_wire::control::{ControlMessage, Counted, Fault, FaultCode, Host};
+use haul_proto::{ControllerError, SenderStats};
+use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCode, Host};
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::{AskedLaw, Cpu, Facts, facts::counted_sending};
+use crate::transfer::{AskedLaw, Cpu, facts::counted_sending};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -30,7 +30,15 @@ fn impossible(error: &ControllerError) -> Fault {
 #[derive(Debug)]
 pub(crate) struct Sides {
     pub(crate) control: Control,
-    pub(crate) facts: Facts,
+    pub(crate) cipher: String,
+    pub(crate) controller: String,
+    pub(crate) round_trip: Span,
+    pub(crate) ceiling: Option<Rate>,
+    pub(crate) cpu: Cpu,
+    /// The other machine, by the name or address that it was reached by; `None` if both sides are on this one.
+    pub(crate) other: Option<String>,
+    /// When the connection was begun.
+    pub(crate) began: Instant,
     started: Instant,
     state: Mutex<LinkState>,
     hasher: RandomState,
@@ -44,18 +52,26 @@ struct LinkState {
     quota: Option<Rate>,
     /// Where this side is a server that sends.
     law: Option<AskedLaw>,
-    /// What this side, which receives, has asked of the other one's law: the last value of each parameter.
-    asked: BTreeMap<String, String>,
     /// Hashes of faults that this side has told: a receiver repeats why the sender could not read an entry.
     told: HashSet<u64>,
 }
 
 impl Sides {
-    /// Of a session that begins now; `other` is the other machine.
-    pub(crate) fn new(session: &Session, cpu: Cpu, other: &impl ToString) -> Arc<Self> {
-        let facts = Facts::of(session, cpu, other);
-        let (control, state) = (session.control().clone(), Mutex::default());
-        Arc::new(Self { control, facts, started: Instant::now(), state, hasher: RandomState::new() })
+    /// Of a session that begins now, and whose connection was begun before; `other` is the other machine.
+    pub(crate) fn new(session: &Session, began: Instant, cpu: Cpu, other: &impl ToString) -> Arc<Self> {
+        Arc::new(Self {
+            control: session.control().clone(),
+            cipher: session.cipher().to_string(),
+            controller: session.controller(),
+            round_trip: session.round_trip(),
+            ceiling: haul_engine::ceiling(session.recipe()),
+            cpu,
+            other: (cpu != Cpu::DataThread).then(|| other.to_string()),
+            began,
+            started: Instant::now(),
+            state: Mutex::default(),
+            hasher: RandomState::new(),
+        })
     }
 
     /// Names the transfer that counts.
@@ -73,15 +89,6 @@ impl Sides {
     /// The client, which receives, may ask for another law.
     pub(crate) fn permit_law(&self, law: AskedLaw) {
         self.state.lock().law = Some(law);
-    }
-
-    pub(crate) fn has_asked(&self, changes: &[(String, String)]) {
-        self.state.lock().asked.extend(changes.iter().cloned());
-    }
-
-    /// The last value that was asked for of each parameter; there are as many as the laws have.
-    pub(crate) fn asked(&self) -> BTreeMap<String, String> {
-        self.state.lock().asked.clone()
     }
 
     /// The client asks for another law, if it may.
@@ -115,11 +122,15 @@ impl Sides {
         let Some(transfer) = self.state.lock().transfer.upgrade() else { return Counted::default() };
         let sending = match transfer.counters() {
             Some(Counters::Sending(sending)) => {
-                Some(counted_sending(&self.facts, &sending.stats, self.started.elapsed().into()))
+                Some(self.counted_sending(&sending.stats, self.started.elapsed().into()))
             }
             _ => None,
         };
-        Counted { cpu_us: self.facts.cpu.used(transfer.cpu()).as_micros(), sending }
+        Counted { cpu_us: self.cpu.used(transfer.cpu()).as_micros(), sending }
+    }
+
+    pub(crate) fn counted_sending(&self, stats: &SenderStats, moving: Span) -> CountedSending {
+        counted_sending(stats, self.round_trip, self.ceiling, moving)
     }
 
     /// Takes in what the other side says of the data path, or gives the message back if it is another one.
@@ -160,7 +171,7 @@ impl Sides {
 
     /// A fault that the other side has told, with the machine that it happened on.
     pub(crate) fn place(&self, fault: &mut Fault) {
-        let Some(other) = &self.facts.other else { return };
+        let Some(other) = &self.other else { return };
         let told = &self.state.lock().told;
         if told.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
@@ -270,7 +281,7 @@ mod tests {
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
-            let sides = Sides::new(&server, Cpu::ALL, &"client");
+            let sides = Sides::new(&server, Instant::now(), Cpu::ALL, &"client");
             sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
             Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
@@ -356,24 +367,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_receiver_has_asked_for_is_kept_once_for_each_parameter() {
-        let pair = Pair::new(LawLimits::default());
-        let client = Sides::new(&pair.client, Cpu::ALL, &"server");
-        for n in 1..=1_000 {
-            client.has_asked(&[
-                ("rate".to_owned(), format!("{n}Mbit")),
-                ("scale".to_owned(), "0.5".to_owned()),
-            ]);
-        }
-        let asked: Vec<_> = client.asked().into_iter().collect();
-        let wanted = [("rate", "1000Mbit"), ("scale", "0.5")];
-        assert_eq!(asked, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    }
-
-    #[test]
     fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
         let pair = Pair::new(LawLimits::default());
-        let client = Sides::new(&pair.client, Cpu::ALL, &"server");
+        let client = Sides::new(&pair.client, Instant::now(), Cpu::ALL, &"server");
         let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
         pair.server.control().send(message.clone()).unwrap();
         assert_eq!(client.recv(SOON).unwrap(), Some(message));

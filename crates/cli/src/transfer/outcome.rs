@@ -10,30 +10,34 @@ use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::fault;
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
-use crate::transfer::{
-    Context, Facts, Measured, Moved, Sides, counters,
-    facts::{self, counted_sending},
-};
+use crate::transfer::watch::Measured;
+use crate::transfer::{Context, Sides, counters, facts};
 
 /// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
 const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
 
-/// The report of a job that moved files; `elapsed` counts from the first connection.
-pub(crate) fn of_files(context: &Context, sides: &Sides, moved: Moved, elapsed: Span) -> RunReport {
-    let Moved { result, notes, measured } = moved;
-    let mut report = of_measured(context, &sides.facts, &measured);
+/// The report of a job that moved files; `notes` are what a person should know if it failed, otherwise its own report
+/// says it.
+pub(crate) fn of_files(
+    context: &Context,
+    sides: &Sides,
+    result: Result<MoveReport, Fault>,
+    notes: Vec<String>,
+    measured: &Measured,
+) -> RunReport {
+    let mut report = of_measured(context, sides, measured);
     match result {
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => {
-            fail(&mut report, fault, &measured);
+            fail(&mut report, fault, measured);
             report.noted = notes.len() as u64;
             report.notes = notes.into_iter().take(MAX_NOTES).collect();
         }
     }
-    if sides.facts.other.is_some() {
+    if sides.other.is_some() {
         report.each_fault(|fault| *fault = fault::here(fault.clone()));
     }
-    complete(report, elapsed, sides, measured.counters.as_ref())
+    complete(report, sides.began.elapsed().into(), sides, measured)
 }
 
 /// The report of a run without files.
@@ -43,22 +47,23 @@ pub(crate) fn of_memory(
     bytes: Result<u64, Fault>,
     measured: &Measured,
 ) -> RunReport {
-    let mut report = of_measured(context, &sides.facts, measured);
+    let mut report = of_measured(context, sides, measured);
     match bytes {
         Ok(bytes) => report.bytes = bytes,
         Err(fault) => fail(&mut report, fault, measured),
     }
-    complete(report, measured.moving, sides, measured.counters.as_ref())
+    complete(report, measured.moving, sides, measured)
 }
 
 /// Adds how fast it was, what limited it and what the other side has told.
-fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Option<&Counters>) -> RunReport {
+fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Measured) -> RunReport {
+    let counters = measured.counters.as_ref();
     report.elapsed = elapsed;
     report.goodput = Rate::from_transfer(report.bytes.saturating_sub(report.resumed_bytes), elapsed);
-    let mut ceiling = sides.facts.ceiling;
-    for (name, value) in sides.asked() {
-        match &*name {
-            "controller" => report.controller = value,
+    let mut ceiling = sides.ceiling;
+    for (name, value) in &measured.asked {
+        match name.as_str() {
+            "controller" => report.controller.clone_from(value),
             "rate" => (ceiling, report.capacity) = (None, None),
             _ => {}
         }
@@ -77,27 +82,27 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, counters: Optio
     report
 }
 
-fn of_measured(context: &Context, facts: &Facts, measured: &Measured) -> RunReport {
+fn of_measured(context: &Context, sides: &Sides, measured: &Measured) -> RunReport {
     let mut report = context.report(RunReport {
-        cipher: facts.cipher.clone(),
-        rtt: Some(facts.round_trip).filter(|&rtt| rtt > Span::ZERO),
+        cipher: sides.cipher.clone(),
+        rtt: Some(sides.round_trip).filter(|&rtt| rtt > Span::ZERO),
         max_rss: peak_memory(),
-        capacity: facts.ceiling.map(|rate| (rate, "ceiling")),
+        capacity: sides.ceiling.map(|rate| (rate, "ceiling")),
         ..RunReport::default()
     });
-    report.controller.clone_from(&facts.controller);
+    report.controller.clone_from(&sides.controller);
     report.fallbacks = facts::fallbacks(&context.settings);
-    let own_cpu = Some(facts.cpu.used(measured.data_cpu).as_secs_f64());
+    let own_cpu = Some(sides.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };
             if let Some(law) = sending.stats.law {
                 law.name.clone_into(&mut report.controller);
             }
-            let ceiling = facts::ceiling_of_all(&sending.stats, facts.ceiling);
+            let ceiling = facts::ceiling_of_all(&sending.stats, sides.ceiling);
             report.capacity = ceiling.map(|rate| (rate, "ceiling"));
             report.longest_read_delay = sending.stats.receiver_host.longest_read_delay;
-            add_sending(&mut report, counted_sending(facts, &sending.stats, measured.moving));
+            add_sending(&mut report, sides.counted_sending(&sending.stats, measured.moving));
         }
         Some(Counters::Receiving(stats)) => {
             report.cpu = CpuSeconds { sender: None, receiver: own_cpu };

@@ -13,7 +13,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive, outcome};
+use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive};
 
 /// How soon a server notices that it is to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -24,7 +24,7 @@ const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
 /// Serves one client to the end of its session.
 pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Pulse) -> RunReport {
-    let started = Instant::now();
+    let began = Instant::now();
     let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings().clone(), incoming.recipe());
@@ -37,13 +37,13 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(&session, cpu, &session.peer().ip());
+    let sides = Sides::new(&session, began, cpu, &session.peer().ip());
     if matches!(request, Request::Get { .. } | Request::BenchReceive)
         && let Some(law) = session.law()
     {
         sides.permit_law(AskedLaw::new(law, policy.law_limits()));
     }
-    let report = serve_request(&mut session, &request, policy, &sides, (context, started));
+    let report = serve_request(&mut session, &request, policy, &sides, context);
     let report = report.unwrap_or_else(|fault| {
         session.control().abort(fault.clone());
         context.failed(fault)
@@ -57,43 +57,42 @@ fn serve_request(
     request: &Request,
     policy: &Policy,
     sides: &Arc<Sides>,
-    (context, started): (&Context, Instant),
+    context: &Context,
 ) -> Result<RunReport, Fault> {
     let limit = match session.settings().bench_limit {
         BenchLimit::Unlimited => LONGEST_BENCH,
         limit => limit,
     };
-    let moved = match request {
+    match request {
         Request::Put { destination, layout, receive_policy } => {
             let durability = policy.at_least(receive_policy.durability);
             let asked = ReceivePolicy { durability, ..*receive_policy };
             drive::receive(session, sides, context, asked, |link, options| {
                 receive_files(destination, &policy.root, *layout, link, policy.within(options))
-            })?
+            })
         }
         Request::PutStream { destination, durability } => {
             let asked =
                 ReceivePolicy { durability: policy.at_least(*durability), ..ReceivePolicy::default() };
             drive::receive(session, sides, context, asked, |link, options| {
                 receive_stream(destination, &policy.root, link, policy.within(options))
-            })?
+            })
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let (growth, preserve, set_memory) = (*growth, *preserve, context.transfer.set_memory);
             drive::send(session, sides, context, |link, chunk| {
                 let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
-            })?
+            })
         }
-        Request::BenchSend => return Ok(bench::receive(session, sides, context)),
-        Request::BenchReceive => return Ok(bench::send(session, limit, sides, context)),
-        Request::Check => return check_path(session).map(|()| context.report(RunReport::default())),
+        Request::BenchSend => Ok(bench::receive(session, sides, context)),
+        Request::BenchReceive => Ok(bench::send(session, limit, sides, context)),
+        Request::Check => check_path(session).map(|()| context.report(RunReport::default())),
         // The policy has refused them before.
         Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
-            return Ok(context.report(RunReport::default()));
+            Ok(context.report(RunReport::default()))
         }
-    };
-    Ok(outcome::of_files(context, sides, moved, started.elapsed().into()))
+    }
 }
 
 /// Lets the client see whether packets get through.

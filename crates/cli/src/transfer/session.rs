@@ -16,10 +16,12 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::settings::ciphers;
 use crate::signals::Cancel;
-use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive, outcome};
+use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
+/// What to do when a copy of files has lost the other side.
+const GOES_ON: &str = "run the same command again: it goes on where it stopped";
 /// How long a dry run waits for packets to get through.
 const CHECK: Duration = Duration::from_secs(6);
 
@@ -106,7 +108,7 @@ pub(crate) fn upload(
             let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
             send_files(sources, Root::Anywhere, selection, link, limits)
         };
-        Ok(drive::send(session, sides, context, begin)?.resumable())
+        drive::send(session, sides, context, begin).map(resumable)
     })
 }
 
@@ -136,7 +138,7 @@ pub(crate) fn download(
             let options = ReceiveOptions { permit, set_memory, expectations, ..options };
             receive_files(destination, &Root::Anywhere, layout, link, options)
         };
-        Ok(drive::receive(session, sides, context, context.transfer.receive_policy, begin)?.resumable())
+        drive::receive(session, sides, context, context.transfer.receive_policy, begin).map(resumable)
     })
 }
 
@@ -146,28 +148,34 @@ pub(crate) fn over(
     url: &HaulUrl,
     request: Request,
     cpu: Cpu,
-    work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<drive::Moved, Fault>,
+    work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<RunReport, Fault>,
 ) -> RunReport {
-    let started = Instant::now();
+    let began = Instant::now();
     let mut session = match open(context, url, request, BenchLimit::Unlimited) {
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(&session, cpu, &url.host);
-    let moved = match work(&mut session, &sides) {
-        Ok(moved) => moved,
+    let sides = Sides::new(&session, began, cpu, &url.host);
+    match work(&mut session, &sides) {
+        Ok(report) => {
+            if report.error.is_none() {
+                // Everything is final on both sides; how the close goes changes nothing.
+                let _ = session.control().close();
+            }
+            report
+        }
         Err(fault) => {
             session.control().abort(fault.clone());
-            let is_local = sides.facts.other.is_none();
-            return context.failed(if is_local { fault } else { fault::here(fault) });
+            let is_local = sides.other.is_none();
+            context.failed(if is_local { fault } else { fault::here(fault) })
         }
-    };
-    let elapsed = started.elapsed().into();
-    if moved.result.is_ok() {
-        // Everything is final on both sides; how the close goes changes nothing.
-        let _ = session.control().close();
     }
-    outcome::of_files(context, &sides, moved, elapsed)
+}
+
+/// The report of a copy of files, which goes on where it stopped when the other side was lost.
+fn resumable(mut report: RunReport) -> RunReport {
+    report.error = report.error.map(|fault| fault::if_lost(fault, GOES_ON));
+    report
 }
 
 /// Connects and sees what would be agreed on, and whether packets get through.

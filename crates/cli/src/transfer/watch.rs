@@ -1,16 +1,20 @@
 //! What is done beside every running transfer: progress, the trace, `haul ctl`, and looking whether to stop.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_base::{Cause, CauseCounts, Span};
-use haul_engine::{Counters, Role, Transfer};
-use haul_proto::{Limit, LimitEvidence, limit_of_sender};
+use haul_engine::{Counters, EngineError, Role, Transfer, Waker};
+use haul_proto::{ChosenLaw, Limit, LimitEvidence, Part, limit_of_sender};
 use haul_wire::control::{Fault, FaultCode};
+use haulage::LawRequests;
 use serde_json::{Value, json};
 
+use crate::fault;
 use crate::output::{Progress, Snapshot};
 use crate::transfer::{
-    Context, ControlSocket, Side, Unchanged,
+    Context, Sides, Unchanged,
+    control_socket::{ControlSocket, Controlled, Side, unknown},
     counters::{counters_json, heard, write_windows},
 };
 
@@ -18,37 +22,100 @@ const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// What to do about an interruption.
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
 
+/// The law of a transfer: what this side sends by, or asks the other one for.
+pub(crate) enum Law {
+    Ours(Option<Part>),
+    Theirs(LawRequests),
+}
+
+/// A running transfer with its law, as `haul ctl` sees and changes it.
+struct Running {
+    transfer: Arc<Transfer>,
+    law: Law,
+}
+
+impl Controlled for Running {
+    fn law(&self) -> Option<Part> {
+        match &self.law {
+            Law::Ours(law) => law.clone(),
+            Law::Theirs(requests) => Controlled::law(requests),
+        }
+    }
+
+    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
+        match &mut self.law {
+            Law::Ours(Some(law)) => {
+                self.transfer.switch_law(ChosenLaw::change(law, changes).map_err(unknown)?);
+            }
+            Law::Ours(None) => {}
+            Law::Theirs(requests) => requests.change(changes)?,
+        }
+        Ok(())
+    }
+
+    fn data(&self) -> Option<Value> {
+        self.transfer.counters().map(|counters| counters_json(&counters))
+    }
+}
+
 pub(crate) struct Watch<'a> {
     pub(crate) context: &'a Context,
-    pub(crate) transfer: &'a Transfer,
+    running: Running,
+    /// What the recipe said of `rate_control` when it began.
+    agreed: Option<Part>,
     controls: Option<ControlSocket>,
     /// What the other side was heard to say.
     heard: Unchanged,
     progress: Progress,
     started: Instant,
+    /// From its start to the last byte's arrival, or to the end of the job.
+    moving: Span,
     traced: Instant,
     /// The sender's evidence when the trace was last told of a limit.
     judged: LimitEvidence,
 }
 
+/// What a transfer has counted when it is over.
+#[derive(Default)]
+pub(crate) struct Measured {
+    pub counters: Option<Counters>,
+    pub data_cpu: Span,
+    pub moving: Span,
+    /// What was asked of the other side's law, if it has one.
+    pub asked: Vec<(String, String)>,
+}
+
 impl<'a> Watch<'a> {
+    /// Starts a transfer, which is woken by what `start` is given.
     pub(crate) fn start(
         context: &'a Context,
-        transfer: &'a Transfer,
-        side: Side,
-        progress: Progress,
-    ) -> Self {
+        sides: &Sides,
+        law: Law,
+        start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
+    ) -> Result<Self, Fault> {
+        let started = Instant::now();
+        let waker = Waker::new().map_err(fault::of)?;
+        let transfer = Arc::new(start(waker).map_err(|error| sides.fault(error))?);
+        sides.watch(&transfer);
+        let progress = Progress::start(&context.style);
+        let side = if matches!(law, Law::Ours(_)) { Side::Sends } else { Side::Receives };
         // A server is restricted to what it offers, and the directory of the sockets is elsewhere.
         let controls = (context.role == Role::Client).then(|| ControlSocket::open(side)).flatten();
         // From now on the transfer keeps what it tells of windows.
-        write_windows(&context.events, transfer);
-        let (heard, now, judged) = (Unchanged::default(), Instant::now(), LimitEvidence::default());
-        Self { context, transfer, controls, heard, progress, started: now, traced: now, judged }
+        write_windows(&context.events, &transfer);
+        let running = Running { transfer, law };
+        let (agreed, heard, judged) = (running.law(), Unchanged::default(), LimitEvidence::default());
+        let (moving, traced) = (Span::ZERO, started);
+        Ok(Self { context, running, agreed, controls, heard, progress, started, moving, traced, judged })
+    }
+
+    pub(crate) fn transfer(&self) -> &Arc<Transfer> {
+        &self.running.transfer
     }
 
     /// To be called many times a second; `done` rises with what is done, `trace` is the event of it.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
-        let counters = self.transfer.counters();
+        let counters = self.transfer().counters();
         let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
         let lost = match counters {
             Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
@@ -60,8 +127,8 @@ impl<'a> Watch<'a> {
         let silent_for = self.heard.lasts(heard, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
         self.context.pulse.note(done);
-        if let Some(controls) = &mut self.controls {
-            controls.answer(&mut self.transfer, snapshot.bytes);
+        if let Some(controls) = &self.controls {
+            controls.answer(&mut self.running, snapshot.bytes);
         }
         if self.traced.elapsed() >= TRACE_INTERVAL {
             self.traced = Instant::now();
@@ -76,14 +143,33 @@ impl<'a> Watch<'a> {
         if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
     }
 
-    pub(crate) fn end(self, trace: Value) {
+    /// All that there was has moved, or the job has ended.
+    pub(crate) fn end(&mut self, trace: Value) {
         self.progress.finish();
         self.write(trace);
+        self.moving = self.started.elapsed().into();
+    }
+
+    /// Ends the data path and gives its last counters; the last windows of one that was broken off go into the trace.
+    pub(crate) fn stop(self) -> Measured {
+        let Self { running: Running { transfer, law }, agreed, moving, .. } = self;
+        let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
+        let mut asked = Vec::new();
+        if let (Law::Theirs(requests), Some(agreed)) = (law, agreed) {
+            let law = requests.law().into_iter().flat_map(|law| &law.parameters);
+            asked.extend(law.filter(|set| !agreed.parameters.contains(set)).cloned());
+        }
+        // The job that could hold another reference is over.
+        if let Some(mut transfer) = Arc::into_inner(transfer) {
+            counters = transfer.stop();
+            write_windows(&self.context.events, &transfer);
+        }
+        Measured { counters, data_cpu, moving, asked }
     }
 
     /// What has been the limit since it was last said, each second.
     fn write_limit(&mut self) {
-        let Some(Counters::Sending(sending)) = self.transfer.counters() else { return };
+        let Some(Counters::Sending(sending)) = self.transfer().counters() else { return };
         let now = LimitEvidence::of(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
         let Some(part) = now.since(&self.judged) else { return };
         self.judged = now;
@@ -97,9 +183,9 @@ impl<'a> Watch<'a> {
     fn write(&self, mut trace: Value) {
         let events = &self.context.events;
         if events.is_kept() {
-            trace["data"] = self.transfer.counters().map(|counters| counters_json(&counters)).into();
+            trace["data"] = self.running.data().into();
             events.write("progress", trace);
-            write_windows(events, self.transfer);
+            write_windows(events, self.transfer());
         }
     }
 }

@@ -35,7 +35,8 @@ pub enum LawRequestError {
 }
 
 impl LawRequests {
-    pub(super) fn new(control: Control, law: Option<Part>) -> Self {
+    /// By this control channel, of a writer whose recipe says `law` of `rate_control`.
+    pub fn new(control: Control, law: Option<Part>) -> Self {
         Self { control, law }
     }
 

@@ -7,65 +7,38 @@ use std::time::{Duration, Instant};
 use haul_base::Rate;
 use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::Fault;
-use haulage::{ByteWriter, Connection, LawRequestError, LawRequests};
+use haulage::{ByteWriter, Connection};
 
 use crate::fault;
 use crate::transfer::asked_law::LawLimits;
-use crate::transfer::control_socket::{ControlSocket, Controlled, Side, unknown};
+use crate::transfer::control_socket::{ControlSocket, Controlled, Side, borrowed, unknown};
 
-fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
-    changes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
-}
+/// The micro-protocol that `haul ctl` changes.
+pub(super) const LAW: &str = "rate_control";
 
 impl Controlled for ByteWriter {
-    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.set_law(&borrowed(changes)).map_err(unknown)?;
-        *law = self.law().cloned().unwrap_or_else(|| law.clone());
-        Ok(())
-    }
-
-    fn present_law(&self) -> Option<Part> {
+    fn law(&self) -> Option<Part> {
         self.law().cloned()
     }
 
-    fn take_request(&mut self) -> Option<Vec<(String, String)>> {
-        self.take_law_request()
-    }
-}
-
-impl Controlled for LawRequests {
-    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.ask(&borrowed(changes)).map_err(|error| match error {
-            LawRequestError::Law(error) => unknown(error),
-            LawRequestError::TooLong => fault::usage(error.to_string(), "change less at a time"),
-            error => fault::usage(error.to_string(), "try again"),
-        })?;
-        *law = self.law().cloned().unwrap_or_else(|| law.clone());
-        Ok(())
+    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
+        self.set_law(&borrowed(changes)).map_err(unknown)
     }
 }
 
 /// Either end of a connection changes the recipe of both.
 impl Controlled for &Connection {
-    fn change(&mut self, law: &mut Part, changes: &[(String, String)]) -> Result<(), Fault> {
-        let mut changed = law.clone();
-        ChosenLaw::change(&mut changed, changes).map_err(unknown)?;
+    fn law(&self) -> Option<Part> {
+        self.recipe().parts.into_iter().find(|part| part.name == LAW)
+    }
+
+    fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
         let mut recipe = self.recipe();
-        for part in recipe.parts.iter_mut().filter(|part| part.name == changed.name) {
-            part.clone_from(&changed);
+        for law in recipe.parts.iter_mut().filter(|part| part.name == LAW) {
+            ChosenLaw::change(law, changes).map_err(unknown)?;
         }
-        self.reconfigure(&recipe).map_err(fault::of)?;
-        *law = changed;
-        Ok(())
+        self.reconfigure(&recipe).map_err(fault::of)
     }
-
-    fn present_law(&self) -> Option<Part> {
-        law_of(self)
-    }
-}
-
-pub(super) fn law_of(connection: &Connection) -> Option<Part> {
-    connection.recipe().parts.into_iter().find(|part| part.name == "rate_control")
 }
 
 /// As often as a copy looks for `haul ctl`: not for each of a million messages a second.
@@ -80,53 +53,54 @@ pub(super) struct Controls {
 }
 
 /// The ceiling, if there is one.
-fn ceiling(law: Option<&Part>) -> Option<Rate> {
-    let law = law.and_then(|law| ChosenLaw::check(law).ok());
+fn ceiling(writer: &ByteWriter) -> Option<Rate> {
+    let law = writer.law().and_then(|law| ChosenLaw::check(law).ok());
     law.map(|law| law.rate()).filter(|&rate| rate < Rate::MAX)
 }
 
 impl Controls {
-    fn of(law: Option<Part>) -> Self {
-        Self { socket: ControlSocket::open(Side::Sends(law)), looked: None, limits: LawLimits::default() }
+    pub(super) fn new() -> Self {
+        Self { socket: ControlSocket::open(Side::Sends), looked: None, limits: LawLimits::default() }
     }
 
-    /// `brings_recipe`: what it says of the rate was set on this machine.
+    /// Of a stream. `brings_recipe`: what it says of the rate was set on this machine.
     pub(super) fn of_stream(writer: &ByteWriter, brings_recipe: bool) -> Self {
-        let rate = ceiling(writer.law()).filter(|_| brings_recipe);
-        let limits = LawLimits { rate, controller: None };
-        Self { limits, ..Self::of(writer.law().cloned()) }
+        let rate = ceiling(writer).filter(|_| brings_recipe);
+        Self { limits: LawLimits { rate, controller: None }, ..Self::new() }
     }
 
-    pub(super) fn of_messages(connection: &Connection) -> Self {
-        Self::of(law_of(connection))
+    /// Whether it was time to look; then `controlled` is as `haul ctl` wants it.
+    pub(super) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) -> bool {
+        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= BETWEEN);
+        if is_due {
+            self.looked = Some(Instant::now());
+            self.socket.iter().for_each(|socket| socket.answer(controlled, moved));
+        }
+        is_due
     }
 
-    pub(super) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN) {
+    /// The same for a stream, whose reader may ask for another law.
+    pub(super) fn answer_stream(&mut self, writer: &mut ByteWriter, moved: u64) {
+        let before = ceiling(writer);
+        if !self.answer(writer, moved) {
             return;
         }
-        self.looked = Some(Instant::now());
-        if let Some(socket) = &mut self.socket {
-            let before = ceiling(controlled.present_law().as_ref());
-            socket.answer(controlled, moved);
-            let now = ceiling(controlled.present_law().as_ref());
-            if now != before {
-                self.limits.rate = now;
-            }
+        let now = ceiling(writer);
+        if now != before {
+            self.limits.rate = now;
         }
         // One at a time: who asks all the time gets no more work out of this side.
-        if let Some(changes) = controlled.take_request() {
-            self.grant(controlled, changes);
+        if let (Some(changes), Some(law)) = (writer.take_law_request(), writer.law().cloned()) {
+            self.grant(writer, law, changes);
         }
     }
 
-    fn grant(&self, controlled: &mut impl Controlled, mut changes: Vec<(String, String)>) {
-        let Some(mut law) = controlled.present_law() else { return };
-        if let Ok(chosen) = ChosenLaw::change(&mut law.clone(), &changes) {
+    fn grant(&self, writer: &mut ByteWriter, mut law: Part, mut changes: Vec<(String, String)>) {
+        if let Ok(chosen) = ChosenLaw::change(&mut law, &changes) {
             changes.extend(self.limits.beyond(&chosen));
         }
         // The law may be another one here than where it was asked for.
-        match controlled.change(&mut law, &changes) {
+        match writer.change(&changes) {
             Ok(()) => tracing::info!(?changes, "the other side has asked for another law"),
             Err(fault) => tracing::debug!(%fault, "the other side asks for a law that cannot be"),
         }
@@ -143,15 +117,14 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers `haul ctl` beside `receive`, which waits for the other side and for whoever reads stdout. `law` is that of
-/// the sender, `moved` the bytes that have come.
+/// Answers `haul ctl` beside `receive`, which waits for the other side and for whoever reads stdout; `moved` are the
+/// bytes that have come.
 pub(super) fn beside<T>(
-    law: Option<Part>,
     controlled: &mut (impl Controlled + Send),
     moved: &AtomicU64,
     receive: impl FnOnce() -> T,
 ) -> T {
-    let Some(mut socket) = ControlSocket::open(Side::Receives(law, None)) else { return receive() };
+    let Some(socket) = ControlSocket::open(Side::Receives) else { return receive() };
     let is_over = AtomicBool::new(false);
     let answer = || {
         while !is_over.load(Ordering::Acquire) {
