@@ -16,7 +16,7 @@ use crate::Span;
 pub struct Rate(u64);
 
 /// A number of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
 
 /// A probability or share in `[0, 1]`.

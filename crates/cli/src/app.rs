@@ -18,7 +18,7 @@ use crate::output::{
     EventLog, Lines, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json,
     out_verbatim, tell, without_keys,
 };
-use crate::settings::{Preset, Settings};
+use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
 use crate::transfer::{Context, Cpu};
 use crate::{commands, logging};
@@ -96,8 +96,8 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     let preset = command.transfer().recipe.preset;
     let preset = preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)?;
     if global.show_config {
-        let settings = Settings::collect(&preset, settings)?;
-        let rows = [rows.clone(), settings.rows()].concat();
+        let values = Settings::collect(&preset, settings)?;
+        let rows = [rows.clone(), values.rows(&preset, settings)].concat();
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {
@@ -191,11 +191,13 @@ impl Start<'_> {
     }
 
     fn context(&self) -> Result<Context, Fault> {
-        let Resolved { global, command, settings, words, typed, .. } = self.resolved;
+        let Resolved { global, command, settings, typed, .. } = self.resolved;
         // A server that ssh has started needs ssh only until its session stands.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
-        let mut quiet = Context::quiet(command, &self.preset, settings, cancel)?;
+        // A server only has to know its settings; elsewhere they have to suit each other.
+        let build = if matches!(command, Command::Serve(_)) { Settings::collect } else { Settings::build };
+        let mut quiet = Context::quiet(build(&self.preset, settings)?, command.transfer(), cancel);
         let (is_verbose, is_quiet) = (global.verbose > 0, global.quiet || global.json);
         let on_item = match &mut quiet.transfer.receive_policy.run {
             RunMode::ListChanges => Some(item_lines(is_verbose, out)),
@@ -214,7 +216,7 @@ impl Start<'_> {
             style: ProgressStyle::choose(global),
             quiet: is_quiet,
             json: global.json,
-            options: words.clone(),
+            named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
             typed: typed.clone(),
             ..quiet
         })

@@ -17,6 +17,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolicy};
 #[cfg(test)]
@@ -113,8 +114,8 @@ pub(crate) enum Command {
     },
 }
 
-/// What a command says of a transfer.
-#[derive(Debug, Clone)]
+/// What a command says of a transfer. serde's form is for `haul` on another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferOptions {
     /// What happens to what is at the destination.
     pub receive_policy: ReceivePolicy,
@@ -125,8 +126,10 @@ pub(crate) struct TransferOptions {
     /// Memory that the names, links, holes and attributes of one set may take.
     pub set_memory: Bytes,
     /// The options that set a recipe's parameters.
+    #[serde(skip)]
     pub recipe: RecipeArgs,
     /// The file for a trace of the run.
+    #[serde(skip)]
     pub events: Option<PathBuf>,
 }
 
@@ -180,7 +183,7 @@ fn controller_help() -> String {
 }
 
 /// Options that choose how data is carried.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "How to carry it")]
 pub(crate) struct RecipeArgs {
     /// Preset by name (see `haul presets`) or a recipe file

@@ -1,6 +1,5 @@
 //! `haul cp --for-ssh`: copies for a person elsewhere, started by ssh. The job comes on stdin, events go to stdout as JSON.
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,21 +8,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use haul_engine::HaulUrl;
 use haul_mover::Tell;
-use haul_wire::control::{Fault, FaultCode, RunMode};
+use haul_wire::control::{Fault, RunMode};
 use serde_json::json;
 
-use crate::args::{Command, CpArgs};
-use crate::commands::cp::{self, How};
 use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
-use crate::config::{Resolved, Sources, StartError, resolve};
-use crate::endpoint::Machine;
+use crate::endpoint::parse_url;
 use crate::fault;
 use crate::output::{EventLog, Lines, RunReport, item_lines, tell};
-use crate::settings::Preset;
+use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
-use crate::transfer::{Context, CopyPlan, Way, chosen, negotiate, reach, with_way_out};
+use crate::transfer::{Context, Cpu, download, negotiate, reach, upload, with_way_out};
 
 /// Does what stdin says. Returns the exit code.
 pub(crate) fn run() -> Result<u8, Fault> {
@@ -90,40 +87,14 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
         }
     };
     job.actions.iter().for_each(|action| log(action.as_str().into()));
-    let report = prepare(job, cancel, reporter).and_then(|prepared| copy(prepared, job, reporter));
-    let report = report.unwrap_or_else(RunReport::failed);
+    let report = copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     log((&report).into());
     report
 }
 
-type Prepared = (Context, CopyPlan, Box<CpArgs>);
-
-fn prepare(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Prepared, Fault> {
-    let mut argv = vec![OsString::from("haul"), OsString::from("cp")];
-    argv.extend(job.words.iter().cloned());
-    // What the person has is in the words; what this machine has configured is for its own users.
-    let Resolved { command, settings, .. } = resolve(&argv, &Sources::default()).map_err(not_understood)?;
-    let Command::Cp(args) = &command else { return Err(fault::usage("the job is no copy", "")) };
-    let plan = CopyPlan::parse(&args.paths)?;
-    let leads_on = match plan.way()? {
-        Way::Send(_) => matches!(plan.to, Machine::Ssh(_)),
-        Way::Fetch(from, _) => matches!(from, Machine::Ssh(_)),
-        Way::Many | Way::Between { .. } => true,
-    };
-    if leads_on {
-        return Err(fault::usage("the job leads to yet another machine", ""));
-    }
-    let mut quiet = Context::quiet(&command, &Preset::default_preset(), &settings, cancel)?;
-    quiet.settings.recipe = haulage::Recipe::parse(&job.recipe)
-        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
-    quiet.transfer.receive_policy.run = job.run;
-    let context = Context { on_item: teller(job, reporter), events: reporter.log(lossy), ..quiet };
-    Ok((context, plan, args.clone()))
-}
-
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
 fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
-    if job.run == RunMode::Move {
+    if job.transfer.receive_policy.run == RunMode::Move {
         return None;
     }
     if job.detach {
@@ -134,34 +105,34 @@ fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
     Some(Arc::new(move |item| log.write("item", json!({ "item": item }))))
 }
 
-fn not_understood(error: StartError) -> Fault {
-    match error {
-        StartError::Fault(fault) => fault,
-        StartError::Clap(error) => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let version = env!("CARGO_PKG_VERSION");
-            let message = format!("haul {version} over there does not take this: {first}");
-            Fault::new(FaultCode::Usage, message, "install the same version of haul on all machines")
-        }
-    }
+/// The person's options are in the job; what this machine has configured is for its own users.
+fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fault> {
+    let &Job { crypto, offload, socket_buffer, .. } = job;
+    let recipe = haulage::Recipe::parse(&job.recipe)
+        .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
+    let settings = Settings { crypto, offload, socket_buffer, recipe };
+    let quiet = Context::quiet(settings, job.transfer.clone(), cancel);
+    Ok(Context { on_item: teller(job, reporter), events: reporter.log(lossy), ..quiet })
 }
 
-fn copy((context, mut plan, args): Prepared, job: &Job, reporter: &Reporter) -> Result<RunReport, Fault> {
-    let port = plan.url_mut().map(|url| url.port).filter(|_| !job.hosts.is_empty());
-    let way_out = |fault| match port {
-        Some(port) => with_way_out(fault, port, job.ports.as_deref()),
-        None => fault,
+fn copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
+    let (context, url) = (context(job, cancel, reporter)?, parse_url(&job.server)?);
+    let way_out = |fault| match job.hosts.as_slice() {
+        [] => fault,
+        _ => with_way_out(fault, url.port, job.ports.as_deref()),
     };
-    if let Some(url) = plan.url_mut() {
-        *url = reach(&context, url, &job.hosts).map_err(way_out)?;
-    }
-    if let (RunMode::ListChanges, Some(url)) = (job.run, plan.url_mut()) {
-        let negotiated = negotiate(&context, url).map_err(way_out)?;
+    let url = reach(&context, &url, &job.hosts).map_err(way_out)?;
+    if job.transfer.receive_policy.run == RunMode::ListChanges {
+        let negotiated = negotiate(&context, &url).map_err(way_out)?;
         reporter.log(patient).write("plan", json!({ "negotiated": negotiated }));
     }
-    let selection = chosen(&args, plan.count())?;
-    let mut report = cp::copy(&context, &plan, How { selection: &selection, ssh: &args.ssh }, None);
+    let Job { sources, destination, selection, .. } = job;
+    let mut report = if job.fetches {
+        download(&context, &url, sources, selection, destination)
+    } else {
+        let url = HaulUrl { path: destination.clone(), ..url };
+        upload(&context, &url, sources.clone(), selection, Cpu::ALL)
+    };
     report.error = report.error.map(way_out);
     Ok(report)
 }

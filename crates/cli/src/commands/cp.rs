@@ -86,7 +86,7 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> 
                 })
             })
         }
-        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves), agreed),
+        Way::Between { at, serves } => third::copy(context, how, (plan, at, serves), agreed),
         Way::Many => {
             if let Some(agreed) = agreed {
                 agreed(Vec::new());

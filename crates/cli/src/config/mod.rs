@@ -30,8 +30,6 @@ pub(crate) struct Resolved {
     pub settings: Vec<Setting>,
     /// Every option of the command with its value and origin.
     pub rows: Vec<ConfigRow>,
-    /// The options in force as words of a command line, each with its name; recipe parameters apart.
-    pub words: Vec<(String, OsString)>,
     /// The options that stand on the command line itself, by their long names.
     pub typed: Vec<String>,
     /// Remarks about values that nothing reads.
@@ -68,10 +66,9 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command);
     let rows = options::rows(&options, &matches, &chosen, &typed);
-    let words = options::words(&options, &matches);
     let typed = options.iter().filter(|option| is_typed(&typed, option));
     let typed = typed.map(|option| option.long.clone()).collect();
-    Ok(Resolved { global, command, settings, rows, words, typed, notes })
+    Ok(Resolved { global, command, settings, rows, typed, notes })
 }
 
 /// The places below the command line, from the strongest to the weakest.

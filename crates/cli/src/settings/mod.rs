@@ -10,6 +10,7 @@ use haulage::RecipeError;
 use crate::config::{ConfigRow, Setting};
 use crate::fault::{self, Fault};
 
+use parameters::Parameter;
 pub(crate) use parameters::{IN_RECIPE, PARAMETERS, Settings, parameter_names, session_key};
 pub(crate) use presets::Preset;
 use presets::RECIPES;
@@ -61,14 +62,17 @@ impl Settings {
         Ok(collected)
     }
 
-    /// Every parameter with its value and origin.
-    pub(crate) fn rows(&self) -> Vec<ConfigRow> {
-        let rows = PARAMETERS.iter().zip(&self.origins).map(|(parameter, origin)| ConfigRow {
-            key: format!("set.{}", parameter.key),
-            value: Some((parameter.show)(self)),
-            origin: origin.to_string(),
-        });
-        rows.collect()
+    /// Every parameter with its value and its origin: the last of `settings` that set it, or the preset.
+    pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
+        let row = |Parameter { key, show, .. }: &Parameter| {
+            let sets_it = |set: &&Setting| {
+                Parameter::find(session_key(&set.assignment.key)).is_ok_and(|found| found.key == *key)
+            };
+            let set = settings.iter().rfind(sets_it).map(|set| set.origin.clone());
+            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
+            ConfigRow { key: format!("set.{key}"), value: Some(show(self)), origin }
+        };
+        PARAMETERS.iter().map(row).collect()
     }
 
     /// Builds the stack once, so that what it lacks is said before anything starts.

@@ -19,8 +19,6 @@ pub(crate) struct Settings {
     pub socket_buffer: Bytes,
     /// What the transport is made of, by the name of the preset.
     pub recipe: haulage::Recipe,
-    /// Where each of [`PARAMETERS`] came from, in the same order.
-    pub(super) origins: Vec<Origin>,
 }
 
 impl Settings {
@@ -61,19 +59,12 @@ impl Settings {
     pub(super) fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         let parameter = Parameter::find(key)
             .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
-        parameter.set(self, value).map_err(|problem| {
+        (parameter.set)(self, value.trim()).map_err(|problem| {
             fault::usage(
                 format!("{origin}: {} = {value:?}: {problem}", parameter.key),
                 format!("{} is {}", parameter.key, (parameter.help)()),
             )
-        })?;
-        self.origins[parameter.index()].clone_from(origin);
-        Ok(())
-    }
-
-    /// Every parameter as `--set` takes it, `KEY=VALUE`.
-    pub(crate) fn assignments(&self) -> Vec<String> {
-        PARAMETERS.iter().map(|parameter| format!("{}={}", parameter.key, (parameter.show)(self))).collect()
+        })
     }
 }
 
@@ -81,7 +72,7 @@ pub(crate) struct Parameter {
     /// Its name in recipes and with `--set`.
     pub key: &'static str,
     pub help: fn() -> String,
-    set: fn(&mut Settings, &str) -> Result<(), String>,
+    pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
     /// The value as `--set` would take it.
     pub(super) show: fn(&Settings) -> String,
 }
@@ -196,15 +187,6 @@ impl Parameter {
                 format!("the parameters are {}", parameter_names()),
             )
         })
-    }
-
-    pub(super) fn index(&self) -> usize {
-        PARAMETERS.iter().position(|p| p.key == self.key).expect("every parameter comes from the table")
-    }
-
-    /// Sets it from text; the error says what is wrong with the value.
-    pub(super) fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
-        (self.set)(settings, value.trim())
     }
 }
 

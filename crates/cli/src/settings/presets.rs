@@ -7,7 +7,7 @@ use haul_base::{Bytes, suggestion};
 use toml::{Table, Value};
 
 use super::parameters::IN_RECIPE;
-use super::{PARAMETERS, Settings, parameter_names};
+use super::{Settings, parameter_names};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -104,7 +104,6 @@ impl Preset {
             offload: true,
             socket_buffer: Bytes(64 << 20),
             recipe: haulage::preset("bulk").map_err(fault::of)?,
-            origins: vec![self.origin(); PARAMETERS.len()],
         };
         settings.recipe.name.clone_from(&self.name);
         let table: Table =

@@ -31,9 +31,10 @@ fn every_shipped_preset_is_complete_and_describes_itself() {
 
 #[test]
 fn later_settings_beat_earlier_ones_and_leave_their_origin() {
-    let recipe = build(&[set("chunk", "1MB"), set("chunk", "2MB"), set("offload", "off")]).unwrap();
+    let settings = [set("chunk", "1MB"), set("chunk", "2MB"), set("offload", "off")];
+    let recipe = build(&settings).unwrap();
     assert_eq!((stack(&recipe).get("object", "chunk"), recipe.offload), (Some("2MB"), false));
-    let rows = recipe.rows();
+    let rows = recipe.rows(&Preset::default_preset(), &settings);
     let row = |key: &str| rows.iter().find(|row| row.key == key).unwrap().clone();
     assert_eq!(row("set.chunk").origin, "flag --set");
     assert_eq!(row("set.rate").origin, "preset default");
@@ -207,11 +208,11 @@ proptest! {
         let mut settings = Preset::default_preset().settings().unwrap();
         let wanted = [Rate::from_mbps(mbit).exact(), Bytes(chunk).exact(), Span::from_micros(micros).exact()];
         for (key, value) in ["rate", "chunk", "feedback_interval"].iter().zip(&wanted) {
-            Parameter::find(key).unwrap().set(&mut settings, value).unwrap();
+            (Parameter::find(key).unwrap().set)(&mut settings, value).unwrap();
         }
         let mut again = Preset::default_preset().settings().unwrap();
         for parameter in PARAMETERS {
-            parameter.set(&mut again, &(parameter.show)(&settings)).unwrap();
+            (parameter.set)(&mut again, &(parameter.show)(&settings)).unwrap();
         }
         prop_assert_eq!(again, settings);
     }
@@ -219,7 +220,7 @@ proptest! {
     #[test]
     fn no_value_panics(index in 0usize..PARAMETERS.len(), value in ".{0,20}") {
         let mut settings = Preset::default_preset().settings().unwrap();
-        let _ = PARAMETERS[index].set(&mut settings, &value);
+        let _ = (PARAMETERS[index].set)(&mut settings, &value);
     }
 }
 

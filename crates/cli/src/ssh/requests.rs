@@ -1,10 +1,11 @@
 //! What a server that ssh has started is to do: one thing, and nothing else. The machine that connects to it
 //! need not be the one that started it, and is trusted with no more than this.
 
-use std::ffi::OsString;
-
-use haul_wire::control::{Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request, RunMode};
+use haul_base::Bytes;
+use haul_wire::control::{Cipher, Durability, Fault, FaultCode, Preserve, ReceivePolicy, Request, Selection};
 use serde::{Deserialize, Serialize};
+
+use crate::args::TransferOptions;
 
 /// The longest line that is read as a permit, in bytes.
 pub(crate) const MAX_PERMIT: u64 = 16 << 20;
@@ -53,18 +54,22 @@ impl Permit {
     }
 }
 
-/// The longest line that is read as a job, in bytes.
-pub(crate) const MAX_JOB: u64 = 64 << 20;
+/// The longest line that is read as a job, in bytes: what was chosen by a list goes along.
+pub(crate) const MAX_JOB: u64 = 1 << 30;
 
 /// One copy between that machine and a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// The words of `haul cp`: options, `--`, sources, destination.
-    pub words: Vec<OsString>,
-    /// Where the server may be found; empty: where its URL says.
+    /// The server's URL, whose path does not count.
+    pub server: String,
+    /// Where it may be found; empty: where its URL says.
     pub hosts: Vec<String>,
-    /// Whether it is done, and whether it is said what is done to each name.
-    pub run: RunMode,
+    /// Whether the server sends.
+    pub fetches: bool,
+    pub sources: Vec<Vec<u8>>,
+    pub destination: Vec<u8>,
+    pub selection: Selection,
+    pub transfer: TransferOptions,
     /// Go on when nobody listens any more.
     pub detach: bool,
     /// What it amounts to, for people.
@@ -73,6 +78,10 @@ pub(crate) struct Job {
     pub ports: Option<String>,
     /// What the transport is made of, TOML.
     pub recipe: String,
+    /// As [`Settings`](crate::settings::Settings) have it, like the next two.
+    pub crypto: Option<Cipher>,
+    pub offload: bool,
+    pub socket_buffer: Bytes,
 }
 
 #[cfg(test)]
@@ -129,10 +138,7 @@ mod tests {
 
 #[cfg(test)]
 mod job_tests {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::OsStringExt;
-
-    use haul_wire::control::{Action, Item, RelPath};
+    use haul_wire::control::{Action, Item, RelPath, Rule, Verdict};
     use proptest::prelude::*;
 
     use super::*;
@@ -150,26 +156,31 @@ mod job_tests {
 
     proptest! {
         #[test]
-        fn any_words_make_the_round_trip(
-            words in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5),
+        fn any_names_make_the_round_trip(
+            sources in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5),
             text in ".{0,20}",
         ) {
-            let mut words: Vec<OsString> = words.into_iter().map(OsString::from_vec).collect();
-            words.push(text.into());
+            let rules = vec![Rule { verdict: Verdict::Exclude, pattern: text.clone().into_bytes() }];
             let job = Job {
-                words: words.clone(),
+                server: "haul://far:1/".to_owned(),
                 hosts: vec!["far".to_owned()],
-                run: RunMode::Verbose,
+                fetches: false,
+                sources,
+                destination: text.into_bytes(),
+                selection: Selection { rules, ..Selection::default() },
+                transfer: TransferOptions::default(),
                 detach: true,
                 actions: vec!["copy a:x to b:y".to_owned()],
                 ports: None,
                 recipe: String::new(),
+                crypto: Some(Cipher::None),
+                offload: true,
+                socket_buffer: Bytes(1),
             };
             let line = serde_json::to_string(&job).unwrap();
             prop_assert!(!line.contains('\n'));
             let read: Job = serde_json::from_str(&line).unwrap();
-            prop_assert_eq!(&read, &job);
-            prop_assert_eq!(read.words, words);
+            prop_assert_eq!(read, job);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What every run is given, whichever command it is.
 
-use std::ffi::OsString;
 use std::sync::Arc;
 
 use haul_diagnosis::Model;
@@ -9,11 +8,10 @@ use haul_mover::Tell;
 use haulage::config::{Evidence, RateControlConfig};
 use serde_json::json;
 
-use crate::args::{Command, TransferOptions};
-use crate::config::Setting;
+use crate::args::TransferOptions;
 use crate::fault::{self, Fault};
 use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
-use crate::settings::{Preset, Settings, session_key};
+use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::transfer::{Pulse, Quotas};
 
@@ -38,29 +36,18 @@ pub(crate) struct Context {
     pub style: ProgressStyle,
     pub quiet: bool,
     pub json: bool,
-    /// The options in force, by name and as words, for a `haul` on another machine.
-    pub options: Vec<(String, OsString)>,
     /// The options that stand on the command line itself, by name.
     pub typed: Vec<String>,
 }
 
 impl Context {
-    /// What `command` says, without anything for people or scripts.
-    ///
-    /// # Errors
-    /// Settings that do not fit each other, unless it is a server that only has to know them.
-    pub(crate) fn quiet(
-        command: &Command,
-        preset: &Preset,
-        settings: &[Setting],
-        cancel: Cancel,
-    ) -> Result<Self, Fault> {
-        let build = if matches!(command, Command::Serve(_)) { Settings::collect } else { Settings::build };
-        Ok(Self {
-            settings: build(preset, settings)?,
+    /// Without anything for people or scripts.
+    pub(crate) fn quiet(settings: Settings, transfer: TransferOptions, cancel: Cancel) -> Self {
+        Self {
+            settings,
             loss_model: None,
-            named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
-            transfer: command.transfer(),
+            named: Vec::new(),
+            transfer,
             on_item: None,
             quotas: Quotas::default(),
             role: Role::Client,
@@ -70,9 +57,8 @@ impl Context {
             style: ProgressStyle::Hidden,
             quiet: true,
             json: false,
-            options: Vec::new(),
             typed: Vec::new(),
-        })
+        }
     }
 
     /// Refuses a typed `--diagnosis-model` that nothing would read; a configured one is for the runs that use it.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 
 use haul_base::printable_bytes;
 use haul_engine::HaulUrl;
@@ -108,8 +107,7 @@ impl CopyPlan {
             ([(from, paths)], Here) => Ok(Way::Fetch(from, paths)),
             (_, Here) => Ok(Way::Many),
             ([(Ssh(at), _)], Ssh(host)) => Ok(Way::Between { at, serves: Some(host) }),
-            ([(Ssh(at), _)], Url(_)) => Ok(Way::Between { at, serves: None }),
-            (_, Ssh(at)) if are_urls => Ok(Way::Between { at, serves: None }),
+            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => Ok(Way::Between { at, serves: None }),
             (_, Url(_)) if are_urls => Err(fault::usage(
                 "copying from one server to another is not in this release",
                 "copy to this machine first, then on to the other server",
@@ -127,15 +125,6 @@ impl CopyPlan {
 
     pub(crate) fn is_sent_from_here(&self) -> bool {
         matches!(self.way(), Ok(Way::Send(_)))
-    }
-
-    /// The URL of a server that takes part, if there is one.
-    pub(crate) fn url_mut(&mut self) -> Option<&mut HaulUrl> {
-        let sources = self.sources.iter_mut().map(|(machine, _)| machine);
-        sources.chain([&mut self.to]).find_map(|machine| match machine {
-            Machine::Url(url) => Some(url),
-            _ => None,
-        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -199,12 +188,6 @@ impl From<&DryRun> for Lines {
         dry.negotiated.iter().for_each(|(key, value)| lines.push(format_args!("{key}: {value}")));
         lines
     }
-}
-
-/// The word of a command line for a path on the machine that reads it; it cannot be taken for anything else there.
-pub(crate) fn local_word(path: &[u8]) -> OsString {
-    let start: &[u8] = if path.starts_with(b"/") { b"" } else { b"./" };
-    OsString::from_vec([start, path].concat())
 }
 
 #[cfg(test)]
@@ -275,6 +258,7 @@ mod tests {
             (vec!["a", "far:x", "b:"], "different machines"),
             (vec!["a:x", "b:x", "c:"], "different machines"),
             (vec![one.as_str(), "a:x", "b:"], "different machines"),
+            (vec![one.as_str(), other.as_str(), "b:"], "different machines"),
         ] {
             let fault = parse(&words).unwrap_err();
             assert!(fault.message.contains(needle), "{fault}");
@@ -291,18 +275,5 @@ mod tests {
         assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
         let json = plan.value();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
-    }
-}
-
-#[cfg(test)]
-mod plan_tests {
-    use super::*;
-
-    #[test]
-    fn a_path_there_is_never_taken_for_an_option_or_a_host() {
-        for (path, word) in [("-x", "./-x"), ("a:b", "./a:b"), ("/a:b", "/a:b"), (".", "./."), ("~x", "./~x")]
-        {
-            assert_eq!(local_word(path.as_bytes()), word);
-        }
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     use haul_wire::control::{BenchLimit, Growth, Layout, ReceivePolicy, Rule, RunMode, Selection, Verdict};
 
     use super::*;
-    use crate::args::Command;
+    use crate::args::TransferOptions;
     use crate::settings::{Preset, Settings};
     use crate::signals::Cancel;
 
@@ -146,9 +146,8 @@ mod tests {
         let mut settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
         change(&mut settings);
         let named = named.iter().map(|&name| name.to_owned()).collect();
-        let context =
-            Context::quiet(&Command::Man, &Preset::default_preset(), &[], Cancel::default()).unwrap();
-        let context = Context { settings, named, ..context };
+        let quiet = Context::quiet(settings, TransferOptions::default(), Cancel::default());
+        let context = Context { named, ..quiet };
         let durability = Durability::Synced;
         Policy { durability, ..Policy::new(Root::Anywhere, true, context) }
     }

@@ -1,21 +1,19 @@
 //! Copies between two other machines: this one starts both by ssh, and shows how it goes. No data comes by here.
 
-use std::ffi::OsString;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use haul_engine::HaulUrl;
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
-use crate::args::SshArgs;
-use crate::config::heading_in_cp;
+use super::How;
 use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
+use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Agreed, Context, CopyPlan, Negotiated, REST, Served, by_ssh, local_word};
+use crate::transfer::{Agreed, Context, CopyPlan, Negotiated, REST, Served, by_ssh};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -24,19 +22,16 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// How long the other machine may take to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Options that name files of this machine.
-const FILES_HERE: [&str; 2] = ["exclude-from", "files-from"];
-
 /// Copies, or lists what would be done; before that, `agreed` learns what the two machines agreed on.
 pub(crate) fn copy(
     context: &Context,
-    args: &SshArgs,
+    how: How<'_>,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
-    let detach = args.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
+    let detach = how.ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // The one that connects ends first.
-    let (_server, mut client) = start(context, args, (plan, at, serves), detach)?;
+    let (_server, mut client) = start(context, how, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress, agreed);
     progress.finish();
@@ -62,25 +57,36 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
 /// The server that ssh starts, if one is needed, and the machine that connects, which knows its job.
 fn start(
     context: &Context,
-    args: &SshArgs,
+    How { selection, ssh }: How<'_>,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     detach: bool,
 ) -> Result<(Option<Served>, Remote), Fault> {
-    let options = options(context)?;
-    let command = SshCommand::new(args)?;
+    let command = SshCommand::new(ssh)?;
     let start = |host| Served::start(context, &command, host, &by_ssh::put(context, plan));
     let server = serves.map(start).transpose()?;
     let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
-    let job = Job {
-        words: words(options, plan, server.as_ref()),
+    let (url, fetches) = match (&plan.sources[0].0, &plan.to, &server) {
+        (Machine::Url(url), _, _) => (url, true),
+        (_, Machine::Url(url), _) | (.., Some(Served { url, .. })) => (url, false),
+        _ => return Err(Fault::new(FaultCode::Internal, "no machine serves", "")),
+    };
+    let Settings { crypto, offload, socket_buffer, recipe } = &context.settings;
+    client.tell(&Job {
+        server: url.to_string(),
         hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
-        run: context.transfer.receive_policy.run,
+        fetches,
+        sources: plan.sources[0].1.clone(),
+        destination: plan.path.clone(),
+        selection: selection.clone(),
+        transfer: context.transfer.clone(),
         detach,
         actions: plan.actions(),
         ports: command.ports.clone(),
-        recipe: context.settings.recipe.to_toml(),
-    };
-    client.tell(&job)?;
+        recipe: recipe.to_toml(),
+        crypto: *crypto,
+        offload: *offload,
+        socket_buffer: *socket_buffer,
+    })?;
     Ok((server, client))
 }
 
@@ -125,45 +131,6 @@ fn follow(
             return Err(context.cancel.fault(REST));
         }
     }
-}
-
-/// The options of the command line that the machine that connects is to know.
-fn options(context: &Context) -> Result<Vec<OsString>, Fault> {
-    let name_file = |(name, _): &&(String, OsString)| FILES_HERE.contains(&name.as_str());
-    if let Some((name, _)) = context.options.iter().find(name_file) {
-        return Err(fault::usage(
-            format!("--{name} names a file of this machine, and the copy is between two others"),
-            "run `haul cp` on one of them",
-        ));
-    }
-    let own = context.options.iter().filter(|(name, _)| is_for_others(name));
-    let recipe = context.settings.assignments().into_iter().map(|set| OsString::from(format!("--set={set}")));
-    Ok(own.map(|(_, word)| word.clone()).chain(recipe).collect())
-}
-
-/// Others concern this machine, or the recipe's parameters already say what they say.
-fn is_for_others(option: &str) -> bool {
-    const HERE: [&str; 3] = ["General options", "How to carry it", "Over ssh (HOST:PATH)"];
-    !HERE.contains(&heading_in_cp(option).as_str()) && !["dry-run", "events"].contains(&option)
-}
-
-/// The words of `haul cp` for the machine that connects.
-fn words(mut words: Vec<OsString>, plan: &CopyPlan, server: Option<&Served>) -> Vec<OsString> {
-    let word = |url: Option<&HaulUrl>, path: &Vec<u8>| match url {
-        Some(url) => HaulUrl { path: path.clone(), ..url.clone() }.to_string().into(),
-        None => local_word(path),
-    };
-    let url = |machine: &Machine| match machine {
-        Machine::Url(url) => Some(url.clone()),
-        _ => None,
-    };
-    words.push("--".into());
-    for (machine, paths) in &plan.sources {
-        words.extend(paths.iter().map(|path| word(url(machine).as_ref(), path)));
-    }
-    let to = url(&plan.to).or_else(|| server.map(|server| server.url.clone()));
-    words.push(word(to.as_ref(), &plan.path));
-    words
 }
 
 /// What a machine that copies without this one has said of itself.
