@@ -131,12 +131,7 @@ impl Start<'_> {
             Command::Man => man(),
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
-            Command::Pipe(args) => {
-                hide_memory();
-                let Resolved { settings, typed, .. } = self.resolved;
-                let chosen = commands::pipe::Chosen { preset: &self.preset, settings, typed };
-                commands::pipe::run(args, chosen, quiet, json)
-            }
+            Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
                 commands::agent::run()
@@ -195,9 +190,14 @@ impl Start<'_> {
         // A server that ssh has started needs ssh only until its session stands.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
-        // A server only has to know its settings; elsewhere they have to suit each other.
-        let build = if matches!(command, Command::Serve(_)) { Settings::collect } else { Settings::build };
-        let mut quiet = Context::quiet(build(&self.preset, settings)?, command.transfer(), cancel);
+        let in_force = match command {
+            // A server only has to know its settings; elsewhere they have to suit each other.
+            Command::Serve(_) => Settings::collect(&self.preset, settings)?,
+            Command::Pipe(args) if args.listen.is_some() => self.preset.settings()?,
+            Command::Pipe(_) => commands::pipe::settings(&self.preset, settings)?,
+            _ => Settings::build(&self.preset, settings)?,
+        };
+        let mut quiet = Context::quiet(in_force, command.transfer(), cancel);
         let (is_verbose, is_quiet) = (global.verbose > 0, global.quiet || global.json);
         let on_item = match &mut quiet.transfer.receive_policy.run {
             RunMode::ListChanges => Some(item_lines(is_verbose, out)),
@@ -226,6 +226,7 @@ impl Start<'_> {
 /// What stdout is for where it is not for events.
 fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     match command {
+        Command::Pipe(args) if args.writes_stdout() => Some("the data"),
         _ if global.json => Some("--json"),
         Command::Cp(args) if args.transfer.dry_run => Some("--dry-run"),
         Command::Bench(args) if args.transfer.dry_run => Some("--dry-run"),

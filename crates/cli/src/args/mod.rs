@@ -150,7 +150,9 @@ impl Command {
                 let TransferArgs { events, recipe, .. } = args.transfer.clone();
                 TransferOptions { recipe, events, ..others }
             }
-            Self::Pipe(args) => TransferOptions { recipe: args.recipe(), ..others },
+            Self::Pipe(args) => {
+                TransferOptions { recipe: args.recipe(), events: args.events.clone(), ..others }
+            }
             Self::Doctor(args) => TransferOptions { recipe: args.recipe.clone(), ..others },
             Self::Serve(args) => TransferOptions {
                 preserve: files::of(&args.preserve),
@@ -384,6 +386,11 @@ impl PipeArgs {
     fn recipe(&self) -> RecipeArgs {
         let bulk = Some("bulk".to_owned());
         RecipeArgs { preset: self.recipe.preset.clone().or(bulk), ..self.recipe.clone() }
+    }
+
+    /// Whether stdout of this side is for the data.
+    pub(crate) fn writes_stdout(&self) -> bool {
+        self.listen.is_some() != self.reverse
     }
 }
 

@@ -20,7 +20,7 @@ use crate::output::{EventLog, Lines, RunReport, item_lines, tell};
 use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup};
 use crate::ssh::{Announcement, Job, MAX_JOB};
-use crate::transfer::{Context, Cpu, download, negotiate, reach, upload, with_way_out};
+use crate::transfer::{Context, Cpu, download, reach, upload, with_way_out};
 
 /// Does what stdin says. Returns the exit code.
 pub(crate) fn run() -> Result<u8, Fault> {
@@ -116,15 +116,16 @@ fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fa
 }
 
 fn copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
-    let (context, url) = (context(job, cancel, reporter)?, parse_url(&job.server)?);
+    let (mut context, url) = (context(job, cancel, reporter)?, parse_url(&job.server)?);
     let way_out = |fault| match job.hosts.as_slice() {
         [] => fault,
         _ => with_way_out(fault, url.port, job.ports.as_deref()),
     };
     let url = reach(&context, &url, &job.hosts).map_err(way_out)?;
     if job.transfer.receive_policy.run == RunMode::ListChanges {
-        let negotiated = negotiate(&context, &url).map_err(way_out)?;
-        reporter.log(patient).write("plan", json!({ "negotiated": negotiated }));
+        let log = reporter.log(patient);
+        let tell = move |negotiated| log.write("plan", json!({ "negotiated": negotiated }));
+        context.on_agreed = Some(Arc::new(tell));
     }
     let Job { sources, destination, selection, .. } = job;
     let mut report = if job.fetches {

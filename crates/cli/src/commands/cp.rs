@@ -13,13 +13,10 @@ use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
-use crate::endpoint::Machine;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
-use crate::transfer::{
-    Agreed, Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, negotiate, upload,
-};
+use crate::transfer::{Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, upload};
 
 pub(crate) use stdio::check_options as check_streams;
 
@@ -35,7 +32,7 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
         return report;
     }
     match parse(context, args) {
-        Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }, None),
+        Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }),
         Err(fault) => context.failed(fault),
     }
 }
@@ -64,81 +61,57 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     Ok((plan, selection))
 }
 
-pub(crate) fn copy(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> RunReport {
-    context.traced(&plan.actions(), || one(context, plan, how, agreed))
+fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
+    context.traced(&plan.actions(), || one(context, plan, how))
 }
 
 /// The copy without its place in a trace.
-fn one(context: &Context, plan: &CopyPlan, how: How<'_>, agreed: Agreed<'_>) -> Result<RunReport, Fault> {
+fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
     match plan.way()? {
         Way::Send(sources) => at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |url| {
             let url = HaulUrl { path: plan.path.clone(), ..url };
-            agree(context, (&plan.to, &url), agreed, || {
-                upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
-            })
+            upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
         }),
-        Way::Fetch(from, sources) => {
-            let permit = Permit::Get(sources.to_vec());
-            at_server(context, ssh, from, &permit, |url| {
-                agree(context, (from, &url), agreed, || {
-                    download(context, &url, sources, selection, &plan.path)
-                })
-            })
-        }
-        Way::Between { at, serves } => third::copy(context, how, (plan, at, serves), agreed),
+        Way::Fetch(from, sources) => at_server(context, ssh, from, &Permit::Get(sources.to_vec()), |url| {
+            download(context, &url, sources, selection, &plan.path)
+        }),
+        Way::Between { at, serves } => third::copy(context, how, (plan, at, serves)),
         Way::Many => {
-            if let Some(agreed) = agreed {
-                agreed(Vec::new());
+            if let Some(tell) = &context.on_agreed {
+                tell(Vec::new());
             }
             Ok(many::copy_all(context, plan, |each, plan| {
-                one(each, plan, how, None).unwrap_or_else(|fault| each.failed(fault))
+                one(each, plan, how).unwrap_or_else(|fault| each.failed(fault))
             }))
         }
     }
 }
 
-/// Does `work` once `agreed`, if anybody wants that, knows what would be agreed on with the server on a machine.
-fn agree(
-    context: &Context,
-    (machine, url): (&Machine, &HaulUrl),
-    agreed: Agreed<'_>,
-    work: impl FnOnce() -> RunReport,
-) -> RunReport {
-    if let Some(agreed) = agreed {
-        let found = if *machine == Machine::Here { Ok(Vec::new()) } else { negotiate(context, url) };
-        match found {
-            Ok(negotiated) => agreed(negotiated),
-            Err(fault) => return context.failed(fault),
-        }
-    }
-    work()
-}
-
 /// Looks, and prints what it sees on stdout. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let (plan, selection) = parse(context, args)?;
+    let dry = Arc::new(Mutex::new(DryRun { actions: plan.actions(), negotiated: Vec::new() }));
     let items = Arc::<Mutex<Vec<Item>>>::default();
     let mut context = context.clone();
-    if context.json {
-        let kept = items.clone();
+    let (told, kept, is_json) = (dry.clone(), items.clone(), context.json);
+    if is_json {
         context.on_item = Some(Arc::new(move |item| kept.lock().push(item.clone())));
     }
-    let mut dry = DryRun { actions: plan.actions(), negotiated: Vec::new() };
-    let mut say = |negotiated| {
+    context.on_agreed = Some(Arc::new(move |negotiated| {
+        let mut dry = told.lock();
         dry.negotiated = negotiated;
-        if !context.json {
-            out(&dry);
+        if !is_json {
+            out(&*dry);
         }
-    };
-    let how = How { selection: &selection, ssh: &args.ssh };
-    let report = copy(&context, &plan, how, Some(&mut say));
+    }));
+    let report = copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
     // Of several machines, others may have been looked at.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
     }
     if context.json {
-        out_json(&object(&dry, &items.lock(), &report));
+        out_json(&object(&dry.lock(), &items.lock(), &report));
     } else {
         tell(report.failures());
         context.say(report.note_lines());

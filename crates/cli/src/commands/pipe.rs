@@ -4,6 +4,8 @@ mod control;
 mod recipe;
 mod stdio;
 
+pub(crate) use self::recipe::choose as settings;
+
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io;
@@ -19,8 +21,8 @@ use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, LossModel, OpenError, Options, SendError, StreamStatistics, StreamsPermitted,
-    WaitError, stats::RateControlStats,
+    ListenOptions, Listener, OpenError, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
+    stats::RateControlStats,
 };
 use serde_json::json;
 use zeroize::Zeroizing;
@@ -28,19 +30,13 @@ use zeroize::Zeroizing;
 use self::control::{Controls, LAW};
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
-use crate::commands::diagnose::model_in;
 use crate::commands::serve::{own_address, write_url};
-use crate::config::Setting;
 use crate::endpoint;
 use crate::fault::{self, shown};
-use crate::output::{
-    CpuSeconds, EventLog, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url,
-};
-use crate::settings::Preset;
-use crate::signals::{self, Cancel};
+use crate::output::{CpuSeconds, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url};
+use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
-use crate::transfer::context::check_signatures;
-use crate::transfer::facts;
+use crate::transfer::{Context, facts};
 
 /// How often a wait looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -92,42 +88,27 @@ impl Tally {
     }
 }
 
-/// What is said of the recipe, and which options stand on the command line itself.
-pub(crate) struct Chosen<'a> {
-    pub preset: &'a Preset,
-    pub settings: &'a [Setting],
-    pub typed: &'a [String],
-}
-
 struct Pipe<'a> {
+    context: &'a Context,
     args: &'a PipeArgs,
-    chosen: Chosen<'a>,
-    cancel: Cancel,
-    quiet: bool,
-    events: EventLog,
     traced: Cell<Instant>,
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
-pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) -> Result<u8, Fault> {
+pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
     let began = Instant::now();
-    let cancel = signals::watch(signals::Hangup::Stops)?;
-    let (events, traced, quiet) = (EventLog::none(), Cell::new(began), quiet || json);
-    let mut pipe = Pipe { args, chosen, cancel, quiet, events, traced };
-    let use_of_stdout = if pipe.writes_stdout() { Some("the data") } else { json.then_some("--json") };
-    pipe.events = EventLog::open(args.events.as_deref(), use_of_stdout)?;
+    let pipe = Pipe { context, args, traced: Cell::new(began) };
     let result = pipe.run();
-    let elapsed = began.elapsed();
     let report = match &result {
-        Ok(tally) => pipe.report(tally, elapsed.into()),
+        Ok(tally) => pipe.report(tally, began.elapsed().into()),
         Err(fault) => RunReport::failed(fault.clone()),
     };
-    pipe.events.write("end", json_value(&report));
-    let traced = pipe.events.finish();
+    context.trace_end(&report);
+    let traced = context.events.finish();
     match result {
-        Ok(_) if json => pipe.print(&report),
+        Ok(_) if context.json => pipe.print(&report),
         Ok(tally) => pipe.summary(&tally, &report),
-        Err(fault) if json && pipe.writes_stdout() => {
+        Err(fault) if context.json && args.writes_stdout() => {
             tell(shown(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
@@ -140,42 +121,27 @@ pub(crate) fn run(args: &PipeArgs, chosen: Chosen<'_>, quiet: bool, json: bool) 
 impl Pipe<'_> {
     fn run(&self) -> Result<Tally, Fault> {
         stdio::check_frame(self.args.frame)?;
-        if self.writes_stdout() { check_stdout() } else { check_stdin() }?;
-        let loss_model = self.loss_model()?;
-        self.events.write("start", json!({ "receives": self.writes_stdout() }));
+        if self.args.writes_stdout() { check_stdout() } else { check_stdin() }?;
+        self.context.check_loss_model(!self.args.writes_stdout())?;
+        self.context.events.write("start", json!({ "receives": self.args.writes_stdout() }));
         match self.args.listen {
-            Some(address) => self.listen(address, loss_model),
-            None => self.connect(&self.url()?, loss_model),
+            Some(address) => self.listen(address),
+            None => self.connect(&self.url()?),
         }
-    }
-
-    /// The model in the file that was named, for the side that sends.
-    fn loss_model(&self) -> Result<Option<Arc<LossModel>>, Fault> {
-        let Some(file) = &self.args.recipe.diagnosis_model else { return Ok(None) };
-        if self.writes_stdout() {
-            let message = "--diagnosis-model is for the side that sends, and this one does not";
-            return Err(fault::usage(message, "give it to `haul pipe` on the machine that sends"));
-        }
-        model_in(file).map(|model| Some(Arc::new(model)))
-    }
-
-    /// Whether stdout of this side is for the data.
-    fn writes_stdout(&self) -> bool {
-        self.args.listen.is_some() != self.args.reverse
     }
 
     /// Traces what was carried so far, now and then.
     fn trace(&self, tally: &Tally) {
-        if self.events.is_kept() && self.traced.get().elapsed() >= LOOK {
+        if self.context.events.is_kept() && self.traced.get().elapsed() >= LOOK {
             self.traced.set(Instant::now());
             let Tally { report, messages, .. } = tally;
-            self.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
+            self.context.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
         }
     }
 
     /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
     fn print(&self, report: &RunReport) {
-        if self.writes_stdout() {
+        if self.args.writes_stdout() {
             tell_json(&json_value(report));
         } else {
             out_json(&json_value(report));
@@ -184,7 +150,7 @@ impl Pipe<'_> {
 
     fn report(&self, tally: &Tally, elapsed: Span) -> RunReport {
         let cpu = Some(facts::process_cpu().as_secs_f64());
-        let (sender, receiver) = if self.writes_stdout() { (None, cpu) } else { (cpu, None) };
+        let (sender, receiver) = if self.args.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
             elapsed,
             goodput: Rate::from_transfer(tally.report.bytes, elapsed),
@@ -193,12 +159,6 @@ impl Pipe<'_> {
             ..tally.report.clone()
         }
         .of_application(&["sender_storage", "receiver_storage"])
-    }
-
-    fn say(&self, words: &str) {
-        if !self.quiet {
-            tell(words);
-        }
     }
 
     fn summary(&self, tally: &Tally, report: &RunReport) {
@@ -211,9 +171,9 @@ impl Pipe<'_> {
             let share = tally.lost as f64 / (tally.lost + tally.messages) as f64;
             let _ = write!(words, ", {} more were lost ({:.3} %)", tally.lost, share * 100.0);
         }
-        self.say(&words);
+        self.context.say(words);
         let limit = report.limited_by.is_some().then(|| report.limit());
-        report.lost_in_words().into_iter().chain(limit).for_each(|line| self.say(&line));
+        report.lost_in_words().into_iter().chain(limit).for_each(|line| self.context.say(line));
     }
 
     fn url(&self) -> Result<HaulUrl, Fault> {
@@ -221,18 +181,21 @@ impl Pipe<'_> {
         endpoint::url(url, "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine")
     }
 
-    fn connect(&self, url: &HaulUrl, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
+    fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
         // The library takes text.
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
-        let options = Options { connection: kept_alive(), loss_model, ..Options::default() };
-        let Chosen { preset, settings, .. } = self.chosen;
-        let (mut recipe, options) = recipe::choose(preset, settings, options)?;
+        let Settings { crypto, offload, socket_buffer, mut recipe } = self.context.settings.clone();
+        let options = Options {
+            ciphers: ciphers(crypto),
+            offload,
+            socket_buffer: Some(socket_buffer),
+            loss_model: self.context.loss_model.clone(),
+            connection: kept_alive(),
+            ..Options::default()
+        };
         let is_stream = recipe.has("object");
         if !is_stream {
-            if options.loss_model.is_some() {
-                check_signatures(&recipe)?;
-            }
             // Before there is another side that would have to be told.
             stdio::framing(self.args.frame, &recipe)?;
         }
@@ -248,16 +211,16 @@ impl Pipe<'_> {
         }
     }
 
-    fn listen(&self, addr: SocketAddr, loss_model: Option<Arc<LossModel>>) -> Result<Tally, Fault> {
+    fn listen(&self, addr: SocketAddr) -> Result<Tally, Fault> {
         let of_client = ["preset", "set", "rate", "controller", "diagnosis"];
-        if let Some(option) = self.chosen.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
+        if let Some(option) = self.context.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
             return Err(fault::usage(
                 "a listener takes the preset that the other side brings, with all that is set there",
                 format!("give --{option} beside the URL"),
             ));
         }
         let is_misdirected = Arc::new(AtomicBool::new(false));
-        let options = self.listen_options(addr, loss_model, is_misdirected.clone());
+        let options = self.listen_options(addr, is_misdirected.clone());
         if self.args.url_file.is_none() {
             check_stderr()?;
         }
@@ -286,19 +249,15 @@ impl Pipe<'_> {
     }
 
     /// Which clients are let in; whether one was not because of its direction is noted.
-    fn listen_options(
-        &self,
-        addr: SocketAddr,
-        loss_model: Option<Arc<LossModel>>,
-        is_misdirected: Arc<AtomicBool>,
-    ) -> ListenOptions {
+    fn listen_options(&self, addr: SocketAddr, is_misdirected: Arc<AtomicBool>) -> ListenOptions {
         let (streams, ours, others) = if self.args.reverse {
             (StreamsPermitted::ToClients, RECEIVING, SENDING)
         } else {
             (StreamsPermitted::FromClients, SENDING, RECEIVING)
         };
         let mut options = ListenOptions::new(addr);
-        (options.streams, options.connection, options.loss_model) = (streams, kept_alive(), loss_model);
+        (options.streams, options.connection) = (streams, kept_alive());
+        options.loss_model.clone_from(&self.context.loss_model);
         options.permit = Box::new(move |recipe| {
             if recipe.name.starts_with(others) {
                 is_misdirected.store(true, Ordering::Relaxed);
@@ -316,7 +275,7 @@ impl Pipe<'_> {
 
     /// The other side was started for the other direction.
     fn misdirected(&self) -> Fault {
-        let does = if self.writes_stdout() { "receives" } else { "sends" };
+        let does = if self.args.writes_stdout() { "receives" } else { "sends" };
         fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER)
     }
 
@@ -334,7 +293,7 @@ impl Pipe<'_> {
     }
 
     fn talk(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let done = if self.writes_stdout() {
+        let done = if self.args.writes_stdout() {
             self.receive_messages(connection)
         } else {
             let framing = stdio::framing(self.args.frame, &connection.recipe());
@@ -369,7 +328,8 @@ impl Pipe<'_> {
 
     /// Unless it should end.
     fn go_on(&self) -> Result<(), Fault> {
-        if self.cancel.is_requested() { Err(self.cancel.fault("")) } else { Ok(()) }
+        let cancel = &self.context.cancel;
+        if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
     }
 
     /// Repeats a step that times out after [`LOOK`] until it is done, or fails when the user cancels.
@@ -485,7 +445,7 @@ impl Pipe<'_> {
     fn reader_is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
         let is_gone = write(bytes)? == Reader::Gone;
         if is_gone {
-            self.say("nobody reads stdout any more");
+            self.context.say("nobody reads stdout any more");
         }
         Ok(is_gone)
     }

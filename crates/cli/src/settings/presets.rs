@@ -98,7 +98,7 @@ impl Preset {
     }
 
     /// The values, those that the recipe leaves out being the default preset's.
-    pub(super) fn settings(&self) -> Result<Settings, Fault> {
+    pub(crate) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
             crypto: None,
             offload: true,

@@ -13,7 +13,7 @@ use crate::fault::{self, Fault};
 use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
-use crate::transfer::{Pulse, Quotas};
+use crate::transfer::{Negotiated, Pulse, Quotas};
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -25,6 +25,8 @@ pub(crate) struct Context {
     pub transfer: TransferOptions,
     /// Learns what is done to names, if anybody wants to know.
     pub on_item: Option<Tell>,
+    /// Learns, before anything else is done, what two machines would agree on: for a dry run.
+    pub on_agreed: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
     /// How what is received here is divided among those who send.
     pub quotas: Quotas,
     /// What this side is to the other one.
@@ -49,6 +51,7 @@ impl Context {
             named: Vec::new(),
             transfer,
             on_item: None,
+            on_agreed: None,
             quotas: Quotas::default(),
             role: Role::Client,
             pulse: Pulse::default(),
@@ -68,10 +71,7 @@ impl Context {
         }
         if !is_sender {
             let message = "--diagnosis-model is for the side that sends, and this one does not";
-            return Err(fault::usage(
-                message,
-                "give it to `haul serve` or `haul cp` on the machine that sends",
-            ));
+            return Err(fault::usage(message, "give it to `haul` on the machine that sends"));
         }
         check_signatures(&self.settings.recipe)
     }
@@ -111,7 +111,7 @@ impl Context {
     }
 }
 
-pub(crate) fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
+fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
     let law = recipe.configuration().map_err(fault::of)?;
     if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
         return Ok(());

@@ -24,7 +24,7 @@ pub(crate) use by_ssh::{Served, at_server, reach, with_way_out};
 pub(crate) use context::Context;
 pub(crate) use facts::Cpu;
 pub(crate) use link::Sides;
-pub(crate) use plan::{Agreed, CopyPlan, DryRun, Negotiated, Way};
+pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Way};
 pub(crate) use policy::Policy;
 pub(crate) use quota::Quotas;
 pub(crate) use select::{chosen, selection};

@@ -160,9 +160,6 @@ fn missing(what: &str) -> Fault {
 /// What two machines have agreed on, by name.
 pub(crate) type Negotiated = Vec<(Cow<'static, str>, String)>;
 
-/// Learns, before anything else is done, what two machines would agree on: for a dry run.
-pub(crate) type Agreed<'a> = Option<&'a mut dyn FnMut(Negotiated)>;
-
 /// What `--dry-run` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DryRun {

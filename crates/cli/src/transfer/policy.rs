@@ -28,8 +28,14 @@ impl Policy {
     pub(crate) fn new(root: Root, read_only: bool, context: Context) -> Self {
         let (durability, permit) = (Durability::Cached, context.transfer.preserve);
         // Its clients say what is done, and see how it goes.
-        let (on_item, events, style) = (None, EventLog::none(), ProgressStyle::Hidden);
-        let context = Context { on_item, events, style, role: Role::Server, ..context };
+        let context = Context {
+            on_item: None,
+            on_agreed: None,
+            role: Role::Server,
+            events: EventLog::none(),
+            style: ProgressStyle::Hidden,
+            ..context
+        };
         Self { context, root, read_only, durability, permit, min_free: MinFree::Nothing }
     }
 

@@ -151,7 +151,7 @@ pub(crate) fn over(
     work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<RunReport, Fault>,
 ) -> RunReport {
     let began = Instant::now();
-    let mut session = match open(context, url, request, BenchLimit::Unlimited) {
+    let mut session = match open_agreed(context, url, request, cpu) {
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
@@ -170,6 +170,14 @@ pub(crate) fn over(
             context.failed(if is_local { fault } else { fault::here(fault) })
         }
     }
+}
+
+/// Opens a session, and before that learns what would be agreed on, if anybody wants to know.
+fn open_agreed(context: &Context, url: &HaulUrl, request: Request, cpu: Cpu) -> Result<Session, Fault> {
+    if let Some(tell) = &context.on_agreed {
+        tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
+    }
+    open(context, url, request, BenchLimit::Unlimited)
 }
 
 /// The report of a copy of files, which goes on where it stopped when the other side was lost.

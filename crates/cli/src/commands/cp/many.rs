@@ -37,6 +37,7 @@ pub(crate) fn copy_all(
             let each = Context {
                 quotas: quotas.clone(),
                 events: context.events.of(&machine),
+                on_agreed: None,
                 style: ProgressStyle::Part(part.clone()),
                 ..context.clone()
             };

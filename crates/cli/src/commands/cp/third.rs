@@ -13,7 +13,7 @@ use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Agreed, Context, CopyPlan, Negotiated, REST, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, REST, Served, by_ssh};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -22,18 +22,17 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// How long the other machine may take to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Copies, or lists what would be done; before that, `agreed` learns what the two machines agreed on.
+/// Copies, or lists what would be done.
 pub(crate) fn copy(
     context: &Context,
     how: How<'_>,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
-    agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let detach = how.ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // The one that connects ends first.
     let (_server, mut client) = start(context, how, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
-    let report = follow(&mut client, context, detach, &progress, agreed);
+    let report = follow(&mut client, context, detach, &progress);
     progress.finish();
     let preset = context.settings.recipe.name.clone();
     let mut report = RunReport { preset, ..report? };
@@ -96,7 +95,6 @@ fn follow(
     context: &Context,
     detach: bool,
     progress: &Progress,
-    mut agreed: Agreed<'_>,
 ) -> Result<RunReport, Fault> {
     let mut watched = Watched::new();
     let mut asked_to_stop: Option<Instant> = None;
@@ -112,9 +110,6 @@ fn follow(
                     (false, _) => watched.lost(client),
                 });
             }
-        }
-        if let (Some(negotiated), Some(agreed)) = (watched.negotiated.take(), &mut agreed) {
-            agreed(negotiated);
         }
         if let Some(report) = watched.report.take() {
             return Ok(report);
@@ -146,7 +141,6 @@ struct Watched {
     loose: Option<Loose>,
     /// Nor does the one that serves: their session stands, so the transfer goes on by itself.
     is_on_its_own: bool,
-    negotiated: Option<Negotiated>,
     report: Option<RunReport>,
 }
 
@@ -154,7 +148,7 @@ impl Watched {
     fn new() -> Self {
         let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
         let heard = Instant::now();
-        Self { snapshot, heard, loose: None, is_on_its_own: false, negotiated: None, report: None }
+        Self { snapshot, heard, loose: None, is_on_its_own: false, report: None }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -175,8 +169,11 @@ impl Watched {
             // Before it, the ways to the server are looked at.
             "session" if event["request"] != "check" => self.stands(client, context),
             "plan" => {
-                let negotiated = event.remove("negotiated").unwrap_or_default();
-                self.negotiated = Some(serde_json::from_value(negotiated).unwrap_or_default());
+                if let Some(tell) = &context.on_agreed {
+                    let negotiated = event.remove("negotiated").unwrap_or_default();
+                    tell(serde_json::from_value(negotiated).unwrap_or_default());
+                }
+                return;
             }
             "item" => {
                 let item = serde_json::from_value(event.remove("item").unwrap_or_default());

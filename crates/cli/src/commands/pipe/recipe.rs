@@ -3,51 +3,28 @@
 use std::sync::Arc;
 
 use haul_wire::control::Fault;
+use haulage::Recipe;
 use haulage::config::{FixedRateConfig, RateControlConfig};
-use haulage::{Options, Recipe};
 
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Settings, ciphers, session_key};
+use crate::settings::{Preset, Settings, session_key};
 
 /// Bytes of the longest tag that a cipher adds to a packet.
 const TAG_LEN: usize = 16;
 const OTHER_PRESET: &str =
     "leave it out, or give another --preset; `haul presets` says what recipes are made of";
 
-/// The recipe of the preset with what was set, and the options for it: one of an object carries stdin as a stream of
-/// bytes, any other as messages.
-pub(crate) fn choose(
-    preset: &Preset,
-    settings: &[Setting],
-    options: Options,
-) -> Result<(Recipe, Options), Fault> {
-    if preset.carries_messages() {
-        return of_messages(preset, settings, options);
+/// The preset with what was set: of an object it carries stdin as a stream of bytes, any other as messages.
+pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, Fault> {
+    if !preset.carries_messages() {
+        return Settings::build(preset, settings);
     }
-    let settings = Settings::build(preset, settings)?;
-    let options = Options {
-        ciphers: ciphers(settings.crypto),
-        offload: settings.offload,
-        socket_buffer: Some(settings.socket_buffer),
-        ..options
-    };
-    Ok((settings.recipe, options))
-}
-
-fn of_messages(
-    preset: &Preset,
-    settings: &[Setting],
-    mut options: Options,
-) -> Result<(Recipe, Options), Fault> {
     let is_of_part = |setting: &&Setting| session_key(&setting.assignment.key).contains('.');
     let (of_parts, of_session): (Vec<&Setting>, Vec<&Setting>) = settings.iter().partition(is_of_part);
     let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
     let session = Settings::collect(preset, &of_session)?;
-    if session.crypto.is_some() {
-        options.ciphers = ciphers(session.crypto);
-    }
-    let mut recipe = with_law(session.recipe, &of_session)?;
+    let mut recipe = with_law(session.recipe.clone(), &of_session)?;
     // What goes into a pipe comes out in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
@@ -57,7 +34,7 @@ fn of_messages(
     }
     let compiled = Arc::new(haulage::registry()).compile(&recipe, TAG_LEN);
     compiled.map_err(|error| fault::usage(format!("preset {}: {error}", preset.name), OTHER_PRESET))?;
-    Ok((recipe, options))
+    Ok(Settings { recipe, ..session })
 }
 
 /// The recipe, with the control law that was asked for on the command line in place of a fixed rate, which becomes the
@@ -118,7 +95,7 @@ mod tests {
     fn choose_with(preset: &str, values: &[(&str, &str)]) -> Result<Recipe, Fault> {
         let set = |&value| setting(Origin::Flag("set".to_owned()), value);
         let settings: Vec<Setting> = values.iter().map(set).collect();
-        choose(&Preset::find(preset)?, &settings, Options::default()).map(|(recipe, _)| recipe)
+        choose(&Preset::find(preset)?, &settings).map(|chosen| chosen.recipe)
     }
 
     #[test]
@@ -170,7 +147,7 @@ mod tests {
             let error = choose_with("msg", &[value]).unwrap_err();
             assert!(error.message.contains("msg") && error.hint.contains(hint), "{error}");
             let elsewhere = [setting(Origin::Environment("HAUL_SET".to_owned()), value)];
-            choose(&Preset::find("msg").unwrap(), &elsewhere, Options::default()).unwrap();
+            choose(&Preset::find("msg").unwrap(), &elsewhere).unwrap();
         }
         assert!(choose_with("msg", &[("controller", "renault")]).unwrap_err().message.contains("renault"));
         assert!(choose_with("msg", &[("nonsense", "1")]).unwrap_err().message.contains("nonsense"));
