@@ -9,8 +9,7 @@ use haul_base::suggestion;
 use toml::{Table, Value};
 
 use super::options::{self, Kind, OptionSpec};
-use super::origin::{Layer, Origin, Setting};
-use crate::args::Assignment;
+use super::origin::{Layer, Origin};
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
@@ -61,53 +60,28 @@ impl Reader<'_> {
         let Some(spec) = known.iter().find(|o| o.long == long) else {
             return Err(self.unknown(key, known, sections));
         };
-        if spec.kind == Kind::Set {
-            let settings = self.assignments(key, value)?;
-            if is_wanted(&long) {
-                self.layer.set.extend(settings);
+        let scalars: Option<Vec<String>> = match (spec.kind, value) {
+            (Kind::Set, Value::Table(table)) => {
+                table.iter().map(|(name, value)| Some(format!("{name}={}", scalar(value)?))).collect()
             }
-            return Ok(());
-        }
-        let text = match (spec.kind, value) {
-            (Kind::List, Value::Array(items)) => self.list(key, items)?,
-            _ => scalar(value).ok_or_else(|| self.bad(key, "a text, a number, true or false is needed"))?,
+            (Kind::Set | Kind::List, Value::Array(items)) => items.iter().map(scalar).collect(),
+            _ => scalar(value).map(|text| vec![text]),
         };
+        let texts = scalars.ok_or_else(|| {
+            let message =
+                format!("{}: {key}: a text, a number, true or false is needed", self.path.display());
+            fault::usage(message, "correct the file")
+        })?;
         if is_wanted(&long) {
-            self.layer.values.insert(long, (Origin::File(self.path.to_owned()), text));
+            let (_, kept) =
+                self.layer.entry(long).or_insert((Origin::File(self.path.to_owned()), Vec::new()));
+            // Parameters of a recipe add up, whether they are for every command or for one.
+            if spec.kind != Kind::Set {
+                kept.clear();
+            }
+            kept.extend(texts);
         }
         Ok(())
-    }
-
-    fn list(&self, key: &str, items: &[Value]) -> Result<String, Fault> {
-        let texts = items.iter().map(|item| {
-            let text = item.as_str().filter(|text| !text.contains(options::LIST_SEPARATOR));
-            text.ok_or_else(|| self.bad(key, "a list of texts of one line each is needed"))
-        });
-        Ok(texts.collect::<Result<Vec<_>, _>>()?.join(&options::LIST_SEPARATOR.to_string()))
-    }
-
-    fn assignments(&self, key: &str, value: &Value) -> Result<Vec<Setting>, Fault> {
-        let origin = Origin::File(self.path.to_owned());
-        let of = |assignment| Setting { origin: origin.clone(), assignment };
-        let from_text = |value: &Value| {
-            let text = value.as_str().ok_or_else(|| self.bad(key, "write \"KEY=VALUE\""))?;
-            text.parse().map(of).map_err(|problem: String| self.bad(key, &problem))
-        };
-        match value {
-            Value::Table(table) => table
-                .iter()
-                .map(|(name, value)| {
-                    let value = scalar(value).ok_or_else(|| self.bad(name, "a text or number is needed"))?;
-                    Ok(of(Assignment { key: name.clone(), value }))
-                })
-                .collect(),
-            Value::Array(items) => items.iter().map(from_text).collect(),
-            single => Ok(vec![from_text(single)?]),
-        }
-    }
-
-    fn bad(&self, key: &str, problem: &str) -> Fault {
-        fault::usage(format!("{}: {key}: {problem}", self.path.display()), "correct the file")
     }
 
     fn unknown(&self, key: &str, known: &[OptionSpec], sections: &[String]) -> Fault {
@@ -147,28 +121,19 @@ pub(super) fn of_environment(
     for option in options {
         let name = options::variable(&option.long);
         let Some(value) = sources.variable(&name)? else { continue };
-        let origin = Origin::Environment(name);
-        if option.kind == Kind::Set {
-            layer.set = assignments(&origin, &value)?;
-        } else {
-            layer.values.insert(option.long.clone(), (origin, value));
+        let is_between = |c: char| match option.kind {
+            Kind::Set => c == ',' || c.is_whitespace(),
+            Kind::List => c == '\n',
+            _ => false,
+        };
+        let mut texts: Vec<String> = value.split(is_between).map(str::to_owned).collect();
+        if matches!(option.kind, Kind::Set | Kind::List) {
+            texts.retain(|text| !text.is_empty());
         }
+        layer.insert(option.long.clone(), (Origin::Environment(name), texts));
     }
     note_strangers(sources, notes);
     Ok(layer)
-}
-
-fn assignments(origin: &Origin, text: &str) -> Result<Vec<Setting>, Fault> {
-    let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    words
-        .map(|word| match word.parse() {
-            Ok(assignment) => Ok(Setting { origin: origin.clone(), assignment }),
-            Err(problem) => Err(fault::usage(
-                format!("{origin}: `{word}`: {problem}"),
-                "separate several by spaces: HAUL_SET=\"chunk=64MB offload=off\"",
-            )),
-        })
-        .collect()
 }
 
 fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {

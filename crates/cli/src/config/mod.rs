@@ -15,7 +15,7 @@ use crate::fault::{self, Fault};
 pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, heading_in_cp, truth};
 use options::{Kind, OptionSpec, is_typed};
-use origin::{Layer, Values};
+use origin::Layer;
 pub(crate) use origin::{Origin, Setting};
 
 /// The command whose values `haul --show-config` shows.
@@ -64,7 +64,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
         Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
-    let settings = settings(&layers, &options, &typed, &command);
+    let settings = settings(&layers, &options, &typed, &command)?;
     let rows = options::rows(&options, &matches, &chosen, &typed);
     let typed = options.iter().filter(|option| is_typed(&typed, option));
     let typed = typed.map(|option| option.long.clone()).collect();
@@ -92,22 +92,21 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
 /// For each option that was not typed and is no rival of what was, the strongest place that has it.
-fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Values {
+fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
-    let mut chosen = Values::new();
-    let is_chosen = |chosen: &Values, long: &str| {
+    let mut chosen = Layer::new();
+    let is_chosen = |chosen: &Layer, long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
-        let is_off = |value: &str| is_switch && truth(value) == Some(false);
-        chosen.get(long).is_some_and(|(_, value)| !is_off(value))
+        let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| truth(text) == Some(false));
+        chosen.get(long).is_some_and(|(_, texts)| !is_off(texts))
     };
     for layer in layers {
-        for (long, value) in &layer.values {
+        for (long, value) in layer.iter().filter(|(long, _)| *long != "set") {
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
             let hidden = others.any(|other| {
                 other != long
-                    && (is_long_typed(other)
-                        || is_chosen(&chosen, other) && !layer.values.contains_key(other))
+                    && (is_long_typed(other) || is_chosen(&chosen, other) && !layer.contains_key(other))
             });
             if !hidden && !rivals.contains(long) && !is_long_typed(long) && !chosen.contains_key(long) {
                 chosen.insert(long.clone(), value.clone());
@@ -127,14 +126,15 @@ fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
     options: &[OptionSpec],
-    chosen: &Values,
+    chosen: &Layer,
 ) -> Result<Vec<OsString>, Fault> {
     let mut added = Vec::new();
-    for (long, (origin, value)) in chosen {
+    for (long, (origin, texts)) in chosen {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
-        let words = kind.spell(long, value).map_err(|problem| bad_value(origin, long, value, &problem))?;
+        let words = texts.iter().map(|text| kind.spell(long, text)).collect::<Result<Vec<_>, _>>();
+        let words = words.map_err(|problem| bad_value(origin, long, texts, &problem))?;
         let at = if long == "include" { 0 } else { added.len() };
-        added.splice(at..at, words);
+        added.splice(at..at, words.concat());
     }
     let mut completed = argv.to_vec();
     if typed.subcommand_name().is_none() {
@@ -145,19 +145,19 @@ fn complete(
     Ok(completed)
 }
 
-fn bad_value(origin: &Origin, long: &str, value: &str, problem: &str) -> Fault {
-    let name = options::key(long);
+fn bad_value(origin: &Origin, long: &str, texts: &[String], problem: &str) -> Fault {
+    let (name, value) = (options::key(long), texts.join("\n"));
     fault::usage(format!("{origin}: {name} = {value:?}: {problem}"), "`haul --help` explains the options")
 }
 
 /// Says which place a value came from that clap did not accept.
-fn name_origin(error: clap::Error, chosen: &Values) -> StartError {
+fn name_origin(error: clap::Error, chosen: &Layer) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
     match chosen.get(long) {
-        Some((origin, value)) => bad_value(origin, long, value, &problem(&error)).into(),
+        Some((origin, texts)) => bad_value(origin, long, texts, &problem(&error)).into(),
         None => error.into(),
     }
 }
@@ -177,13 +177,30 @@ fn problem(error: &clap::Error) -> String {
 const PARAMETER_OPTIONS: [(&str, &str); 3] =
     [("rate", "rate"), ("controller", "controller"), ("diagnosis", "rate_control.diagnosis")];
 
-fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, command: &Command) -> Vec<Setting> {
+fn settings(
+    layers: &[Layer],
+    options: &[OptionSpec],
+    typed: &ArgMatches,
+    command: &Command,
+) -> Result<Vec<Setting>, Fault> {
+    let setting = |origin: &Origin, key: &str, value: &str| Setting {
+        origin: origin.clone(),
+        assignment: Assignment { key: key.to_owned(), value: value.to_owned() },
+    };
     let mut settings = Vec::new();
     for layer in layers.iter().rev() {
-        settings.extend(layer.set.iter().cloned());
+        if let Some((origin, texts)) = layer.get("set") {
+            for text in texts {
+                let assignment = text.parse().map_err(|problem: String| {
+                    let hint = "separate several by spaces: HAUL_SET=\"chunk=64MB offload=off\"";
+                    fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
+                })?;
+                settings.push(Setting { origin: origin.clone(), assignment });
+            }
+        }
         for (name, key) in PARAMETER_OPTIONS {
-            if let Some((origin, value)) = layer.values.get(name) {
-                settings.push(setting(origin.clone(), key, value));
+            if let Some((origin, texts)) = layer.get(name) {
+                settings.extend(texts.iter().map(|value| setting(origin, key, value)));
             }
         }
     }
@@ -193,14 +210,10 @@ fn settings(layers: &[Layer], options: &[OptionSpec], typed: &ArgMatches, comman
     for option in options.iter().filter(|option| is_typed(typed, option)) {
         if let Some((_, key)) = PARAMETER_OPTIONS.iter().find(|known| known.0 == option.long) {
             let value = options::raw(typed, option).unwrap_or_default();
-            settings.push(setting(Origin::Flag(option.long.clone()), key, &value));
+            settings.push(setting(&Origin::Flag(option.long.clone()), key, &value));
         }
     }
-    settings
-}
-
-fn setting(origin: Origin, key: &str, value: &str) -> Setting {
-    Setting { origin, assignment: Assignment { key: key.to_owned(), value: value.to_owned() } }
+    Ok(settings)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
-use super::origin::{Origin, Values};
+use super::origin::{Layer, Origin};
 use crate::args::Cli;
 use crate::output::Lines;
 
@@ -18,9 +18,6 @@ pub(super) enum Kind {
     /// May be given several times; from one place.
     List,
 }
-
-/// What stands between the values of a list in one text, as in an environment variable.
-pub(super) const LIST_SEPARATOR: char = '\n';
 
 #[derive(Debug, Clone)]
 pub(super) struct OptionSpec {
@@ -123,11 +120,7 @@ impl Kind {
                 let times: u8 = value.parse().map_err(|_| "write a small number, for example 1")?;
                 Ok(vec![format!("--{long}"); usize::from(times.min(9))])
             }
-            Self::Value | Self::Set => Ok(vec![format!("--{long}={value}")]),
-            Self::List => {
-                let items = value.split(LIST_SEPARATOR).filter(|item| !item.is_empty());
-                Ok(items.map(|item| format!("--{long}={item}")).collect())
-            }
+            Self::Value | Self::Set | Self::List => Ok(vec![format!("--{long}={value}")]),
         }
     }
 }
@@ -167,7 +160,7 @@ impl From<&[ConfigRow]> for Lines {
 pub(super) fn rows(
     options: &[OptionSpec],
     matches: &ArgMatches,
-    chosen: &Values,
+    chosen: &Layer,
     typed: &ArgMatches,
 ) -> Vec<ConfigRow> {
     let shown = options.iter().filter(|option| option.kind != Kind::Set);

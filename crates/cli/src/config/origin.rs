@@ -20,16 +20,9 @@ pub(crate) enum Origin {
     Flag(String),
 }
 
-/// Values by the option's long name.
-pub(super) type Values = BTreeMap<String, (Origin, String)>;
-
-/// One place that can hold values, for the command that was asked for.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Layer {
-    pub values: Values,
-    /// What it says about single recipe parameters.
-    pub set: Vec<Setting>,
-}
+/// What one place says for the command that was asked for: by the option's long name, each value as a command line has
+/// it. Of most options there is one.
+pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
 /// A recipe parameter with the place that set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
