@@ -134,7 +134,7 @@ impl Start<'_> {
             Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
-                commands::agent::run()
+                commands::agent::copy()
             }
             Command::Cp(args) => {
                 commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;

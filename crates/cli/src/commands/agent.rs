@@ -1,50 +1,165 @@
-//! `haul cp --for-ssh`: copies for a person elsewhere, started by ssh. The job comes on stdin, events go to stdout as JSON.
+//! What ssh starts for a person elsewhere: a server for one session (`haul serve --for-ssh`), as the user there, or a copy
+//! (`haul cp --for-ssh`). Stdin says what is to be done; both end with it, unless they are told or needed otherwise.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use haul_engine::HaulUrl;
-use haul_mover::Tell;
-use haul_wire::control::{Fault, RunMode};
+use crossbeam_channel::{Sender, bounded};
+use haul_engine::{HaulUrl, ListenOptions, Listener};
+use haul_mover::{MinFree, Root, Tell};
+use haul_wire::control::{Fault, Request, RunMode};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::commands::serve::for_ssh::{at_end_of_stdin, go_home};
+use crate::args::ServeArgs;
 use crate::endpoint::parse_url;
 use crate::fault;
-use crate::output::{EventLog, Lines, RunReport, item_lines, tell};
+use crate::output::{EventLog, Lines, RunReport, item_lines, out_verbatim, tell};
 use crate::settings::Settings;
-use crate::signals::{self, Cancel, Hangup};
-use crate::ssh::{Announcement, Job, MAX_JOB};
-use crate::transfer::{Context, Cpu, download, reach, upload, with_way_out};
+use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
+use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
+use crate::transfer::{
+    Context, Cpu, Policy, Pulse, answer, bind_within, download, listen_options, next_client, reach,
+    server::POLL, upload, with_way_out,
+};
 
-/// Does what stdin says. Returns the exit code.
-pub(crate) fn run() -> Result<u8, Fault> {
+/// What is to be done, the one line on stdin; `None` if that ends without.
+fn from_stdin<T: DeserializeOwned>(longest: u64) -> Option<Result<T, Fault>> {
+    let mut line = Vec::new();
+    let read = io::stdin().lock().take(longest).read_until(b'\n', &mut line);
+    matches!(read, Ok(1..))
+        .then(|| serde_json::from_slice(&line).map_err(|error| not_a_request(&error.to_string())))
+}
+
+fn not_a_request(why: &str) -> Fault {
+    let message = format!("what stdin says is to be done is not understood: {why}");
+    fault::usage(message, "this option is for `haul cp` with HOST:PATH, which starts it by ssh")
+}
+
+/// Waits until nobody is at the other end of stdin any more.
+fn wait_for_end_of_stdin() {
+    // Retries after a signal by itself; any other failure is an end too.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+}
+
+/// Paths are relative to the home directory, wherever a forced command may have led.
+fn go_home() {
+    if let Some(home) = std::env::home_dir() {
+        // Without it, absolute paths still work.
+        let _ = std::env::set_current_dir(home);
+    }
+}
+
+/// Says it on stdout, which ssh carries.
+fn announce(announcement: &Announcement) {
+    out_verbatim(String::from_utf8_lossy(&announcement.line()).trim_end());
+}
+
+/// All addresses of the machine; where there is no IPv6, those of IPv4.
+const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
+/// What stands in the URL for a host; the client knows better.
+const SOME_HOST: &str = "by-ssh";
+
+/// Serves one session. Returns the exit code.
+///
+/// # Errors
+/// When it cannot begin; the other side of ssh has been told.
+pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
+    go_home();
+    // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
+    let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
+    let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context.clone()) };
+    let options = ListenOptions {
+        expires: args.expires.map(Into::into),
+        ..listen_options((ANY[0], 0).into(), &policy)
+    };
+    let listener = bind(&options, args).inspect_err(|fault| {
+        announce(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
+    })?;
+    announce(&Announcement {
+        url: Some(listener.url(SOME_HOST, b"").to_string()),
+        hosts: own_hosts(args, std::env::var("SSH_CONNECTION").ok().as_deref()),
+        ..Announcement::ours()
+    });
+    let permits = listen_to_stdin()?;
+    let permit = loop {
+        match permits.recv_timeout(POLL) {
+            Ok(permit) => break permit?,
+            Err(RecvTimeoutError::Timeout) if !context.cancel.is_requested() => {}
+            Err(_) => return Ok(INTERRUPTED),
+        }
+    };
+    let until =
+        || context.cancel.is_requested() || matches!(permits.try_recv(), Err(TryRecvError::Disconnected));
+    let policy = policy.permitting(permit.preserve());
+    Ok(one_session(&listener, &policy, &permit, until))
+}
+
+/// The permit, the one line on stdin; disconnected when stdin ends.
+fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
+    let (sender, permits) = channel();
+    fault::spawn("haul-stdin", move || {
+        if let Some(permit) = from_stdin(MAX_PERMIT) {
+            let _ = sender.send(permit);
+        }
+        wait_for_end_of_stdin();
+        drop(sender);
+    })?;
+    Ok(permits)
+}
+
+fn bind(options: &ListenOptions, args: &ServeArgs) -> Result<Listener, Fault> {
+    if let Some(range) = args.port_range {
+        return bind_within(options, &ANY, range);
+    }
+    let v4 = ListenOptions { addr: SocketAddr::new(ANY[1], 0), ..options.clone() };
+    Listener::bind(options.clone()).or_else(|_| Listener::bind(v4)).map_err(fault::of)
+}
+
+/// Where others may find this machine: what its owner says, and the address by which ssh was reached.
+fn own_hosts(args: &ServeArgs, connection: Option<&str>) -> Vec<String> {
+    // "client address, client port, server address, server port" (ssh(1)).
+    let reached = connection.and_then(|words| words.split_whitespace().nth(2));
+    // A zone (`%eth0`) means something on this machine only.
+    let reached = reached.filter(|address| address.parse::<IpAddr>().is_ok());
+    args.host.iter().cloned().chain(reached.map(str::to_owned)).collect()
+}
+
+fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: impl Fn() -> bool) -> u8 {
+    while let Some(incoming) = next_client(listener, &until) {
+        if let Err(fault) = permit.check(incoming.request()) {
+            incoming.refuse(fault);
+            continue;
+        }
+        let is_check = matches!(incoming.request(), Request::Check);
+        let report = answer(incoming, policy, Cpu::from_now(), &Pulse::default());
+        if !is_check {
+            return report.exit_code();
+        }
+    }
+    INTERRUPTED
+}
+
+/// Copies, and tells of it in JSON. Returns the exit code.
+pub(crate) fn copy() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;
     let reporter = Reporter::start()?;
     patient(&reporter.lines, Announcement::ours().line());
-    let report = match read_job().and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
+    let job: Result<Job, Fault> = from_stdin(MAX_JOB).unwrap_or_else(|| Err(not_a_request("it has ended")));
+    let report = match job.and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
         Ok(job) => execute(&job, cancel, &reporter),
         Err(fault) => RunReport::failed(fault),
     };
     reporter.log(patient).write("result", json!({ "report": report }));
     reporter.finish();
     Ok(report.exit_code())
-}
-
-fn read_job() -> Result<Job, Fault> {
-    let mut line = Vec::new();
-    let read = io::stdin().lock().take(MAX_JOB).read_until(b'\n', &mut line);
-    read.map_err(|e| fault::io("cannot read the job", &e))?;
-    serde_json::from_slice(&line).map_err(|error| {
-        let message = format!("the job on stdin is none: {error}");
-        fault::usage(message, "this option is for `haul cp hostA:… hostB:…`, which starts it itself")
-    })
 }
 
 /// Ties the job to the person who gave it, or cuts it loose.
@@ -56,7 +171,11 @@ fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
         return Ok(());
     }
     let cancel = cancel.clone();
-    at_end_of_stdin(move || cancel.request())
+    let waiting = fault::spawn("haul-stdin", move || {
+        wait_for_end_of_stdin();
+        cancel.request();
+    });
+    waiting.map(drop)
 }
 
 /// Leaves the session of ssh, and stderr for a file of this machine. Returns the file.
@@ -87,7 +206,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
         }
     };
     job.actions.iter().for_each(|action| log(action.as_str().into()));
-    let report = copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
+    let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     log((&report).into());
     report
 }
@@ -115,7 +234,7 @@ fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fa
     Ok(Context { on_item: teller(job, reporter), events: reporter.log(lossy), ..quiet })
 }
 
-fn copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
+fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
     let (mut context, url) = (context(job, cancel, reporter)?, parse_url(&job.server)?);
     let way_out = |fault| match job.hosts.as_slice() {
         [] => fault,
@@ -147,7 +266,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Reporter {
     lines: Sender<Vec<u8>>,
-    is_through: Receiver<()>,
+    is_through: crossbeam_channel::Receiver<()>,
 }
 
 impl Reporter {
@@ -213,5 +332,31 @@ mod tests {
         assert_eq!((received().as_deref(), received().as_deref()), (Some("a"), Some("b")));
         events.write("d", Value::Null);
         assert_eq!((received().as_deref(), received()), (Some("d"), None));
+    }
+}
+
+#[cfg(test)]
+mod serve_tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn hosts(words: &str, connection: Option<&str>) -> Vec<String> {
+        match Cli::try_parse_from(words.split(' ')).unwrap().command {
+            Some(Command::Serve(args)) => own_hosts(&args, connection),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_address_by_which_ssh_was_reached_is_announced() {
+        let connection = Some("192.0.2.1 50000 192.0.2.2 22");
+        assert_eq!(hosts("haul serve", connection), ["192.0.2.2"]);
+        assert_eq!(hosts("haul serve --host far.example.org", connection), ["far.example.org", "192.0.2.2"]);
+        assert_eq!(hosts("haul serve", Some("::1 5 2001:db8::1 22")), ["2001:db8::1"]);
+        for odd in [None, Some(""), Some("a b c d"), Some("fe80::1%e 5 fe80::2%eth0 22")] {
+            assert!(hosts("haul serve", odd).is_empty(), "{odd:?}");
+        }
     }
 }

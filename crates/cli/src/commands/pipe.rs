@@ -27,7 +27,7 @@ use haulage::{
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use self::control::{Controls, LAW};
+use self::control::{Controls, LAW, beside};
 use self::stdio::{Framing, Input, Reader, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
@@ -36,6 +36,7 @@ use crate::fault::{self, shown};
 use crate::output::{CpuSeconds, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
+use crate::transfer::control_socket::Side;
 use crate::transfer::{Context, facts};
 
 /// How often a wait looks whether it should end.
@@ -92,12 +93,14 @@ struct Pipe<'a> {
     context: &'a Context,
     args: &'a PipeArgs,
     traced: Cell<Instant>,
+    /// Bytes so far, for `haul ctl`.
+    moved: AtomicU64,
 }
 
 /// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
     let began = Instant::now();
-    let pipe = Pipe { context, args, traced: Cell::new(began) };
+    let pipe = Pipe { context, args, traced: Cell::new(began), moved: AtomicU64::new(0) };
     let result = pipe.run();
     let report = match &result {
         Ok(tally) => pipe.report(tally, began.elapsed().into()),
@@ -130,8 +133,9 @@ impl Pipe<'_> {
         }
     }
 
-    /// Traces what was carried so far, now and then.
+    /// Notes what was carried so far, and traces it now and then.
     fn trace(&self, tally: &Tally) {
+        self.moved.store(tally.report.bytes, Ordering::Relaxed);
         if self.context.events.is_kept() && self.traced.get().elapsed() >= LOOK {
             self.traced.set(Instant::now());
             let Tally { report, messages, .. } = tally;
@@ -293,11 +297,13 @@ impl Pipe<'_> {
     }
 
     fn talk(&self, connection: &Connection) -> Result<Tally, Fault> {
+        let mut controlled = connection;
         let done = if self.args.writes_stdout() {
-            self.receive_messages(connection)
+            beside(Side::Receives, &mut controlled, &self.moved, || self.receive_messages(connection))
         } else {
             let framing = stdio::framing(self.args.frame, &connection.recipe());
-            framing.and_then(|framing| self.send_messages(connection, framing))
+            let send = |framing| self.send_messages(connection, framing);
+            framing.and_then(|framing| beside(Side::Sends, &mut controlled, &self.moved, || send(framing)))
         };
         done.inspect_err(|_| {
             connection.abort();
@@ -308,12 +314,12 @@ impl Pipe<'_> {
 
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(Some(writer.cipher()));
-        let mut controls = Controls::of_stream(&writer, self.args.listen.is_none());
+        let mut controls = Controls::new(&writer, self.args.listen.is_none());
         let mut buffer = vec![0; 1 << 20];
         loop {
             self.go_on()?;
             self.trace(&tally);
-            controls.answer_stream(&mut writer, tally.report.bytes);
+            controls.answer(&mut writer, tally.report.bytes);
             match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
@@ -356,7 +362,7 @@ impl Pipe<'_> {
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
             let write = || {
-                controls.answer_stream(writer, tally.report.bytes);
+                controls.answer(writer, tally.report.bytes);
                 writer.write_some(bytes).wait_for(LOOK)
             };
             let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
@@ -369,27 +375,26 @@ impl Pipe<'_> {
     /// Waits until all has arrived; gives up when asked to.
     fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
         let finish = || {
-            controls.answer_stream(writer, moved);
+            controls.answer(writer, moved);
             writer.finish().wait_for(LOOK)
         };
         self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
-        let (mut requests, moved) = (reader.law_requests(), AtomicU64::new(0));
-        let tally = control::beside(&mut requests, &moved, || self.read_all(&mut reader, &moved))?;
+        let mut requests = reader.law_requests();
+        let tally = beside(Side::Receives, &mut requests, &self.moved, || self.read_all(&mut reader))?;
         Ok(tally.with(reader.recipe(), requests.law(), reader.statistics().rtt, Packets::default()))
     }
 
-    fn read_all(&self, reader: &mut ByteReader, moved: &AtomicU64) -> Result<Tally, Fault> {
+    fn read_all(&self, reader: &mut ByteReader) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(Some(reader.cipher()));
         let mut buffer = vec![0; 1 << 20];
         loop {
             let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
             let read = read.map_err(|error| stream_fault(&error))?;
-            self.trace(&tally);
             tally.report.bytes += read as u64;
-            moved.store(tally.report.bytes, Ordering::Relaxed);
+            self.trace(&tally);
             if read == 0 || self.reader_is_gone(&buffer[..read])? {
                 return Ok(tally);
             }
@@ -398,11 +403,9 @@ impl Pipe<'_> {
 
     fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
         let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
-        let (mut controls, mut controlled) = (Controls::new(), connection);
         loop {
             self.go_on()?;
             self.trace(&tally);
-            controls.answer(&mut controlled, tally.report.bytes);
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
@@ -416,9 +419,7 @@ impl Pipe<'_> {
                 }
             }
         }
-        self.flush(connection, || {
-            controls.answer(&mut controlled, tally.report.bytes);
-        })?;
+        self.flush(connection)?;
         let tally = tally.of(connection);
         connection.close(LAST_WORDS).map_err(gone)?;
         Ok(tally)
@@ -429,13 +430,12 @@ impl Pipe<'_> {
         self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
-    fn flush(&self, connection: &Connection, mut answer: impl FnMut()) -> Result<(), Fault> {
+    fn flush(&self, connection: &Connection) -> Result<(), Fault> {
         let until = Instant::now() + LAST_WORDS;
-        let flush = || {
-            answer();
-            connection.flush().wait_for(LOOK)
-        };
-        match self.until_cancelled(flush, |error| is_wait(error) && Instant::now() < until)? {
+        match self.until_cancelled(
+            || connection.flush().wait_for(LOOK),
+            |error| is_wait(error) && Instant::now() < until,
+        )? {
             Err(error) if !is_wait(&error) => Err(gone(error)),
             _ => Ok(()),
         }
@@ -451,11 +451,6 @@ impl Pipe<'_> {
     }
 
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let (mut controlled, moved) = (connection, AtomicU64::new(0));
-        control::beside(&mut controlled, &moved, || self.take_messages(connection, &moved))
-    }
-
-    fn take_messages(&self, connection: &Connection, moved: &AtomicU64) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(connection.cipher());
         let mut numbers: Option<(u64, u64)> = None;
         loop {
@@ -465,7 +460,6 @@ impl Pipe<'_> {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
                     numbers = Some((first.min(message.id), last.max(message.id)));
                     tally.report.bytes += message.data.len() as u64;
-                    moved.store(tally.report.bytes, Ordering::Relaxed);
                     tally.messages += 1;
                     self.trace(&tally);
                     if self.reader_is_gone(&message.data)? {

@@ -1,7 +1,6 @@
 //! `haul serve`.
 
 mod filesystem;
-pub(crate) mod for_ssh;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -18,6 +17,7 @@ use zeroize::Zeroizing;
 
 use self::filesystem::Offer;
 use crate::args::{Assignment, ServeArgs};
+use crate::commands::agent;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, json_value, lost_result, out_json, out_url, tell};
 use crate::settings::{parameter_names, session_key};
@@ -36,7 +36,7 @@ const FEW_FILES: u64 = 64;
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
-        return for_ssh::serve(context, args);
+        return agent::serve(context, args);
     }
     check_parameters(&args.set)?;
     let root = Root::beneath(&args.root)?;

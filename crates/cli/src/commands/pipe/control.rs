@@ -44,7 +44,7 @@ impl Controlled for &Connection {
 /// As often as a copy looks for `haul ctl`: not for each of a million messages a second.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// Answers `haul ctl` for a sender, as long as it lives, and does what the receiver asks for.
+/// Answers `haul ctl` for a stream's sender, as long as it lives, and does what the receiver asks for.
 pub(super) struct Controls {
     socket: Option<ControlSocket>,
     looked: Option<Instant>,
@@ -59,44 +59,29 @@ fn ceiling(writer: &ByteWriter) -> Option<Rate> {
 }
 
 impl Controls {
-    pub(super) fn new() -> Self {
-        Self { socket: ControlSocket::open(Side::Sends), looked: None, limits: LawLimits::default() }
-    }
-
-    /// Of a stream. `brings_recipe`: what it says of the rate was set on this machine.
-    pub(super) fn of_stream(writer: &ByteWriter, brings_recipe: bool) -> Self {
+    /// `brings_recipe`: what it says of the rate was set on this machine.
+    pub(super) fn new(writer: &ByteWriter, brings_recipe: bool) -> Self {
         let rate = ceiling(writer).filter(|_| brings_recipe);
-        Self { limits: LawLimits { rate, controller: None }, ..Self::new() }
+        let limits = LawLimits { rate, controller: None };
+        Self { socket: ControlSocket::open(Side::Sends), looked: None, limits }
     }
 
-    /// Whether it was time to look; then `controlled` is as `haul ctl` wants it.
-    pub(super) fn answer(&mut self, controlled: &mut impl Controlled, moved: u64) -> bool {
-        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= BETWEEN);
-        if is_due {
-            self.looked = Some(Instant::now());
-            self.socket.iter().for_each(|socket| socket.answer(controlled, moved));
-        }
-        is_due
-    }
-
-    /// The same for a stream, whose reader may ask for another law.
-    pub(super) fn answer_stream(&mut self, writer: &mut ByteWriter, moved: u64) {
-        let before = ceiling(writer);
-        if !self.answer(writer, moved) {
+    pub(super) fn answer(&mut self, writer: &mut ByteWriter, moved: u64) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN) {
             return;
         }
-        let now = ceiling(writer);
-        if now != before {
-            self.limits.rate = now;
+        self.looked = Some(Instant::now());
+        if let Some(socket) = &self.socket {
+            let before = ceiling(writer);
+            socket.answer(writer, moved);
+            let now = ceiling(writer);
+            if now != before {
+                self.limits.rate = now;
+            }
         }
         // One at a time: who asks all the time gets no more work out of this side.
-        if let (Some(changes), Some(law)) = (writer.take_law_request(), writer.law().cloned()) {
-            self.grant(writer, law, changes);
-        }
-    }
-
-    fn grant(&self, writer: &mut ByteWriter, mut law: Part, mut changes: Vec<(String, String)>) {
-        if let Ok(chosen) = ChosenLaw::change(&mut law, &changes) {
+        let (Some(mut changes), Some(law)) = (writer.take_law_request(), writer.law()) else { return };
+        if let Ok(chosen) = ChosenLaw::change(&mut law.clone(), &changes) {
             changes.extend(self.limits.beyond(&chosen));
         }
         // The law may be another one here than where it was asked for.
@@ -107,7 +92,7 @@ impl Controls {
     }
 }
 
-/// Ends the thread that answers, also where the receiver panics.
+/// Ends the thread that answers, also where the work panics.
 struct Ending<'a>(&'a AtomicBool, Thread);
 
 impl Drop for Ending<'_> {
@@ -117,14 +102,15 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers `haul ctl` beside `receive`, which waits for the other side and for whoever reads stdout; `moved` are the
-/// bytes that have come.
+/// Answers `haul ctl` beside `work`, which waits for the other side and for whoever is at stdin or stdout; `moved` are
+/// the bytes so far.
 pub(super) fn beside<T>(
+    side: Side,
     controlled: &mut (impl Controlled + Send),
     moved: &AtomicU64,
-    receive: impl FnOnce() -> T,
+    work: impl FnOnce() -> T,
 ) -> T {
-    let Some(socket) = ControlSocket::open(Side::Receives) else { return receive() };
+    let Some(socket) = ControlSocket::open(side) else { return work() };
     let is_over = AtomicBool::new(false);
     let answer = || {
         while !is_over.load(Ordering::Acquire) {
@@ -136,6 +122,6 @@ pub(super) fn beside<T>(
         let answering = thread::Builder::new().name("haul-ctl".to_owned()).spawn_scoped(scope, answer);
         let answering = answering.inspect_err(|error| tracing::debug!(%error, "`haul ctl` has no thread"));
         let _ending = answering.ok().map(|thread| Ending(&is_over, thread.thread().clone()));
-        receive()
+        work()
     })
 }
