@@ -2,7 +2,6 @@
 
 mod beside;
 mod busy;
-mod display;
 mod fileset;
 mod path;
 
@@ -24,9 +23,8 @@ use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
-use display::{planned, row, show_counts, start};
 use fileset::FileSet;
-use path::{EmulatedPath, Namespaces, PathSpec};
+use path::{EmulatedPath, Namespaces, PathSpec, planned, row, show_counts, start};
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {

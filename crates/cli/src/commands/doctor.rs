@@ -12,7 +12,7 @@ use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{Lines, RunReport, count, json_value, out, out_fields};
-use crate::transfer::{Context, Cpu, facts};
+use crate::transfer::{Context, Cpu, counters};
 
 /// A gain that is worth a word.
 const LEAST_GAIN: f64 = 1.1;
@@ -178,7 +178,7 @@ fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
 fn findings(context: &Context) -> Vec<String> {
     let not_known =
         |text: String| format!("{text} (gain to expect: not known without a measurement, `haul doctor URL`)");
-    let mut found: Vec<_> = facts::fallbacks(&context.settings).into_iter().map(not_known).collect();
+    let mut found: Vec<_> = counters::fallbacks(&context.settings).into_iter().map(not_known).collect();
     found.extend(dropped_early(EarlyDropTotals::of_this_machine(), QueueSettings::in_force()));
     let load = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(load.map(|(load, processors)| {

@@ -37,7 +37,7 @@ use crate::output::{CpuSeconds, Packets, RunReport, count, json_value, out_json,
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::control_socket::Side;
-use crate::transfer::{Context, facts};
+use crate::transfer::{Context, counters};
 
 /// How often a wait looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -153,7 +153,7 @@ impl Pipe<'_> {
     }
 
     fn report(&self, tally: &Tally, elapsed: Span) -> RunReport {
-        let cpu = Some(facts::process_cpu().as_secs_f64());
+        let cpu = Some(counters::process_cpu().as_secs_f64());
         let (sender, receiver) = if self.args.writes_stdout() { (None, cpu) } else { (cpu, None) };
         RunReport {
             elapsed,

@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use haul_base::suggestion;
 use toml::{Table, Value};
 
-use super::options::{self, Kind, OptionSpec};
-use super::origin::{Layer, Origin};
+use super::options::{self, Kind, Layer, OptionSpec, Origin};
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};

@@ -2,7 +2,6 @@
 
 mod layers;
 mod options;
-mod origin;
 
 use std::ffi::OsString;
 
@@ -13,10 +12,8 @@ use crate::args::{Assignment, Cli, Command, Global, with_tip};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, heading_in_cp, truth};
-use options::{Kind, OptionSpec, is_typed};
-use origin::Layer;
-pub(crate) use origin::{Origin, Setting};
+pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
+use options::{Kind, Layer, OptionSpec, is_typed};
 
 /// The command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";

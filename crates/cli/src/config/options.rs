@@ -1,12 +1,40 @@
-//! The options that a command has, read from its clap definition.
+//! The options that a command has, read from its clap definition, and where their values come from.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
-use super::origin::{Layer, Origin};
-use crate::args::Cli;
+use crate::args::{Assignment, Cli};
 use crate::output::Lines;
+
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub(crate) enum Origin {
+    #[display("default")]
+    Default,
+    /// A preset, by name or file.
+    #[display("preset {_0}")]
+    Preset(String),
+    #[display("{}", _0.display())]
+    File(PathBuf),
+    #[display("environment {_0}")]
+    Environment(String),
+    #[display("flag --{_0}")]
+    Flag(String),
+}
+
+/// What one place says for the command that was asked for: by the option's long name, each value as a command line has
+/// it. Of most options there is one.
+pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
+
+/// A recipe parameter with the place that set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub origin: Origin,
+    pub assignment: Assignment,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {

@@ -4,18 +4,16 @@ mod events;
 mod format;
 mod items;
 mod lines;
-mod name;
 mod progress;
 mod report;
 mod summary;
 
 pub(crate) use events::EventLog;
-pub(crate) use format::{clock, count, grouped, percent};
+pub(crate) use format::{clock, count, grouped, percent, put_name};
 pub(crate) use items::{item_lines, item_lists};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
-pub(crate) use name::put_name;
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{
     CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, by_cause, json_value, out_fields,

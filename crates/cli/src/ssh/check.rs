@@ -5,7 +5,7 @@ use std::io::{BufReader, Read as _};
 use serde_json::Value;
 
 use super::SshHost;
-use super::announcement::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
+use super::messages::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
 
 /// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
 /// bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to the same. Of arbitrary

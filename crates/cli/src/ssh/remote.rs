@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
-use super::announcement::{Scanned, scan_output};
 use super::command::wait;
 use super::failure::{self, Ended};
+use super::messages::{Scanned, scan_output};
 use super::{Announcement, SshCommand, SshHost};
 use crate::fault;
 use crate::output::tell;

@@ -1,13 +1,11 @@
 //! What the commands that move data share: a session from its start to its report.
 
-pub(crate) mod asked_law;
 pub(crate) mod bench;
 pub(crate) mod by_ssh;
 pub(crate) mod context;
 pub(crate) mod control_socket;
 pub(crate) mod counters;
 pub(crate) mod drive;
-pub(crate) mod facts;
 pub(crate) mod link;
 pub(crate) mod outcome;
 pub(crate) mod plan;
@@ -19,11 +17,10 @@ pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
-pub(crate) use asked_law::{AskedLaw, LawLimits};
 pub(crate) use by_ssh::{Served, at_server, reach, with_way_out};
 pub(crate) use context::Context;
-pub(crate) use facts::Cpu;
-pub(crate) use link::Sides;
+pub(crate) use counters::Cpu;
+pub(crate) use link::{AskedLaw, LawLimits, Sides};
 pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Way};
 pub(crate) use policy::Policy;
 pub(crate) use quota::Quotas;

@@ -11,7 +11,7 @@ use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 use crate::fault;
 use crate::output::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
 use crate::transfer::watch::Measured;
-use crate::transfer::{Context, Sides, counters, facts};
+use crate::transfer::{Context, Sides, counters};
 
 /// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
 const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
@@ -91,7 +91,7 @@ fn of_measured(context: &Context, sides: &Sides, measured: &Measured) -> RunRepo
         ..RunReport::default()
     });
     report.controller.clone_from(&sides.controller);
-    report.fallbacks = facts::fallbacks(&context.settings);
+    report.fallbacks = counters::fallbacks(&context.settings);
     let own_cpu = Some(sides.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {
@@ -99,7 +99,7 @@ fn of_measured(context: &Context, sides: &Sides, measured: &Measured) -> RunRepo
             if let Some(law) = sending.stats.law {
                 law.name.clone_into(&mut report.controller);
             }
-            let ceiling = facts::ceiling_of_all(&sending.stats, sides.ceiling);
+            let ceiling = counters::ceiling_of_all(&sending.stats, sides.ceiling);
             report.capacity = ceiling.map(|rate| (rate, "ceiling"));
             report.longest_read_delay = sending.stats.receiver_host.longest_read_delay;
             add_sending(&mut report, sides.counted_sending(&sending.stats, measured.moving));

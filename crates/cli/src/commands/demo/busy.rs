@@ -15,8 +15,7 @@ use haul_wire::control::Fault;
 use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::display::{planned, row, show_counts, start};
-use super::path::{EmulatedPath, Namespaces};
+use super::path::{EmulatedPath, Namespaces, planned, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, out_url};

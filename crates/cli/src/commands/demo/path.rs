@@ -1,4 +1,5 @@
-//! The demo's path: between two network namespaces if they can be made, else through a relay on loopback.
+//! The demo's path: between two network namespaces if they can be made, else through a relay on loopback; and what is
+//! shown of it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
@@ -10,8 +11,10 @@ use haul_wan::{
 };
 use serde_json::{Value, json};
 
+use crate::args::DemoArgs;
 use crate::fault::{self, Fault, FaultCode};
-use crate::output::count;
+use crate::output::{count, percent};
+use crate::transfer::Context;
 
 const MTU: u32 = 1_500;
 const MIN_QUEUE_PACKETS: u64 = 64;
@@ -50,7 +53,7 @@ impl PathSpec {
 }
 
 /// What one direction has done to datagrams (relay) or packets (namespaces), in words and for the trace.
-pub(crate) fn told(way: &Relayed) -> (String, Value) {
+fn told(way: &Relayed) -> (String, Value) {
     let [random, queue_full, too_large, relay] =
         [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
             .map(|reason| way.drops.of(reason));
@@ -205,6 +208,59 @@ fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
         Ok(Relayed { sent, received, drops, overrun: 0 })
     };
     Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
+}
+
+/// The emulated path, and words about it.
+pub(super) fn planned(context: &Context, args: &DemoArgs) -> PathSpec {
+    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
+    let (loss, queue) = (spec.loss.get(), spec.queue());
+    context.say(format!(
+        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {queue}, seed {}",
+        spec.rate,
+        spec.rtt,
+        loss * 100.0,
+        spec.seed
+    ));
+    context.events.write(
+        "start",
+        json!({
+            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": loss,
+            "seed": spec.seed, "queue_bytes": queue.0,
+        }),
+    );
+    spec
+}
+
+/// Makes the path, and says why if it is not between network namespaces.
+pub(super) fn start(
+    context: &Context,
+    spec: &PathSpec,
+    namespaces: &Namespaces,
+) -> Result<EmulatedPath, Fault> {
+    let path = EmulatedPath::start(spec, namespaces)?;
+    if let Some(why) = path.why_relay() {
+        context.say(format!(
+            "       through a relay on the loopback interface, which takes processor time from both ends: {why}"
+        ));
+    }
+    Ok(path)
+}
+
+/// What the path did to the packets: the truth that the report can be held against.
+pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
+    for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
+        let (words, mut event) = told(way);
+        context.say(format!("{name}:  {words}"));
+        event["direction"] = json!(name.to_lowercase());
+        context.events.write("path", event);
+    }
+    Ok(())
+}
+
+/// A line of a table: who, at what goodput, and its share of the rate `whole`.
+pub(super) fn row(who: &str, goodput: Rate, whole: Rate, remark: &str) -> String {
+    let share = goodput.as_bps() as f64 / whole.as_bps().max(1) as f64;
+    format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()
 }
 
 #[cfg(test)]

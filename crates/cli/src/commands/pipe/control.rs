@@ -10,7 +10,7 @@ use haul_wire::control::Fault;
 use haulage::{ByteWriter, Connection};
 
 use crate::fault;
-use crate::transfer::asked_law::LawLimits;
+use crate::transfer::LawLimits;
 use crate::transfer::control_socket::{ControlSocket, Controlled, Side, borrowed, unknown};
 
 /// The micro-protocol that `haul ctl` changes.
