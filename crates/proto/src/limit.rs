@@ -1,8 +1,10 @@
 //! "Limited by": names the part of the chain that limited a transfer, from where the sender spent its time.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use haul_base::{Cause, CauseCounts, Rate, Span};
+use serde::{Deserialize, Serialize};
 
 use crate::bulk::SenderStats;
 use crate::micro::shared::Waiting;
@@ -37,12 +39,12 @@ const MAX_REQUEST_RTTS: u64 = 10;
 /// Limit reported for a sender that waited for its controller.
 const PATH: &str = "path";
 
-/// The limit of a transfer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What limited a transfer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// One or two words for scripts, for example `path` or `rate_ceiling`.
-    pub what: &'static str,
-    /// Explanation for users.
+    /// One word or two for scripts, for example `path` or `rate_ceiling`.
+    pub what: Cow<'static, str>,
+    /// For people.
     pub evidence: String,
 }
 
@@ -303,7 +305,7 @@ fn path_evidence(evidence: &LimitEvidence) -> String {
 }
 
 fn limit(what: &'static str, evidence: String) -> Limit {
-    Limit { what, evidence }
+    Limit { what: what.into(), evidence }
 }
 
 fn percent(share: f64) -> String {
@@ -472,8 +474,8 @@ mod tests {
         assert_eq!((tiny(paced, 0.05), tiny(paced, 0.08)), (None, None));
         let path = Waiting { pacer: seconds(60.0), ..Waiting::default() };
         assert_eq!(tiny(path, 60.0), None, "a path of which no delivery was seen");
-        // Only empty files, or a storage that needs time for one.
-        assert_eq!(tiny(Waiting::default(), 3.0), Some("receiver_storage"));
+        // Nothing but empty files, or a storage that takes its time for one.
+        assert_eq!(tiny(Waiting::default(), 3.0).as_deref(), Some("receiver_storage"));
     }
 
     #[test]
@@ -485,8 +487,11 @@ mod tests {
             let (sent, known) = (Rate::from_mbps(sent), evidence(waiting));
             limit_of_sender(&LimitEvidence { sent, lost_by_cause, ..known }).unwrap().what
         };
-        assert_eq!((told(Cause::Random, 300), told(Cause::Random, 900)), ("law", PATH));
-        assert_eq!((told(Cause::Congestion, 300), told(Cause::Inconclusive, 300)), (PATH, PATH));
+        assert_eq!((told(Cause::Random, 300), told(Cause::Random, 900)), ("law".into(), PATH.into()));
+        assert_eq!(
+            (told(Cause::Congestion, 300), told(Cause::Inconclusive, 300)),
+            (PATH.into(), PATH.into())
+        );
     }
 
     #[test]
@@ -499,8 +504,11 @@ mod tests {
             let known = LimitEvidence { sent, lost_by_cause, elapsed: seconds(elapsed), ..known };
             limit_of_sender(&known).unwrap().what
         };
-        // 24 and 60 round trips, as many as a short copy and the demo take.
-        assert_eq!((told(1.2, 380), told(3.0, 670), told(3.0, 400)), (PATH, PATH, "law"));
+        // 24 and 60 round trips: what a short copy and the demo send.
+        assert_eq!(
+            (told(1.2, 380), told(3.0, 670), told(3.0, 400)),
+            (PATH.into(), PATH.into(), "law".into())
+        );
     }
 
     #[test]

@@ -62,7 +62,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
 }
 
 fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    context.traced(&plan.actions(), || one(context, plan, how))
+    context.traced(json!({ "actions": plan.actions() }), || one(context, plan, how))
 }
 
 /// The copy without its place in a trace.

@@ -41,7 +41,7 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
 fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
     let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
-    Some(match limit.what.as_str() {
+    Some(match &*limit.what {
         "receiver_host" => {
             let buffer = larger_buffer(report, asked).map(|text| text + "; ").unwrap_or_default();
             format!("on the receiving machine: {buffer}{}", processor())
@@ -88,14 +88,14 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
 
 /// How many times as fast it could be without the limit: by the path's highest delivery rate, if that is worth a word.
 fn expected_gain(report: &RunReport) -> Option<f64> {
-    let limit = report.limited_by.as_ref()?.what.as_str();
+    let limit = &*report.limited_by.as_ref()?.what;
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
     let times = path.as_bps() as f64 / report.goodput.as_bps().max(1) as f64;
     (!["path", "path_or_sender", "rate_ceiling"].contains(&limit) && times >= LEAST_GAIN).then_some(times)
 }
 
 fn gain_in_words(report: &RunReport) -> String {
-    let limit = report.limited_by.as_ref().map(|limit| limit.what.as_str());
+    let limit = report.limited_by.as_ref().map(|limit| &*limit.what);
     match (expected_gain(report), report.capacity) {
         (Some(times), Some((path, _))) => {
             format!(
@@ -189,10 +189,8 @@ fn findings(context: &Context) -> Vec<String> {
     found
 }
 
-struct Measured {
-    report: RunReport,
-    advice: Option<String>,
-}
+/// A measurement of one way, and what to do about its limit.
+type Measured = (RunReport, Option<String>);
 
 fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measured, Fault> {
     let bench_args =
@@ -206,10 +204,10 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     let is_here = report.limited_by.as_ref().is_some_and(|limit| limit.what == limited_here);
     let idle = is_here.then(|| idle_since(&before));
     let advice = advice(&report, context.settings.socket_buffer, idle.as_deref());
-    Ok(Measured { report, advice })
+    Ok((report, advice))
 }
 
-fn tell_way(name: &str, Measured { report, advice }: &Measured) {
+fn tell_way(name: &str, (report, advice): &Measured) {
     let mut lines = Lines::default();
     lines.push(format_args!("{name}:"));
     lines.append(&Lines::from(report));
@@ -222,7 +220,7 @@ fn tell_way(name: &str, Measured { report, advice }: &Measured) {
 
 fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
     let mut object = json!({ "findings": found });
-    for (name, Measured { report, advice }) in ways {
+    for (name, (report, advice)) in ways {
         object[*name] = json_value(report);
         object[*name]["advice"] = json!(advice);
         object[*name]["expected_gain"] = json!(expected_gain(report));
@@ -268,7 +266,7 @@ mod tests {
     use haul_base::{Cause, CauseCounts, Rate, Span};
 
     use super::*;
-    use crate::output::LimitedBy;
+    use haul_proto::Limit;
 
     const ASKED: Bytes = Bytes(64 << 20);
 
@@ -289,7 +287,7 @@ mod tests {
     #[test]
     fn a_gain_is_told_where_the_path_was_not_the_limit() {
         let told = |what: &str, name, path| {
-            let limited_by = Some(LimitedBy { what: what.to_owned(), evidence: String::new() });
+            let limited_by = Some(Limit { what: what.to_owned().into(), evidence: String::new() });
             let capacity = Some((Rate::from_mbps(path), name));
             expected_gain(&RunReport {
                 goodput: Rate::from_mbps(400),
@@ -310,7 +308,7 @@ mod tests {
             goodput: Rate::from_mbps(400),
             rtt: Some(Span::from_millis(50)),
             lost: [(Cause::ReceiverHost, 7)].into_iter().collect(),
-            limited_by: Some(LimitedBy { what: what.to_owned(), evidence: String::new() }),
+            limited_by: Some(Limit { what: what.to_owned().into(), evidence: String::new() }),
             capacity: Some((Rate::from_mbps(1_000), "measured path")),
             ..RunReport::default()
         }

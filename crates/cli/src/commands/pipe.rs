@@ -328,7 +328,7 @@ impl Pipe<'_> {
         }
         self.finish(&mut writer, &mut controls, tally.report.bytes)?;
         let StreamStatistics { rtt, packets: sent, resent, lost, .. } = writer.statistics();
-        (tally.report.lost, tally.report.limited_by) = (lost, writer.limit().map(Into::into));
+        (tally.report.lost, tally.report.limited_by) = (lost, writer.limit());
         Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
     }
 

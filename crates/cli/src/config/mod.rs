@@ -63,7 +63,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
     let settings = settings(&layers, &options, &typed, &command)?;
     let rows = options::rows(&options, &matches, &chosen, &typed);
-    let typed = options.iter().filter(|option| is_typed(&typed, option));
+    let typed = options.iter().filter(|option| is_typed(&typed, &option.id));
     let typed = typed.map(|option| option.long.clone()).collect();
     Ok(Resolved { global, command, settings, rows, typed, notes })
 }
@@ -91,7 +91,7 @@ const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-r
 /// For each option that was not typed and is no rival of what was, the strongest place that has it.
 fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
-    let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, option));
+    let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, &option.id));
     let mut chosen = Layer::new();
     let is_chosen = |chosen: &Layer, long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
@@ -204,7 +204,7 @@ fn settings(
     for assignment in command.transfer().recipe.set {
         settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
     }
-    for option in options.iter().filter(|option| is_typed(typed, option)) {
+    for option in options.iter().filter(|option| is_typed(typed, &option.id)) {
         if let Some((_, key)) = PARAMETER_OPTIONS.iter().find(|known| known.0 == option.long) {
             let value = options::raw(typed, option).unwrap_or_default();
             settings.push(setting(&Origin::Flag(option.long.clone()), key, &value));

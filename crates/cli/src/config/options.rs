@@ -66,11 +66,10 @@ pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
 }
 
-/// Whether an option stands on the command line itself.
-pub(super) fn is_typed(matches: &ArgMatches, option: &OptionSpec) -> bool {
+/// Whether the option with this ID stands on the command line itself.
+pub(super) fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     let scope = scope(matches);
-    scope.try_contains_id(&option.id).unwrap_or(false)
-        && scope.value_source(&option.id) == Some(ValueSource::CommandLine)
+    scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
 }
 
 /// What `command` takes, the general options included.
@@ -83,14 +82,10 @@ fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a A
 pub(super) fn rivals_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> {
     let root = Cli::command();
     let Some(command) = root.find_subcommand(command) else { return Vec::new() };
-    let scope = scope(typed);
-    let is_typed = |arg: &&Arg| {
-        let id = arg.get_id().as_str();
-        scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
-    };
     let excludes =
         |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|c| c.get_id() == b.get_id());
-    let typed: Vec<&Arg> = command.get_arguments().filter(is_typed).collect();
+    let typed: Vec<&Arg> =
+        command.get_arguments().filter(|arg| is_typed(typed, arg.get_id().as_str())).collect();
     let rivals = command.get_arguments().filter(|a| typed.iter().any(|b| excludes(a, b) || excludes(b, a)));
     rivals.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
@@ -195,7 +190,7 @@ pub(super) fn rows(
     shown
         .map(|option| {
             let origin = match chosen.get(&option.long) {
-                _ if is_typed(typed, option) => Origin::Flag(option.long.clone()),
+                _ if is_typed(typed, &option.id) => Origin::Flag(option.long.clone()),
                 Some((origin, _)) => origin.clone(),
                 None => Origin::Default,
             };

@@ -15,9 +15,7 @@ pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
-pub(crate) use report::{
-    CpuSeconds, FileFailure, LimitedBy, Packets, RunReport, by_cause, json_value, out_fields,
-};
+pub(crate) use report::{CpuSeconds, FileFailure, Packets, RunReport, by_cause, json_value, out_fields};
 
 #[cfg(test)]
 mod tests;

@@ -24,20 +24,6 @@ pub(crate) struct CpuSeconds {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LimitedBy {
-    /// One word or two for scripts, for example `path` or `rate_ceiling`.
-    pub what: String,
-    /// What it was seen by, for people.
-    pub evidence: String,
-}
-
-impl From<Limit> for LimitedBy {
-    fn from(Limit { what, evidence }: Limit) -> Self {
-        Self { what: what.to_owned(), evidence }
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFailure {
     /// The machine that it is from, if there are several.
     pub machine: Option<String>,
@@ -87,7 +73,7 @@ pub(crate) struct RunReport {
     /// The rate that could have been reached, and its name: `path`, `ceiling` or `measured path`.
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
-    pub limited_by: Option<LimitedBy>,
+    pub limited_by: Option<Limit>,
     /// How long a packet waited for the receiver to read it at the longest, where this side sent.
     pub longest_read_delay: Option<Span>,
     /// Digest of everything as the receiver has it; `None` if nothing was verified.
@@ -136,9 +122,8 @@ fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'
 impl RunReport {
     /// Behind a stream is a program: where one of these `storages` is the limit, it is.
     pub(crate) fn of_application(mut self, storages: &[&str]) -> Self {
-        if let Some(limit) = self.limited_by.as_mut().filter(|limit| storages.contains(&limit.what.as_str()))
-        {
-            "application".clone_into(&mut limit.what);
+        if let Some(limit) = self.limited_by.as_mut().filter(|limit| storages.contains(&&*limit.what)) {
+            limit.what = "application".into();
         }
         self
     }

@@ -1,4 +1,5 @@
 use haul_base::{Cause, Rate, Span};
+use haul_proto::Limit;
 use proptest::prelude::*;
 
 use super::format::grouped;
@@ -18,10 +19,7 @@ fn finished() -> RunReport {
         packets: Packets { sent: 180_500, resent: 320 },
         lost: [(Cause::Random, 181), (Cause::Inconclusive, 100)].into_iter().collect(),
         capacity: Some((Rate::from_mbps(1_000), "path")),
-        limited_by: Some(LimitedBy {
-            what: "path".to_owned(),
-            evidence: "delivery rate stayed level".to_owned(),
-        }),
+        limited_by: Some(Limit { what: "path".into(), evidence: "delivery rate stayed level".to_owned() }),
         digest: Some("ab".repeat(32)),
         cpu: CpuSeconds { sender: Some(0.5), receiver: Some(0.75) },
         max_rss: Some(123_456_789),
@@ -209,7 +207,7 @@ fn all_of(word: &str) -> RunReport {
         preset: text(),
         controller: text(),
         cipher: text(),
-        limited_by: Some(LimitedBy { what: text(), evidence: text() }),
+        limited_by: Some(Limit { what: text().into(), evidence: text() }),
         digest: Some(text()),
         notes: vec![text(); 2],
         noted: 2,
@@ -245,7 +243,7 @@ fn a_report_arrives_as_it_was() {
         packets: Packets { sent: 5, resent: 1 },
         lost: Cause::ALL.into_iter().zip(1..).collect(),
         capacity: Some((Rate::from_mbps(5), "measured path")),
-        limited_by: Some(LimitedBy { what: "path".to_owned(), evidence: "seen".to_owned() }),
+        limited_by: Some(Limit { what: "path".into(), evidence: "seen".to_owned() }),
         digest: Some("00ff".to_owned()),
         cpu: CpuSeconds { sender: Some(0.1), receiver: None },
         failed: vec![FileFailure {

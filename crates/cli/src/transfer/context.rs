@@ -6,7 +6,7 @@ use haul_diagnosis::Model;
 use haul_engine::Role;
 use haul_mover::Tell;
 use haulage::config::{Evidence, RateControlConfig};
-use serde_json::json;
+use serde_json::Value;
 
 use crate::args::TransferOptions;
 use crate::fault::{self, Fault};
@@ -87,13 +87,9 @@ impl Context {
         RunReport { preset, controller, ..report }
     }
 
-    /// Does `work` between the beginning and the end of a trace.
-    pub(crate) fn traced(
-        &self,
-        actions: &[String],
-        work: impl FnOnce() -> Result<RunReport, Fault>,
-    ) -> RunReport {
-        self.events.write("start", json!({ "actions": actions }));
+    /// Does `work` between the beginning and the end of a trace; the beginning says what is done.
+    pub(crate) fn traced(&self, start: Value, work: impl FnOnce() -> Result<RunReport, Fault>) -> RunReport {
+        self.events.write("start", start);
         let report = work().unwrap_or_else(|fault| self.failed(fault));
         self.trace_end(&report);
         report

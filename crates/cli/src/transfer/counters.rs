@@ -165,7 +165,7 @@ pub(crate) fn counted_sending(
     let ceiling = ceiling_of_all(stats, agreed);
     let seen = LimitEvidence { ceiling, ..LimitEvidence::of(stats, round_trip, agreed, moving) };
     let (limited_by, evidence) = limit_of_sender(&seen)
-        .map(|Limit { what, evidence }| (what.to_owned(), evidence))
+        .map(|Limit { what, evidence }| (what.into_owned(), evidence))
         .unwrap_or_default();
     CountedSending {
         packets: stats.packets,

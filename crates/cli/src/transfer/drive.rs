@@ -117,7 +117,8 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut W
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
         std::thread::sleep(tick(started.elapsed()));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
-        watch.look(snapshot(&numbers, stall), done(&numbers, watch.transfer()), || trace(&numbers));
+        let done = carried(watch.transfer().counters().as_ref()).wrapping_add(numbers.activity());
+        watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
             let failure = || watch.transfer().failure().map(|error| sides.fault(error));
@@ -135,13 +136,6 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut W
 /// Time between two looks: a fiftieth of what has passed, so that short copies end in time and long ones wake seldom.
 fn tick(elapsed: Duration) -> Duration {
     (elapsed / 50).clamp(TICK, LONGEST_TICK)
-}
-
-/// A number that rises with everything that is done.
-fn done(numbers: &Progress, transfer: &Transfer) -> u64 {
-    let carried = carried(transfer.counters().as_ref());
-    let entries = numbers.files_done() + numbers.failed();
-    [numbers.bytes_done(), numbers.bytes_known(), entries].into_iter().fold(carried, u64::wrapping_add)
 }
 
 fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {

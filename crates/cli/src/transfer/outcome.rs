@@ -5,11 +5,11 @@ use haul_base::{Cause, Rate, Span};
 use haul_engine::Counters;
 use haul_host::peak_memory;
 use haul_mover::{Failures, MoveReport};
-use haul_proto::limit_of_receiver;
+use haul_proto::{Limit, limit_of_receiver};
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::fault;
-use crate::output::{CpuSeconds, FileFailure, LimitedBy, Packets, RunReport};
+use crate::output::{CpuSeconds, FileFailure, Packets, RunReport};
 use crate::transfer::watch::Measured;
 use crate::transfer::{Context, Sides, counters};
 
@@ -72,7 +72,7 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Meas
         && report.goodput > Rate::ZERO
     {
         let drops = u64::from(stats.socket_drops);
-        report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops).into());
+        report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops));
     }
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
@@ -140,7 +140,7 @@ fn add_sending(report: &mut RunReport, sending: CountedSending) {
     if report.capacity.is_none() && peak > Rate::ZERO {
         report.capacity = Some((peak, "measured path"));
     }
-    let limit = LimitedBy { what: sending.limited_by, evidence: sending.evidence };
+    let limit = Limit { what: sending.limited_by.into(), evidence: sending.evidence };
     report.limited_by = Some(limit).filter(|limit| !limit.what.is_empty());
 }
 
@@ -166,7 +166,7 @@ fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
 
 fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {
     if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent) {
-        report.limited_by.take_if(|limit| TOLD_BY_WAITING.contains(&limit.what.as_str()));
+        report.limited_by.take_if(|limit| TOLD_BY_WAITING.contains(&&*limit.what));
     }
     report.error = Some(fault);
     report.bytes = counters::carried(measured.counters.as_ref());
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn who_has_lost_contact_blames_nothing_for_having_waited() {
         let limit_after = |code, what: &str| {
-            let limit = LimitedBy { what: what.to_owned(), evidence: String::new() };
+            let limit = Limit { what: what.to_owned().into(), evidence: String::new() };
             let mut report = RunReport { limited_by: Some(limit), ..RunReport::default() };
             fail(&mut report, Fault::new(code, "no", ""), &Measured::default());
             report.limited_by.map(|limit| limit.what)

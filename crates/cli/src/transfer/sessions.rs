@@ -48,13 +48,7 @@ impl Pulse {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     limits: SessionLimits,
-    running: Mutex<Vec<Running>>,
-}
-
-#[derive(Clone, Debug)]
-struct Running {
-    ip: IpAddr,
-    pulse: Pulse,
+    running: Mutex<Vec<(IpAddr, Pulse)>>,
 }
 
 /// The right to run a session, given back when dropped.
@@ -72,27 +66,27 @@ impl Sessions {
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.running.lock();
-        if running.iter().filter(|session| session.ip == ip).count() >= self.limits.per_address {
+        if running.iter().filter(|(address, _)| *address == ip).count() >= self.limits.per_address {
             let busy = || busy(&format!("{} of {ip}", count(self.limits.per_address as u64, "session")));
-            self.make_room(&mut running, |session| session.ip == ip).ok_or_else(busy)?;
+            self.make_room(&mut running, |address| address == ip).ok_or_else(busy)?;
         }
         if running.len() >= self.limits.total {
             let busy = || busy(&count(self.limits.total as u64, "session"));
             self.make_room(&mut running, |_| true).ok_or_else(busy)?;
         }
         let pulse = Pulse::default();
-        running.push(Running { ip, pulse: pulse.clone() });
+        running.push((ip, pulse.clone()));
         Ok(SessionPermit { sessions: self, pulse })
     }
 
     /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
-    fn make_room(&self, running: &mut Vec<Running>, meant: impl Fn(&Running) -> bool) -> Option<()> {
-        let since = |at: &usize| running[*at].pulse.0.state.lock().since;
-        let longest = (0..running.len()).filter(|&at| meant(&running[at])).min_by_key(since)?;
+    fn make_room(&self, running: &mut Vec<(IpAddr, Pulse)>, meant: impl Fn(IpAddr) -> bool) -> Option<()> {
+        let since = |at: &usize| running[*at].1.0.state.lock().since;
+        let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
         if since(&longest).elapsed() < Duration::from(self.limits.idle) {
             return None;
         }
-        running.remove(longest).pulse.0.gives_way.store(true, Ordering::Relaxed);
+        running.remove(longest).1.0.gives_way.store(true, Ordering::Relaxed);
         Some(())
     }
 }
@@ -103,7 +97,7 @@ fn busy(what: &str) -> Fault {
 
 impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
-        self.sessions.running.lock().retain(|session| !Arc::ptr_eq(&session.pulse.0, &self.pulse.0));
+        self.sessions.running.lock().retain(|(_, pulse)| !Arc::ptr_eq(&pulse.0, &self.pulse.0));
     }
 }
 

@@ -8,11 +8,11 @@ use std::thread;
 use haul_base::{Bytes, Cause, Rate};
 use haul_host::peak_memory;
 use haul_mover::SOME_FAILED;
-use haul_proto::{UNSEEN_LIMIT, limit_of_receiver};
+use haul_proto::{Limit, UNSEEN_LIMIT, limit_of_receiver};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
 use crate::fault::place;
-use crate::output::{FileFailure, LimitedBy, Progress, ProgressStyle, RunReport};
+use crate::output::{FileFailure, Progress, ProgressStyle, RunReport};
 use crate::transfer::{Context, CopyPlan, Quotas};
 
 /// Copies from all of them and adds up what comes of it.
@@ -201,19 +201,17 @@ fn digest(all: &[Of]) -> Option<String> {
 }
 
 /// What this machine or the common ceiling did to all of them; otherwise what kept back the one that took longest.
-fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<LimitedBy> {
+fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<Limit> {
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
     let common = limit_of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
     if common.what != UNSEEN_LIMIT {
-        return Some(common.into());
+        return Some(common);
     }
-    let LimitedBy { what, evidence } = slowest.report.limited_by.clone()?;
+    let Limit { what, evidence } = slowest.report.limited_by.clone()?;
     let bytes = Bytes(slowest.report.bytes);
-    Some(LimitedBy {
-        what,
-        evidence: format!("{}, which took longest for {bytes}: {evidence}", slowest.machine),
-    })
+    let evidence = format!("{}, which took longest for {bytes}: {evidence}", slowest.machine);
+    Some(Limit { what, evidence })
 }
 
 #[cfg(test)]
@@ -237,7 +235,10 @@ mod tests {
                 .into_iter()
                 .zip(1..)
                 .collect(),
-            limited_by: Some(LimitedBy { what: format!("limit of {machine}"), evidence: "seen".to_owned() }),
+            limited_by: Some(Limit {
+                what: format!("limit of {machine}").into(),
+                evidence: "seen".to_owned(),
+            }),
             digest: Some("ab".repeat(32)),
             cpu: CpuSeconds { sender: Some(1.0), receiver: Some(seconds as f64) },
             max_rss: Some(1),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
 use haul_wire::control::{Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
+use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
@@ -22,7 +23,7 @@ const STDIO: &str = "-";
 /// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     let (sources, out) = split(&args.paths)?;
-    Some(context.traced(&actions(&args.paths), || {
+    Some(context.traced(json!({ "actions": actions(&args.paths) }), || {
         match (sources, out) {
             _ if args.ssh.detach => Err(by_ssh::not_detached()),
             (sources, true) => {
