@@ -14,15 +14,6 @@ use crate::text_file::{text_of, wrong};
 
 const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
 
-/// The text of a signature file or a trace; `-` is stdin.
-fn text_of_windows(file: &Path) -> Result<String, Fault> {
-    let hint = "a signature file has 0 and 1 as text; `haul diagnose --help` says more";
-    if file.as_os_str() == "-" {
-        return text_of(file, Ok(io::stdin()), hint);
-    }
-    text_of(file, fs::File::open(file), hint)
-}
-
 /// The windows in the trace of a transfer, and their signatures as text, each in the line of its event.
 fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
     let (mut windows, mut signatures) = (Vec::new(), String::new());
@@ -44,9 +35,15 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
     Ok((windows, signatures))
 }
 
-/// The windows of a signature file or a trace, which may be none, and the text of their signatures.
+/// The windows of a signature file or a trace (`-` is stdin), which may be none, and the text of their signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
-    let text = text_of_windows(file)?;
+    let hint = "a signature file has 0 and 1 as text; `haul diagnose --help` says more";
+    let is_stdin = file.as_os_str() == "-";
+    let text = if is_stdin {
+        text_of(file, Ok(io::stdin()), hint)
+    } else {
+        text_of(file, fs::File::open(file), hint)
+    }?;
     if text.starts_with('{') {
         return of_trace(file, &text);
     }

@@ -72,7 +72,9 @@ impl Tally {
 
     /// The same with what a conversation knows at its end.
     fn with(mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) -> Self {
-        without_direction(recipe).clone_into(&mut self.report.preset);
+        // As its user knows it.
+        let preset = recipe.strip_prefix(SENDING).or_else(|| recipe.strip_prefix(RECEIVING));
+        preset.unwrap_or(recipe).clone_into(&mut self.report.preset);
         let law = law.and_then(|law| ChosenLaw::check(law).ok());
         law.as_ref().map_or("fixed_rate", ChosenLaw::controller).clone_into(&mut self.report.controller);
         (self.report.rtt, self.report.packets) = (rtt, packets);
@@ -247,7 +249,9 @@ impl Pipe<'_> {
         if accepted.is_err() && was_misdirected() {
             // Until the other side has its answer.
             std::thread::sleep(LOOK);
-            return Err(self.misdirected());
+            let does = if self.args.writes_stdout() { "receives" } else { "sends" };
+            let message = format!("both sides were started so that each {does}");
+            return Err(fault::usage(message, BOTH_OR_NEITHER));
         }
         accepted.map_err(|error| fault::of(*error))
     }
@@ -275,12 +279,6 @@ impl Pipe<'_> {
             }
         });
         options
-    }
-
-    /// The other side was started for the other direction.
-    fn misdirected(&self) -> Fault {
-        let does = if self.args.writes_stdout() { "receives" } else { "sends" };
-        fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER)
     }
 
     /// The URL goes to stderr: stdout is for the data.
@@ -478,11 +476,6 @@ impl Pipe<'_> {
         }
         Ok(tally)
     }
-}
-
-/// The name of a recipe as its user knows it.
-fn without_direction(name: &str) -> &str {
-    name.strip_prefix(SENDING).or_else(|| name.strip_prefix(RECEIVING)).unwrap_or(name)
 }
 
 /// Why the pipe was not let in. A listener refuses nobody but for the direction.

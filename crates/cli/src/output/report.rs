@@ -161,11 +161,6 @@ impl RunReport {
         self.failed.iter().filter(|failure| !self.failed.iter().any(|above| above.counts(failure)))
     }
 
-    /// The error that a script sees; failed files alone are one too.
-    pub(super) fn visible_error(&self) -> Option<Fault> {
-        self.error.clone().or_else(|| self.files_fault.clone()).or_else(|| self.first_failure())
-    }
-
     fn first_failure(&self) -> Option<Fault> {
         if self.failed_files == 0 {
             return None;
@@ -212,6 +207,9 @@ fn failure_value(failure: &FileFailure) -> Value {
 /// A report as scripts get it.
 pub(crate) fn json_value(report: &RunReport) -> Value {
     let limit = report.limited_by.as_ref();
+    // Failed files alone are one too.
+    let error =
+        report.error.clone().or_else(|| report.files_fault.clone()).or_else(|| report.first_failure());
     let mut object = json!({
         "schema": SCHEMA,
         "ok": report.is_ok(),
@@ -241,7 +239,7 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
         "fallbacks": report.fallbacks,
         "failed_files": report.failed_files,
         "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
-        "error": report.visible_error().as_ref().map(fault_value),
+        "error": error.as_ref().map(fault_value),
     });
     // In the demo only.
     if let Some(tcp) = &report.tcp {

@@ -117,7 +117,10 @@ impl SshHost {
         let is_odd = |c: char| c.is_whitespace() || c.is_control();
         let starts_oddly = host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']);
         if starts_oddly || destination.contains(is_odd) || port == Some(0) {
-            return Err(not_a_host(destination));
+            return Err(fault::usage(
+                format!("`{destination}` cannot be a host"),
+                "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
+            ));
         }
         Ok(Self { destination: destination.to_owned(), port })
     }
@@ -139,13 +142,6 @@ impl SshHost {
             _ => self.destination.clone(),
         }
     }
-}
-
-fn not_a_host(text: &str) -> Fault {
-    fault::usage(
-        format!("`{text}` cannot be a host"),
-        "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
-    )
 }
 
 #[cfg(test)]

@@ -115,7 +115,8 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut W
     let mut idle = Unchanged::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
-        std::thread::sleep(tick(started.elapsed()));
+        // A fiftieth of what has passed, so that short copies end in time and long ones wake seldom.
+        std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
         let done = carried(watch.transfer().counters().as_ref()).wrapping_add(numbers.activity());
         watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
@@ -131,11 +132,6 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut W
     }
     watch.end(trace(&numbers));
     stopped_by.map(|(fault, _)| fault)
-}
-
-/// Time between two looks: a fiftieth of what has passed, so that short copies end in time and long ones wake seldom.
-fn tick(elapsed: Duration) -> Duration {
-    (elapsed / 50).clamp(TICK, LONGEST_TICK)
 }
 
 fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {

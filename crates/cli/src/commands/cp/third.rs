@@ -163,7 +163,10 @@ impl Watched {
         self.heard = Instant::now();
         match name.as_str() {
             "progress" => {
-                self.take_progress(&event);
+                let number = |key: &str| event.get(key).and_then(Value::as_u64);
+                self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
+                self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
+                self.snapshot.files = number("files").or(self.snapshot.files);
                 self.stands(client, context);
             }
             // Before it, the ways to the server are looked at.
@@ -185,8 +188,13 @@ impl Watched {
             }
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
-                self.report =
-                    Some(report.unwrap_or_else(|error| RunReport::failed(not_read(&client.host, &error))));
+                self.report = Some(report.unwrap_or_else(|error| {
+                    let host = &client.host;
+                    let message =
+                        format!("what {host} said of the end of the transfer is not understood: {error}");
+                    let hint = "install the same version of haul on all machines";
+                    RunReport::failed(Fault::new(FaultCode::VersionMismatch, message, hint))
+                }));
                 return;
             }
             "detached" => {
@@ -208,13 +216,6 @@ impl Watched {
             "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
         ));
         self.is_on_its_own = true;
-    }
-
-    fn take_progress(&mut self, event: &serde_json::Map<String, Value>) {
-        let number = |key: &str| event.get(key).and_then(Value::as_u64);
-        self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
-        self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
-        self.snapshot.files = number("files").or(self.snapshot.files);
     }
 
     /// ssh has ended, and the transfer not.
@@ -257,9 +258,4 @@ impl Watched {
 
 fn tail(client: &Remote, log: &str) -> String {
     format!("see how it ends with `{} tail {log}`", client.way)
-}
-
-fn not_read(host: &SshHost, error: &serde_json::Error) -> Fault {
-    let message = format!("what {host} said of the end of the transfer is not understood: {error}");
-    Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on all machines")
 }
