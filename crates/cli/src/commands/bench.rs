@@ -35,12 +35,8 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let began = Instant::now();
     let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(&session, began, cpu, &url.host);
-    let report = if args.reverse {
-        receive(&mut session, &sides, context)
-    } else {
-        send(&mut session, limit, &sides, context)
-    };
+    let sides = Sides::new(context, &session, began, cpu, &url.host);
+    let report = if args.reverse { receive(&mut session, &sides) } else { send(&mut session, limit, &sides) };
     context.trace_end(&report);
     Ok(report)
 }

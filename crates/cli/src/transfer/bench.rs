@@ -8,30 +8,29 @@ use haul_base::{Piece, Rng};
 use haul_engine::{Counters, EngineError, Session, Transfer, Waker};
 use haul_proto::{Available, ObjectSink, ObjectSource};
 use haul_wire::control::{BenchLimit, ControlMessage, Fault, FaultCode, Notes, Summary};
-use haulage::LawRequests;
 use serde_json::json;
 
 use crate::fault;
 use crate::output::{RunReport, Snapshot, count};
+use crate::transfer::Sides;
+use crate::transfer::control_socket::Side;
 use crate::transfer::outcome::of_memory;
-use crate::transfer::watch::{Law, Measured, Watch, for_peer};
-use crate::transfer::{Context, Sides};
+use crate::transfer::watch::{Measured, Watch};
 
 const TICK: Duration = Duration::from_millis(5);
 /// How long the other side may take for its last words.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 /// Sends memory until the limit is reached and everything has arrived.
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, context: &Context) -> RunReport {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> RunReport {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let law = Law::Ours(session.law());
     let start = |waker| session.start_sending(Box::new(source), waker);
-    run((sides, context), law, (&gauge, total), start, |transfer| {
+    run(sides, Side::Sends, (&gauge, total), start, |transfer| {
         let bytes = match transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.load(Ordering::Relaxed),
@@ -41,43 +40,43 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides, cont
 }
 
 /// Receives memory until everything has arrived.
-pub(crate) fn receive(session: &mut Session, sides: &Sides, context: &Context) -> RunReport {
+pub(crate) fn receive(session: &mut Session, sides: &Sides) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let law = Law::Theirs(LawRequests::new(session.control().clone(), session.law()));
     let start = |waker| session.start_receiving(sink, waker);
     let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
-    run((sides, context), law, (&gauge, None), start, agree)
+    run(sides, Side::Receives, (&gauge, None), start, agree)
 }
 
 /// Runs the data path to its end, and has both sides `agree` on how much that was.
 fn run(
-    (sides, context): (&Sides, &Context),
-    law: Law,
+    sides: &Sides,
+    side: Side,
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
     agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
 ) -> RunReport {
-    let mut watch = match Watch::start(context, sides, law, start) {
+    let mut watch = match Watch::start(sides, side, start) {
         Ok(watch) => watch,
         Err(fault) => {
             sides.control.abort(fault.clone());
-            return of_memory(context, sides, Err(fault), &Measured::default());
+            return of_memory(sides, Err(fault), &Measured::default());
         }
     };
-    let delivered = wait(&mut watch, sides, gauge, total);
+    let delivered = wait(&mut watch, gauge, total);
     let bytes = delivered.and_then(|()| agree(watch.transfer()));
     match &bytes {
         // The numbers are agreed on; how the close goes changes nothing.
         Ok(_) => drop(sides.control.close()),
-        Err(fault) => sides.control.abort(for_peer(fault, context)),
+        Err(fault) => sides.control.abort(watch.for_peer(fault)),
     }
-    let bytes = bytes.map_err(|fault| context.cancel.or_own(fault, ""));
-    of_memory(context, sides, bytes, &watch.stop())
+    let bytes = bytes.map_err(|fault| sides.context.cancel.or_own(fault, ""));
+    of_memory(sides, bytes, &watch.stop())
 }
 
 /// Shows how it goes until every byte has arrived.
-fn wait(watch: &mut Watch<'_>, sides: &Sides, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
+fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
+    let sides = watch.sides;
     let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
     let result = loop {
         match watch.transfer().wait_delivered(TICK) {

@@ -8,15 +8,16 @@ use haul_base::Bytes;
 use haul_engine::{EngineError, Session, Transfer, Waker};
 use haul_mover::{ControlLink, JobHandle, MoveReport, Progress, ReceiveJob, ReceiveOptions, SendJob};
 use haul_wire::control::{Fault, ReceivePolicy};
+use haulage::Recipe;
 use haulage::config::{DiskAccess, ObjectConfig};
-use haulage::{LawRequests, Recipe};
 use serde_json::{Value, json};
 
 use crate::output::{RunReport, Snapshot, Stall};
+use crate::transfer::control_socket::Side;
 use crate::transfer::counters::carried;
 use crate::transfer::quota::Part;
-use crate::transfer::watch::{Law, Measured, REST, Watch, for_peer};
-use crate::transfer::{Context, Sides, Unchanged, outcome, sessions};
+use crate::transfer::watch::{Measured, REST, Watch};
+use crate::transfer::{Sides, Unchanged, outcome, sessions};
 
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
@@ -25,19 +26,16 @@ const LONGEST_TICK: Duration = Duration::from_millis(50);
 pub(crate) fn send(
     session: &mut Session,
     sides: &Arc<Sides>,
-    context: &Context,
     begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
     let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
-    let law = Law::Ours(session.law());
-    Ok(run(handle, sides, context, law, |waker| session.start_sending(source, waker)))
+    Ok(run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker)))
 }
 
 /// Receives into what the job writes that `begin` makes for a control channel, by this policy.
 pub(crate) fn receive(
     session: &mut Session,
     sides: &Arc<Sides>,
-    context: &Context,
     policy: ReceivePolicy,
     begin: impl FnOnce(Arc<dyn ControlLink>, ReceiveOptions) -> Result<ReceiveJob, Fault>,
 ) -> Result<RunReport, Fault> {
@@ -48,8 +46,7 @@ pub(crate) fn receive(
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    let law = Law::Theirs(LawRequests::new(session.control().clone(), session.law()));
-    Ok(run(handle, sides, context, law, |waker| session.start_receiving(sink, waker)))
+    Ok(run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker)))
 }
 
 /// How much of the object files are read and written at a time, if the recipe in force has them go by its chunks.
@@ -61,13 +58,12 @@ fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
 fn run(
     job: JobHandle,
     sides: &Sides,
-    context: &Context,
-    law: Law,
+    side: Side,
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
 ) -> RunReport {
+    let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
-    let is_receiver = matches!(law, Law::Theirs(_));
-    let watch = Watch::start(context, sides, law, |waker| {
+    let watch = Watch::start(sides, side, |waker| {
         let wake = waker.clone();
         job.on_wake(Arc::new(move || wake.wake()));
         start(waker)
@@ -79,16 +75,16 @@ fn run(
             let notes = job.notes();
             // The job's own words would only repeat that it was aborted.
             let _ = job.join();
-            return outcome::of_files(context, sides, Err(fault), notes, &Measured::default());
+            return outcome::of_files(sides, Err(fault), notes, &Measured::default());
         }
     };
     let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(watch.transfer()));
-    let part = if is_receiver { join() } else { None };
-    let stopped_by = look_after(&job, sides, part.as_ref(), &mut watch);
+    let part = if side == Side::Receives { join() } else { None };
+    let stopped_by = look_after(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
     let result = result(job, stopped_by).map_err(|fault| context.cancel.or_own(fault, REST));
-    outcome::of_files(context, sides, result, notes, &watch.stop())
+    outcome::of_files(sides, result, notes, &watch.stop())
 }
 
 /// The result of a job. One that does not end, because a disk does not answer, is left to end with the process.
@@ -109,7 +105,7 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
-fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
+fn look_after(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
     let mut idle = Unchanged::default();
@@ -122,10 +118,10 @@ fn look_after(job: &JobHandle, sides: &Sides, part: Option<&Part>, watch: &mut W
         watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
-            let failure = || watch.transfer().failure().map(|error| sides.fault(error));
+            let failure = || watch.transfer().failure().map(|error| watch.sides.fault(error));
             let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
             if let Some(fault) = &fault {
-                job.abort(for_peer(fault, watch.context));
+                job.abort(watch.for_peer(fault));
             }
             stopped_by = fault.map(|fault| (fault, Instant::now()));
         }

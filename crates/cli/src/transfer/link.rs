@@ -14,7 +14,7 @@ use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCo
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::{Cpu, counters::counted_sending};
+use crate::transfer::{Context, Cpu, counters::counted_sending};
 
 /// Faults that are remembered: more than a report names.
 const MOST_TOLD: usize = 10_000;
@@ -27,14 +27,17 @@ fn impossible(error: &ControllerError) -> Fault {
     Fault::new(FaultCode::Internal, message, "use the same version of haul on both sides")
 }
 
-/// The control channel, what this side will tell of itself, and what the other side has told.
-#[derive(Debug)]
+/// A session as both sides know it: its context here, its control channel, what was agreed on, what this side will tell
+/// of itself, and what the other side has told.
 pub(crate) struct Sides {
+    pub(crate) context: Context,
     pub(crate) control: Control,
     pub(crate) cipher: String,
     pub(crate) controller: String,
     pub(crate) round_trip: Span,
     pub(crate) ceiling: Option<Rate>,
+    /// What the recipe says of `rate_control`, as it was agreed on.
+    pub(crate) agreed: Option<Part>,
     pub(crate) cpu: Cpu,
     /// The other machine, by the name or address that it was reached by; `None` if both sides are on this one.
     pub(crate) other: Option<String>,
@@ -59,13 +62,21 @@ struct LinkState {
 
 impl Sides {
     /// Of a session that begins now, and whose connection was begun before; `other` is the other machine.
-    pub(crate) fn new(session: &Session, began: Instant, cpu: Cpu, other: &impl ToString) -> Arc<Self> {
+    pub(crate) fn new(
+        context: &Context,
+        session: &Session,
+        began: Instant,
+        cpu: Cpu,
+        other: &impl ToString,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            context: context.clone(),
             control: session.control().clone(),
             cipher: session.cipher().to_string(),
             controller: session.controller(),
             round_trip: session.round_trip(),
             ceiling: haul_engine::ceiling(session.recipe()),
+            agreed: session.law(),
             cpu,
             other: (cpu != Cpu::DataThread).then(|| other.to_string()),
             began,
@@ -293,7 +304,9 @@ mod tests {
     use haul_wire::control::{BenchLimit, Request};
 
     use super::*;
+    use crate::args::TransferOptions;
     use crate::settings::{Preset, Settings};
+    use crate::signals::Cancel;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -321,6 +334,11 @@ mod tests {
         fn complete(&mut self, _: u64) {}
     }
 
+    fn context() -> Context {
+        let settings = Settings::build(&Preset::default_preset(), &[]).unwrap();
+        Context::quiet(settings, TransferOptions::default(), Cancel::default())
+    }
+
     /// A server that sends, and its client.
     struct Pair {
         sides: Arc<Sides>,
@@ -341,7 +359,7 @@ mod tests {
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
-            let sides = Sides::new(&server, Instant::now(), Cpu::ALL, &"client");
+            let sides = Sides::new(&context(), &server, Instant::now(), Cpu::ALL, &"client");
             sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
             Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
@@ -429,7 +447,7 @@ mod tests {
     #[test]
     fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
         let pair = Pair::new(LawLimits::default());
-        let client = Sides::new(&pair.client, Instant::now(), Cpu::ALL, &"server");
+        let client = Sides::new(&context(), &pair.client, Instant::now(), Cpu::ALL, &"server");
         let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
         pair.server.control().send(message.clone()).unwrap();
         assert_eq!(client.recv(SOON).unwrap(), Some(message));

@@ -11,7 +11,7 @@ use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 use crate::fault;
 use crate::output::{CpuSeconds, FileFailure, Packets, RunReport};
 use crate::transfer::watch::Measured;
-use crate::transfer::{Context, Sides, counters};
+use crate::transfer::{Sides, counters};
 
 /// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
 const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
@@ -19,13 +19,12 @@ const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "recei
 /// The report of a job that moved files; `notes` are what a person should know if it failed, otherwise its own report
 /// says it.
 pub(crate) fn of_files(
-    context: &Context,
     sides: &Sides,
     result: Result<MoveReport, Fault>,
     notes: Vec<String>,
     measured: &Measured,
 ) -> RunReport {
-    let mut report = of_measured(context, sides, measured);
+    let mut report = of_measured(sides, measured);
     match result {
         Ok(done) => add_files(&mut report, &done),
         Err(fault) => {
@@ -41,13 +40,8 @@ pub(crate) fn of_files(
 }
 
 /// The report of a run without files.
-pub(crate) fn of_memory(
-    context: &Context,
-    sides: &Sides,
-    bytes: Result<u64, Fault>,
-    measured: &Measured,
-) -> RunReport {
-    let mut report = of_measured(context, sides, measured);
+pub(crate) fn of_memory(sides: &Sides, bytes: Result<u64, Fault>, measured: &Measured) -> RunReport {
+    let mut report = of_measured(sides, measured);
     match bytes {
         Ok(bytes) => report.bytes = bytes,
         Err(fault) => fail(&mut report, fault, measured),
@@ -82,8 +76,8 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Meas
     report
 }
 
-fn of_measured(context: &Context, sides: &Sides, measured: &Measured) -> RunReport {
-    let mut report = context.report(RunReport {
+fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
+    let mut report = sides.context.report(RunReport {
         cipher: sides.cipher.clone(),
         rtt: Some(sides.round_trip).filter(|&rtt| rtt > Span::ZERO),
         max_rss: peak_memory(),
@@ -91,7 +85,7 @@ fn of_measured(context: &Context, sides: &Sides, measured: &Measured) -> RunRepo
         ..RunReport::default()
     });
     report.controller.clone_from(&sides.controller);
-    report.fallbacks = counters::fallbacks(&context.settings);
+    report.fallbacks = counters::fallbacks(&sides.context.settings);
     let own_cpu = Some(sides.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {

@@ -37,13 +37,13 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(&session, began, cpu, &session.peer().ip());
+    let sides = Sides::new(context, &session, began, cpu, &session.peer().ip());
     if matches!(request, Request::Get { .. } | Request::BenchReceive)
         && let Some(law) = session.law()
     {
         sides.permit_law(AskedLaw::new(law, policy.law_limits()));
     }
-    let report = serve_request(&mut session, &request, policy, &sides, context);
+    let report = serve_request(&mut session, &request, policy, &sides);
     let report = report.unwrap_or_else(|fault| {
         session.control().abort(fault.clone());
         context.failed(fault)
@@ -57,8 +57,8 @@ fn serve_request(
     request: &Request,
     policy: &Policy,
     sides: &Arc<Sides>,
-    context: &Context,
 ) -> Result<RunReport, Fault> {
+    let context = &sides.context;
     let limit = match session.settings().bench_limit {
         BenchLimit::Unlimited => LONGEST_BENCH,
         limit => limit,
@@ -67,26 +67,26 @@ fn serve_request(
         Request::Put { destination, layout, receive_policy } => {
             let durability = policy.at_least(receive_policy.durability);
             let asked = ReceivePolicy { durability, ..*receive_policy };
-            drive::receive(session, sides, context, asked, |link, options| {
+            drive::receive(session, sides, asked, |link, options| {
                 receive_files(destination, &policy.root, *layout, link, policy.within(options))
             })
         }
         Request::PutStream { destination, durability } => {
             let asked =
                 ReceivePolicy { durability: policy.at_least(*durability), ..ReceivePolicy::default() };
-            drive::receive(session, sides, context, asked, |link, options| {
+            drive::receive(session, sides, asked, |link, options| {
                 receive_stream(destination, &policy.root, link, policy.within(options))
             })
         }
         Request::Get { sources, selection, growth, preserve, .. } => {
             let (growth, preserve, set_memory) = (*growth, *preserve, context.transfer.set_memory);
-            drive::send(session, sides, context, |link, chunk| {
+            drive::send(session, sides, |link, chunk| {
                 let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })
         }
-        Request::BenchSend => Ok(bench::receive(session, sides, context)),
-        Request::BenchReceive => Ok(bench::send(session, limit, sides, context)),
+        Request::BenchSend => Ok(bench::receive(session, sides)),
+        Request::BenchReceive => Ok(bench::send(session, limit, sides)),
         Request::Check => check_path(session).map(|()| context.report(RunReport::default())),
         // The policy has refused them before.
         Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {

@@ -108,7 +108,7 @@ pub(crate) fn upload(
             let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
             send_files(sources, Root::Anywhere, selection, link, limits)
         };
-        drive::send(session, sides, context, begin).map(resumable)
+        drive::send(session, sides, begin).map(resumable)
     })
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn download(
             let options = ReceiveOptions { permit, set_memory, expectations, ..options };
             receive_files(destination, &Root::Anywhere, layout, link, options)
         };
-        drive::receive(session, sides, context, context.transfer.receive_policy, begin).map(resumable)
+        drive::receive(session, sides, context.transfer.receive_policy, begin).map(resumable)
     })
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn over(
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(&session, began, cpu, &url.host);
+    let sides = Sides::new(context, &session, began, cpu, &url.host);
     match work(&mut session, &sides) {
         Ok(report) => {
             if report.error.is_none() {

@@ -23,7 +23,7 @@ const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
 
 /// The law of a transfer: what this side sends by, or asks the other one for.
-pub(crate) enum Law {
+enum Law {
     Ours(Option<Part>),
     Theirs(LawRequests),
 }
@@ -59,10 +59,8 @@ impl Controlled for Running {
 }
 
 pub(crate) struct Watch<'a> {
-    pub(crate) context: &'a Context,
+    pub(crate) sides: &'a Sides,
     running: Running,
-    /// What the recipe said of `rate_control` when it began.
-    agreed: Option<Part>,
     controls: Option<ControlSocket>,
     /// What the other side was heard to say.
     heard: Unchanged,
@@ -88,25 +86,27 @@ pub(crate) struct Measured {
 impl<'a> Watch<'a> {
     /// Starts a transfer, which is woken by what `start` is given.
     pub(crate) fn start(
-        context: &'a Context,
-        sides: &Sides,
-        law: Law,
+        sides: &'a Sides,
+        side: Side,
         start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
     ) -> Result<Self, Fault> {
-        let started = Instant::now();
+        let (context, started) = (&sides.context, Instant::now());
         let waker = Waker::new().map_err(fault::of)?;
         let transfer = Arc::new(start(waker).map_err(|error| sides.fault(error))?);
         sides.watch(&transfer);
         let progress = Progress::start(&context.style);
-        let side = if matches!(law, Law::Ours(_)) { Side::Sends } else { Side::Receives };
         // A server is restricted to what it offers, and the directory of the sockets is elsewhere.
         let controls = (context.role == Role::Client).then(|| ControlSocket::open(side)).flatten();
         // From now on the transfer keeps what it tells of windows.
         write_windows(&context.events, &transfer);
-        let running = Running { transfer, law };
-        let (agreed, heard, judged) = (running.law(), Unchanged::default(), LimitEvidence::default());
+        let law = match side {
+            Side::Sends => Law::Ours(sides.agreed.clone()),
+            Side::Receives => Law::Theirs(LawRequests::new(sides.control.clone(), sides.agreed.clone())),
+        };
+        let (running, heard, judged) =
+            (Running { transfer, law }, Unchanged::default(), LimitEvidence::default());
         let (moving, traced) = (Span::ZERO, started);
-        Ok(Self { context, running, agreed, controls, heard, progress, started, moving, traced, judged })
+        Ok(Self { sides, running, controls, heard, progress, started, moving, traced, judged })
     }
 
     pub(crate) fn transfer(&self) -> &Arc<Transfer> {
@@ -126,7 +126,7 @@ impl<'a> Watch<'a> {
         };
         let silent_for = self.heard.lasts(heard, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
-        self.context.pulse.note(done);
+        self.sides.context.pulse.note(done);
         if let Some(controls) = &self.controls {
             controls.answer(&mut self.running, snapshot.bytes);
         }
@@ -139,8 +139,15 @@ impl<'a> Watch<'a> {
 
     /// Why the run has to end, if somebody wants it to.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
-        let Context { cancel, pulse, .. } = self.context;
+        let Context { cancel, pulse, .. } = &self.sides.context;
         if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
+    }
+
+    /// What the other side is told of a fault that ends the session from here.
+    pub(crate) fn for_peer(&self, fault: &Fault) -> Fault {
+        let Context { cancel, role, .. } = &self.sides.context;
+        let is_own = fault.code == FaultCode::Interrupted;
+        if is_own { cancel.fault_for_peer(*role, REST) } else { fault.clone() }
     }
 
     /// All that there was has moved, or the job has ended.
@@ -152,17 +159,17 @@ impl<'a> Watch<'a> {
 
     /// Ends the data path and gives its last counters; the last windows of one that was broken off go into the trace.
     pub(crate) fn stop(self) -> Measured {
-        let Self { running: Running { transfer, law }, agreed, moving, .. } = self;
+        let Self { sides, running: Running { transfer, law }, moving, .. } = self;
         let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
         let mut asked = Vec::new();
-        if let (Law::Theirs(requests), Some(agreed)) = (law, agreed) {
+        if let (Law::Theirs(requests), Some(agreed)) = (law, &sides.agreed) {
             let law = requests.law().into_iter().flat_map(|law| &law.parameters);
             asked.extend(law.filter(|set| !agreed.parameters.contains(set)).cloned());
         }
         // The job that could hold another reference is over.
         if let Some(mut transfer) = Arc::into_inner(transfer) {
             counters = transfer.stop();
-            write_windows(&self.context.events, &transfer);
+            write_windows(&sides.context.events, &transfer);
         }
         Measured { counters, data_cpu, moving, asked }
     }
@@ -174,26 +181,19 @@ impl<'a> Watch<'a> {
         let Some(part) = now.since(&self.judged) else { return };
         self.judged = now;
         if let Some(Limit { what, evidence }) = limit_of_sender(&part) {
-            self.context
+            self.sides
+                .context
                 .events
                 .write("limit", json!({ "limited_by": what, "limited_by_evidence": evidence }));
         }
     }
 
     fn write(&self, mut trace: Value) {
-        let events = &self.context.events;
+        let events = &self.sides.context.events;
         if events.is_kept() {
             trace["data"] = self.running.data().into();
             events.write("progress", trace);
             write_windows(events, self.transfer());
         }
-    }
-}
-
-/// What the other side is told of a fault that ends the session from here.
-pub(crate) fn for_peer(fault: &Fault, context: &Context) -> Fault {
-    match fault.code {
-        FaultCode::Interrupted => context.cancel.fault_for_peer(context.role, REST),
-        _ => fault.clone(),
     }
 }

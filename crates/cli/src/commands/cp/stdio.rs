@@ -91,7 +91,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
         let request = Request::PutStream { destination, durability };
         over(context, &url, request, plan.to.cpu(), |session, sides| {
             let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
-            drive::send(session, sides, context, begin)
+            drive::send(session, sides, begin)
         })
     })
 }
@@ -141,7 +141,7 @@ fn receive(
             let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
             receive_to(Box::new(output), link, options)
         };
-        drive::receive(session, sides, context, ReceivePolicy::default(), begin)
+        drive::receive(session, sides, ReceivePolicy::default(), begin)
     });
     if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
         // Who closes a pipe has read enough, as with cat.
