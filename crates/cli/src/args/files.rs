@@ -6,6 +6,8 @@ use haul_wire::control::{
     ReceivePolicy, RunMode,
 };
 
+use super::values;
+
 /// Options about what is there already.
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -52,7 +54,7 @@ impl SyncArgs {
                 (false, false) => Leftovers::Resume,
             },
             run: RunMode::Move,
-            durability: storage.sync.into(),
+            durability: storage.sync,
             readback: if storage.verify { Readback::FromDisk } else { Readback::No },
         }
     }
@@ -63,35 +65,13 @@ impl SyncArgs {
     }
 }
 
-/// When received files must be on the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum SyncPolicy {
-    /// Before each is reported
-    #[default]
-    Files,
-    /// All at once, before the copy is reported
-    End,
-    /// When the kernel writes them
-    None,
-}
-
-impl From<SyncPolicy> for Durability {
-    fn from(policy: SyncPolicy) -> Self {
-        match policy {
-            SyncPolicy::Files => Self::Synced,
-            SyncPolicy::End => Self::AtEnd,
-            SyncPolicy::None => Self::Cached,
-        }
-    }
-}
-
 /// Options about the receiver's disk.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Disks")]
 pub(crate) struct StorageArgs {
     /// When files must be on the receiver's disk
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
-    pub sync: SyncPolicy,
+    #[arg(long, value_name = "WHEN", value_parser = values::durability(), default_value = "files")]
+    pub sync: Durability,
     /// Read every received file back from the disk and compare it
     #[arg(long)]
     pub verify: bool,

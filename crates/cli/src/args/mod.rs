@@ -19,7 +19,7 @@ use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs, SyncPolicy};
+pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs};
 #[cfg(test)]
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
@@ -298,8 +298,8 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub read_only: bool,
     /// When received files must be on the disk at the latest; clients may ask for more
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = SyncPolicy::None)]
-    pub sync: SyncPolicy,
+    #[arg(long, value_name = "WHEN", value_parser = values::durability(), default_value = "none")]
+    pub sync: Durability,
     /// What clients may set of files that they send: owner, xattrs, acls, all, none
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_value = "xattrs,acls")]
     // Who comes by ssh may do all that this user may.
@@ -490,17 +490,9 @@ pub(crate) struct DoctorArgs {
     pub recipe: RecipeArgs,
 }
 
-/// `haul demo`.
+/// The emulated path of the demo; both directions are alike.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct DemoArgs {
-    /// What to copy; a generated file set if absent
-    pub path: Option<PathBuf>,
-    /// Size of the generated file set
-    #[arg(long, value_name = "SIZE", default_value = "256MB")]
-    pub size: Bytes,
-    /// How many files to generate
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub files: u32,
+pub(crate) struct PathArgs {
     /// Round-trip time of the emulated path
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub rtt: Span,
@@ -515,6 +507,21 @@ pub(crate) struct DemoArgs {
     /// Seed of the file set and of the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// `haul demo`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DemoArgs {
+    /// What to copy; a generated file set if absent
+    pub path: Option<PathBuf>,
+    /// Size of the generated file set
+    #[arg(long, value_name = "SIZE", default_value = "256MB")]
+    pub size: Bytes,
+    /// How many files to generate
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub files: u32,
+    #[command(flatten)]
+    pub emulated: PathArgs,
     /// Do not run TCP over the same path afterwards (it needs the right to make network namespaces)
     #[arg(long)]
     pub no_tcp: bool,

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use haul_base::{Probability, Rate, Span, UnitError};
 use haul_diagnosis::WORD_LENGTHS;
 use haul_engine::HaulUrl;
 use haul_proto::EVIDENCE;
+use haul_wire::control::Durability;
 
 /// `KEY=VALUE` as given to `--set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,21 @@ pub(super) fn ceiling(text: &str) -> Result<String, String> {
 /// Takes what evidence there is for the cause of losses. Recipes read it as text.
 pub(super) fn diagnosis() -> PossibleValuesParser {
     EVIDENCE.map(|(name, help)| PossibleValue::new(name).help(help)).into()
+}
+
+/// Takes when received files must be on the disk.
+pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
+    let values = [
+        ("files", "Before each is reported"),
+        ("end", "All at once, before the copy is reported"),
+        ("none", "When the kernel writes them"),
+    ];
+    let names = values.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::from(names).map(|name| match name.as_str() {
+        "files" => Durability::Synced,
+        "end" => Durability::AtEnd,
+        _ => Durability::Cached,
+    })
 }
 
 /// Parses a number of packets that a word of a signature can have.

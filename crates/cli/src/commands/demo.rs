@@ -17,14 +17,14 @@ use haul_wire::control::{Fault, Selection};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, PathArgs};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
 use fileset::FileSet;
-use path::{EmulatedPath, Namespaces, PathSpec, planned, row, show_counts, start};
+use path::{EmulatedPath, Namespaces, announce, row, show_counts, start};
 
 /// Copies files to a receiver in this process over an emulated long path.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
@@ -39,15 +39,16 @@ pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -
 fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
-    let spec = planned(context, args);
-    let path = start(context, &spec, namespaces)?;
+    let spec = &args.emulated;
+    announce(context, spec);
+    let path = start(context, spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
     show_counts(context, &path)?;
-    report.capacity = Some((spec.rate, "path"));
+    report.capacity = Some((spec.path_rate, "path"));
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
         drop(path);
-        match beside(context, &spec, &report, why) {
+        match beside(context, spec, &report, why) {
             Ok(tcp) => report.tcp = Some(tcp),
             Err(fault) => report.error = Some(fault),
         }
@@ -67,12 +68,12 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     if let Some(path) = &args.path {
         return Ok(path.clone());
     }
-    let set = FileSet::plan(args.size, args.files, args.seed);
+    let set = FileSet::plan(args.size, args.files, args.emulated.seed);
     let root = scratch.join("demo");
     std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
     set.write(&root, &context.cancel)?;
     let files = count(set.files.len() as u64, "file");
-    context.say(format!("Files: {} in {files} (seed {})", set.total(), args.seed));
+    context.say(format!("Files: {} in {files} (seed {})", set.total(), args.emulated.seed));
     Ok(root)
 }
 
@@ -98,7 +99,7 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
 /// Only that somebody wants to stop: what cannot be shown is left out with a reason.
 fn beside(
     context: &Context,
-    spec: &PathSpec,
+    spec: &PathArgs,
     ours: &RunReport,
     mut left_out: Option<String>,
 ) -> Result<Value, Fault> {
@@ -112,7 +113,7 @@ fn beside(
                 table.push(row(
                     &name(congestion),
                     Rate::from_bps(flow.goodput_bps as u64),
-                    spec.rate,
+                    spec.path_rate,
                     &remark(&flow, ours),
                 ));
                 context.events.write("tcp", json!(flow));
@@ -132,7 +133,7 @@ fn beside(
     }
     if !flows.is_empty() {
         context.say("Each alone on this path:  goodput        share of it");
-        context.say(row("haul", ours.goodput, spec.rate, ""));
+        context.say(row("haul", ours.goodput, spec.path_rate, ""));
     }
     for line in table {
         context.say(line);
@@ -144,7 +145,7 @@ fn beside(
     Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))
 }
 
-fn one_flow(context: &Context, spec: &PathSpec, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
+fn one_flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
     context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
     let progress = Progress::start(&context.style);
     let done = flow(spec, congestion, bytes, |there| {

@@ -42,7 +42,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let root = Root::beneath(&args.root)?;
     let context = Context { quotas: Quotas::new(args.capacity), ..context.clone() };
     let policy = Policy {
-        durability: args.sync.into(),
+        durability: args.sync,
         min_free: args.min_free.map_or(MinFree::Share, |bytes| MinFree::Bytes(bytes.0)),
         ..Policy::new(root.clone(), args.read_only, context)
     };

@@ -46,7 +46,7 @@ fn the_nearest_place_wins() {
     assert_eq!(row(&resolved, "loss"), (Some("0.5".into()), system.display().to_string()));
     assert_eq!(row(&resolved, "path_rate"), (Some("1Gbit".into()), "default".into()));
     let Command::Demo(args) = resolved.command else { panic!() };
-    assert_eq!((args.seed, args.files), (8, 4));
+    assert_eq!((args.emulated.seed, args.files), (8, 4));
 }
 
 #[test]

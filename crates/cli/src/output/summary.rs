@@ -6,7 +6,7 @@ use haul_base::{Bytes, Cause, CauseCounts, Rate, Span};
 
 use super::format::grouped;
 use super::{Lines, RunReport, clock, count, percent};
-use crate::fault::{Fault, place, shown};
+use crate::fault::shown;
 
 /// The limit that names this system's shortcomings as its cause.
 const RECEIVER_HOST: &str = "receiver_host";
@@ -61,7 +61,7 @@ impl RunReport {
         let (mut lines, mut told) = (Lines::default(), 0);
         for failure in self.causes() {
             let place = failure.place();
-            lines.push(format_args!("failed: {place}: {}", in_a_line(&failure.fault)));
+            lines.push(format_args!("failed: {place}: {}", failure.fault));
             if failure.below > 0 {
                 let below = count(failure.below, "name");
                 lines.push(format_args!("failed: {place}: {below} below it, without a directory to lie in"));
@@ -73,7 +73,7 @@ impl RunReport {
             lines.push(format_args!("failed: {} more", grouped(unlisted)));
         }
         if let Some(fault) = &self.not_deleted {
-            lines.push(format_args!("not deleted: {}", in_a_line(fault)));
+            lines.push(format_args!("not deleted: {fault}"));
         }
         lines
     }
@@ -184,11 +184,6 @@ pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     let causes = Cause::ALL.map(|cause| lost.of(cause)).into_iter().zip(words);
     let named = causes.filter(|(packets, _)| *packets > 0);
     named.map(|(packets, words)| (packets, format!("{} {words}", share(packets)))).collect()
-}
-
-fn in_a_line(fault: &Fault) -> String {
-    let hint = if fault.hint.is_empty() { String::new() } else { format!(" ({})", fault.hint) };
-    format!("{}{}{hint}", place(fault), fault.message)
 }
 
 fn milliseconds(span: Span) -> String {

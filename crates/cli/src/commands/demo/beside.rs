@@ -11,7 +11,8 @@ use haul_wan::{Emulator, V4, accept, drain, fill};
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::path::{PathSpec, emulator};
+use super::path::emulator;
+use crate::args::PathArgs;
 
 /// The longest that one flow may take, from its first packet on.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -44,7 +45,7 @@ pub(super) enum FlowError {
 
 /// One flow of `bytes` bytes, alone on a new path, for at most 10 s and while `goes_on`, given what arrived, says so.
 pub(super) fn flow(
-    spec: &PathSpec,
+    spec: &PathArgs,
     congestion: &str,
     bytes: u64,
     goes_on: impl FnMut(u64) -> bool + Send,
@@ -61,7 +62,7 @@ pub(super) fn flow(
     let emulator_lost = lost_by(&emulator)?;
     let (congestion, seconds) = (congestion.to_owned(), took.as_secs_f64());
     let goodput_bps = Rate::from_transfer(bytes, Span::from_secs_f64(seconds)).as_bps() as f64;
-    let share = goodput_bps / spec.rate.as_bps().max(1) as f64;
+    let share = goodput_bps / spec.path_rate.as_bps().max(1) as f64;
     Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
 }
 

@@ -15,7 +15,7 @@ use haul_wire::control::Fault;
 use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::path::{EmulatedPath, Namespaces, planned, row, show_counts, start};
+use super::path::{EmulatedPath, Namespaces, announce, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, out_url};
@@ -32,20 +32,21 @@ const SHARE: f64 = 2.0 / 3.0;
 
 /// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
-    let spec = planned(context, args);
-    let ceiling = context.settings.rate().unwrap_or_else(|| spec.rate.mul_f64(SHARE));
+    let spec = &args.emulated;
+    announce(context, spec);
+    let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENDED.as_millis()
     ));
     context.say("Now with the verdict");
-    let path = start(context, &spec, namespaces)?;
+    let path = start(context, spec, namespaces)?;
     let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
     if !aware.is_ok() {
         return Ok(aware);
     }
     context.say("Now without");
-    let path = EmulatedPath::start(&spec, namespaces)?;
+    let path = EmulatedPath::start(spec, namespaces)?;
     let unaware = send(&acting(context, ceiling, false)?, &path, args.time)?;
     context.say("To the busy receiver:     goodput        share of the ceiling");
     for (who, report) in [("with the verdict", &aware), ("without", &unaware)] {

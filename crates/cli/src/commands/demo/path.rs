@@ -4,14 +4,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
-use haul_base::{Bytes, Probability, Rate, Span};
+use haul_base::{Bytes, Rate};
 use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
 };
 use serde_json::{Value, json};
 
-use crate::args::DemoArgs;
+use crate::args::PathArgs;
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{count, percent};
 use crate::transfer::Context;
@@ -19,23 +19,11 @@ use crate::transfer::Context;
 const MTU: u32 = 1_500;
 const MIN_QUEUE_PACKETS: u64 = 64;
 
-/// What kind of path; both directions are alike.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct PathSpec {
-    /// Round-trip time without queueing, half of it in each direction.
-    pub rtt: Span,
-    /// Rate of the bottleneck in each direction, counting IP packets.
-    pub rate: Rate,
-    /// Share of the packets that get lost at random, in each direction.
-    pub loss: Probability,
-    pub seed: u64,
-}
-
-impl PathSpec {
+impl PathArgs {
     /// What the bottleneck's queue holds: one bandwidth-delay product, and at least 64 packets.
     pub(crate) fn queue(&self) -> Bytes {
         let least = MIN_QUEUE_PACKETS * u64::from(MTU);
-        Bytes(self.rate.bytes_in(self.rtt).max(least))
+        Bytes(self.path_rate.bytes_in(self.rtt).max(least))
     }
 
     /// One direction. A packet that is lost at random has used its time at the bottleneck.
@@ -44,7 +32,7 @@ impl PathSpec {
         haul_sim::PathSpec {
             stages: vec![
                 StageSpec::Mtu(MTU),
-                StageSpec::Bottleneck(BottleneckSpec { rate: self.rate, queue }),
+                StageSpec::Bottleneck(BottleneckSpec { rate: self.path_rate, queue }),
                 StageSpec::Loss(self.loss),
                 StageSpec::Delay(self.rtt / 2),
             ],
@@ -86,7 +74,7 @@ pub(crate) fn acquire_namespaces() -> Namespaces {
 /// A running path; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct EmulatedPath {
-    spec: PathSpec,
+    spec: PathArgs,
     carrier: Carrier,
 }
 
@@ -99,7 +87,7 @@ enum Carrier {
 
 impl EmulatedPath {
     /// Makes a path. Through a relay, the server has to start before the client.
-    pub(crate) fn start(spec: &PathSpec, namespaces: &Namespaces) -> Result<Self, Fault> {
+    pub(crate) fn start(spec: &PathArgs, namespaces: &Namespaces) -> Result<Self, Fault> {
         let carrier = match namespaces {
             Ok(()) => match emulator(spec) {
                 Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
@@ -108,7 +96,7 @@ impl EmulatedPath {
             },
             Err(why) => Carrier::Relay(OnceLock::new(), why.clone()),
         };
-        Ok(Self { spec: *spec, carrier })
+        Ok(Self { spec: spec.clone(), carrier })
     }
 
     pub(crate) fn why_relay(&self) -> Option<&str> {
@@ -180,7 +168,7 @@ fn no_path(error: &WanError) -> Fault {
 }
 
 /// The namespaces, which end with this process as they have no names, and what carries packets between them.
-pub(super) fn emulator(spec: &PathSpec) -> Result<Emulator, WanError> {
+pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     let stages = spec.stages();
     Emulator::start(&EmulatorOptions {
         forth: &stages,
@@ -210,31 +198,27 @@ fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
     Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
 }
 
-/// The emulated path, and words about it.
-pub(super) fn planned(context: &Context, args: &DemoArgs) -> PathSpec {
-    let spec = PathSpec { rtt: args.rtt, rate: args.path_rate, loss: args.loss, seed: args.seed };
-    let (loss, queue) = (spec.loss.get(), spec.queue());
+/// Words about the emulated path, and the beginning of the trace.
+pub(super) fn announce(context: &Context, spec: &PathArgs) {
+    let &PathArgs { rtt, path_rate, loss, seed } = spec;
+    let (loss, queue) = (loss.get(), spec.queue());
     context.say(format!(
-        "Path:  {}, rtt {}, {:.3} % random loss each way, queue {queue}, seed {}",
-        spec.rate,
-        spec.rtt,
-        loss * 100.0,
-        spec.seed
+        "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {queue}, seed {seed}",
+        loss * 100.0
     ));
     context.events.write(
         "start",
         json!({
-            "rtt_ms": spec.rtt.as_millis_f64(), "rate_bps": spec.rate.as_bps(), "loss": loss,
-            "seed": spec.seed, "queue_bytes": queue.0,
+            "rtt_ms": rtt.as_millis_f64(), "rate_bps": path_rate.as_bps(), "loss": loss, "seed": seed,
+            "queue_bytes": queue.0,
         }),
     );
-    spec
 }
 
 /// Makes the path, and says why if it is not between network namespaces.
 pub(super) fn start(
     context: &Context,
-    spec: &PathSpec,
+    spec: &PathArgs,
     namespaces: &Namespaces,
 ) -> Result<EmulatedPath, Fault> {
     let path = EmulatedPath::start(spec, namespaces)?;
@@ -265,13 +249,15 @@ pub(super) fn row(who: &str, goodput: Rate, whole: Rate, remark: &str) -> String
 
 #[cfg(test)]
 mod tests {
+    use haul_base::{Probability, Span};
+
     use super::*;
 
     #[test]
     fn the_queue_holds_one_bandwidth_delay_product_and_some_packets_at_least() {
         let spec = |rtt_ms, mbps| {
-            let (rtt, rate) = (Span::from_millis(rtt_ms), Rate::from_mbps(mbps));
-            PathSpec { rtt, rate, loss: Probability::ZERO, seed: 1 }
+            let (rtt, path_rate) = (Span::from_millis(rtt_ms), Rate::from_mbps(mbps));
+            PathArgs { rtt, path_rate, loss: Probability::ZERO, seed: 1 }
         };
         assert_eq!(spec(100, 120).queue(), Bytes(1_500_000));
         assert_eq!(spec(0, 1_000).queue(), Bytes(96_000));
