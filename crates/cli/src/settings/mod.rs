@@ -10,13 +10,12 @@ use haulage::RecipeError;
 use crate::config::{ConfigRow, Setting};
 use crate::fault::{self, Fault};
 
-use parameters::Parameter;
 pub(crate) use parameters::{IN_RECIPE, PARAMETERS, Settings, parameter_names, session_key};
+use parameters::{Parameter, RECIPES};
 pub(crate) use presets::Preset;
-use presets::RECIPES;
 
 /// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
-const TAG_LEN: usize = 16;
+pub(crate) const TAG_LEN: usize = 16;
 
 /// The ciphers that a client offers: `only` this one, or all that encrypt, the fastest on this machine first.
 pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
@@ -43,7 +42,9 @@ impl Settings {
     /// Starts from a preset and applies single settings in their order.
     pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let built = Self::collect(preset, settings)?;
-        built.check()?;
+        // The stack is built once, so that what it lacks is said before anything starts.
+        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
+        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
         Ok(built)
     }
 
@@ -51,13 +52,7 @@ impl Settings {
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
         for Setting { origin, assignment } in settings {
-            let key = session_key(&assignment.key);
-            if key.contains('.') {
-                let set = collected.recipe.set(key, &assignment.value);
-                set.map_err(|error| fault::usage(format!("{origin}: {error}"), RECIPES))?;
-            } else {
-                collected.set(origin, key, &assignment.value)?;
-            }
+            collected.set(origin, session_key(&assignment.key), &assignment.value)?;
         }
         Ok(collected)
     }
@@ -73,12 +68,6 @@ impl Settings {
             ConfigRow { key: format!("set.{key}"), value: Some(show(self)), origin }
         };
         PARAMETERS.iter().map(row).collect()
-    }
-
-    /// Builds the stack once, so that what it lacks is said before anything starts.
-    fn check(&self) -> Result<(), Fault> {
-        check_object_recipe(&self.recipe, TAG_LEN)
-            .map_err(|error| fault::usage(format!("preset {}: {error}", self.recipe.name), hint(&error)))
     }
 }
 

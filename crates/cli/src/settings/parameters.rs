@@ -9,6 +9,10 @@ use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 use crate::config::{Origin, truth};
 use crate::fault::{self, Fault};
 
+/// Where recipes of micro-protocols are to be had.
+pub(super) const RECIPES: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
+                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
@@ -55,8 +59,12 @@ impl Settings {
         set_parameter(&mut self.recipe, name_in_recipe(key), value);
     }
 
-    /// Sets the parameter called `key` to what `origin` says.
+    /// Sets the parameter called `key`, or one of a micro-protocol, to what `origin` says.
     pub(super) fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
+        if key.contains('.') {
+            let set = self.recipe.set(key, value);
+            return set.map_err(|error| fault::usage(format!("{origin}: {error}"), RECIPES));
+        }
         let parameter = Parameter::find(key)
             .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
         (parameter.set)(self, value.trim()).map_err(|problem| {

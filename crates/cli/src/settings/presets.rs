@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use haul_base::{Bytes, suggestion};
 use toml::{Table, Value};
 
-use super::parameters::IN_RECIPE;
+use super::parameters::{IN_RECIPE, RECIPES};
 use super::{Settings, parameter_names};
 use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
@@ -17,10 +17,6 @@ const SHIPPED: [(&str, &str); 2] = [
     ("default", include_str!("../../presets/default.toml")),
     ("fixed", include_str!("../../presets/fixed.toml")),
 ];
-
-/// Where recipes of micro-protocols are to be had.
-pub(super) const RECIPES: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
-                      control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 
 #[derive(Debug, Clone)]
 pub(crate) struct Preset {
@@ -134,11 +130,7 @@ impl Preset {
     fn apply(&self, table: &Table, settings: &mut Settings) -> Result<(), Fault> {
         for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
             let text = scalar(value).ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
-            if key.contains('.') {
-                settings.recipe.set(key, &text).map_err(|error| self.problem(&error.to_string()))?;
-            } else {
-                settings.set(&self.origin(), key, &text)?;
-            }
+            settings.set(&self.origin(), key, &text)?;
         }
         Ok(())
     }

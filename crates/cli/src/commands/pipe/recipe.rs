@@ -8,10 +8,8 @@ use haulage::config::{FixedRateConfig, RateControlConfig};
 
 use crate::config::{Origin, Setting};
 use crate::fault;
-use crate::settings::{Preset, Settings, session_key};
+use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
-/// Bytes of the longest tag that a cipher adds to a packet.
-const TAG_LEN: usize = 16;
 const OTHER_PRESET: &str =
     "leave it out, or give another --preset; `haul presets` says what recipes are made of";
 
