@@ -11,21 +11,14 @@ use haul_wire::control::{Fault, Item, Selection};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::args::{CpArgs, SshArgs};
+use crate::args::CpArgs;
 use crate::config::heading_in_cp;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
-use crate::transfer::{Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, upload};
+use crate::transfer::{Context, CopyPlan, DryRun, How, Way, at_server, by_ssh, chosen, download, upload};
 
 pub(crate) use stdio::check_options as check_streams;
-
-/// What of the sources travels, and how to get to other machines.
-#[derive(Clone, Copy)]
-pub(crate) struct How<'a> {
-    pub selection: &'a Selection,
-    pub ssh: &'a SshArgs,
-}
 
 pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
     if let Some(report) = stdio::run(context, args) {

@@ -21,7 +21,7 @@ pub(crate) use by_ssh::{Served, at_server, reach, with_way_out};
 pub(crate) use context::Context;
 pub(crate) use counters::Cpu;
 pub(crate) use link::{AskedLaw, LawLimits, Sides};
-pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Way};
+pub(crate) use plan::{CopyPlan, DryRun, How, Negotiated, Way};
 pub(crate) use policy::Policy;
 pub(crate) use quota::Quotas;
 pub(crate) use select::{chosen, selection};

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 
 use haul_base::printable_bytes;
 use haul_engine::HaulUrl;
+use haul_wire::control::Selection;
 
+use crate::args::SshArgs;
 use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
@@ -155,6 +157,13 @@ impl CopyPlan {
 
 fn missing(what: &str) -> Fault {
     fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST")
+}
+
+/// What of the sources travels, and how to get to other machines.
+#[derive(Clone, Copy)]
+pub(crate) struct How<'a> {
+    pub selection: &'a Selection,
+    pub ssh: &'a SshArgs,
 }
 
 /// What two machines have agreed on, by name.

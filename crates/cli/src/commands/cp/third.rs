@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
-use super::How;
 use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, REST, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, How, REST, Served, by_ssh};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
