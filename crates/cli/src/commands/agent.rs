@@ -1,5 +1,6 @@
 //! What ssh starts for a person elsewhere: a server for one session (`haul serve --for-ssh`), as the user there, or a copy
-//! (`haul cp --for-ssh`). Stdin says what is to be done; both end with it, unless they are told or needed otherwise.
+//! (`haul cp --for-ssh`). A line on stdin says what is to be done. Both end with stdin, but for a server that has its
+//! client, and a copy that was cut loose.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};

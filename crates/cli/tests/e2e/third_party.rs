@@ -315,6 +315,25 @@ fn a_recipe_goes_along_and_names_come_back() {
 }
 
 #[test]
+fn lists_of_this_machine_choose_what_goes_between_the_others() {
+    let Some(world) = World::new() else { return };
+    let from = world.a.home().join("from");
+    fs::create_dir(&from).unwrap();
+    for name in ["kept", "left", "other"] {
+        fs::write(from.join(name), name).unwrap();
+    }
+    let list = |name: &str, text: &str| {
+        let path = world.here.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (rules, paths) = (list("rules", "left\n"), list("paths", "kept\nleft\n"));
+    world.copies(&["--exclude-from", &rules, "--files-from", &paths, "a:from", "b:"]).exits(0);
+    assert_eq!(names(&world.b.home().join("from")), ["kept"]);
+    world.until_both_have_ended();
+}
+
+#[test]
 fn failures_of_either_machine_are_told_here() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
