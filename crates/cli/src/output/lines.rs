@@ -130,7 +130,7 @@ pub(crate) fn tell_url(url: &HaulUrl) {
 }
 
 /// The line of a terminal in which progress is shown.
-static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+pub(super) static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// From now on words stand above this line, or anywhere.
 pub(super) fn tell_above(bar: Option<ProgressBar>) {

@@ -119,7 +119,9 @@ impl Progress {
     /// Starts the clock for so many transfers that are shown as one.
     pub(crate) fn several(style: &ProgressStyle, count: usize) -> Vec<Self> {
         let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
-        tell_above(bar.clone());
+        if bar.is_some() {
+            tell_above(bar.clone());
+        }
         let shown = Arc::new(Mutex::new(Shown {
             style: style.clone(),
             bar,
@@ -410,6 +412,15 @@ mod tests {
         let progress = Progress::start(&ProgressStyle::Hidden);
         progress.update(Snapshot::default());
         progress.finish();
+    }
+
+    /// A copy within one machine has a server in the same process.
+    #[test]
+    fn a_hidden_progress_leaves_the_line_of_another_alone() {
+        tell_above(Some(ProgressBar::hidden()));
+        Progress::start(&ProgressStyle::Hidden).finish();
+        assert!(crate::output::lines::BAR.lock().is_some());
+        tell_above(None);
     }
 
     fn at(bytes: u64, total: u64, silent_ms: u64) -> Snapshot {
