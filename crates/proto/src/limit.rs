@@ -39,12 +39,12 @@ const MAX_REQUEST_RTTS: u64 = 10;
 /// Limit reported for a sender that waited for its controller.
 const PATH: &str = "path";
 
-/// What limited a transfer.
+/// The limit of a transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// One word or two for scripts, for example `path` or `rate_ceiling`.
+    /// One or two words for scripts, for example `path` or `rate_ceiling`.
     pub what: Cow<'static, str>,
-    /// For people.
+    /// Explanation for users.
     pub evidence: String,
 }
 
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!((tiny(paced, 0.05), tiny(paced, 0.08)), (None, None));
         let path = Waiting { pacer: seconds(60.0), ..Waiting::default() };
         assert_eq!(tiny(path, 60.0), None, "a path of which no delivery was seen");
-        // Nothing but empty files, or a storage that takes its time for one.
+        // Only empty files, or a storage that needs time for one.
         assert_eq!(tiny(Waiting::default(), 3.0).as_deref(), Some("receiver_storage"));
     }
 
@@ -504,7 +504,7 @@ mod tests {
             let known = LimitEvidence { sent, lost_by_cause, elapsed: seconds(elapsed), ..known };
             limit_of_sender(&known).unwrap().what
         };
-        // 24 and 60 round trips: what a short copy and the demo send.
+        // 24 and 60 round trips, as many as a short copy and the demo take.
         assert_eq!(
             (told(1.2, 380), told(3.0, 670), told(3.0, 400)),
             (PATH.into(), PATH.into(), "law".into())
