@@ -1,4 +1,4 @@
-//! What `haul cp` does about what is at the destination already, and what it and `haul serve` say about disks.
+//! Options of `haul cp` for existing files, and options of `haul cp` and `haul serve` for disks and attributes.
 
 use clap::{Args, ValueEnum};
 use haul_wire::control::{
@@ -8,33 +8,33 @@ use haul_wire::control::{
 
 use super::values;
 
-/// Options about what is there already.
+/// Options for existing files at the destination.
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-#[command(next_help_heading = "What is there already")]
+#[command(next_help_heading = "Existing files")]
 pub(crate) struct SyncArgs {
-    /// Compare files of equal size by their contents, not by their times
+    /// Compare files of equal size by contents instead of modification time
     #[arg(short = 'c', long, conflicts_with = "ignore_times")]
     pub checksum: bool,
-    /// Send files also if size and time are equal
+    /// Send files even if size and modification time are equal
     #[arg(short = 'I', long)]
     pub ignore_times: bool,
-    /// Keep files that are newer at the destination
+    /// Skip files that are newer at the destination
     #[arg(short, long)]
     pub update: bool,
-    /// Remove what the sources do not have from the directories that they have, when all else has succeeded
+    /// Delete entries that the sources lack from the copied directories, once all else has succeeded
     #[arg(long)]
     pub delete: bool,
-    /// With --delete: if it would be more names than this, remove none
+    /// With --delete: delete nothing if more than N entries would be deleted
     #[arg(long, value_name = "N", requires = "delete")]
     pub max_delete: Option<u64>,
-    /// Send files that grow meanwhile as they were found, and of those that have grown since only the rest
+    /// Send growing files up to the size found; of files grown since the last copy, send only the new part
     #[arg(long)]
     pub growing: bool,
 }
 
 impl SyncArgs {
-    /// The same for the receiver.
+    /// Returns the corresponding policy of the receiver.
     pub(crate) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
         ReceivePolicy {
             equal: match (self.checksum, self.ignore_times) {
@@ -59,25 +59,25 @@ impl SyncArgs {
         }
     }
 
-    /// What the sender does about files that grow.
+    /// Returns the sender's policy for files that grow.
     pub(crate) fn growth(&self) -> Growth {
         if self.growing { Growth::Accept } else { Growth::Refuse }
     }
 }
 
-/// Options about the receiver's disk.
+/// Options for the receiver's disk.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Disks")]
+#[command(next_help_heading = "Disk")]
 pub(crate) struct StorageArgs {
-    /// When files must be on the receiver's disk
+    /// When received files are synced to disk
     #[arg(long, value_name = "WHEN", value_parser = values::durability(), default_value = "files")]
     pub sync: Durability,
-    /// Read every received file back from the disk and compare it
+    /// Read every received file back from disk and compare it
     #[arg(long)]
     pub verify: bool,
 }
 
-/// One thing of a list to preserve.
+/// Attribute in the list of `--preserve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preserved {
     /// Owner and group
@@ -92,18 +92,18 @@ pub(crate) enum Preserved {
     None,
 }
 
-/// Options about what of the files is preserved.
+/// Options for preserving file attributes.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "What is preserved")]
+#[command(next_help_heading = "Preserved attributes")]
 pub(crate) struct PreserveArgs {
-    /// What to preserve beside contents, permissions and times: owner, xattrs, acls, all
+    /// Preserve these besides contents, permissions and times: owner, xattrs, acls, all
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub preserve: Vec<Preserved>,
-    /// Preserve all that may be: the same as --preserve all
+    /// Preserve everything possible; the same as --preserve all
     #[arg(short, long)]
     pub archive: bool,
-    /// Preserve owner and group, as far as the receiver may set them
+    /// Preserve owner and group where the receiver is permitted to set them
     #[arg(long)]
     pub owner: bool,
     /// Preserve extended attributes
@@ -112,16 +112,16 @@ pub(crate) struct PreserveArgs {
     /// Preserve access control lists
     #[arg(short = 'A', long)]
     pub acls: bool,
-    /// Take owners by their numbers, not by their names
+    /// Map owners and groups by number instead of by name
     #[arg(long)]
     pub numeric_ids: bool,
-    /// Send a file once for each of its names, instead of linking them at the destination
+    /// Copy a file once per name instead of recreating hard links
     #[arg(long)]
     pub no_hard_links: bool,
 }
 
 impl PreserveArgs {
-    /// The same for both sides.
+    /// Returns the corresponding setting of both sides.
     pub(crate) fn preserve(&self) -> Preserve {
         let flags = [
             (self.archive, Preserved::All),
@@ -141,7 +141,7 @@ impl PreserveArgs {
     }
 }
 
-/// A list as it counts.
+/// Converts a list of attributes.
 pub(super) fn of(list: &[Preserved]) -> Preserve {
     let has = |one| list.contains(&one) || list.contains(&Preserved::All);
     let keep = |one| if has(one) { Keep::Preserve } else { Keep::Drop };

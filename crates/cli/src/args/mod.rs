@@ -1,5 +1,5 @@
-//! The command line as clap sees it. This is the one definition from which help, man page, completions, the
-//! configuration file's keys and the names of the environment variables all follow.
+//! The command line, defined with clap. Help, man page, completions, configuration keys and environment variables
+//! are all derived from it.
 
 mod files;
 mod help;
@@ -27,108 +27,108 @@ pub(crate) use ssh::{PortRange, SshArgs};
 pub(crate) use tip::with_tip;
 pub(crate) use values::Assignment;
 
-/// Moves files fast over long networks, and says what limited it.
+/// Moves files fast over long fat networks and reports what limited them.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "haul", version, max_term_width = 100, after_help = help::EXAMPLES, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub global: Global,
-    /// What to do; none is allowed only with `--show-config`.
+    /// Subcommand; may be absent only with `--show-config`.
     #[command(subcommand)]
     pub command: Option<Command>,
 }
 
-/// Options that every command takes.
+/// Options common to all commands.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "General options")]
 pub(crate) struct Global {
-    /// Say more on stderr (-v what happens, -vv also why, -vvv everything)
+    /// Print more to stderr (-v: what happens, -vv: why, -vvv: everything)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Print nothing but errors, failed files and the result asked for
+    /// Print only errors, failed files and the requested result
     #[arg(short, long, global = true)]
     pub quiet: bool,
-    /// Print one JSON object as the result, on stdout
+    /// Print the result as one JSON object on stdout
     #[arg(long, global = true)]
     pub json: bool,
-    /// Print every setting, its value and where it came from, and do nothing else
+    /// Print every setting with its value and origin, then exit
     #[arg(long, global = true)]
     pub show_config: bool,
 }
 
-/// What `haul` can do.
+/// Subcommands of `haul`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
-    /// Copy files and directories, in either direction
+    /// Copy files and directories to or from another machine
     #[command(after_help = help::CP, override_usage = "haul cp [OPTIONS] SRC... DST")]
     Cp(Box<CpArgs>),
-    /// Offer a directory to others and print the URL that lets them in
+    /// Serve a directory and print the URL that grants access to it
     #[command(after_help = help::SERVE)]
     Serve(ServeArgs),
-    /// Measure a path, memory to memory, without files
+    /// Measure the throughput of a path, memory to memory
     #[command(after_help = help::BENCH, override_usage = "haul bench [OPTIONS] URL")]
     Bench(BenchArgs),
-    /// Carry stdin of one machine to stdout of another, with any preset
+    /// Connect stdin on one machine to stdout on another, with any preset
     #[command(after_help = help::PIPE, override_usage = "haul pipe [OPTIONS] URL\n       haul pipe [OPTIONS] --listen [ADDR:PORT]")]
     Pipe(PipeArgs),
-    /// Show what transfers that were cut off have left behind, and what of it can be resumed
+    /// Show what interrupted transfers left behind and what can be resumed
     #[command(after_help = help::STATUS)]
     Status(PlaceArgs),
-    /// Remove what transfers that were cut off have left behind
+    /// Remove what interrupted transfers left behind
     #[command(after_help = help::CLEAN)]
     Clean(CleanArgs),
-    /// List the copies that run on this machine, look at one, or change how it sends
+    /// List running copies on this machine, inspect one, or change how it sends
     #[command(after_help = help::CTL, override_usage = "haul ctl [PID [KEY=VALUE]...]")]
     Ctl(CtlArgs),
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
     Presets(PresetsArgs),
-    /// Tell from the pattern of lost packets why they were lost
+    /// Classify the cause of packet losses from their pattern
     #[command(after_help = help::DIAGNOSE)]
     Diagnose(DiagnoseArgs),
-    /// Fit the diagnosis to signatures of which the cause is known
+    /// Fit the loss classifier to signatures with known causes
     #[command(after_help = help::TRAIN)]
     Train(TrainArgs),
-    /// Say what on this machine, and on the path to another, limits a transfer, and what to do about it
+    /// Report what limits transfers on this machine or on a path, and how to fix it
     #[command(after_help = help::DOCTOR)]
     Doctor(DoctorArgs),
-    /// Show the whole job on this machine: a receiver, an emulated long path, a verified copy
+    /// Run a demonstration on this machine: a receiver, an emulated long path, a verified copy
     #[command(after_help = help::DEMO)]
     Demo(DemoArgs),
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions {
-        /// The shell
+        /// Shell to generate it for
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Print the manual page (roff)
     #[command(hide = true)]
     Man,
-    /// Be the receiver that the demo suspends: started by the demo alone
+    /// Receiver that the demo suspends; started only by the demo
     #[command(hide = true)]
     DemoReceiver {
-        /// Where it listens.
+        /// Address to listen on.
         ip: Ipv4Addr,
     },
 }
 
-/// What a command says of a transfer. serde's form is for `haul` on another machine.
+/// Transfer options of a command, serialised for `haul` on another machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferOptions {
-    /// What happens to what is at the destination.
+    /// How existing entries at the destination are treated.
     pub receive_policy: ReceivePolicy,
-    /// What happens to files that grow while they are sent.
+    /// How files that grow while being sent are treated.
     pub growth: Growth,
-    /// What of files is preserved; of a server: what clients may set.
+    /// File attributes to preserve; for a server, those that clients may set.
     pub preserve: Preserve,
-    /// Memory that the names, links, holes and attributes of one set may take.
+    /// Memory limit for the names, links, holes and attributes of one file set.
     pub set_memory: Bytes,
-    /// The options that set a recipe's parameters.
+    /// Options that set recipe parameters.
     #[serde(skip)]
     pub recipe: RecipeArgs,
-    /// The file for a trace of the run.
+    /// File to write a trace of the run to.
     #[serde(skip)]
     pub events: Option<PathBuf>,
 }
@@ -141,7 +141,7 @@ impl Default for TransferOptions {
 }
 
 impl Command {
-    /// What it says of a transfer; nothing if it has none.
+    /// Returns the command's transfer options; defaults for commands that transfer nothing.
     pub(crate) fn transfer(&self) -> TransferOptions {
         let others = TransferOptions::default();
         match self {
@@ -165,7 +165,7 @@ impl Command {
                 ..others
             },
             Self::Demo(args) => TransferOptions {
-                // Nobody needs the files afterwards.
+                // The files are deleted afterwards.
                 receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
                 recipe: args.recipe(),
                 events: args.events.clone(),
@@ -176,34 +176,31 @@ impl Command {
     }
 }
 
-/// The laws that there are.
+/// Help text that lists the control laws.
 fn controller_help() -> String {
-    format!(
-        "Control law of the rate: {}; `haul presets` says what each does",
-        haul_proto::law_names().join(", ")
-    )
+    format!("Rate control law: {}; `haul presets` describes each", haul_proto::law_names().join(", "))
 }
 
-/// Options that choose how data is carried.
+/// Options that select the transport.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-#[command(next_help_heading = "How to carry it")]
+#[command(next_help_heading = "Transport")]
 pub(crate) struct RecipeArgs {
-    /// Preset by name (see `haul presets`) or a recipe file
+    /// Preset name (see `haul presets`) or recipe file
     #[arg(long, value_name = "NAME|FILE")]
     pub preset: Option<String>,
-    /// Set one parameter of the recipe, for example chunk=64MB; repeatable
+    /// Set a recipe parameter, for example chunk=64MB; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
-    /// Ceiling that is never exceeded, for example 800Mbit, or unlimited
+    /// Maximum sending rate, for example 800Mbit, or unlimited
     #[arg(long, value_parser = values::ceiling)]
     pub rate: Option<String>,
-    /// Control law of the rate
+    /// Rate control law
     #[arg(long, value_name = "NAME", help = controller_help())]
     pub controller: Option<String>,
-    /// Evidence for why packets are lost; it is reported, and recipes with `cause_aware` (the default) act on it
+    /// Evidence used to classify losses; reported, and acted on by recipes with `cause_aware` (the default)
     #[arg(long, value_name = "MODE", value_parser = values::diagnosis())]
     pub diagnosis: Option<String>,
-    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends
+    /// Loss model written by `haul train`; used when this side sends
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,
 }
@@ -212,13 +209,13 @@ pub(crate) struct RecipeArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TransferArgs {
     // Among the options of the command, whatever stands before them.
-    /// Connect and say what would be done, without doing it
+    /// Connect and show what would be done, without doing it
     #[arg(short = 'n', long, help_heading = None::<&str>)]
     pub dry_run: bool,
-    /// Start afresh even if an earlier attempt left something to resume
+    /// Start from scratch even if an earlier attempt can be resumed
     #[arg(long, help_heading = None::<&str>)]
     pub no_resume: bool,
-    /// Write a trace of the run as one JSON object per line; - is stdout
+    /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE", help_heading = None::<&str>)]
     pub events: Option<PathBuf>,
     #[command(flatten)]
@@ -228,8 +225,8 @@ pub(crate) struct TransferArgs {
 /// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CpArgs {
-    /// One or more sources, then the destination: local paths, @FILE with a server's URL in FILE, haul:// URLs,
-    /// or USER@HOST:PATH over ssh
+    /// One or more sources, then the destination: local paths, @FILE (a file that contains a server's URL),
+    /// haul:// URLs, or USER@HOST:PATH over ssh
     #[arg(value_name = "PATH|URL", help_heading = "Arguments")]
     pub paths: Vec<OsString>,
     #[command(flatten)]
@@ -238,7 +235,7 @@ pub(crate) struct CpArgs {
     pub storage: StorageArgs,
     #[command(flatten)]
     pub preserve: PreserveArgs,
-    /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
+    /// Memory limit for the names, links, holes and attributes of one file set [default: 1GiB]
     #[arg(long, value_name = "SIZE", hide = true)]
     pub set_memory: Option<Bytes>,
     #[command(flatten)]
@@ -267,114 +264,115 @@ impl CpArgs {
 /// `haul serve`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// Directory to offer; nothing outside it can be read or written
+    /// Directory to serve; nothing outside it can be read or written
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub root: PathBuf,
-    /// Address and port to listen on, TCP and UDP alike
+    /// Address and port to listen on (TCP and UDP)
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:2640", value_parser = values::listen_address)]
     pub listen: SocketAddr,
-    /// Listen on the first free port of these instead
+    /// Listen on the first free port in this range instead
     #[arg(long, value_name = "A-B")]
     pub port_range: Option<PortRange>,
-    /// Write the URL to a file that only you can read, and nowhere else
+    /// Write the URL to a file readable only by you, instead of printing it
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
-    /// What this machine can receive altogether; uploads at the same time are assigned parts of it
+    /// Total receive rate of this machine, divided among concurrent uploads
     #[arg(long, value_name = "RATE")]
     pub capacity: Option<Rate>,
-    /// Sessions at a time
+    /// Maximum number of concurrent sessions
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_sessions: u16,
-    /// Sessions of one address at a time
+    /// Maximum number of concurrent sessions per client address
     #[arg(long, value_name = "N", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..))]
     pub max_per_address: u16,
-    /// When there are too many, a session without progress for so long ends in favour of a new one
+    /// At --max-sessions, a new session replaces one that has made no progress for this long
     #[arg(long, value_name = "TIME", default_value = "1m")]
     pub idle_timeout: Span,
-    /// Refuse what would leave less free on the disk [default: 1 % of it, at most 1 GiB]
+    /// Refuse data that would leave less free disk space [default: 1 % of the disk, at most 1 GiB]
     #[arg(long, value_name = "SIZE")]
     pub min_free: Option<Bytes>,
-    /// Let others read, never write
+    /// Allow clients to read only
     #[arg(long)]
     pub read_only: bool,
-    /// When received files must be on the disk at the latest; clients may ask for more
+    /// When received files are synced to disk at the latest; clients may request earlier
     #[arg(long, value_name = "WHEN", value_parser = values::durability(), default_value = "none")]
     pub sync: Durability,
-    /// What clients may set of files that they send: owner, xattrs, acls, all, none
+    /// Attributes that clients may set on files they send: owner, xattrs, acls, all, none
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',', default_value = "xattrs,acls")]
-    // Who comes by ssh may do all that this user may.
+    // Clients over ssh have the permissions of this user.
     #[arg(default_value_if("for_ssh", ArgPredicate::IsPresent, "all"))]
     pub preserve: Vec<Preserved>,
-    /// Memory that the names, links, holes and attributes of one set may take here [default: 1GiB]
+    /// Memory limit for the names, links, holes and attributes of one file set [default: 1GiB]
     #[arg(long, value_name = "SIZE", hide = true)]
     pub set_memory: Option<Bytes>,
-    /// Stop after the first session
+    /// Exit after the first session
     #[arg(long)]
     pub once: bool,
     /// Refuse new sessions after this time, for example 12h
     #[arg(long, value_name = "TIME", value_parser = values::some_time)]
     pub expires: Option<Span>,
-    /// Name or address of this machine to put into the URL
+    /// Name or address of this machine to put in the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
     pub host: Option<String>,
-    /// What the server permits or prefers, for example crypto=none; repeatable
+    /// Permit or prefer a setting, for example crypto=none; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<Assignment>,
-    /// Judge the pattern of losses by this model, which `haul train` has written, where this side sends
+    /// Loss model written by `haul train`; used when this side sends
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,
-    /// Serve the person who came by ssh, from the home directory, until stdin ends
+    /// Serve the ssh user from the home directory until stdin is closed
     #[arg(long, hide = true)]
     pub for_ssh: bool,
 }
 
-/// `haul bench`. There is nothing that it could resume.
+/// `haul bench`. It never resumes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(mut_arg("no_resume", |arg| arg.hide(true)))]
 pub(crate) struct BenchArgs {
-    /// The URL that `haul serve` printed: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
+    /// URL printed by `haul serve`: @FILE, @- (stdin) or the URL itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments")]
     pub url: Option<OsString>,
-    /// How long to send (10 s when neither --time nor --bytes is given)
+    /// How long to send [default: 10s, unless --bytes is given]
     #[arg(long, value_name = "TIME", conflicts_with = "bytes", value_parser = values::some_time)]
     pub time: Option<Span>,
-    /// How much to send
+    /// Amount of data to send
     #[arg(long, value_name = "SIZE")]
     pub bytes: Option<Bytes>,
-    /// The server sends
+    /// Send from the server to this machine
     #[arg(long)]
     pub reverse: bool,
     #[command(flatten)]
     pub transfer: TransferArgs,
 }
 
-const PIPE_PRESET: &str = "Any of `haul presets`, or a recipe file [default: bulk, a reliable stream of bytes]; a listener takes what comes";
-const PIPE_RATE: &str = "Ceiling that is never exceeded, or unlimited; with viz the rate itself";
+const PIPE_PRESET: &str =
+    "Any of `haul presets`, or a recipe file [default: bulk, a reliable byte stream]; a listener accepts any";
+const PIPE_RATE: &str = "Maximum sending rate, or unlimited; with viz, the sending rate itself";
 
 /// `haul pipe`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(mut_arg("preset", |arg| arg.help(PIPE_PRESET)), mut_arg("rate", |arg| arg.help(PIPE_RATE)))]
 pub(crate) struct PipeArgs {
-    /// The URL that `haul pipe --listen` printed on the other machine: @FILE, @- (stdin), or itself [default: `HAUL_URL`]
+    /// URL printed by `haul pipe --listen` on the other machine: @FILE, @- (stdin) or the URL itself [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
     pub url: Option<OsString>,
-    /// Wait for the other side here, TCP and UDP alike [without a value: 0.0.0.0:2640]
+    /// Wait for a connection on this address (TCP and UDP) [without a value: 0.0.0.0:2640]
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "0.0.0.0:2640")]
     #[arg(value_parser = values::listen_address)]
     pub listen: Option<SocketAddr>,
-    /// Write the URL to a file that only you can read, and nowhere else
+    /// Write the URL to a file readable only by you, instead of printing it
     #[arg(long, value_name = "FILE")]
     pub url_file: Option<PathBuf>,
-    /// Name or address of this machine to put into the URL
+    /// Name or address of this machine to put in the URL
     #[arg(long, value_name = "NAME", value_parser = values::host)]
     pub host: Option<String>,
-    /// The listener's stdin goes to the other side's stdout; to be given on both sides
+    /// Connect the listener's stdin to the other side's stdout; give it on both sides
     #[arg(long)]
     pub reverse: bool,
-    /// Cut stdin into messages of this size; without it into lines, with viz into 1000B
+    /// Split stdin into messages of this size [default: lines; with viz: 1000B]
     #[arg(long, value_name = "SIZE")]
     pub frame: Option<Bytes>,
-    /// Write a trace of the run as one JSON object per line; - is stdout
+    /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     #[command(flatten)]
@@ -382,7 +380,7 @@ pub(crate) struct PipeArgs {
 }
 
 impl PipeArgs {
-    /// The recipe; a reliable stream of bytes if nothing else is said.
+    /// Returns the recipe options; the default preset is a reliable byte stream.
     fn recipe(&self) -> RecipeArgs {
         let bulk = Some("bulk".to_owned());
         RecipeArgs { preset: self.recipe.preset.clone().or(bulk), ..self.recipe.clone() }
@@ -394,13 +392,13 @@ impl PipeArgs {
     }
 }
 
-/// Where to look for what was left behind.
+/// Where to look for leftovers.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PlaceArgs {
-    /// Destinations of transfers [default: this directory]
+    /// Destination directories of transfers [default: the current directory]
     #[arg(value_name = "DIR", help_heading = "Arguments")]
     pub directories: Vec<PathBuf>,
-    /// Look below these directories too; links are not followed
+    /// Include subdirectories; symbolic links are not followed
     #[arg(short, long)]
     pub recursive: bool,
 }
@@ -410,31 +408,31 @@ pub(crate) struct PlaceArgs {
 pub(crate) struct CleanArgs {
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Say what would be removed, without doing it
+    /// Show what would be removed, without removing it
     #[arg(short = 'n', long)]
     pub dry_run: bool,
-    /// Leave alone what was written to within this time, for example 7d
+    /// Keep leftovers written to within this time, for example 7d
     #[arg(long, value_name = "TIME")]
     pub older_than: Option<Span>,
 }
 
-/// The number of a process, and which of its copies where it runs several.
+/// Parses a process ID, optionally followed by `.` and the number of one of its copies.
 fn copy_name(text: &str) -> Result<String, String> {
     let is_number = |part: &str| part.parse::<u32>().is_ok_and(|number| number > 0);
     if text.splitn(2, '.').all(is_number) {
         Ok(text.to_owned())
     } else {
-        Err("write the number of a process, for example 4711; `haul ctl` lists them".to_owned())
+        Err("write a process ID, for example 4711; `haul ctl` lists them".to_owned())
     }
 }
 
 /// `haul ctl`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CtlArgs {
-    /// Process of the copy, as `haul ctl` lists it; all are listed without
+    /// Process ID of a copy; without it, all copies are listed
     #[arg(value_name = "PID", value_parser = copy_name)]
     pub copy: Option<String>,
-    /// What to change of its `rate_control`, for example rate=50Mbit or controller=reno
+    /// Parameter of `rate_control` to change, for example rate=50Mbit or controller=reno
     #[arg(value_name = "KEY=VALUE", requires = "copy")]
     pub changes: Vec<Assignment>,
 }
@@ -449,10 +447,10 @@ pub(crate) struct PresetsArgs {
 /// `haul diagnose`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DiagnoseArgs {
-    /// Signature files, or traces that --events wrote; - is stdin
+    /// Signature files, or traces written by --events; - is stdin
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// What is known of each cause, as `haul train` writes it; the shipped model if absent
+    /// Loss model written by `haul train` [default: the shipped model]
     #[arg(long, value_name = "FILE")]
     pub model: Option<PathBuf>,
 }
@@ -460,19 +458,19 @@ pub(crate) struct DiagnoseArgs {
 /// `haul train`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
-    /// Signatures of losses by the receiving host
+    /// Signatures of losses caused by the receiving host
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub host: Vec<PathBuf>,
-    /// Signatures of losses by the network
+    /// Signatures of losses caused by the network
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub network: Vec<PathBuf>,
-    /// Packets of a word, 1 to 24: what the complexity counts
+    /// Word length of the complexity measure, 1 to 24 packets
     #[arg(long, value_name = "N", default_value_t = PAPERS_WORD, value_parser = values::word_length)]
     pub word_length: u32,
-    /// At which window the first of the parts begins that are held out in turn; the model has it in its provenance
+    /// Window at which the first held-out part starts; recorded in the model's provenance
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u32,
-    /// Where the model goes
+    /// File to write the model to
     #[arg(short, long, value_name = "MODEL")]
     pub output: PathBuf,
 }
@@ -480,10 +478,10 @@ pub(crate) struct TrainArgs {
 /// `haul doctor`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DoctorArgs {
-    /// A path to measure as well, both ways: the URL that `haul serve` printed, @FILE or @-
+    /// Also measure the path to this server, both ways: URL printed by `haul serve`, @FILE or @-
     #[arg(value_name = "URL")]
     pub url: Option<OsString>,
-    /// How long to measure each way
+    /// How long to measure in each direction
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::some_time)]
     pub time: Span,
     #[command(flatten)]
@@ -496,15 +494,15 @@ pub(crate) struct PathArgs {
     /// Round-trip time of the emulated path
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub rtt: Span,
-    /// Bottleneck of the emulated path
+    /// Bottleneck rate of the emulated path
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "600Mbit"))]
     pub path_rate: Rate,
-    /// Share of packets that the emulated path loses at random: 0.001 or 0.1%
+    /// Random packet loss of the emulated path: 0.001 or 0.1%
     #[arg(long, value_name = "SHARE", default_value = "0.1%", value_parser = values::share)]
     #[arg(default_value_if("busy_receiver", ArgPredicate::Equals("true".into()), "0%"))]
     pub loss: Probability,
-    /// Seed of the file set and of the losses
+    /// Seed for the file set and the losses
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -512,28 +510,28 @@ pub(crate) struct PathArgs {
 /// `haul demo`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DemoArgs {
-    /// What to copy; a generated file set if absent
+    /// What to copy [default: a generated file set]
     pub path: Option<PathBuf>,
     /// Size of the generated file set
     #[arg(long, value_name = "SIZE", default_value = "256MB")]
     pub size: Bytes,
-    /// How many files to generate
+    /// Number of files to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub files: u32,
     #[command(flatten)]
     pub emulated: PathArgs,
-    /// Do not run TCP over the same path afterwards (it needs the right to make network namespaces)
+    /// Do not run TCP over the same path afterwards (TCP needs permission to create network namespaces)
     #[arg(long)]
     pub no_tcp: bool,
-    /// Instead of a copy: memory to a receiver that is suspended again and again, first by a law that acts upon why
-    /// packets are lost, then by one that does not [preset: fobs-classifier, path: 600Mbit without random loss,
-    /// ceiling: two thirds of it]
+    /// Instead of copying files, send from memory to a receiver that is suspended periodically: first with a control
+    /// law that acts on the cause of losses, then with one that does not [preset: fobs-classifier, path: 600Mbit
+    /// without random loss, maximum rate: two thirds of that]
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,
-    /// How long each of the two runs lasts with --busy-receiver [default: 10s]
+    /// Duration of each of the two runs of --busy-receiver [default: 10s]
     #[arg(long, value_name = "TIME", requires = "busy_receiver", value_parser = values::some_time)]
     pub time: Option<Span>,
-    /// Write a trace of the run as one JSON object per line; - is stdout
+    /// Write a trace of the run, one JSON object per line; - is stdout
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,
     #[command(flatten)]
@@ -541,7 +539,7 @@ pub(crate) struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// The recipe; one that can act upon the cause of losses if the receiver is busy.
+    /// Returns the recipe options; with a busy receiver, the default preset can act on the cause of losses.
     fn recipe(&self) -> RecipeArgs {
         let classifier = self.busy_receiver.then(|| "fobs-classifier".to_owned());
         RecipeArgs { preset: self.recipe.preset.clone().or(classifier), ..self.recipe.clone() }

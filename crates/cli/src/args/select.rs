@@ -1,4 +1,4 @@
-//! The options that choose what is sent.
+//! Options that select what is sent.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +10,12 @@ use haul_base::Bytes;
 use haul_mover::check_pattern;
 use haul_wire::control::{Rule, Verdict};
 
-/// One of `--exclude`, `--include` and `--exclude-from`.
+/// A value of `--exclude`, `--include` or `--exclude-from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuleArg {
-    /// One rule.
+    /// A single rule.
     Rule(Rule),
-    /// Rules from a file, one per line.
+    /// A file of rules, one per line.
     ExcludeFrom(PathBuf),
 }
 
@@ -25,42 +25,42 @@ impl RuleArg {
     }
 }
 
-/// `--exclude`, `--include` and `--exclude-from` in the order in which they stand.
+/// `--exclude`, `--include` and `--exclude-from` in command-line order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RuleArgs(pub Vec<RuleArg>);
 
-/// Options that choose what is sent.
+/// Options that select what is sent.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "What to send")]
+#[command(next_help_heading = "Selecting files")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct SelectArgs {
     #[command(flatten)]
     pub rules: RuleArgs,
-    /// Only the paths in this file, one per line, relative to the source
+    /// Send only the paths listed in this file, one per line, relative to the source
     #[arg(long, value_name = "FILE|-")]
     pub files_from: Option<PathBuf>,
-    /// What the two files list ends with NUL bytes, not with lines
+    /// Entries of --files-from and --exclude-from end with NUL instead of newline
     #[arg(short = '0', long)]
     pub from0: bool,
-    /// Leave out what .gitignore and .ignore files in the tree say
+    /// Skip what .gitignore and .ignore files in the tree exclude
     #[arg(long)]
     pub gitignore: bool,
-    /// Leave out larger files
+    /// Skip larger files
     #[arg(long, value_name = "SIZE")]
     pub max_size: Option<Bytes>,
-    /// Leave out smaller files
+    /// Skip smaller files
     #[arg(long, value_name = "SIZE")]
     pub min_size: Option<Bytes>,
-    /// Do not enter directories of other file systems
+    /// Do not cross file system boundaries
     #[arg(short = 'x', long)]
     pub one_file_system: bool,
-    /// Send what symbolic links point to
+    /// Follow symbolic links and send what they point to
     #[arg(short = 'L', long)]
     pub copy_links: bool,
 }
 
 fn rule_options() -> [Arg; 3] {
-    // A pattern that can be compiled.
+    // Rejects patterns that do not compile.
     let pattern = |verdict| {
         OsStringValueParser::new().try_map(move |word: OsString| {
             check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word))
@@ -72,15 +72,15 @@ fn rule_options() -> [Arg; 3] {
         option("exclude")
             .value_name("PATTERN")
             .value_parser(pattern(Verdict::Exclude))
-            .help("Leave out what matches, for example '*.tmp' or /build/; repeatable"),
+            .help("Skip matching entries, for example '*.tmp' or /build/; repeatable"),
         option("include")
             .value_name("PATTERN")
             .value_parser(pattern(Verdict::Include))
-            .help("Send what matches, whatever later rules say; the first match counts"),
+            .help("Send matching entries despite later rules; the first match counts"),
         option("exclude-from")
             .value_name("FILE")
             .value_parser(file)
-            .help("Patterns to leave out from a file, one per line (+ includes)"),
+            .help("Read exclude patterns from a file, one per line (a leading + includes)"),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Options of copies that go by way of ssh.
+//! Options for copies over ssh.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,43 +6,43 @@ use std::str::FromStr;
 
 use clap::Args;
 
-/// Options of `haul cp` that tell how to get to `HOST:PATH`.
+/// Options of `haul cp` for reaching `HOST:PATH`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Over ssh (HOST:PATH)")]
 pub(crate) struct SshArgs {
-    /// Program to run as ssh, with options if need be [default: ssh]
+    /// Command to run as ssh, including any options [default: ssh]
     #[arg(long, value_name = "COMMAND")]
     pub ssh: Option<String>,
-    /// Where haul is on the other machine, if its shell does not find it [default: haul]
+    /// Path of haul on the remote machine, if not in PATH [default: haul]
     #[arg(long, value_name = "PATH")]
     pub remote_binary: Option<String>,
-    /// Ports that the other machine may listen on, TCP and UDP alike [default: any free port]
+    /// Ports that the remote machine may listen on, TCP and UDP [default: any free port]
     #[arg(long, value_name = "A-B")]
     pub port_range: Option<PortRange>,
-    /// The port of ssh
+    /// Port of the ssh server
     #[arg(short = 'P', long, value_name = "PORT")]
     pub ssh_port: Option<u16>,
-    /// Private key for ssh
+    /// Private key file for ssh
     #[arg(short = 'i', long, value_name = "FILE")]
     pub ssh_identity: Option<PathBuf>,
-    /// Machine to go through, as with ssh -J
+    /// Jump host, as with ssh -J
     #[arg(short = 'J', long, value_name = "HOST")]
     pub ssh_jump: Option<String>,
-    /// Configuration file for ssh
+    /// ssh configuration file
     #[arg(short = 'F', long, value_name = "FILE")]
     pub ssh_config: Option<PathBuf>,
-    /// Option for ssh as in its configuration file, for example ConnectTimeout=5; repeatable
+    /// ssh option in configuration file syntax, for example ConnectTimeout=5; repeatable
     #[arg(short = 'o', long, value_name = "OPTION")]
     pub ssh_option: Vec<String>,
-    /// Between two other machines: go on if this end is stopped or lost
+    /// Between two remote machines: continue if this machine disconnects
     #[arg(long)]
     pub detach: bool,
-    /// Take what to copy from stdin: for copies between two other machines
+    /// Read the request from stdin; used for copies between two remote machines
     #[arg(long, hide = true)]
     pub for_ssh: bool,
 }
 
-/// Ports from the first to the last, both included.
+/// Inclusive range of ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PortRange {
     first: u16,
@@ -50,7 +50,7 @@ pub(crate) struct PortRange {
 }
 
 impl PortRange {
-    /// Every port of the range, the lowest first.
+    /// Iterates over the ports in ascending order.
     pub(crate) fn ports(self) -> impl Iterator<Item = u16> {
         self.first..=self.last
     }
@@ -59,7 +59,7 @@ impl PortRange {
 impl FromStr for PortRange {
     type Err = String;
 
-    /// Takes `5000-5100`, and `5000` for this one port.
+    /// Parses `5000-5100`, or `5000` for a single port.
     fn from_str(text: &str) -> Result<Self, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.trim().parse().ok().filter(|&port| port > 0);

@@ -1,4 +1,4 @@
-//! What to write instead of an option that clap does not know.
+//! Tips for options that clap does not know.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -8,8 +8,7 @@ use clap::{Arg, CommandFactory};
 
 use super::Cli;
 
-/// `error` with another tip where an option was to have a value that begins with `-`: clap's, to put `--` in front of it,
-/// would end the options.
+/// Replaces clap's tip where an option's value begins with `-`: clap suggests `--`, which would end the options.
 pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => word.clone(),
@@ -19,26 +18,26 @@ pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString]) -> clap::Error
     let is_meant = |pair: &&[Cow<'_, str>]| pair[1].starts_with(&unknown) && takes_value(&pair[0]);
     let value = words.windows(2).find(is_meant).map(|pair| (&pair[0], &pair[1]));
     let tip =
-        value.map(|(option, value)| format!("a value that begins with '-' is written '{option}={value}'"));
+        value.map(|(option, value)| format!("write a value that begins with '-' as '{option}={value}'"));
     if let Some(tip) = tip.or_else(|| of_other_programs(&unknown).map(str::to_owned)) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// What to write for an option of cp, scp or rsync.
+/// Returns a tip for an option of cp, scp or rsync.
 fn of_other_programs(option: &str) -> Option<&'static str> {
     Some(match option {
-        "-r" | "-R" | "--recursive" => "leave it out: directories are copied with all that is in them",
-        "-p" | "-t" | "--times" | "--perms" => "leave it out: permissions and times are kept in any case",
+        "-r" | "-R" | "--recursive" => "leave it out: directories are always copied recursively",
+        "-p" | "-t" | "--times" | "--perms" => "leave it out: permissions and times are always preserved",
         "-l" | "--bwlimit" => "--rate 8Mbit limits the rate",
-        "-z" | "-C" | "--compress" => "leave it out: nothing is compressed",
+        "-z" | "-C" | "--compress" => "leave it out: haul does not compress",
         "-u" => "write --update",
         _ => return None,
     })
 }
 
-/// Whether a word is an option of some command whose value is the next word.
+/// Whether `word` is an option of any command that takes the next word as its value.
 fn takes_value(word: &str) -> bool {
     let is_it = |arg: &Arg| {
         let is_long = arg.get_long().is_some_and(|long| word.strip_prefix("--") == Some(long));
@@ -66,7 +65,11 @@ mod tests {
             ("haul cp -o -5 a b", "-o=-5"),
         ] {
             let said = said(line);
-            assert!(said.contains(&format!("is written '{written}'")) && !said.contains("'-- "), "{said}");
+            assert!(
+                said.contains(&format!("value that begins with '-' as '{written}'"))
+                    && !said.contains("'-- "),
+                "{said}"
+            );
             let accepted = line.replace(written.replace('=', " ").as_str(), written);
             assert!(Cli::command().try_get_matches_from(accepted.split(' ')).is_ok(), "{accepted}");
         }

@@ -1,4 +1,4 @@
-//! Types of option values that are particular to the command line.
+//! Option value types specific to the command line.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
@@ -30,27 +30,26 @@ impl FromStr for Assignment {
     }
 }
 
-/// Parses the ceiling that `--rate` sets, or lifts where a preset or a configuration file has one. Recipes read it as text.
+/// Parses `--rate`: a maximum rate, or `unlimited` to lift one set by a preset or configuration file. Recipes parse the
+/// text.
 pub(super) fn ceiling(text: &str) -> Result<String, String> {
     match text {
         "unlimited" => Ok(text.to_owned()),
-        _ => {
-            text.parse().map(Rate::exact).map_err(|error| format!("{error}; for no ceiling write unlimited"))
-        }
+        _ => text.parse().map(Rate::exact).map_err(|error| format!("{error}; for no limit write unlimited")),
     }
 }
 
-/// Takes what evidence there is for the cause of losses. Recipes read it as text.
+/// Parser for the kinds of evidence of `--diagnosis`. Recipes parse the text.
 pub(super) fn diagnosis() -> PossibleValuesParser {
     EVIDENCE.map(|(name, help)| PossibleValue::new(name).help(help)).into()
 }
 
-/// Takes when received files must be on the disk.
+/// Parser for `--sync`: when received files are synced to disk.
 pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
     let values = [
-        ("files", "Before each is reported"),
-        ("end", "All at once, before the copy is reported"),
-        ("none", "When the kernel writes them"),
+        ("files", "Before each file is reported as done"),
+        ("end", "All at once, before the copy is reported as done"),
+        ("none", "Not synced; the kernel writes them back later"),
     ];
     let names = values.map(|(name, help)| PossibleValue::new(name).help(help));
     PossibleValuesParser::from(names).map(|name| match name.as_str() {
@@ -60,24 +59,22 @@ pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
     })
 }
 
-/// Parses a number of packets that a word of a signature can have.
+/// Parses the word length of a signature, in packets.
 pub(super) fn word_length(text: &str) -> Result<u32, String> {
     let length = text.parse().ok().filter(|length| WORD_LENGTHS.contains(length));
     let (least, most) = WORD_LENGTHS.into_inner();
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
-/// Parses a time in which something is to happen.
+/// Parses a nonzero duration.
 pub(super) fn some_time(text: &str) -> Result<Span, String> {
     match text.parse() {
-        Ok(Span::ZERO) => {
-            Err("in no time nothing can happen; write for example 10s or 12h, or leave it out".to_owned())
-        }
+        Ok(Span::ZERO) => Err("must not be zero; write for example 10s or 12h, or leave it out".to_owned()),
         parsed => parsed.map_err(|error: UnitError| error.to_string()),
     }
 }
 
-/// Parses where to listen: `1.2.3.4:5000`, `[::1]:5000`, or `:5000` for every IPv4 address of the machine.
+/// Parses a listening address: `1.2.3.4:5000`, `[::1]:5000`, or `:5000` for all IPv4 addresses.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
@@ -85,7 +82,7 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| hint(text))
 }
 
-/// Parses what a URL can have as its host: a name or an address. Brackets around an IPv6 address are left out.
+/// Parses the host of a URL: a name or an address. Strips brackets around an IPv6 address.
 pub(super) fn host(text: &str) -> Result<String, String> {
     let host = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text).to_owned();
     let (port, path, fingerprint, secret) = (1, Vec::new(), [0; 32], [0; 32].into());
@@ -103,14 +100,14 @@ fn hint(text: &str) -> String {
     "write ADDR:PORT with a numeric address, for example 0.0.0.0:2640, [::]:2640 or :2640".to_owned()
 }
 
-/// Parses a share in `[0, 1]`, written as a fraction (`0.001`) or in per cent (`0.1%`).
+/// Parses a probability in `[0, 1]`, written as a fraction (`0.001`) or a percentage (`0.1%`).
 pub(super) fn share(text: &str) -> Result<Probability, String> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(number) => (number.trim(), 0.01),
         None => (text.trim(), 1.0),
     };
     let value: f64 = number.parse().map_err(|_| "write for example 0.001 or 0.1%".to_owned())?;
-    Probability::new(value * scale).ok_or_else(|| "it must lie between 0 and 1 (100%)".to_owned())
+    Probability::new(value * scale).ok_or_else(|| "must be between 0 and 1 (100%)".to_owned())
 }
 
 #[cfg(test)]

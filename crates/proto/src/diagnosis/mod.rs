@@ -44,11 +44,11 @@ choice! {
 
 /// Names of [`Evidence`], with descriptions for users.
 pub const EVIDENCE: [(&str, &str); 5] = [
-    ("on", "All evidence there is"),
+    ("on", "All available evidence"),
     ("off", "None"),
-    ("signature", "The pattern of losses only"),
-    ("kernel", "The receiver's kernel and the path's queue only"),
-    ("delay", "The path only: its delay, its marks, and when lost packets left"),
+    ("signature", "Only the pattern of losses"),
+    ("kernel", "Only the receiver's kernel and the path's queue"),
+    ("delay", "Only the path: its delay, ECN marks, and when lost packets were sent"),
 ];
 
 impl Evidence {

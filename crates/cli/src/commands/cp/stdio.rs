@@ -50,10 +50,10 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool)
     let name = if out { "stdout" } else { "stdin" };
     // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
     let means_nothing = |option: &&String| match heading_in_cp(option).as_str() {
-        "What is there already" | "What is preserved" => {
+        "Existing files" | "Preserved attributes" => {
             !out || !["growing", "no-hard-links"].contains(&option.as_str())
         }
-        "What to send" => !out,
+        "Selecting files" => !out,
         _ => *option == "verify",
     };
     match typed.iter().find(means_nothing) {
