@@ -30,7 +30,7 @@ pub enum UnitError {
     #[error("`{0}` has no unit; write for example {1}")]
     NoUnit(String, &'static str),
     /// The unit is unknown for this quantity.
-    #[error("`{0}` is not a unit here; write for example {1}")]
+    #[error("`{0}` has an unknown unit; write for example {1}")]
     UnknownUnit(String, &'static str),
     /// The text does not start with a number.
     #[error("`{0}` does not start with a number; write for example {1}")]

@@ -34,7 +34,7 @@ pub fn main() -> ExitCode {
 /// All was done, and who asked does not know.
 fn unreported(why: &str) -> u8 {
     let message = format!("cannot write the result to stdout: {why}");
-    let hint = "what it tells of is done; make room where stdout goes";
+    let hint = "the operation itself succeeded; free space where stdout goes";
     let fault = Fault::new(FaultCode::Io, message, hint);
     tell(shown(&fault));
     fault.code.exit_code()

@@ -37,7 +37,7 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
         (Machine::Url(url), path)
     };
     if word.is_empty() {
-        return Err(fault::usage("an empty name is no path", "write . for the current directory"));
+        return Err(fault::usage("an empty name is not a path", "write . for the current directory"));
     }
     if let Some(from) = word.as_bytes().strip_prefix(b"@") {
         return url_from(from).map(on_server);
@@ -48,14 +48,14 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
     }
     if is_damaged_url(text) {
         return Err(fault::usage(
-            "this begins nearly as a URL of `haul serve`, and would be taken for a host of ssh",
-            "copy the whole URL as `haul serve` prints it, in quotes; a local name like that has ./ in front",
+            "this looks like a damaged URL of `haul serve` and would be taken for an ssh host",
+            "copy the whole URL that `haul serve` printed, in quotes; write ./ in front of a local name like this",
         ));
     }
     let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
     if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
         return Err(fault::usage(
-            format!("`{scheme}://` is not a kind of URL that this program knows"),
+            format!("`{scheme}://` URLs are not supported"),
             "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh",
         ));
     }
@@ -91,7 +91,7 @@ fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
         b"" => {
             let hint =
                 "write @FILE, @- for stdin or @env for the environment; a file of that name is written ./@";
-            return Err(fault::usage("`@` does not say where the URL is", hint));
+            return Err(fault::usage("`@` does not say where to find the URL", hint));
         }
         b"env" => from_environment()?,
         b"-" => from_stdin()?,
@@ -118,7 +118,10 @@ fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
 fn from_environment() -> Result<Zeroizing<String>, Fault> {
     let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(Zeroizing::new);
     text.ok_or_else(|| {
-        fault::usage(format!("the environment has no {VARIABLE}"), format!("export {VARIABLE}=haul://…"))
+        fault::usage(
+            format!("the environment variable {VARIABLE} is not set"),
+            format!("export {VARIABLE}=haul://…"),
+        )
     })
 }
 
@@ -220,7 +223,7 @@ mod tests {
         for text in ["host:path", "me@host:/abs", "host:", "a:b", "ssh://host/x"] {
             assert!(matches!(parse(text), Ok((Machine::Ssh(_), _))), "{text}");
         }
-        assert!(parse(":x").unwrap_err().message.contains("names no host"));
+        assert!(parse(":x").unwrap_err().message.contains("does not name a host"));
         assert!(parse("https://x/").unwrap_err().message.contains("https://"));
         assert!(parse("").is_err());
     }

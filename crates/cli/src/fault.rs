@@ -21,7 +21,7 @@ pub(crate) fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
         ErrorKind::NotFound => (FaultCode::NoSuchPath, "check the name"),
         ErrorKind::PermissionDenied => (FaultCode::Unreadable, "check the permissions"),
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            (FaultCode::DiskFull, "make room and run it again")
+            (FaultCode::DiskFull, "free space and run it again")
         }
         ErrorKind::ReadOnlyFilesystem => (FaultCode::ReadOnly, "choose another place"),
         ErrorKind::NotADirectory => (FaultCode::NotADirectory, "check the path"),
@@ -96,7 +96,7 @@ pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
 
 fn connect_reason(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::ConnectionRefused => "connection refused, nothing listens there".to_owned(),
+        ErrorKind::ConnectionRefused => "connection refused, nothing is listening there".to_owned(),
         ErrorKind::TimedOut => "no answer".to_owned(),
         ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!("unreachable ({error})"),
         _ => error.to_string(),
@@ -109,25 +109,24 @@ fn hint(error: &EngineError) -> String {
         EngineError::Expired(_) => EXPIRED,
         EngineError::Peer(fault) if fault.code == FaultCode::Expired => EXPIRED,
         EngineError::Peer(fault) if fault.code == FaultCode::NotAuthorised => {
-            "use the URL that `haul serve` printed last, all of it"
+            "use the complete URL that `haul serve` printed last"
         }
         EngineError::Peer(fault) if fault.message == ENCRYPTION_REQUIRED => {
             "leave out `--set crypto=none`, or start the server with `haul serve --set crypto=none`"
         }
         EngineError::Peer(fault) if fault.code == FaultCode::PeerStopped => "run it again on both sides",
-        EngineError::Peer(fault) if fault.code == FaultCode::Busy => "run the same command again in a while",
-        EngineError::Resolve { .. } => "check the host's name in the URL, or put its IP address there",
+        EngineError::Peer(fault) if fault.code == FaultCode::Busy => "run the same command again later",
+        EngineError::Resolve { .. } => "check the host name in the URL, or use an IP address",
         EngineError::Connect { source, .. } => connect_hint(source.kind()),
         EngineError::NotHaul { .. } => {
-            "check host and port in the URL; another program may have the port, or a proxy is in between"
+            "check host and port in the URL; another program may use the port, or a proxy may be in between"
         }
         EngineError::Certificate(_) => {
-            "`haul serve` makes a new certificate at each start: use the URL that it printed last. If \
-             you did, someone else answers at this address: do not trust it"
+            "`haul serve` creates a new certificate at each start: use the URL that it printed last. If you did, another server responds at this address: do not trust it"
         }
         EngineError::UdpBlocked { port, direction } => return udp_hint(*port, *direction),
         EngineError::UdpForbidden(_) => {
-            "look there for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+            "check for a firewall rule that rejects outgoing UDP there (`nft list ruleset`)"
         }
         EngineError::Tls { .. }
         | EngineError::ControlLost(_)
@@ -138,7 +137,7 @@ fn hint(error: &EngineError) -> String {
             "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
              (an IPv6 address in [brackets])"
         }
-        EngineError::TooLong(_) => "name fewer paths in one command, or a directory that holds them",
+        EngineError::TooLong(_) => "name fewer paths in one command, or a directory that contains them",
         EngineError::Listen { .. } => {
             "choose another address or port with --listen (`ss -tulpn` shows which are in use, \
              `ip address` which addresses this machine has)"
@@ -149,9 +148,9 @@ fn hint(error: &EngineError) -> String {
              prints one to start from (docs/recipes.md)"
         }
         EngineError::Message(_) => "send smaller messages, or raise the limit in the recipe on both sides",
-        EngineError::Resumption(_) => "connect anew with the server's URL",
+        EngineError::Resumption(_) => "connect again with the server's URL",
         EngineError::MicroProtocol { .. } => {
-            "other sessions are not affected; mend the micro-protocol or leave it out"
+            "other sessions are not affected; fix the micro-protocol or leave it out"
         }
         _ => "",
     };
@@ -162,7 +161,7 @@ fn connect_hint(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::ConnectionRefused => "check that `haul serve` still runs there, and the port in the URL",
         ErrorKind::TimedOut => {
-            "check that the host is up and that no firewall drops this TCP port on the way"
+            "check that the host is up and that no firewall on the path drops this TCP port"
         }
         _ => "check the network of this machine and the host in the URL (`ip route get ADDRESS`)",
     }
@@ -171,11 +170,10 @@ fn connect_hint(kind: ErrorKind) -> &'static str {
 fn udp_hint(port: u16, direction: Direction) -> String {
     match direction {
         Direction::ClientToServer => format!(
-            "TCP works and UDP does not: let UDP port {port} in at the server's firewall, or choose a port \
-             that is open for UDP with `haul serve --listen`"
+            "TCP works but UDP does not: open UDP port {port} in the server's firewall, or choose an open port with `haul serve --listen`"
         ),
         Direction::ServerToClient => format!(
-            "the server hears the client: let answers from UDP port {port} in at the client's firewall or NAT"
+            "the server receives the client's packets: allow replies from UDP port {port} through the client's firewall or NAT"
         ),
     }
 }
@@ -232,7 +230,7 @@ mod engine_tests {
         };
         let fault = of(refused);
         assert_eq!(fault.code, FaultCode::Unreachable);
-        let wanted = "cannot connect to host:7000 (TCP): connection refused, nothing listens there";
+        let wanted = "cannot connect to host:7000 (TCP): connection refused, nothing is listening there";
         assert_eq!(fault.message, wanted);
         assert!(fault.hint.contains("haul serve"), "{fault}");
     }
@@ -287,7 +285,7 @@ mod engine_tests {
         for (code, words) in [
             (FaultCode::NotAuthorised, "haul serve"),
             (FaultCode::Expired, "haul serve"),
-            (FaultCode::Busy, "in a while"),
+            (FaultCode::Busy, "again later"),
         ] {
             let fault = of(EngineError::Peer(Fault::new(code, "no", "")));
             assert!(fault.message == "no" && fault.hint.contains(words), "{fault}");

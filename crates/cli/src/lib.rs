@@ -1,6 +1,6 @@
 //! The `haul` program, as a library so that its parts can be tested.
 
-#![warn(clippy::print_stderr, reason = "it panics where stderr is closed: `output::tell` does not")]
+#![warn(clippy::print_stderr, reason = "it panics if stderr is closed; `output::tell` does not")]
 
 mod app;
 mod args;

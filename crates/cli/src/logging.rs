@@ -25,7 +25,7 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
     };
     let filter = match std::env::var("HAUL_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|e| {
-            let message = format!("environment HAUL_LOG: `{text}` is not a filter: {e}");
+            let message = format!("environment variable HAUL_LOG: `{text}` is not a filter: {e}");
             fault::usage(message, "write for example info or haul_engine=debug")
         })?,
         Err(_) => EnvFilter::new(level.to_string()),

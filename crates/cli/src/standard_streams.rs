@@ -10,17 +10,17 @@ use rustix::stdio::{stderr, stdin, stdout};
 use crate::fault::{Fault, usage};
 
 pub(crate) fn check_stdin() -> Result<(), Fault> {
-    let hint = "give it a file or a pipe, or </dev/null, opened for reading alone, for no data at all";
+    let hint = "redirect it from a file or a pipe, or from /dev/null to send nothing";
     check(stdin(), "stdin is closed: there is nothing to send", hint)
 }
 
 pub(crate) fn check_stdout() -> Result<(), Fault> {
-    let hint = "give it a file or a pipe, or >/dev/null, opened for writing alone, to discard the data";
+    let hint = "redirect it to a file or a pipe, or to /dev/null to discard the data";
     check(stdout(), "stdout is closed: the data would be lost", hint)
 }
 
 pub(crate) fn check_stderr() -> Result<(), Fault> {
-    check(stderr(), "stderr is closed: nobody would get to know the URL", "name a file by --url-file")
+    check(stderr(), "stderr is closed: the URL could not be printed", "name a file with --url-file")
 }
 
 fn check(stream: BorrowedFd<'_>, message: &str, hint: &str) -> Result<(), Fault> {

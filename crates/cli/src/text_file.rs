@@ -26,7 +26,7 @@ pub(crate) fn text_of(
     String::from_utf8(bytes).map_err(|error| {
         let (valid, bytes) = (error.utf8_error().valid_up_to(), error.into_bytes());
         let before = String::from_utf8_lossy(&bytes[..valid]);
-        let problem = format!("the byte {:#04x} is no text", bytes[valid]);
+        let problem = format!("byte {:#04x} is not valid text", bytes[valid]);
         wrong(file, position_after(&before), &problem, hint)
     })
 }
@@ -61,7 +61,7 @@ mod tests {
         let error = read(b"a\n\xc3\xa9\xff").unwrap_err();
         assert_eq!(
             (error.code.exit_code(), &*error.message),
-            (2, "f: line 2, column 2: the byte 0xff is no text")
+            (2, "f: line 2, column 2: byte 0xff is not valid text")
         );
         let error = text_of(Path::new("f"), Ok(io::repeat(b'x')), "hint").unwrap_err();
         assert!(error.code.exit_code() == 2 && error.message.contains("more than"), "{error}");

@@ -36,7 +36,7 @@ pub enum EngineError {
     #[error("the URL for {0} has expired")]
     Expired(String),
     /// The host name cannot be resolved.
-    #[error("cannot find the address of {host}")]
+    #[error("cannot resolve {host}")]
     Resolve {
         /// Host name.
         host: String,
@@ -52,7 +52,7 @@ pub enum EngineError {
         source: SharedIoError,
     },
     /// The server at this address does not speak the protocol.
-    #[error("{authority} does not answer like a haul server: {reason}")]
+    #[error("{authority} does not respond like a haul server: {reason}")]
     NotHaul {
         /// Host and port.
         authority: String,
@@ -78,14 +78,10 @@ pub enum EngineError {
     #[error("the server chose the cipher {0}, which was not offered")]
     Cipher(Cipher),
     /// The server is this same endpoint, which keeps state for only one end of a connection with each peer.
-    #[error(
-        "this is the endpoint's own listener: an endpoint has no connection with itself; use another one"
-    )]
+    #[error("this is the endpoint's own listener: an endpoint cannot connect to itself; use another one")]
     OwnListener,
     /// The list of ciphers to offer is empty.
-    #[error(
-        "no cipher may be used: the list of ciphers is empty (`Cipher::None` alone asks for no encryption)"
-    )]
+    #[error("the list of ciphers is empty (`Cipher::None` alone requests no encryption)")]
     NoCipher,
     /// UDP packets do not arrive in one direction.
     #[error("UDP packets do not get through {direction} (UDP port {port} of the server)")]
@@ -96,19 +92,19 @@ pub enum EngineError {
         direction: Direction,
     },
     /// A firewall rule or security module of this machine rejects UDP packets; the system's error.
-    #[error("UDP packets may not leave this machine")]
+    #[error("this machine may not send UDP packets")]
     UdpForbidden(#[source] SharedIoError),
     /// The control channel broke; the reason reported by the system or the peer.
-    #[error("the connection to the other side was lost: {0}")]
+    #[error("the connection to the peer was lost: {0}")]
     ControlLost(String),
     /// The peer violated the protocol; what it did.
-    #[error("the other side does not keep to the protocol: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     Protocol(String),
     /// The peer speaks this other version of the protocol.
-    #[error("the other side speaks version {0} of the protocol, this side version {PROTOCOL_VERSION}")]
+    #[error("the peer uses protocol version {0}, this side version {PROTOCOL_VERSION}")]
     Version(u16),
     /// The timeout expired.
-    #[error("{what} did not come within {seconds:.1} seconds")]
+    #[error("timed out after {seconds:.1} seconds waiting for {what}")]
     TimedOut {
         /// What the caller waited for.
         what: &'static str,
@@ -116,7 +112,7 @@ pub enum EngineError {
         seconds: f64,
     },
     /// The idle timeout, in seconds, expired: the connection has ended.
-    #[error("no UDP packet came from the other side for {0:.1} seconds")]
+    #[error("no UDP packet arrived from the peer for {0:.1} seconds")]
     Silent(f64),
     /// The session has ended gracefully.
     #[error("the session has ended")]
@@ -232,8 +228,8 @@ impl From<Failure> for EngineError {
     fn from(failure: Failure) -> Self {
         let stopped = |message| Self::Peer(Fault::new(FaultCode::PeerStopped, message, ""));
         match failure {
-            Failure::Aborted => stopped("the other side has broken off"),
-            Failure::Superseded => stopped("the client has begun a newer connection"),
+            Failure::Aborted => stopped("the peer aborted the connection"),
+            Failure::Superseded => stopped("the client opened a newer connection"),
             Failure::Silent(span) => Self::Silent(span.as_secs_f64()),
             Failure::Unanswered(port) => Self::UdpBlocked { port, direction: Direction::ClientToServer },
             Failure::MicroProtocol { protocol, message } => Self::MicroProtocol { protocol, message },

@@ -32,7 +32,7 @@ pub async fn spawn_blocking<T: Send + 'static, E: From<EngineError> + Send + 'st
     let ours = completion.clone();
     spawn("haul-blocking", move || {
         let result = caught(work).unwrap_or_else(|message| {
-            Err(EngineError::system_other("what was done for a task has panicked", message).into())
+            Err(EngineError::system_other("a background task has panicked", message).into())
         });
         ours.update(|completion| *completion = Some(result));
     })?;

@@ -57,7 +57,7 @@ impl Connection {
 
     /// Like [`Connection::send`], with a priority or an expiry time.
     pub fn send_with(&self, data: &[u8], options: SendOptions) -> Operation<'_, impl Polled<u64, SendError>> {
-        self.operation("room for the message", move |context| self.poll_send(context, data, options))
+        self.operation("buffer space for the message", move |context| self.poll_send(context, data, options))
     }
 
     fn poll_send(
@@ -103,7 +103,7 @@ impl Connection {
     /// # Errors
     /// If the recipe has no streams, or the connection has ended.
     pub fn open_stream(&self) -> Operation<'_, impl Polled<(SendStream, RecvStream), WaitError>> {
-        self.operation("room for a stream", |context| {
+        self.operation("permission to open a stream", |context| {
             let streams = self.streams()?;
             streams.poll_open(context).map_ok(|number| both(streams, number))
         })
@@ -130,7 +130,7 @@ impl Connection {
     /// # Errors
     /// If the connection has ended.
     pub fn flush(&self) -> Operation<'_, impl Polled<(), WaitError>> {
-        self.operation("the arrival of everything", |context| self.poll_flush(context))
+        self.operation("delivery of all data", |context| self.poll_flush(context))
     }
 
     fn poll_flush(&self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
@@ -206,7 +206,7 @@ impl Connection {
     /// # Errors
     /// If not all data is known to have arrived by then.
     pub fn close(&self, timeout: Duration) -> Result<(), WaitError> {
-        let closing = self.operation("the arrival of everything", |context| self.poll_close(context));
+        let closing = self.operation("delivery of all data", |context| self.poll_close(context));
         match closing.wait_for(timeout) {
             // All data has arrived; only the answer to the close is missing.
             Err(WaitError::TimedOut(_)) if self.channel.close_now() => Ok(()),
@@ -233,7 +233,7 @@ impl Connection {
     /// Waits until the connection has ended, and returns how. After [`Connection::abort`], that is when the
     /// peer has answered or the last repeated close was sent.
     pub fn closed(&self) -> Operation<'_, impl Polled<ConnectionError, WaitError>> {
-        self.operation("the answer to the closing", |context| {
+        self.operation("the peer to close", |context| {
             self.channel.poll_ended(context).map(|how| Ok(how.into()))
         })
     }

@@ -78,7 +78,7 @@ impl Endpoint {
         ends: Ends,
     ) -> Result<Connection, OpenError> {
         if recipe.has("streams") && (ends.message_sink.is_some() || ends.message_source.is_some()) {
-            let message = "messages of a connection with streams take no sink and no source".to_owned();
+            let message = "a connection with streams cannot have a message sink or source".to_owned();
             return Err(RecipeError::Unbuildable { protocol: "streams".to_owned(), message }.into());
         }
         let mut channel = self.engine.connect(&url, &recipe, &options.open(), ends).await?;

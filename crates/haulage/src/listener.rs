@@ -32,7 +32,7 @@ impl Accepted {
     fn into_reader(self) -> Result<ByteReader, AcceptError> {
         match self {
             Self::Reader(reader) => Ok(*reader),
-            _ => Err(Error::Protocol("the client does not want to send bytes".to_owned()).into()),
+            _ => Err(Error::Protocol("the client does not request to send bytes".to_owned()).into()),
         }
     }
 }

@@ -82,7 +82,7 @@ impl StreamsPermitted {
             (Self::Both, _)
             | (Self::FromClients, Request::StreamSend)
             | (Self::ToClients, Request::StreamReceive) => None,
-            (Self::Neither, _) => Some("this server carries no streams of bytes"),
+            (Self::Neither, _) => Some("this server does not accept byte streams"),
             (Self::FromClients, _) => Some("this server receives and does not send"),
             (Self::ToClients, _) => Some("this server sends and does not receive"),
         }

@@ -203,7 +203,7 @@ impl ByteWriter {
     /// # Errors
     /// If the stream failed before all bytes arrived.
     pub fn finish(&mut self) -> Operation<'_, impl Polled<(), WaitError>> {
-        Operation::new("the arrival of all bytes", None, |context| self.poll_finish(context))
+        Operation::new("delivery of all bytes", None, |context| self.poll_finish(context))
     }
 
     fn poll_finish(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
@@ -264,7 +264,7 @@ impl ByteWriter {
 
     /// Like [`Write::write`], as an [`Operation`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
-        Operation::new("room for bytes", None, |context| self.poll_write(context, bytes))
+        Operation::new("buffer space", None, |context| self.poll_write(context, bytes))
     }
 
     /// Polling version of [`Write::write`].
@@ -283,7 +283,7 @@ impl ByteWriter {
 
     fn check_open(&self) -> io::Result<()> {
         if self.is_ended {
-            return Err(io::Error::other("the end of the stream was said already"));
+            return Err(io::Error::other("the stream has already been finished"));
         }
         self.transport.failure().map_or(Ok(()), |error| Err(error.into()))
     }
@@ -323,7 +323,7 @@ impl Write for ByteWriter {
 
 impl Drop for ByteWriter {
     fn drop(&mut self) {
-        self.transport.abort("the writer of the stream has gone before its end");
+        self.transport.abort("the writer disconnected before the end of the stream");
     }
 }
 
@@ -359,7 +359,7 @@ impl ByteReader {
             Poll::Ready(_) if self.inbox.lock().is_readable() => self.poll_take(context, into),
             Poll::Ready(error) => Poll::Ready(Err(error.into())),
             Poll::Pending if self.inbox.lock().limit_exceeded => {
-                let reason = "it sent bytes beyond what it was permitted".to_owned();
+                let reason = "it sent bytes beyond its flow-control limit".to_owned();
                 Poll::Ready(Err(Error::Protocol(reason).into()))
             }
             Poll::Pending => Poll::Pending,
@@ -428,6 +428,6 @@ impl Read for ByteReader {
 
 impl Drop for ByteReader {
     fn drop(&mut self) {
-        self.transport.abort("the reader of the stream has gone before its end");
+        self.transport.abort("the reader disconnected before the end of the stream");
     }
 }

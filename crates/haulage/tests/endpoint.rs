@@ -184,7 +184,7 @@ fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
 #[test]
 fn a_client_that_names_no_file_is_told_so_and_not_of_a_file_without_a_name() {
     let error = Endpoint::client().unwrap().resume(&Options::default()).unwrap_err();
-    assert_eq!(error.to_string(), "no file with resumption state was named");
+    assert_eq!(error.to_string(), "no resumption file was given");
 }
 
 #[test]

@@ -406,7 +406,7 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
     let error =
         ByteWriter::open(&listener.url("127.0.0.1"), &preset("msg").unwrap(), &Options::default()).wait();
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("msg: it carries no object"), "{error}");
+    assert!(error.contains("msg: it does not carry an object"), "{error}");
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_session_runs_any_preset_and_its_law_is_switched_while_it_runs() {
     let law: Vec<u64> = rates["law_bps"][0].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     assert_eq!((law[2], law[6]), (90_000_000, 20_000_000), "{law:?}");
     let wrong = run_text(&format!("{SMALL}switch = [{{ at = \"1s\", controller = \"warp\" }}]\n"), &[]);
-    assert!(String::from_utf8_lossy(&wrong.stderr).contains("no controller named `warp`"), "{wrong:?}");
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("no controller `warp`"), "{wrong:?}");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
     refused(
         &with("\"2MB\"", "\"2Mbit\""),
         &[],
-        &["scenario.toml:12:9", "`session[0].bytes`", "not a unit", "1GB"],
+        &["scenario.toml:12:9", "`session[0].bytes`", "unknown unit", "1GB"],
     );
     refused(&with("\"5ms\"", "5"), &[], &["scenario.toml:7:", "path[0].forward[2]", "\"50ms\""]);
     refused(

@@ -35,8 +35,7 @@ impl Budget {
             return Ok(());
         }
         let message = format!(
-            "the names, links, holes and attributes of the set take more than the {} of memory that it may have, with \
-             {} entries so far",
+            "the names, links, holes and attributes of the file set exceed the memory limit of {}, with {} entries so far",
             self.most,
             self.entries.load(Relaxed)
         );

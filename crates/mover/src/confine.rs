@@ -133,8 +133,8 @@ fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
     let (path, link) = (show(path), show(name));
     Fault::new(
         FaultCode::PathEscape,
-        format!("`{path}` leads through the symbolic link `{link}` of another user (number {owner})"),
-        "links of others are not followed, since they may lead elsewhere at any moment; name the real path",
+        format!("`{path}` passes through the symbolic link `{link}` of another user (UID {owner})"),
+        "links of other users are not followed, as they may change at any time; name the real path",
     )
 }
 
@@ -321,6 +321,6 @@ mod foreign_links_tests {
         assert_eq!(read(&link.join("f")).unwrap(), "f");
         lchown(&link, Some(54_321), None).unwrap();
         let refused = read(&link.join("f")).unwrap_err().to_string();
-        assert!(refused.contains("`link` of another user (number 54321)"), "{refused}");
+        assert!(refused.contains("`link` of another user (UID 54321)"), "{refused}");
     }
 }

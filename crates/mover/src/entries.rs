@@ -144,7 +144,7 @@ impl EntryTable {
         let merges = earlier == Some(Kind::Directory) && entry.kind == EntryKind::Directory;
         if earlier.is_some() && !merges {
             let hint = "sources with the same name need different destinations";
-            return Err(of_path(FaultCode::Usage, path, "is in the set twice", hint));
+            return Err(of_path(FaultCode::Usage, path, "occurs twice in the file set", hint));
         }
         Ok(parent)
     }
@@ -227,7 +227,7 @@ impl EntryTable {
     pub(crate) fn file(&self, entry: u64) -> Result<u32, Fault> {
         let known = u32::try_from(entry).ok().filter(|&e| e < self.len());
         let file = known.filter(|&e| matches!(self.kind(e), Kind::File(_)));
-        file.ok_or_else(|| protocol("something is said of an entry that is no file"))
+        file.ok_or_else(|| protocol("a message for a file names an entry of another kind"))
     }
 
     fn insert_name(&mut self, index: u32) {

@@ -65,8 +65,8 @@ pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> F
 
 fn why(errno: Errno) -> String {
     match errno {
-        Errno::XDEV => "it leads out of the directory that is offered".to_owned(),
-        Errno::LOOP => "a symbolic link is on the way, or links lead in a circle".to_owned(),
+        Errno::XDEV => "it leads outside the served directory".to_owned(),
+        Errno::LOOP => "the path contains a symbolic link, or links form a loop".to_owned(),
         _ => {
             let text = std::io::Error::from(errno).to_string();
             text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -88,22 +88,22 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
         }
         Errno::ROFS => (C::ReadOnly, "the file system is mounted read-only; choose another destination"),
         Errno::MFILE | Errno::NFILE => (C::Io, "raise the limit on open files (ulimit -n)"),
-        Errno::IO | Errno::NOMEM | Errno::STALE if at_source => (C::Io, "look at the system log"),
-        Errno::IO | Errno::NOMEM | Errno::STALE => (C::Io, "look at the system log of the receiving machine"),
+        Errno::IO | Errno::NOMEM | Errno::STALE if at_source => (C::Io, "check the system log"),
+        Errno::IO | Errno::NOMEM | Errno::STALE => (C::Io, "check the system log of the receiving machine"),
         Errno::NOENT if at_source => (C::NoSuchPath, "check the spelling of the path"),
         Errno::NOENT => (C::NoSuchPath, "create the directory first"),
         Errno::ACCESS | Errno::PERM if at_source => {
-            (C::Unreadable, "run as a user who may read it, or change its permissions")
+            (C::Unreadable, "run as a user who can read it, or change its permissions")
         }
         Errno::ACCESS | Errno::PERM => {
-            (C::ReadOnly, "run as a user who may write there, or change the permissions")
+            (C::ReadOnly, "run as a user who can write there, or change the permissions")
         }
-        Errno::NOTDIR => (C::NotADirectory, "something that is no directory is in the way"),
+        Errno::NOTDIR => (C::NotADirectory, "a component of the path is not a directory"),
         Errno::ISDIR => (C::IsADirectory, "move the directory out of the way, or choose another name"),
-        Errno::XDEV => (C::PathEscape, "name a path below it, without `..` and without links that lead out"),
+        Errno::XDEV => (C::PathEscape, "name a path inside it, without `..` or links that lead outside"),
         Errno::LOOP => (C::PathEscape, "name the real path, without links"),
-        Errno::NAMETOOLONG => (C::Io, "this file system does not take names or paths of that length"),
-        Errno::INVAL | Errno::ILSEQ => (C::Io, "this file system may not take such a name"),
+        Errno::NAMETOOLONG => (C::Io, "this file system does not support names or paths of this length"),
+        Errno::INVAL | Errno::ILSEQ => (C::Io, "this file system may not support this name"),
         Errno::FBIG => (C::Io, "the file is larger than the file system or a limit permits"),
         _ => (C::Io, ""),
     };
@@ -116,14 +116,14 @@ pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
 }
 
 pub(crate) fn left_early(who: &str) -> Fault {
-    let message = format!("the {who} left before the transfer was complete");
+    let message = format!("the {who} disconnected before the transfer was complete");
     Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }
 
 pub(crate) fn protocol(what: &str) -> Fault {
     Fault::new(
         FaultCode::Internal,
-        format!("the other side broke the protocol: {what}"),
+        format!("the peer violated the protocol: {what}"),
         "use the same version of haul on both sides",
     )
 }
@@ -168,7 +168,7 @@ mod tests {
     fn a_path_that_leaves_the_root_is_called_so() {
         let escape = IoFault::source("read", b"../x", Errno::XDEV).fault;
         assert_eq!(escape.code, FaultCode::PathEscape);
-        assert!(escape.message.contains("leads out of the directory"), "{}", escape.message);
+        assert!(escape.message.contains("leads outside the served directory"), "{}", escape.message);
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl JobHandle {
 impl Drop for JobHandle {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            let message = "the transfer was given up";
+            let message = "the transfer was cancelled";
             self.job.fail(Fault::new(FaultCode::Interrupted, message, "run the same command again"));
             // Nobody is left to be told.
             let _ = join(thread);
@@ -204,20 +204,20 @@ pub(crate) fn spawn_all<J: Job>(
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their texts say it")]
 pub enum Stage {
-    #[display("the receiver to look at its destination")]
+    #[display("the receiver to examine its destination")]
     Destination,
     #[display("the sources to be listed")]
     Listing,
     /// Here or at the sender. It may be silent for as long as it likes.
-    #[display("more to come out of the pipe")]
+    #[display("more data from the pipe")]
     Pipe,
-    #[display("the receiver to compare what it has and to say what it wants")]
+    #[display("the receiver to compare its files and request what it lacks")]
     Wants,
     #[display("the sources to be read")]
     Reading,
     #[display("contents to arrive at the receiver")]
     Delivery,
-    #[display("the receiver's disk to take what has arrived")]
+    #[display("the receiver's disk to write received data")]
     Writing,
     #[display("files to be verified, synced and put in place")]
     Completion,

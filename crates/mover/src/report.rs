@@ -153,11 +153,11 @@ impl Failures {
 }
 
 /// What to do about an entry whose directory failed. By this it is known at the other end, too.
-const SEE_DIRECTORY: &str = "see the failure of its directory";
+const SEE_DIRECTORY: &str = "see the error of its directory";
 
 /// What an entry fails with whose directory has failed.
 pub(crate) fn without_directory(path: &[u8]) -> Fault {
-    of_path(FaultCode::NotADirectory, path, "has no directory to lie in: that failed", SEE_DIRECTORY)
+    of_path(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
 }
 
 /// Whether an entry failed only because the directory that it lies in did.

@@ -146,9 +146,9 @@ pub fn limit_of_receiver(goodput: Rate, ceiling: Option<Rate>, packets: u64, soc
         );
     }
     if let Some(ceiling) = ceiling.filter(is_at) {
-        return limit("rate_ceiling", format!("{ceiling} was asked for and {goodput} arrived"));
+        return limit("rate_ceiling", format!("{ceiling} was requested and {goodput} arrived"));
     }
-    let seen = "none of it was dropped here, and the rest shows only at the sender";
+    let seen = "nothing was dropped here; other causes are visible only at the sender";
     limit(UNSEEN_LIMIT, format!("{goodput} arrived, {seen}"))
 }
 
@@ -168,7 +168,7 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
         Span::ZERO => of_path(evidence),
         _ if most == path || most == ceiling => of_path(evidence),
         _ if most == quota => {
-            found("receiver_share", quota, "the receiver, which divides what it takes, assigned no more")
+            found("receiver_share", quota, "the receiver divides its capacity and assigned no more")
         }
         _ if most == receiver => found("receiver_storage", receiver, "writing was behind"),
         _ if most == source => found("sender_storage", source, "reading was behind"),
@@ -184,10 +184,10 @@ fn most_time(evidence: &LimitEvidence) -> Limit {
             "all bytes had arrived and were being written out and verified",
         ),
         _ if most == acknowledgement => {
-            found("round_trips", acknowledgement, "all was sent and its acknowledgement was awaited")
+            found("round_trips", acknowledgement, "everything was sent and awaited acknowledgement")
         }
         _ if share(busy) >= BUSY_SHARE && !is_kept_to(evidence) => {
-            found("sender_cpu", busy, "the sender was at work, or waited for a processor,")
+            found("sender_cpu", busy, "the sender was busy or waited for a processor,")
         }
         _ => of_path(evidence),
     }
@@ -204,7 +204,7 @@ fn of_path(evidence: &LimitEvidence) -> Limit {
         return limit("receiver_host", words);
     }
     if let Some(ceiling) = evidence.ceiling.filter(|&ceiling| is_reached(ceiling, evidence)) {
-        return limit("rate_ceiling", format!("{ceiling} was asked for and {} was sent", evidence.sent));
+        return limit("rate_ceiling", format!("{ceiling} was requested and {} was sent", evidence.sent));
     }
     if evidence.ceiling.is_none() && evidence.waiting.ceiling > for_path(&evidence.waiting) {
         return limit("rate_ceiling", format!("it was given one on the way, and {} was sent", evidence.sent));
@@ -232,7 +232,7 @@ fn held_by_law(evidence: &LimitEvidence, round_trips: f64) -> Option<String> {
         (at_random >= 0.5 && sent < FILLED_SHARE) || (at_random >= RANDOM_SHARE && sent < HALVED_SHARE);
     is_held.then(|| {
         format!(
-            "{} of the lost packets were lost at random, without a queue, and its law sent {} where up to {} came through",
+            "{} of the losses were random, without queueing, and the control law sent {} where up to {} was delivered",
             percent(at_random),
             evidence.sent,
             evidence.peak_delivery
@@ -247,10 +247,7 @@ fn lost_at_host(evidence: &LimitEvidence) -> Option<String> {
         Some(format!("its kernel dropped {} socket buffers", evidence.receiver_drops))
     } else if is_much(evidence.lost_by_cause.of(Cause::ReceiverHost)) {
         let share = evidence.lost_by_cause.of(Cause::ReceiverHost) as f64 / evidence.lost.max(1) as f64;
-        Some(format!(
-            "{} of the lost packets died in the receiving host, by the pattern of the losses",
-            percent(share)
-        ))
+        Some(format!("{} of the losses occurred in the receiving host, by their pattern", percent(share)))
     } else {
         None
     }
@@ -262,10 +259,7 @@ fn behind(evidence: &LimitEvidence) -> Option<String> {
     let share = evidence.receiver_waited.as_secs_f64() / evidence.elapsed.as_secs_f64().max(1e-9);
     let is_behind = share >= BUSY_SHARE && evidence.sent < evidence.peak_delivery.mul_f64(FILLED_SHARE);
     is_behind.then(|| {
-        format!(
-            "it had no processor, or read late what had come, for {} of the time",
-            percent(share.min(1.0))
-        )
+        format!("it lacked a processor or read packets late for {} of the time", percent(share.min(1.0)))
     })
 }
 

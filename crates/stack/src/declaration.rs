@@ -12,7 +12,7 @@ use crate::name::Name;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Clash {
     /// Two micro-protocols declare the same attribute.
-    #[error("{second} declares the attribute `{attribute}`, which the stack has already")]
+    #[error("{second} declares the attribute `{attribute}`, which the stack already has")]
     Attribute {
         /// Name of the attribute.
         attribute: &'static str,
@@ -30,7 +30,7 @@ pub enum Clash {
         second: String,
     },
     /// A required attribute is missing or has another size.
-    #[error("{needs} needs the attribute `{attribute}`, which no micro-protocol of the stack brings")]
+    #[error("{needs} needs the attribute `{attribute}`, which no micro-protocol of the stack provides")]
     NoAttribute {
         /// Name of the attribute.
         attribute: &'static str,
@@ -39,7 +39,7 @@ pub enum Clash {
     },
     /// Two micro-protocols use one event name with arguments of different types.
     #[error(
-        "{second} knows the event `{event}` with an argument of another type than the micro-protocols before it"
+        "{second} declares the event `{event}` with another argument type than an earlier micro-protocol"
     )]
     Event {
         /// Name of the event.

@@ -86,7 +86,7 @@ pub trait MicroProtocol: Debug + Send {
     /// If this micro-protocol cannot change its parameters while running.
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         let _ = (parameters, context);
-        Err("it takes no new parameters while running".to_owned())
+        Err("its parameters cannot change while running".to_owned())
     }
 
     /// Number of packets or messages in flight or held that would be lost if the stack were dismantled now.

@@ -30,7 +30,7 @@ const POOLED_BUFFERS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The message is longer than the recipe allows.
-    #[error("the message has {len} bytes, and this recipe carries at most {max} (fixed_size.max_message)")]
+    #[error("the message has {len} bytes, but this recipe carries at most {max} (fixed_size.max_message)")]
     TooLarge {
         /// Length of the message, in bytes.
         len: usize,
@@ -38,7 +38,7 @@ pub enum SendError {
         max: usize,
     },
     /// The send queue is full; it holds this many bytes.
-    #[error("{0} bytes wait to be sent already; try again when some of them have left")]
+    #[error("{0} bytes are already queued; try again when some have been sent")]
     Full(usize),
     /// The recipe carries no messages.
     #[error("this recipe carries an object, not messages")]
@@ -402,7 +402,7 @@ impl Stack {
             let words =
                 owner.map(|&(_, owner)| format!(", the last for `{}`", tables.names[usize::from(owner)]));
             let message = format!(
-                "{MAX_VIOLATIONS} packets that the recipe does not allow came from the other side{}",
+                "the peer sent {MAX_VIOLATIONS} packets that the recipe does not allow{}",
                 words.unwrap_or_default()
             );
             self.fail("recipe".to_owned(), message);

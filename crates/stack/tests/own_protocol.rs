@@ -170,7 +170,7 @@ fn recipes_that_cannot_work_say_what_is_missing() {
         "{unknown}"
     );
     let value = compile(Recipe::parse("[whole]\n[watch]\nlimit = 0\n").unwrap());
-    assert_eq!(value, "line 3: `watch.limit = 0`: a whole number from 1 to 1000 is wanted");
+    assert_eq!(value, "line 3: `watch.limit = 0`: write a whole number from 1 to 1000");
 }
 
 fn exchange(now: Time, a: &mut Stack, b: &mut Stack) {

@@ -117,10 +117,7 @@ fn what_the_session_brings_goes_to_whoever_takes_its_type() {
 fn one_name_for_events_with_arguments_of_two_types_is_refused() {
     let recipe = Recipe::new("probes").with("prober").with("mistaken");
     let refused = registry().compile(&recipe, 0).unwrap_err().to_string();
-    assert!(
-        refused.contains("mistaken knows the event `size` with an argument of another type"),
-        "{refused}"
-    );
+    assert!(refused.contains("mistaken declares the event `size` with another argument type"), "{refused}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn sixty_four_packets_that_the_recipe_does_not_allow_are_borne_and_one_more_ends
     assert_eq!(events(&mut honest), [StackEvent::Message]);
 
     say(&mut other, &mut honest, b"chat");
-    let message = "64 packets that the recipe does not allow came from the other side".to_owned();
+    let message = "the peer sent 64 packets that the recipe does not allow".to_owned();
     assert_eq!(events(&mut honest), [StackEvent::Failed { protocol: "recipe".to_owned(), message }]);
     assert!(honest.has_failed() && honest.deadline().is_none());
     say(&mut other, &mut honest, b"hello");

@@ -173,37 +173,37 @@ impl FeatureText {
 
 const GSO: FeatureText = FeatureText {
     what: "GSO (UDP_SEGMENT)",
-    cost: "datagrams pass the stack one by one, which takes several times the CPU per byte",
+    cost: "datagrams pass the kernel one by one, at several times the CPU cost per byte",
     hint: "use Linux 4.18 or later",
 };
 const GSO_ASSUMED: FeatureText = FeatureText {
     what: "GSO (UDP_SEGMENT)",
-    cost: "perhaps twice as many system calls as needed for small datagrams",
+    cost: "up to twice as many system calls for small datagrams",
     hint: "ip link set lo up",
 };
 const GRO: FeatureText = FeatureText {
     what: "GRO (UDP_GRO)",
-    cost: "datagrams are received one by one, which takes several times the CPU per byte",
+    cost: "datagrams are received one by one, at several times the CPU cost per byte",
     hint: "use Linux 5.0 or later",
 };
 const ECN_SEND: FeatureText = FeatureText {
     what: "ECN on sent packets",
-    cost: "one more system call at each change of the bits, or no ECN at all",
+    cost: "an additional system call per change of the bits, or no ECN",
     hint: "use Linux 3.13 or later, outside of system call emulators",
 };
 const ECN_RECEIVE: FeatureText = FeatureText {
     what: "ECN on received packets",
-    cost: "congestion marks are not seen, only losses",
+    cost: "congestion marks are not detected, only losses",
     hint: "use a kernel with IP_RECVTOS and IPV6_RECVTCLASS",
 };
 const TIMESTAMPS: FeatureText = FeatureText {
     what: "kernel arrival times",
-    cost: "the time at which the program reads a packet stands in, so its own delays look like the network's",
+    cost: "the time of reading is used instead, so delays of the program look like network delays",
     hint: "use a kernel with SO_TIMESTAMPNS",
 };
 const DROP_COUNTS: FeatureText = FeatureText {
     what: "socket drop counts",
-    cost: "drops at this host cannot be placed between packets",
+    cost: "drops at this host cannot be located between packets",
     hint: "use a kernel with SO_RXQ_OVFL",
 };
 const DONT_FRAGMENT: FeatureText = FeatureText {
@@ -213,11 +213,11 @@ const DONT_FRAGMENT: FeatureText = FeatureText {
 };
 const ERROR_QUEUE: FeatureText = FeatureText {
     what: "error queue",
-    cost: "unreachable peers and full local queues are not seen, only silence and losses",
+    cost: "unreachable peers and full local queues are not detected, only timeouts and losses",
     hint: "use a kernel with IP_RECVERR",
 };
-const RECV_BUFFER_COST: &str = "shorter pauses of the receiving process lose packets";
-const SEND_BUFFER_COST: &str = "the sender has to be woken more often";
+const RECV_BUFFER_COST: &str = "shorter pauses of the receiving process cause packet loss";
+const SEND_BUFFER_COST: &str = "the sender wakes up more often";
 
 fn buffer_fallback(
     grant: BufferGrant,

@@ -82,7 +82,7 @@ pub enum FullQueue {
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// A queue is full; see [`FullQueue`] for what to wait for.
-    #[error("no room for the datagram now ({0:?})")]
+    #[error("no buffer space for the datagram now ({0:?})")]
     WouldBlock(FullQueue),
     /// A datagram is larger than the MTU of the outgoing interface, or than 65,507 bytes; a path MTU probe
     /// relies on this. Datagrams too large for a later link are *not* reported here (they are lost, and may
@@ -90,14 +90,14 @@ pub enum SendError {
     #[error("the datagram is larger than the interface's MTU allows; send smaller ones")]
     TooLarge,
     /// The peer's host answered an earlier datagram with "port unreachable". The next one may succeed.
-    #[error("the peer refuses datagrams: nothing listens on its port now")]
+    #[error("the peer refuses datagrams: nothing is listening on its port")]
     Refused,
     /// The peer is currently unreachable: no route, interface down, or reported by a router.
     #[error("the peer is unreachable now")]
     Unreachable(#[source] io::Error),
     /// A local rule (firewall, security module) forbids it, or a router reported that it does.
     #[error(
-        "sending is not permitted; look for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
+        "sending is not permitted; check for a firewall rule that rejects outgoing UDP (`nft list ruleset`)"
     )]
     NotPermitted(#[source] io::Error),
     /// Any other error.
@@ -112,7 +112,7 @@ pub enum RecvError {
     #[error("no datagram is waiting")]
     WouldBlock,
     /// The peer's host answered a sent datagram with "port unreachable". Receive again.
-    #[error("the peer refuses datagrams: nothing listens on its port now")]
+    #[error("the peer refuses datagrams: nothing is listening on its port")]
     Refused,
     /// A router (or this machine) reported that a sent datagram was too large. Receive again.
     #[error("a datagram of ours was too large for the path")]

@@ -59,7 +59,7 @@ pub enum UrlError {
     #[error("the key of the URL is damaged or incomplete")]
     Key,
     /// The URL was made by a newer version.
-    #[error("the key of the URL has version {0}; this program knows version {KEY_VERSION}")]
+    #[error("the key of the URL has version {0}; this program supports version {KEY_VERSION}")]
     KeyVersion(u8),
 }
 

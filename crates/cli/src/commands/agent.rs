@@ -39,8 +39,8 @@ fn from_stdin<T: DeserializeOwned>(longest: u64) -> Option<Result<T, Fault>> {
 }
 
 fn not_a_request(why: &str) -> Fault {
-    let message = format!("what stdin says is to be done is not understood: {why}");
-    fault::usage(message, "this option is for `haul cp` with HOST:PATH, which starts it by ssh")
+    let message = format!("the request on stdin was not understood: {why}");
+    fault::usage(message, "this option is internal to `haul cp` with HOST:PATH")
 }
 
 /// Waits until nobody is at the other end of stdin any more.

@@ -39,7 +39,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     let is_of_ssh = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
     if let Some(option) = context.typed.iter().find(is_of_ssh).filter(|_| !plan.has_ssh()) {
         return Err(fault::usage(
-            format!("--{option} is for ssh, and neither a source nor the destination is HOST:PATH"),
+            format!("--{option} applies to ssh, but neither a source nor the destination is HOST:PATH"),
             "leave it out; the port of a server is in its URL",
         ));
     }
@@ -47,8 +47,8 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     if args.sync.delete && plan.way()? == Way::Many {
         // Each is a session of its own that knows of nothing but its own set.
         return Err(fault::usage(
-            "--delete with sources on several machines is not in this release: each would remove what the others bring",
-            "copy each machine into a directory of its own, with a command for each, or leave --delete out",
+            "--delete does not support sources on several machines: each would delete what the others send",
+            "copy each machine into its own directory with a separate command, or leave --delete out",
         ));
     }
     Ok((plan, selection))

@@ -27,8 +27,8 @@ pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
     let told = ask(&path, &ControlRequest { set })?.ok_or_else(|| {
         fault::usage(
-            format!("no copy with the process {name} runs here as this user"),
-            "`haul ctl` lists those that run",
+            format!("this user runs no copy with process ID {name}"),
+            "`haul ctl` lists running copies",
         )
     })?;
     show(name, &told, as_object);
@@ -55,7 +55,7 @@ fn ask(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
         Err((ErrorKind::ConnectionRefused | ErrorKind::NotFound, _)) => return Ok(None),
         Err((_, error)) => {
             let name = path.file_name().unwrap_or_default().display();
-            return Err(fault::io(format!("the copy {name} does not answer"), &error));
+            return Err(fault::io(format!("copy {name} does not respond"), &error));
         }
     };
     let error = &reply["error"];
@@ -92,7 +92,7 @@ fn list(as_object: bool) {
         return out_fields(json!({ "copies": copies }), None);
     }
     if running.is_empty() {
-        return tell("no copy of this user runs here");
+        return tell("this user runs no copies");
     }
     for (name, told) in running {
         out(line(&name, &told));
@@ -138,6 +138,6 @@ mod tests {
         assert!(matches!(ask("7"), Ok(None)));
         assert!(matches!(ask("8"), Ok(None)));
         // The system does not let us ask, which says nothing of the copy: its socket must not be removed.
-        assert!(ask(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not answer")));
+        assert!(ask(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not respond")));
     }
 }

@@ -120,7 +120,7 @@ fn beside(
                 flows.push(json!(flow));
             }
             Err(FlowError::Missing(why)) => {
-                let why = format!("the kernel does not have it ({why})");
+                let why = format!("the kernel does not support it ({why})");
                 table.push(format!("  {:<22}  not shown: {why}", name(congestion)));
                 context.events.write("tcp", json!({ "congestion": congestion, "missing": why }));
                 missing.push(json!({ "congestion": congestion, "why": why }));
@@ -139,7 +139,7 @@ fn beside(
         context.say(line);
     }
     if let Some(why) = &left_out {
-        context.say(format!("TCP on this path is left out: {why}"));
+        context.say(format!("TCP is not shown on this path: {why}"));
         context.events.write("tcp", json!({ "left_out": why }));
     }
     Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))

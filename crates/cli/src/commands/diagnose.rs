@@ -12,7 +12,7 @@ use crate::fault::{self, Fault, shown};
 use crate::output::{Lines, count, grouped, out, out_json, tell};
 use crate::text_file::{text_of, wrong};
 
-const SYMBOLS: &str = "1 is a packet that arrived, 0 one that was lost, in the order in which they left";
+const SYMBOLS: &str = "write 1 for each packet that arrived and 0 for each that was lost, in sending order";
 
 /// The windows in the trace of a transfer, and their signatures as text, each in the line of its event.
 fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
@@ -22,7 +22,7 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
             let (words, place) = (error.to_string(), (number + 1, error.column().max(1)));
             // It counts lines as well, of which it was given one.
             let problem = words.rsplit_once(" at line ").map_or(&*words, |(problem, _)| problem);
-            wrong(file, place, problem, "a trace is what --events writes: one JSON object a line")
+            wrong(file, place, problem, "a trace is written by --events: one JSON object per line")
         })?;
         let signature = event.get("signature").filter(|_| event["event"] == "window");
         let signature = signature.and_then(Value::as_str).unwrap_or_default();
@@ -37,7 +37,7 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
 
 /// The windows of a signature file or a trace (`-` is stdin), which may be none, and the text of their signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
-    let hint = "a signature file has 0 and 1 as text; `haul diagnose --help` says more";
+    let hint = "a signature file contains 0 and 1 as text; see `haul diagnose --help`";
     let is_stdin = file.as_os_str() == "-";
     let text = if is_stdin {
         text_of(file, Ok(io::stdin()), hint)
@@ -54,7 +54,7 @@ pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fau
 
 /// The model in a file. Stdin, `-`, may have the data.
 pub(crate) fn model_in(file: &Path) -> Result<Model, Fault> {
-    const HINT: &str = "`haul train` writes models; without one the shipped model is used";
+    const HINT: &str = "models are written by `haul train`; without --model the shipped one is used";
     Model::read(&text_of(file, fs::File::open(file), HINT)?).map_err(|error| {
         let message = format!("{}: {}", file.display(), error.to_string().trim_end());
         fault::usage(message, HINT)
@@ -72,7 +72,7 @@ fn metric(diagnosis: &Diagnosis) -> &'static str {
 fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
     let lost = format!("{} of {} lost", grouped(sample.lost), count(sample.packets, "packet"));
     match diagnosis.metric {
-        None => format!("{name}: {lost}: nothing can be told from that"),
+        None => format!("{name}: {lost}: inconclusive"),
         Some(_) => format!(
             "{name}: {lost}: {} (receiver host {:.2} %, congestion {:.2} %, by {})",
             diagnosis.cause().name().replace('_', " "),
@@ -86,8 +86,8 @@ fn line(name: &str, sample: &Sample, diagnosis: &Diagnosis) -> String {
 fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool) -> Result<(), Fault> {
     let (windows, _) = signatures_of(file)?;
     if windows.is_empty() {
-        let hint = "of a trace, only a sender's has windows, those with losses; a signature file has 1 and 0 as text";
-        return Err(fault::usage(format!("{}: there is no packet in it", file.display()), hint));
+        let hint = "only a sender's trace contains windows (those with losses); a signature file contains 1 and 0 as text";
+        return Err(fault::usage(format!("{}: it contains no packets", file.display()), hint));
     }
     let (one, mut joined) = (windows.len() == 1, Joined::default());
     for (number, signature) in windows.iter().enumerate() {

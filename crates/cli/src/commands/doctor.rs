@@ -29,10 +29,10 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
     let moved = |list: &str| format!("`taskset -acp {list} $(pgrep -xo haul)` moves it to processors that");
     match idle {
         None => format!("{} are idle there (`top`, then 1)", moved("LIST")),
-        Some([]) => "no other processor was idle for half of the time".to_owned(),
+        Some([]) => "no other processor was idle half of the time".to_owned(),
         Some(idle) => {
             let list: Vec<_> = idle.iter().map(ToString::to_string).collect();
-            format!("{} were idle for half of the time", moved(&list.join(",")))
+            format!("{} were idle half of the time", moved(&list.join(",")))
         }
     }
 }
@@ -51,18 +51,17 @@ fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<Stri
              the whole path has it",
             processor()
         ),
-        "path" | "path_or_sender" => "nothing on either machine: the path carries no more, or loses what a law takes for \
-            congestion; the causes of losses stand above, and `haul presets` lists other laws"
+        "path" | "path_or_sender" => "nothing on either machine: the path is full, or its losses look like congestion to the control law; see the causes of losses above, and `haul presets` for other laws"
             .to_owned(),
-        "law" => "take a law that bears losses at random, or starts faster: `--controller bbr`, or `--preset default`".to_owned(),
-        "rate_ceiling" => "`--rate unlimited` lifts a ceiling of this side, `haul serve --capacity RATE` sets the server's".to_owned(),
-        "receiver_share" => "on the receiving machine: `haul serve --capacity RATE` with a higher rate, or fewer who send at once".to_owned(),
-        "start_up" | "round_trips" => "nothing, in longer transfers: `haul doctor --time 30s URL` measures for longer".to_owned(),
+        "law" => "use a law that tolerates random loss or starts faster: `--controller bbr`, or `--preset default`".to_owned(),
+        "rate_ceiling" => "`--rate unlimited` lifts this side's limit, `haul serve --capacity RATE` sets the server's".to_owned(),
+        "receiver_share" => "on the receiving machine: a higher `haul serve --capacity RATE`, or fewer concurrent uploads".to_owned(),
+        "start_up" | "round_trips" => "nothing, for longer transfers: `haul doctor --time 30s URL` measures for longer".to_owned(),
         "receiver_storage" => "on the receiving machine: another disk, if `vmstat 1` shows waits for this one (`wa`); `haul cp --sync none` does not \
             wait for it, and a crash there may then cost files that were reported"
             .to_owned(),
         "sender_storage" => "on the sending machine: another disk, if `vmstat 1` shows waits for this one (`wa`)".to_owned(),
-        "application" => "the program that writes into the pipe, or reads from it: `top` shows whether it wants a processor".to_owned(),
+        "application" => "speed up the program at the other end of the pipe: `top` shows whether it needs more processor time".to_owned(),
         _ => return None,
     })
 }
@@ -71,8 +70,8 @@ fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<Stri
 fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     let (rate, _) = report.capacity.filter(|_| report.lost.whole() > 0)?;
     let (pause, words) = match report.longest_read_delay {
-        Some(pause) => (pause, "the longest that a packet waited to be read"),
-        None => (report.rtt?, "a round trip; the longest pause is not known"),
+        Some(pause) => (pause, "the longest time that a packet waited to be read"),
+        None => (report.rtt?, "one round trip; the longest pause is unknown"),
     };
     let buffer = rate.bytes_in(pause).min(SOCKET_BUFFER[1].0);
     let ask = if buffer > asked.0 {
@@ -98,15 +97,13 @@ fn gain_in_words(report: &RunReport) -> String {
     let limit = report.limited_by.as_ref().map(|limit| &*limit.what);
     match (expected_gain(report), report.capacity) {
         (Some(times), Some((path, _))) => {
-            format!(
-                "up to {times:.1} times: the next limit that is known is the path, with {path} at its best"
-            )
+            format!("up to {times:.1} times: the next known limit is the path, with at most {path}")
         }
-        _ if limit == Some("path") => "none without another path or law".to_owned(),
+        _ if limit == Some("path") => "none without another path or control law".to_owned(),
         (None, Some((path, "measured path")))
             if !matches!(limit, Some("path_or_sender" | "rate_ceiling")) =>
         {
-            format!("none that was seen: the path delivered no more than {path}")
+            format!("none measured: the path delivered at most {path}")
         }
         _ => "not known".to_owned(),
     }
@@ -237,7 +234,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
             lines.push(format_args!("here: {finding}"));
         }
         if found.is_empty() {
-            lines.push("here: the kernel grants all that a transfer asks for, and the processors are free");
+            lines.push("here: the kernel grants everything a transfer requests, and the processors are idle");
         }
         out(lines);
     }
@@ -336,7 +333,7 @@ mod tests {
             assert!(gain_in_words(&report).starts_with(gain), "{what}: {}", gain_in_words(&report));
         }
         let level = RunReport { goodput: Rate::from_mbps(990), ..limited_by("sender_cpu") };
-        assert!(gain_in_words(&level).starts_with("none that was seen"));
+        assert!(gain_in_words(&level).starts_with("none measured"));
         let capped =
             RunReport { capacity: Some((Rate::from_mbps(400), "ceiling")), ..limited_by("sender_cpu") };
         assert_eq!(gain_in_words(&capped), "not known");

@@ -23,7 +23,7 @@ pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
         out(row(found));
     }
     if search.found.is_empty() && search.faults.is_empty() && !quiet {
-        tell(format_args!("Nothing was left behind here{}.", elsewhere(place.recursive)));
+        tell(format_args!("No leftovers here{}.", elsewhere(place.recursive)));
     }
     search.end()
 }
@@ -60,7 +60,7 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
         tell(format_args!("left alone: {}: {why}", found.shown()));
     }
     if removed.is_empty() && left.is_empty() && search.faults.is_empty() && !quiet {
-        tell(format_args!("There is nothing to remove{}.", elsewhere(args.place.recursive)));
+        tell(format_args!("Nothing to remove{}.", elsewhere(args.place.recursive)));
     }
     search.end()
 }
@@ -80,8 +80,8 @@ fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
     }
     match remove_journal(&found.directory, &found.journal) {
         Ok(true) => Ok(None),
-        Ok(false) => Ok(Some("a transfer has taken it over meanwhile".to_owned())),
-        Err(error) => Err(fault::io(format!("cannot remove what belongs to {}", found.shown()), &error)),
+        Ok(false) => Ok(Some("a transfer has resumed it in the meantime".to_owned())),
+        Err(error) => Err(fault::io(format!("cannot remove the files of {}", found.shown()), &error)),
     }
 }
 
@@ -99,7 +99,7 @@ struct Search {
 
 /// Where else to look, if nothing was found.
 fn elsewhere(recursive: bool) -> &'static str {
-    if recursive { "" } else { " (-r looks below)" }
+    if recursive { "" } else { " (-r includes subdirectories)" }
 }
 
 impl Found {
@@ -124,7 +124,7 @@ impl Search {
                     Found { directory: directory.clone(), journal, age }
                 })),
                 Err(error) => {
-                    let what = format!("cannot look into {}", directory.display());
+                    let what = format!("cannot read {}", directory.display());
                     search.faults.push(fault::io(what, &error));
                     continue;
                 }
@@ -158,8 +158,8 @@ fn row(found: &Found) -> Lines {
             return Lines::from(format_args!("{}  left alone: {why}", found.shown()));
         }
         JournalState::Running => "running",
-        JournalState::LeftOver if journal.files.is_empty() => "left over, nothing to resume",
-        JournalState::LeftOver => "left over, can be resumed",
+        JournalState::LeftOver if journal.files.is_empty() => "leftover, cannot be resumed",
+        JournalState::LeftOver => "leftover, can be resumed",
     };
     let mut lines = Lines::from(format_args!(
         "{}  {state}, {} old, {} taking {}",
@@ -249,7 +249,7 @@ mod tests {
         journal.files = (0..23).map(file).collect();
         let found = Found { directory: PathBuf::from("d"), journal, age: Span::from_secs(5) };
         let text = row(&found).to_string();
-        assert!(text.starts_with("d/.haul-00000001.journal  left over, can be resumed, 5 s old"), "{text}");
+        assert!(text.starts_with("d/.haul-00000001.journal  leftover, can be resumed, 5 s old"), "{text}");
         assert!(text.ends_with("f19  19 B of 100 B\n    and 3 files more\n"), "{text}");
         assert_eq!(as_json(&found)["have_bytes"], 253);
     }

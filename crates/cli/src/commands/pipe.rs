@@ -48,9 +48,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long the other side's answer to the end of a conversation that is broken off may take.
 const BROKEN_OFF: Duration = Duration::from_secs(3);
 /// What to do when the other side was lost.
-const ANEW: &str = "start both sides again: a pipe begins anew";
+const ANEW: &str = "start both sides again: a pipe cannot be resumed";
 /// What to do when only one side was given `--reverse`.
-const BOTH_OR_NEITHER: &str = "give --reverse on both sides, or on neither, and start both again";
+const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -221,7 +221,7 @@ impl Pipe<'_> {
         let of_client = ["preset", "set", "rate", "controller", "diagnosis"];
         if let Some(option) = self.context.typed.iter().find(|typed| of_client.contains(&typed.as_str())) {
             return Err(fault::usage(
-                "a listener takes the preset that the other side brings, with all that is set there",
+                "a listener uses the preset and settings of the other side",
                 format!("give --{option} beside the URL"),
             ));
         }
@@ -275,7 +275,7 @@ impl Pipe<'_> {
             if recipe.has("object") || recipe.name.starts_with(ours) {
                 Ok(())
             } else {
-                Err("its name does not begin as those of `haul pipe` do".to_owned())
+                Err("its name does not start like those of `haul pipe`".to_owned())
             }
         });
         options
@@ -443,7 +443,7 @@ impl Pipe<'_> {
     fn reader_is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
         let is_gone = write(bytes)? == Reader::Gone;
         if is_gone {
-            self.context.say("nobody reads stdout any more");
+            self.context.say("the reader of stdout has gone");
         }
         Ok(is_gone)
     }

@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let context = &policy.context;
     announce(context, args, offer, &listener, &url);
     if let Some(why) = lost_result() {
-        let hint = "make room where stdout goes, or write it to a file with --url-file";
+        let hint = "free space where stdout goes, or write it to a file with --url-file";
         return Err(Fault::new(FaultCode::Io, format!("cannot print the URL: {why}"), hint));
     }
     warn_of_few_files();
@@ -93,7 +93,7 @@ fn check_parameters(typed: &[Assignment]) -> Result<(), Fault> {
     let of_part = |set: &&Assignment| session_key(&set.key).contains('.');
     typed.iter().find(of_part).map_or(Ok(()), |Assignment { key, .. }| {
         Err(fault::usage(
-            format!("flag --set: a server cannot set {key}: the client's recipe decides"),
+            format!("flag --set: a server cannot set {key}, which the client's recipe decides"),
             format!("give it to `haul cp` or `haul bench`; a server sets {}", parameter_names()),
         ))
     })
@@ -197,7 +197,7 @@ fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listen
         Some(file) => context.say(format!("the URL is in {}", file.display())),
     }
     context.say(format!(
-        "serving {} for {offer} on {address}, TCP and UDP; whoever has the URL has access; Ctrl-C stops",
+        "serving {} for {offer} on {address} (TCP and UDP); anyone with the URL has access; Ctrl-C stops",
         args.root.display()
     ));
 }

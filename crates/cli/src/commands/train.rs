@@ -138,10 +138,7 @@ pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     let host = samples(&args.host, &mut words, &mut hash)?;
     let network = samples(&args.network, &mut words, &mut hash)?;
     let few = |error: haul_diagnosis::TrainError| {
-        fault::usage(
-            error.to_string(),
-            "both ranges of loss rates need windows of both causes; record more of them",
-        )
+        fault::usage(error.to_string(), "both loss-rate ranges need windows of both causes; record more")
     };
     let trained = fit(&host, &network, args.word_length, provenance(args, &hash)).map_err(few)?;
     let held_out = cross_validate(&host, &network, args.word_length, FOLDS, args.seed).map_err(few)?;

@@ -67,8 +67,7 @@ impl Reader<'_> {
             _ => scalar(value).map(|text| vec![text]),
         };
         let texts = scalars.ok_or_else(|| {
-            let message =
-                format!("{}: {key}: a text, a number, true or false is needed", self.path.display());
+            let message = format!("{}: {key}: a string, number or boolean is needed", self.path.display());
             fault::usage(message, "correct the file")
         })?;
         if is_wanted(&long) {
@@ -143,7 +142,7 @@ fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
     for name in names.filter(|name| name.starts_with("HAUL_")) {
         if !known.iter().any(|known| known == name) && !is_other(name) {
             let near = suggestion(name, known.iter().map(String::as_str));
-            notes.push(format!("nothing reads the environment variable {name}{near}"));
+            notes.push(format!("unknown environment variable {name}{near}"));
         }
     }
 }

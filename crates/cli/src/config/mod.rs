@@ -189,7 +189,7 @@ fn settings(
         if let Some((origin, texts)) = layer.get("set") {
             for text in texts {
                 let assignment = text.parse().map_err(|problem: String| {
-                    let hint = "separate several by spaces: HAUL_SET=\"chunk=64MB offload=off\"";
+                    let hint = "separate several with spaces: HAUL_SET=\"chunk=64MB offload=off\"";
                     fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
                 })?;
                 settings.push(Setting { origin: origin.clone(), assignment });

@@ -95,7 +95,7 @@ fn unknown_keys_name_file_key_and_the_nearest() {
         ("raet = '1Mbit'", "did you mean `rate`?"),
         ("[serve]\nrate = '1Mbit'", "unknown key `rate` in"),
         ("[srve]\nonce = true", "did you mean `serve`?"),
-        ("rate = ['1Mbit']", "a text, a number"),
+        ("rate = ['1Mbit']", "a string, number"),
         ("rate == 1", "user.toml"),
     ] {
         let (_, user) = files(dir.path(), "", text);
@@ -162,7 +162,7 @@ fn strange_variables_are_remarked_on() {
     let sources =
         Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug"), ("HAUL_WAN_A", "10.0.0.1")], None);
     let notes = resolve(&argv("haul cp a b"), &sources).unwrap().notes;
-    assert_eq!(notes, ["nothing reads the environment variable HAUL_RAET (did you mean `HAUL_RATE`?)"]);
+    assert_eq!(notes, ["unknown environment variable HAUL_RAET (did you mean `HAUL_RATE`?)"]);
 }
 
 #[test]

@@ -67,8 +67,8 @@ impl EventLog {
     fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
             return Err(fault::usage(
-                format!("{} is there and has no events in it", path.display()),
-                "name another file with --events, or remove this one",
+                format!("{} exists and does not contain events", path.display()),
+                "name another file with --events, or delete this one",
             ));
         }
         let mut file = File::create(path)

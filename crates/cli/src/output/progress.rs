@@ -329,7 +329,7 @@ mod tests {
             line(&snapshot, &Meter::default(), Span::ZERO)
         };
         assert!(!after(4).contains("waiting"));
-        let begin = "1.0 MB | waiting for the receiver's disk to take what has arrived for 5.0 s | ";
+        let begin = "1.0 MB | waiting for the receiver's disk to write received data for 5.0 s | ";
         assert!(after(5).starts_with(begin));
     }
 

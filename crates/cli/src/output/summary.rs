@@ -47,7 +47,7 @@ impl RunReport {
             0 => String::new(),
             names => format!(", {} deleted", count(names, "name")),
         };
-        format!("Nothing to send: {kept} there already{deleted}, looked at in {}.", clock(self.elapsed))
+        format!("Nothing to send: {kept} already there{deleted}, checked in {}.", clock(self.elapsed))
     }
 
     pub(crate) fn problems(&self) -> Lines {
@@ -64,7 +64,7 @@ impl RunReport {
             lines.push(format_args!("failed: {place}: {}", failure.fault));
             if failure.below > 0 {
                 let below = count(failure.below, "name");
-                lines.push(format_args!("failed: {place}: {below} below it, without a directory to lie in"));
+                lines.push(format_args!("failed: {place}: {below} below it, whose directory is missing"));
             }
             told += 1 + failure.below;
         }
@@ -171,8 +171,8 @@ impl RunReport {
     pub(crate) fn limit(&self) -> String {
         match &self.limited_by {
             Some(limit) => format!("Limited by: {} ({})", limit.what.replace('_', " "), limit.evidence),
-            None if self.error.is_some() => "Limited by: unknown (it did not come to its end)".to_owned(),
-            None => "Limited by: unknown (too short a run to tell)".to_owned(),
+            None if self.error.is_some() => "Limited by: unknown (the transfer did not finish)".to_owned(),
+            None => "Limited by: unknown (the run was too short to tell)".to_owned(),
         }
     }
 }

@@ -109,7 +109,7 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
     };
     let cause = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
     // As the receiver says it.
-    let follows = || Fault::new(FaultCode::NotADirectory, "no directory", "see the failure of its directory");
+    let follows = || Fault::new(FaultCode::NotADirectory, "no directory", "see the error of its directory");
     let mut all = vec![failure(path.to_owned(), cause, below)];
     all.extend((0..named).map(|entry| failure(format!("{path}/{entry}"), follows(), 0)));
     all
@@ -123,7 +123,7 @@ fn what_fails_with_its_directory_takes_one_line() {
     assert_eq!(
         lines,
         "failed: x: permission denied (check the permissions)\n\
-         failed: x: 301 names below it, without a directory to lie in\n\
+         failed: x: 301 names below it, whose directory is missing\n\
          failed: x2: permission denied (check the permissions)\n\
          failed: x2: 1 name below it, without a directory to lie in\n\
          failed: y: permission denied (check the permissions)\n\

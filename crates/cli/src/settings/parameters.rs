@@ -88,7 +88,7 @@ pub(crate) struct Parameter {
 pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
-        help: || format!("the control law of the rate: {}", law_names().join(", ")),
+        help: || format!("the rate control law: {}", law_names().join(", ")),
         set: |s, v| {
             let law = one_of(v, &law_names(), |name| name)?;
             s.set_in_recipe("controller", law);
@@ -98,7 +98,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "rate",
-        help: || "a ceiling such as 800Mbit, up to 1000Tbit, or unlimited for none".to_owned(),
+        help: || "a maximum rate such as 800Mbit, up to 1000Tbit, or unlimited".to_owned(),
         set: |s, v| {
             let [low, high] = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
             let rate = if v == "unlimited" { v.to_owned() } else { within(v, low, high)?.exact() };
@@ -109,7 +109,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "chunk",
-        help: || "the size at whose multiples the object is cut, 64KiB to 4GiB".to_owned(),
+        help: || "size of the chunks that the object is divided into, 64KiB to 4GiB".to_owned(),
         set: |s, v| {
             let size = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
             s.set_in_recipe("chunk", &size.exact());
@@ -119,7 +119,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "feedback_interval",
-        help: || "the time between two reports of the receiver, 100us to 1s".to_owned(),
+        help: || "interval of the receiver's reports, 100us to 1s".to_owned(),
         set: |s, v| {
             let interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
             s.set_in_recipe("feedback_interval", &interval.exact());
@@ -135,7 +135,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "offload",
-        help: || "whether the kernel cuts and joins datagrams: on or off".to_owned(),
+        help: || "whether the kernel segments and coalesces datagrams: on or off".to_owned(),
         set: |s, v| {
             s.offload = truth(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
             Ok(())
@@ -144,7 +144,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "socket_buffer",
-        help: || "the socket buffer to ask the kernel for, 64KiB to 256MiB".to_owned(),
+        help: || "socket buffer size to request from the kernel, 64KiB to 256MiB".to_owned(),
         set: |s, v| within(v, SOCKET_BUFFER[0], SOCKET_BUFFER[1]).map(|size| s.socket_buffer = size),
         show: |s| s.socket_buffer.exact(),
     },
@@ -191,7 +191,7 @@ impl Parameter {
         PARAMETERS.iter().find(|p| p.key == wanted).ok_or_else(|| {
             let near = suggestion(key, PARAMETERS.iter().map(|p| p.key));
             fault::usage(
-                format!("no recipe parameter is called `{key}`{near}"),
+                format!("there is no recipe parameter `{key}`{near}"),
                 format!("the parameters are {}", parameter_names()),
             )
         })
@@ -211,9 +211,5 @@ where
     T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display,
 {
     let parsed: T = value.parse().map_err(|error: UnitError| error.to_string())?;
-    if (low..=high).contains(&parsed) {
-        Ok(parsed)
-    } else {
-        Err(format!("it is {parsed}, outside of its range"))
-    }
+    if (low..=high).contains(&parsed) { Ok(parsed) } else { Err(format!("{parsed} is out of range")) }
 }

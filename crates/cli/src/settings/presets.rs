@@ -59,8 +59,8 @@ impl Preset {
             let near = suggestion(name_or_file, names.iter().copied());
             let names = names.join(", ");
             fault::usage(
-                format!("no preset is called `{name_or_file}`{near}"),
-                format!("the presets are {names}; a recipe file is written with a slash, ./{name_or_file}"),
+                format!("there is no preset `{name_or_file}`{near}"),
+                format!("the presets are {names}; write ./{name_or_file} for a recipe file"),
             )
         })
     }

@@ -81,7 +81,7 @@ fn the_fixed_controller_needs_a_rate() {
 #[test]
 fn an_unknown_law_in_a_rule_lists_the_laws() {
     let failure = build(&[set("rate_control.switch", "loss > 5% -> warp")]).unwrap_err();
-    assert!(failure.message.contains("there is no controller named `warp`"), "{failure}");
+    assert!(failure.message.contains("there is no controller `warp`"), "{failure}");
     assert!(
         failure.hint.contains("CONDITION -> LAW") && failure.hint.contains("ledbat_plus_plus"),
         "{failure}"

@@ -39,8 +39,8 @@ impl SshPath {
         if host.is_empty() {
             let shown = printable_bytes(word.as_bytes());
             return Err(fault::usage(
-                format!("`{shown}` names no host"),
-                format!("a file of this machine is written ./{shown}"),
+                format!("`{shown}` does not name a host"),
+                format!("write ./{shown} for a local file"),
             ));
         }
         let host = SshHost::new(&without_brackets(host), None)?;
@@ -77,11 +77,12 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let slash = rest.iter().position(|&b| b == b'/').unwrap_or(rest.len());
     let authority = &rest[..slash];
     let (host, port) = split(authority).map_or((authority, None), |(host, port)| (host, Some(port)));
-    let host = std::str::from_utf8(host).map_err(|_| wrong("the host is no text"))?;
+    let host = std::str::from_utf8(host).map_err(|_| wrong("the host is not valid text"))?;
     let number = |port| std::str::from_utf8(port).ok()?.parse().ok();
     let port: Option<u16> =
-        port.map(|port| number(port).ok_or_else(|| wrong("the port is no number"))).transpose()?;
-    let path = decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two digits"))?;
+        port.map(|port| number(port).ok_or_else(|| wrong("the port is not a number"))).transpose()?;
+    let path =
+        decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two hexadecimal digits"))?;
     let path = path.strip_prefix(b"/").filter(|path| path.starts_with(b"~")).unwrap_or(&path);
     Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })
 }
@@ -102,8 +103,8 @@ fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
         [b'~', ..] => {
             let shown = printable_bytes(path);
             return Err(fault::usage(
-                format!("`{shown}`: the homes of other users are not looked up"),
-                "write the whole path; a file whose name begins with ~ is written HOST:./~NAME",
+                format!("`{shown}`: home directories of other users are not supported"),
+                "write the full path; for a file whose name starts with ~ write HOST:./~NAME",
             ));
         }
         _ => path,
@@ -118,8 +119,8 @@ impl SshHost {
         let starts_oddly = host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']);
         if starts_oddly || destination.contains(is_odd) || port == Some(0) {
             return Err(fault::usage(
-                format!("`{destination}` cannot be a host"),
-                "write [USER@]HOST:PATH; a file of this machine with a colon in its name is written ./NAME",
+                format!("`{destination}` is not a valid host"),
+                "write [USER@]HOST:PATH; for a local file with a colon in its name write ./NAME",
             ));
         }
         Ok(Self { destination: destination.to_owned(), port })

@@ -34,7 +34,7 @@ impl SshCommand {
     pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
         let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
         let program =
-            words.next().ok_or_else(|| fault::usage("--ssh names no program", "write --ssh ssh"))?;
+            words.next().ok_or_else(|| fault::usage("--ssh does not name a program", "write --ssh ssh"))?;
         let mut options: Vec<(&'static str, OsString)> = Vec::new();
         options.extend(args.ssh_config.iter().map(|file| ("-F", file.into())));
         options.extend(args.ssh_port.iter().map(|port| (PORT, port.to_string().into())));
@@ -43,7 +43,10 @@ impl SshCommand {
         options.extend(args.ssh_option.iter().map(|option| ("-o", option.into())));
         let binary = args.remote_binary.clone().unwrap_or_else(|| "haul".to_owned());
         if binary.is_empty() || binary.starts_with('-') {
-            return Err(fault::usage("--remote-binary names no program", "write --remote-binary PATH"));
+            return Err(fault::usage(
+                "--remote-binary does not name a program",
+                "write --remote-binary PATH",
+            ));
         }
         let ports = args.port_range.map(|range| range.to_string());
         Ok(Self { program, words: words.collect(), options, binary, ports })
@@ -166,7 +169,7 @@ fn quote_path(path: &str) -> String {
 }
 
 fn words(text: &str) -> Result<Vec<String>, Fault> {
-    let unclosed = || fault::usage(format!("--ssh: `{text}` has a quote that does not end"), "close it");
+    let unclosed = || fault::usage(format!("--ssh: `{text}` has an unterminated quote"), "close it");
     shlex::split(text).ok_or_else(unclosed)
 }
 

@@ -48,11 +48,11 @@ impl Ended {
             Some(2) if self.stderr.contains("--for-ssh") => Fault::new(
                 FaultCode::VersionMismatch,
                 format!(
-                    "`{}` on {host} is older than haul here ({}) and does not know copies over ssh",
+                    "`{}` on {host} is older than haul here ({}) and does not support copies over ssh",
                     command.binary,
                     env!("CARGO_PKG_VERSION")
                 ),
-                "upgrade it there; --remote-binary names another haul",
+                "upgrade it there, or name another haul with --remote-binary",
             ),
             Some(code) => self.of_program(command, host, code),
             None => self.killed(host),
@@ -62,14 +62,13 @@ impl Ended {
     fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
         let (ssh, last) = (command.shown(host), self.last_line());
         if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
-            let message = format!("ssh was not let in to {host}{last}");
-            let asked = "no password can be asked for without a terminal: use a key or an agent";
-            let hint = format!("`{ssh} true` has to work first; {asked}");
+            let message = format!("ssh authentication to {host} failed{last}");
+            let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
+            let hint = format!("make `{ssh} true` work first; {asked}");
             return Fault::new(FaultCode::NotAuthorised, message, hint);
         }
-        let hint =
-            format!("`{ssh} true` has to work first; -P, -J and -o reach ssh, as its configuration does");
-        Fault::new(FaultCode::Unreachable, format!("ssh did not get to {host}{last}"), hint)
+        let hint = format!("make `{ssh} true` work first; -P, -J, -o and the ssh configuration apply");
+        Fault::new(FaultCode::Unreachable, format!("ssh could not connect to {host}{last}"), hint)
     }
 
     /// haul, or what was in its place, ended.
@@ -77,30 +76,31 @@ impl Ended {
         let version = command.version(host);
         match code {
             NOT_EXECUTABLE => lasting(
-                format!("`{}` on {host} cannot be run", command.binary),
+                format!("`{}` on {host} cannot be executed", command.binary),
                 "check its permissions (chmod +x), and that it was built for that machine",
             ),
             0 => {
                 let said = self.stdout.as_ref();
-                let said = said.map_or("it said nothing".to_owned(), |line| format!("it said `{line}`"));
+                let said =
+                    said.map_or("it printed nothing".to_owned(), |line| format!("it printed `{line}`"));
                 lasting(
                     format!("{host} did not start haul ({said})"),
                     format!(
-                        "`{version}` has to print a version; a forced command or a restricted shell keeps it from starting"
+                        "`{version}` should print a version; a forced command or restricted shell may prevent it"
                     ),
                 )
             }
             _ => lasting(
                 format!("haul on {host} ended with code {code} before it was ready{}", self.last_line()),
-                format!("`{version}` shows whether it starts there at all"),
+                format!("check with `{version}` whether it starts there"),
             ),
         }
     }
 
     fn killed(&self, host: &SshHost) -> Fault {
         let signal = self.status.and_then(|status| status.signal());
-        let how = signal
-            .map_or("has closed its output".to_owned(), |signal| format!("was ended by signal {signal}"));
+        let how =
+            signal.map_or("closed its output".to_owned(), |signal| format!("was killed by signal {signal}"));
         Fault::new(
             FaultCode::ControlLost,
             format!("ssh to {host} {how} before haul was ready there"),
@@ -118,11 +118,11 @@ impl Ended {
 
 /// More came than a banner has.
 pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
-    let said = first_line.map_or(String::new(), |line| format!(", beginning with `{line}`"));
+    let said = first_line.map_or(String::new(), |line| format!(", starting with `{line}`"));
     lasting(
-        format!("{host} said much before haul started there{said}"),
+        format!("{host} printed too much before haul started there{said}"),
         format!(
-            "`{} true` should print nothing: look at the shell's start-up files there",
+            "`{} true` should print nothing: check the shell's start-up files there",
             command.shown(host)
         ),
     )
@@ -138,10 +138,9 @@ pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
 fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
     lasting(
-        format!("there is no program `{}` on {host}", command.binary),
+        format!("`{}` was not found on {host}", command.binary),
         format!(
-            "install haul there: one file is enough, `{}` if the machines are alike; where the shell does not find \
-             it, say where it is: --remote-binary ./haul (relative to the home directory)",
+            "install haul there: the binary is enough, `{}` if the machines are alike; if it is not in PATH, use --remote-binary ./haul (relative to the home directory)",
             command.install(host, &own_path)
         ),
     )
@@ -177,10 +176,10 @@ mod tests {
             (exit(255), "", "me@far: Permission denied (publickey).\r\n", 6, "Permission denied (publickey)"),
             (exit(255), "", "Host key verification failed.\n", 6, "Host key"),
             (exit(255), "", "ssh: Could not resolve hostname far\n", 5, "Could not resolve"),
-            (exit(255), "", "", 5, "did not get to me@far"),
+            (exit(255), "", "", 5, "could not connect to me@far"),
             (exit(127), "", "sh: 1: haul: not found\n", 5, "no program `haul`"),
             (exit(1), "", "haul: Command not found.\n", 5, "no program `haul`"),
-            (exit(126), "", "", 5, "cannot be run"),
+            (exit(126), "", "", 5, "cannot be executed"),
             (exit(2), "", "error: unexpected argument '--for-ssh' found", 1, "older"),
             (exit(0), "Welcome!", "", 5, "`Welcome!`"),
             (exit(3), "", "error: odd\n hint: think\n", 5, "code 3 before it was ready: error: odd"),

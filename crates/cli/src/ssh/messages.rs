@@ -51,20 +51,18 @@ impl Announcement {
         // The versions first: what else another version says may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
         if theirs != u64::from(PROTOCOL_VERSION) {
-            let program = json["program"].as_str().unwrap_or("of an unknown version");
+            let program = json["program"].as_str().unwrap_or("of unknown version");
             let ours = env!("CARGO_PKG_VERSION");
             return Err(Fault::new(
                 FaultCode::VersionMismatch,
                 format!(
-                    "haul on {host} is {program} with version {theirs} of the protocol, haul here is {ours} with version \
-                     {PROTOCOL_VERSION}"
+                    "haul on {host} is {program} with protocol version {theirs}; haul here is {ours} with protocol version {PROTOCOL_VERSION}"
                 ),
-                "upgrade the older side; --remote-binary names another haul there",
+                "upgrade the older one, or name another remote haul with --remote-binary",
             ));
         }
         let mut read: Self = serde_json::from_value(json.clone()).map_err(|error| {
-            let message =
-                format!("haul on {host} said something that this side does not understand: {error}");
+            let message = format!("the response of haul on {host} was not understood: {error}");
             Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on both sides")
         })?;
         read.hosts.truncate(MOST_HOSTS);
@@ -152,7 +150,7 @@ impl Permit {
         Err(Fault::new(
             FaultCode::NotPermitted,
             "this server was started over ssh for another copy",
-            "start a copy of your own: it gets a server of its own",
+            "start your own copy, which gets its own server",
         ))
     }
 }

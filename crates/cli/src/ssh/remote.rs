@@ -95,8 +95,8 @@ impl Remote {
                 let (host, minutes) = (&self.host, READY_WITHIN.as_secs() / 60);
                 return Err(Fault::new(
                     FaultCode::Unreachable,
-                    format!("haul was not ready at {host} within {minutes} minutes: waited for ssh"),
-                    "answer what ssh asks, and look whether it gets there by itself",
+                    format!("haul on {host} was not ready within {minutes} minutes: waited for ssh"),
+                    "answer the questions of ssh, and check that ssh alone can connect",
                 ));
             }
             match scanned.recv_timeout(TICK) {
@@ -127,7 +127,7 @@ impl Remote {
     }
 
     fn interrupted(&self) -> Fault {
-        let message = format!("interrupted while ssh was on its way to {}", self.host);
+        let message = format!("interrupted while ssh was connecting to {}", self.host);
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 

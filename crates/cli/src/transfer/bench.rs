@@ -139,8 +139,8 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
     if ours == theirs {
         return Ok(ours);
     }
-    let message = format!("this side counts {} and the other side {theirs}", count(ours, "byte"));
-    Err(Fault::new(FaultCode::VerifyFailed, message, "report this: it should be impossible"))
+    let message = format!("this side counted {} and the peer {theirs}", count(ours, "byte"));
+    Err(Fault::new(FaultCode::VerifyFailed, message, "this is a bug: please report it"))
 }
 
 /// Bytes of the pattern that repeats through the object.

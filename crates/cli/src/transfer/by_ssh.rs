@@ -43,7 +43,7 @@ impl Served {
 
 pub(crate) fn not_detached() -> Fault {
     fault::usage(
-        "--detach is for copies between two other machines: this one takes part in the transfer",
+        "--detach is for copies between two other machines, but this machine takes part in the transfer",
         "leave it out, and start the command under `nohup` or in a `tmux` session",
     )
 }
@@ -110,7 +110,7 @@ fn none(faults: &[(String, Fault)]) -> Fault {
         faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
     let is_udp = faults.iter().any(|(_, fault)| fault.code == FaultCode::UdpBlocked);
     let code = if is_udp { FaultCode::UdpBlocked } else { FaultCode::Unreachable };
-    Fault::new(code, format!("no way to the server that ssh has started: {}", tried.join("; ")), "")
+    Fault::new(code, format!("cannot reach the server that ssh started: {}", tried.join("; ")), "")
 }
 
 /// Each way once: a name goes when a later address is one of its own, because that is the one that ssh took.
@@ -135,12 +135,11 @@ pub(crate) fn with_way_out(mut fault: Fault, port: u16, ports: Option<&str>) -> 
         return fault;
     }
     fault.hint = match ports {
-        Some(ports) => format!(
-            "let TCP and UDP ports {ports} of the machine that was to serve in at its firewall and on the way"
-        ),
+        Some(ports) => {
+            format!("open TCP and UDP ports {ports} of the serving machine in its firewall and on the path")
+        }
         None => format!(
-            "TCP and UDP port {port} of the machine that was to serve have to be open, which the system there \
-             chose: choose open ones with --port-range A-B, or let them in at its firewall and on the way"
+            "the system chose port {port} on the serving machine, which must be open for TCP and UDP: choose open ports with --port-range A-B, or open it in the firewall and on the path"
         ),
     };
     fault

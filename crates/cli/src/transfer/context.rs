@@ -70,7 +70,7 @@ impl Context {
             return Ok(());
         }
         if !is_sender {
-            let message = "--diagnosis-model is for the side that sends, and this one does not";
+            let message = "--diagnosis-model applies to the sending side, and this side receives";
             return Err(fault::usage(message, "give it to `haul` on the machine that sends"));
         }
         check_signatures(&self.settings.recipe)
@@ -112,6 +112,6 @@ fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
     if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
         return Ok(());
     }
-    let message = "--diagnosis-model judges signatures, and this recipe looks at none";
-    Err(fault::usage(message, "it takes `rate_control`, with `--diagnosis on` or `signature`"))
+    let message = "--diagnosis-model evaluates signatures, but this recipe uses none";
+    Err(fault::usage(message, "it needs `rate_control`, with `--diagnosis on` or `signature`"))
 }

@@ -67,7 +67,7 @@ impl Controlled for LawRequests {
     fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
         self.ask(&borrowed(changes)).map_err(|error| match error {
             LawRequestError::Law(error) => unknown(error),
-            LawRequestError::TooLong => fault::usage(error.to_string(), "change less at a time"),
+            LawRequestError::TooLong => fault::usage(error.to_string(), "change fewer parameters at a time"),
             error => fault::usage(error.to_string(), "try again"),
         })
     }
@@ -80,7 +80,7 @@ pub(crate) fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
 /// A change that no law takes.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn unknown(error: ControllerError) -> Fault {
-    fault::usage(error.to_string(), "`haul presets` lists the controllers and what they take")
+    fault::usage(error.to_string(), "`haul presets` lists the controllers and their parameters")
 }
 
 /// A Unix socket that only its owner can open. It exists while the copy runs.
@@ -205,7 +205,7 @@ fn made_directory() -> io::Result<PathBuf> {
     }
     let found = fs::symlink_metadata(&path)?;
     if !found.is_dir() || found.uid() != geteuid().as_raw() || found.mode() & 0o077 != 0 {
-        let words = format!("{} is not a directory that only you can enter", path.display());
+        let words = format!("{} is not a directory accessible only by you", path.display());
         return Err(io::Error::other(words));
     }
     Ok(path)

@@ -23,7 +23,7 @@ const MOST_TOLD: usize = 10_000;
 const BETWEEN_LAWS: Duration = Duration::from_millis(5);
 
 fn impossible(error: &ControllerError) -> Fault {
-    let message = format!("the other side broke the protocol: it asked for a law that cannot be: {error}");
+    let message = format!("the peer violated the protocol: it requested an invalid control law: {error}");
     Fault::new(FaultCode::Internal, message, "use the same version of haul on both sides")
 }
 
@@ -110,7 +110,7 @@ impl Sides {
         let chosen = law.change(&changes).map_err(|error| impossible(&error))?;
         let transfer = state.transfer.upgrade();
         drop(state);
-        tracing::debug!(?changes, ?chosen, "the client has asked for another law");
+        tracing::debug!(?changes, ?chosen, "the client requested another control law");
         if let (Some(transfer), Some(law)) = (transfer, chosen) {
             transfer.switch_law(law);
         }
@@ -438,7 +438,7 @@ mod tests {
             let pair = Pair::new(LawLimits::default());
             pair.ask(&[(name, value)]);
             let fault = pair.hear().unwrap_err();
-            assert!(fault.message.contains("a law that cannot be"), "{fault}");
+            assert!(fault.message.contains("an invalid control law"), "{fault}");
             let told = pair.client.control().recv(Some(SOON)).unwrap_err();
             assert!(matches!(&told, EngineError::Peer(told) if told.message == fault.message), "{told}");
         }

@@ -103,15 +103,15 @@ impl CopyPlan {
         match (self.sources.as_slice(), &self.to) {
             ([(Here, paths)], _) => Ok(Way::Send(paths)),
             (all, _) if all.iter().any(|(machine, _)| *machine == Here) => Err(fault::usage(
-                "sources on different machines are mixed",
-                "copy them with a command for each machine",
+                "the sources are on different machines",
+                "use a separate command for each machine",
             )),
             ([(from, paths)], Here) => Ok(Way::Fetch(from, paths)),
             (_, Here) => Ok(Way::Many),
             ([(Ssh(at), _)], Ssh(host)) => Ok(Way::Between { at, serves: Some(host) }),
             ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => Ok(Way::Between { at, serves: None }),
             (_, Url(_)) if are_urls => Err(fault::usage(
-                "copying from one server to another is not in this release",
+                "copying from one server to another is not supported",
                 "copy to this machine first, then on to the other server",
             )),
             _ => {

@@ -69,7 +69,7 @@ impl Policy {
         match request {
             Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
                 FaultCode::NotPermitted,
-                "this server lets others read, not write",
+                "this server is read-only",
                 "start `haul serve` without --read-only there",
             )),
             Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
@@ -92,8 +92,8 @@ impl Policy {
         }
         Err(Fault::new(
             FaultCode::NotPermitted,
-            format!("this server has set the controller to {fixed}, and the recipe's rules exchange it"),
-            "leave the rules out: --set rate_control.switch=",
+            format!("this server fixes the controller to {fixed}, which the recipe's rules would switch"),
+            "remove the rules: --set rate_control.switch=",
         ))
     }
 

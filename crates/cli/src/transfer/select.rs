@@ -30,8 +30,8 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
     if let (Some(min), Some(max)) = (args.min_size, args.max_size)
         && min > max
     {
-        let message = format!("--min-size {min} is more than --max-size {max}, so that no file fits");
-        return Err(fault::usage(message, "exchange the two"));
+        let message = format!("--min-size {min} is larger than --max-size {max}: no file matches");
+        return Err(fault::usage(message, "swap them"));
     }
     Ok(Selection {
         rules: rules(&args.rules.0, separator)?,
@@ -73,10 +73,10 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
     if rules.len() > MAX_RULES || bytes > MAX_SELECTION_BYTES {
         return Err(fault::usage(
             format!(
-                "{} rules of {bytes} bytes are more than {MAX_RULES} of {MAX_SELECTION_BYTES}",
+                "{} rules of {bytes} bytes exceed the limit of {MAX_RULES} rules and {MAX_SELECTION_BYTES} bytes",
                 rules.len()
             ),
-            "write fewer patterns, with wildcards; or list what is wanted with --files-from",
+            "use fewer patterns, with wildcards, or list the files with --files-from",
         ));
     }
     Ok(rules)
@@ -256,6 +256,6 @@ mod tests {
         assert!(selection(&args, 2).unwrap_err().message.contains("one source"));
         let size = |text: &str| Some(text.parse().unwrap());
         let args = SelectArgs { min_size: size("2MB"), max_size: size("1MB"), ..SelectArgs::default() };
-        assert!(selection(&args, 1).unwrap_err().message.contains("no file fits"));
+        assert!(selection(&args, 1).unwrap_err().message.contains("no file matches"));
     }
 }

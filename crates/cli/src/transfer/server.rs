@@ -163,8 +163,8 @@ pub(crate) fn bind_within(
     }
     Err(Fault::new(
         FaultCode::Busy,
-        format!("none of the ports {range} is free for TCP and UDP; the last: {last}"),
-        "choose more ports with --port-range (`ss -tulpn` shows which are in use)",
+        format!("none of the ports {range} is free for both TCP and UDP; the last: {last}"),
+        "choose a larger --port-range (`ss -tulpn` lists the ports in use)",
     ))
 }
 

@@ -21,7 +21,7 @@ use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive};
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(20);
 /// What to do when a copy of files has lost the other side.
-const GOES_ON: &str = "run the same command again: it goes on where it stopped";
+const GOES_ON: &str = "run the same command again to resume";
 /// How long a dry run waits for packets to get through.
 const CHECK: Duration = Duration::from_secs(6);
 
@@ -201,7 +201,7 @@ pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, 
         ("chunk", chunk.to_string()),
         ("offload", if session.settings().offload { "on" } else { "off" }.to_owned()),
         ("round_trip", session.round_trip().to_string()),
-        ("udp", "gets through in both directions".to_owned()),
+        ("udp", "works in both directions".to_owned()),
         ("recipe", recipe.name.clone()),
     ];
     let _ = session.control().close();

@@ -39,8 +39,9 @@ impl Pulse {
     /// Why the session has to end, if its place was given to another one.
     pub(crate) fn given_up(&self) -> Option<Fault> {
         self.0.gives_way.load(Ordering::Relaxed).then(|| {
-            let message = "the server had too many sessions, and nothing had moved in this one for long";
-            Fault::new(FaultCode::Busy, message, "run the same command again: it goes on where it stopped")
+            let message =
+                "the server had too many sessions, and this one had made no progress for a long time";
+            Fault::new(FaultCode::Busy, message, "run the same command again to resume")
         })
     }
 }
@@ -92,7 +93,7 @@ impl Sessions {
 }
 
 fn busy(what: &str) -> Fault {
-    Fault::new(FaultCode::Busy, format!("this server has {what} already"), "try again later")
+    Fault::new(FaultCode::Busy, format!("this server already has {what}"), "try again later")
 }
 
 impl Drop for SessionPermit<'_> {
@@ -132,16 +133,16 @@ impl Unchanged {
 pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
     let is_over = Duration::from(stall.lasts) >= LIMIT && stall.stage.is_limited();
     is_over.then(|| {
-        let message = format!("nothing was done for {}: waited for {}", clock(stall.lasts), stall.stage);
-        let hint = "look whether the disks and the other machine answer, and run the same command again: it goes on where \
-                    it stopped";
+        let message = format!("no progress for {}: waited for {}", clock(stall.lasts), stall.stage);
+        let hint =
+            "check that the disks and the other machine respond, then run the same command again to resume";
         Fault::new(FaultCode::PeerSilent, message, hint)
     })
 }
 
 /// The fault of a job whose threads have not ended in time either.
 pub(crate) fn unended(fault: Fault, stage: Stage) -> Fault {
-    let message = format!("{}; after {} s it still waited for {stage}", fault.message, ENDING.as_secs());
+    let message = format!("{}; after {} s it was still waiting for {stage}", fault.message, ENDING.as_secs());
     Fault { message, ..fault }
 }
 
@@ -221,7 +222,7 @@ mod stall_tests {
         let fault = Fault::new(FaultCode::Interrupted, "interrupted", "");
         assert_eq!(
             unended(fault, Stage::Reading).message,
-            "interrupted; after 60 s it still waited for the sources to be read"
+            "interrupted; after 60 s it was still waiting for the sources to be read"
         );
     }
 }

@@ -125,7 +125,7 @@ fn the_control_connection_is_cut_in_the_middle() {
     let copy = Running::start(command.arg(&source).arg(server.at("copy")));
     until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
     net.server.firewall("-A", &rule);
-    copy.wait(LIMIT).exits(5).says(&["run the same command again: it goes on where it stopped"]);
+    copy.wait(LIMIT).exits(5).says(&["run the same command again to resume"]);
     assert!(names(root.path()).is_empty());
     net.server.firewall("-D", &rule);
     assert!(server.process.is_running());
@@ -146,7 +146,7 @@ fn a_rule_of_this_machine_is_named_at_the_start_and_survived_in_the_middle() {
     let (source, url) = (here.path().join("up"), server.at("copy"));
     rule("-A");
     let outcome = run(&net.client, [Path::new("cp"), &source, Path::new(&url)]).exits(5);
-    outcome.says(&["may not leave this machine", "firewall rule"]);
+    outcome.says(&["may not send UDP packets", "firewall rule"]);
     rule("-D");
     let mut command = haul(&net.client, ["cp", "--rate", "60Mbit"]);
     let copy = Running::start(command.arg(&source).arg(&url));

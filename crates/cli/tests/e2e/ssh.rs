@@ -161,7 +161,7 @@ fn what_the_other_side_has_configured_for_its_server_holds() {
     assert!(outcome.stdout.contains(&format!(" at 127.0.0.1:{free}\n")), "{outcome:?}");
     sshd.copies([source.as_os_str(), &far("got")]).exits(0);
     configure("[serve]\nread_only = true");
-    sshd.copies([source.as_os_str(), &far("again")]).exits(6).says(&["read, not write"]);
+    sshd.copies([source.as_os_str(), &far("again")]).exits(6).says(&["read-only"]);
     sshd.copies([far("got"), back.clone().into()]).exits(0);
     assert_same_file(&source, &back);
     assert!(!sshd.home().join("again").exists());
@@ -291,7 +291,7 @@ fn a_server_that_ssh_started_keeps_the_disk_as_free_as_it_was_told_and_no_freer(
         let words = [OsStr::new("--remote-binary"), haul.as_os_str(), source.as_os_str(), &far("got")];
         sshd.copies(words)
     };
-    cp("--min-free 1000000GB").exits(7).says(&["to stay free", "--min-free"]);
+    cp("--min-free 1000000GB").exits(7).says(&["must stay free", "--min-free"]);
     assert!(!sshd.home().join("got").exists());
     cp("").exits(0);
     assert_same_file(&source, &sshd.home().join("got"));

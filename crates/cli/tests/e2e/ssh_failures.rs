@@ -39,7 +39,7 @@ fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
         "--remote-binary",
     ]);
     fs::write(sshd.home().join("not a program"), "").unwrap();
-    cp("~/not a program").exits(5).says(&["cannot be run", "chmod"]);
+    cp("~/not a program").exits(5).says(&["cannot be executed", "chmod"]);
     // The same path works once it leads to the program: quotes and the tilde are as a person means them.
     fs::remove_file(sshd.home().join("not a program")).unwrap();
     std::os::unix::fs::symlink(HAUL, sshd.home().join("not a program")).unwrap();
@@ -79,7 +79,7 @@ fn what_is_no_haul_is_told_from_a_banner() {
         ])
     };
     cp("echo Only files here.").exits(5).says(&["did not start haul", "Only files here."]);
-    cp("yes | head -c 200000; cat").exits(5).says(&["said much before haul started", "`y`"]);
+    cp("yes | head -c 200000; cat").exits(5).says(&["printed too much before haul started", "`y`"]);
     cp("head -c 60000 /dev/urandom | tr -d '#'").exits(5).says(&["did not start haul"]);
     cp("echo lost its library >&2; exit 3").exits(5).says(&["code 3", "lost its library", "--version"]);
 }
@@ -119,7 +119,7 @@ fn a_password_is_asked_for_and_a_wrong_or_none_is_no_way_in() {
     let (here, source) = source();
     let options = "PasswordAuthentication yes\nPreferredAuthentications password";
     let config = sshd.write_client_config("password", "key", options);
-    let hint = format!("`ssh -F {} far true` has to work first", config.display());
+    let hint = format!("make `ssh -F {} far true` work first", config.display());
     let cp = |asking: &str| {
         let mut alone = Command::new("setsid");
         alone.args(["-w", HAUL]).env_remove("DISPLAY").env("SSH_ASKPASS_REQUIRE", asking);
@@ -153,10 +153,10 @@ fn ssh_cannot_get_there_or_is_not_here() {
         return;
     }
     let batch = [OsStr::new("-o"), OsStr::new("BatchMode=yes")];
-    cp(&batch, "no-such-host.invalid:x").exits(5).says(&["did not get to no-such-host.invalid"]);
+    cp(&batch, "no-such-host.invalid:x").exits(5).says(&["could not connect to no-such-host.invalid"]);
     cp(&[OsStr::new("-P"), OsStr::new("1")], "127.0.0.1:x")
         .exits(5)
-        .says(&["refused", "`ssh -F /dev/null -p 1 127.0.0.1 true` has to work first"]);
+        .says(&["refused", "make `ssh -F /dev/null -p 1 127.0.0.1 true` work first"]);
     let with = |text: &str| {
         let ssh = script(here.path(), "ssh", &format!("[ $1 = -G ] && exit 1\n{text}"));
         cp(&[OsStr::new("--ssh"), ssh.as_os_str()], "far:x")
@@ -165,8 +165,8 @@ fn ssh_cannot_get_there_or_is_not_here() {
         .exits(5)
         .says(&["openssh-client", "--ssh"]);
     with("kill -9 $$").exits(5).says(&["signal 9"]);
-    with("exit 0").exits(5).says(&["did not start haul", "said nothing"]);
-    with("exec >&-; exec sleep 5").exits(5).says(&["has closed its output"]);
+    with("exit 0").exits(5).says(&["did not start haul", "printed nothing"]);
+    with("exec >&-; exec sleep 5").exits(5).says(&["closed its output"]);
     cp(&[OsStr::new("--ssh"), OsStr::new("'ssh")], "far:x").exits(2).says(&["quote"]);
     cp(&[OsStr::new("--port-range"), OsStr::new("9-8")], "far:x").exits(2);
     cp(&[OsStr::new("--detach")], "far:x").exits(2).says(&["two other machines"]);

@@ -156,7 +156,7 @@ fn a_detached_transfer_goes_on_without_this_end() {
         let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
         let log = log.and_then(|rest| rest.split(',').next()).expect(&outcome.stderr).to_owned();
         if signal == Signal::INT {
-            let outcome = outcome.exits(130).says(&["goes on at a"]);
+            let outcome = outcome.exits(130).says(&["continues on a"]);
             assert!(!outcome.stderr.contains("Run it again"), "{}", outcome.stderr);
             assert!(outcome.stderr.contains(&log));
             world.until_both_have_ended();
@@ -181,7 +181,7 @@ fn a_transfer_is_said_to_be_on_its_own_when_it_is() {
     let silence = ["-w", "-A", "OUTPUT", "-d", "10.99.0.1", "-j", "DROP"];
     system(world.net.client.command("iptables").args(silence));
     let running = Running::start(&mut world.cp(&["--detach", "a:x", "b:y"]));
-    until("the words that it is on its own", || running.stderr().contains("on its own now"));
+    until("the words that it is on its own", || running.stderr().contains("detached:"));
     running.signal(Signal::KILL);
     running.wait(LIMIT);
     world.until_both_have_ended();
@@ -209,7 +209,7 @@ fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
     assert!(!world.b.home().join("got").exists());
     let running = world.under_way(&["--detach"]);
     cut(&running);
-    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "goes on there by itself", "tail"]);
+    running.wait(LIMIT).exits(5).says(&["connection to a was lost", "continues there", "tail"]);
     world.until_both_have_ended();
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }
@@ -219,7 +219,7 @@ fn a_detached_transfer_that_is_watched_to_its_end_reports_as_any_other() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
     let outcome = world.copies(&["--detach", "a:x", "b:y"]).exits(0);
-    assert!(outcome.stderr.contains("all verified") && outcome.stderr.contains("stops it"), "{outcome:?}");
+    assert!(outcome.stderr.contains("all verified") && outcome.stderr.contains("stop it"), "{outcome:?}");
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn status_shows_what_can_be_resumed_and_changes_nothing() {
     for _ in 0..2 {
         let shown = stdout(&haul_in(&["status"], here.path()), 0);
         assert!(
-            shown.starts_with(&format!("./{NAME}  left over, can be resumed, 1 min old, 2 temp")),
+            shown.starts_with(&format!("./{NAME}  leftover, can be resumed, 1 min old, 2 temp")),
             "{shown}"
         );
         assert!(shown.ends_with("\n    d/f  1.0 kB of 4.1 kB\n"), "{shown}");
@@ -89,7 +89,7 @@ fn clean_removes_the_journal_and_its_temporary_files_and_nothing_else() {
     assert!(!at.join(NAME).exists());
     let again = haul_in(&["clean"], here.path());
     assert_eq!(stdout(&again, 0), "");
-    assert_eq!(text(&again.stderr), "There is nothing to remove (-r looks below).\n");
+    assert_eq!(text(&again.stderr), "Nothing to remove (-r includes subdirectories).\n");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn what_lies_below_a_path_of_any_length_is_shown_and_removed() {
     assert_eq!(shown["journals"][0]["have_bytes"], 1000, "{shown}");
     let removed = object(&haul_in(&["clean", "-r", "--json"], here.path()), 0);
     assert_eq!(removed["removed"][0]["temporary_files"], 2, "{removed}");
-    assert_eq!(text(&haul_in(&["clean", "-r"], here.path()).stderr), "There is nothing to remove.\n");
+    assert_eq!(text(&haul_in(&["clean", "-r"], here.path()).stderr), "Nothing to remove.\n");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_journal_of_another_version_is_noted_with_what_can_be_done_about_it() {
     fs::write(here.path().join(NAME), bytes).unwrap();
     fs::create_dir(here.path().join("from")).unwrap();
     let left = format!(
-        "note: `{NAME}` at the destination was left alone: another version of haul has written it (format 77)"
+        "note: `{NAME}` at the destination was left alone: it was written by another version of haul (format 77)"
     );
     fs::write(here.path().join("from/one"), "contents").unwrap();
     for options in [&["-n"][..], &[], &["--ignore-times"]] {
@@ -194,7 +194,7 @@ fn a_journal_of_another_version_is_noted_with_what_can_be_done_about_it() {
     }
     let report = object(&haul_in(&["cp", "--json", "from/one", "."], here.path()), 0);
     assert_eq!((&report["noted"], report["notes"].as_array().unwrap().len()), (&1.into(), 1));
-    assert!(stdout(&haul_in(&["status"], here.path()), 0).contains("remove it by hand"));
-    assert!(text(&haul_in(&["clean"], here.path()).stderr).contains("remove it by hand"));
+    assert!(stdout(&haul_in(&["status"], here.path()), 0).contains("delete it together"));
+    assert!(text(&haul_in(&["clean"], here.path()).stderr).contains("delete it together"));
     assert!(here.path().join(NAME).exists() && here.path().join(PART).exists());
 }

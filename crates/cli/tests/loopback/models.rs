@@ -132,16 +132,16 @@ fn a_model_that_nothing_would_read_is_refused_where_it_was_typed() {
     let got = dir.path().join("got").to_str().unwrap().to_owned();
     let typed = ["--diagnosis-model", &model];
     for (command, words) in [
-        (&["cp", &server.at("data"), &got][..], "the side that sends"),
-        (&["cp", "-n", &server.at("data"), &got], "the side that sends"),
-        (&["cp", &server.at("data"), "-"], "the side that sends"),
-        (&["cp", "hostA:data", "hostB:"], "the side that sends"),
-        (&["bench", "--reverse", &server.url], "the side that sends"),
-        (&["cp", "--diagnosis", "kernel", &data, &got], "looks at none"),
-        (&["bench", "--set", "rate_control.diagnosis=off", &server.url], "looks at none"),
-        (&["pipe", "--reverse", &server.url], "the side that sends"),
-        (&["pipe", "--listen", "127.0.0.1:0"], "the side that sends"),
-        (&["pipe", "--preset", "msg", &server.url], "looks at none"),
+        (&["cp", &server.at("data"), &got][..], "the sending side"),
+        (&["cp", "-n", &server.at("data"), &got], "the sending side"),
+        (&["cp", &server.at("data"), "-"], "the sending side"),
+        (&["cp", "hostA:data", "hostB:"], "the sending side"),
+        (&["bench", "--reverse", &server.url], "the sending side"),
+        (&["cp", "--diagnosis", "kernel", &data, &got], "this recipe uses none"),
+        (&["bench", "--set", "rate_control.diagnosis=off", &server.url], "this recipe uses none"),
+        (&["pipe", "--reverse", &server.url], "the sending side"),
+        (&["pipe", "--listen", "127.0.0.1:0"], "the sending side"),
+        (&["pipe", "--preset", "msg", &server.url], "this recipe uses none"),
     ] {
         let output = run(&[command, &typed].concat());
         exits(&output, 2);

@@ -49,7 +49,7 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
             assert!(client.contains("other direction"), "{preset}: {client}");
             for said in [listener, client] {
                 assert!(
-                    said.contains("hint: give --reverse on both sides, or on neither"),
+                    said.contains("hint: give --reverse on both sides or on neither"),
                     "{preset}: {said}"
                 );
             }

@@ -159,7 +159,7 @@ fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
             assert_eq!(report["controller"], controller, "{direction:?}: {report}");
             assert_eq!(report["limited_by"], "rate_ceiling", "{direction:?}: {report}");
             let evidence = report["limited_by_evidence"].as_str().unwrap();
-            assert!(evidence.contains("8.0 Mbit/s was asked for"), "{evidence}");
+            assert!(evidence.contains("8.0 Mbit/s was requested"), "{evidence}");
         }
     }
 }
@@ -180,7 +180,7 @@ fn the_trace_says_each_second_what_the_limit_was() {
     for limit in limits {
         assert_eq!(limit["limited_by"], "rate_ceiling", "{limit}");
         assert!(
-            limit["limited_by_evidence"].as_str().unwrap().contains("8.0 Mbit/s was asked for"),
+            limit["limited_by_evidence"].as_str().unwrap().contains("8.0 Mbit/s was requested"),
             "{limit}"
         );
     }

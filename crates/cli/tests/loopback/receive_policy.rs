@@ -504,7 +504,7 @@ fn what_pipes_cannot_do_is_said() {
     fs::create_dir(places.root.path().join("f")).unwrap();
     let cases: [(&[&str], i32, &str); 8] = [
         (&["cp", "-", &url], 7, "directory"),
-        (&["cp", "-", &places.server.at("d/")], 2, "name of a file"),
+        (&["cp", "-", &places.server.at("d/")], 2, "needs a file name"),
         (&["cp", "-", "x", &url], 2, "alone"),
         (&["cp", "-", "-"], 2, "cat"),
         (&["cp", "--json", &url, "-"], 2, "--json"),

@@ -164,7 +164,7 @@ fn rules_of_a_clients_recipe_do_not_exchange_the_law_of_the_owner() {
     let refused = copy("after 1s -> cubic");
     exits(&refused, 6);
     let error = &object(&refused)["error"];
-    assert!(error["message"].as_str().unwrap().contains("set the controller to bbr"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("fixes the controller to bbr"), "{error}");
     exits(&copy(""), 0);
 }
 

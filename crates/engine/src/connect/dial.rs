@@ -117,15 +117,15 @@ fn not_haul(url: &HaulUrl, reason: String) -> EngineError {
 
 pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
     let error = match error {
-        HandshakeError::Closed => return not_haul(url, "it closes the connection".to_owned()),
-        HandshakeError::TimedOut => return not_haul(url, "it is silent".to_owned()),
+        HandshakeError::Closed => return not_haul(url, "it closed the connection".to_owned()),
+        HandshakeError::TimedOut => return not_haul(url, "it does not respond".to_owned()),
         HandshakeError::Io(error) => return not_haul(url, error.to_string()),
         HandshakeError::Tls(error) => error,
     };
     match &error {
         rustls::Error::InvalidCertificate(_) => EngineError::Certificate(url.authority()),
         rustls::Error::InvalidMessage(_) => {
-            not_haul(url, "what it sends is not TLS (a web or ssh server?)".to_owned())
+            not_haul(url, "its data is not TLS (a web or ssh server?)".to_owned())
         }
         rustls::Error::PeerIncompatible(_)
         | rustls::Error::NoApplicationProtocol
@@ -133,7 +133,7 @@ pub(super) fn explain(url: &HaulUrl, error: HandshakeError) -> EngineError {
             AlertDescription::NoApplicationProtocol
             | AlertDescription::ProtocolVersion
             | AlertDescription::HandshakeFailure,
-        ) => not_haul(url, format!("it speaks TLS, but not the protocol haul/1 ({error})")),
+        ) => not_haul(url, format!("it speaks TLS but not the protocol haul/1 ({error})")),
         _ => EngineError::Tls { peer: url.authority(), reason: error.to_string() },
     }
 }

@@ -99,7 +99,7 @@ impl Control {
     /// Why the channel ended; [`EngineError::TimedOut`] if no message arrives within `timeout`.
     pub fn recv(&self, timeout: Option<Duration>) -> Result<ControlMessage, EngineError> {
         let until = timeout.map(after);
-        let what = "the next message of the other side";
+        let what = "the next message of the peer";
         self.shared().take(until)?.ok_or_else(|| EngineError::timed_out(what, timeout))
     }
 

@@ -125,7 +125,10 @@ impl Pump {
             state.channel.on_data_heard(time);
         }
         let lost = |silence: Span| {
-            EngineError::lost(format!("nothing was heard for {:.0} seconds", silence.as_secs_f64().floor()))
+            EngineError::lost(format!(
+                "nothing was received for {:.0} seconds",
+                silence.as_secs_f64().floor()
+            ))
         };
         state.channel.on_deadline(time, is_sending).map_err(lost)?;
         if state.close_by.is_some_and(|close_by| close_by <= now) {

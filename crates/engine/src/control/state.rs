@@ -81,7 +81,7 @@ impl SharedControl {
         pushed.unwrap_or_else(|| {
             let minutes = MAX_QUEUE_WAIT.as_secs() / 60;
             Err(EngineError::lost(format!(
-                "the other side took no control message for {minutes} minutes although it answers"
+                "the peer read no control message for {minutes} minutes although it responds"
             )))
         })
     }

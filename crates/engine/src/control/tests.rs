@@ -153,7 +153,7 @@ fn a_silent_peer_is_given_up() {
     let [client, server] = pair();
     let control = Control::start(client.0, client.1, timing(300)).unwrap();
     let error = control.recv(TIMEOUT).unwrap_err();
-    assert!(matches!(&error, EngineError::ControlLost(reason) if reason.contains("nothing was heard")));
+    assert!(matches!(&error, EngineError::ControlLost(reason) if reason.contains("nothing was received")));
     drop(server);
     assert_eq!(Timing::default().silence, Span::from_secs(15), "docs/security.md");
 }

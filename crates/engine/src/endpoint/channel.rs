@@ -28,7 +28,7 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-/// One end of a connection. All methods may be called from any thread; dropping it closes the connection
+/// One end of a connection. All methods may be called from any thread; dropping it closed the connection
 /// without waiting until sent data has arrived.
 #[derive(derive_more::Debug)]
 #[debug("Channel({:?}, {})", self.role(), self.identity())]

@@ -197,7 +197,7 @@ impl Connection {
         let before = state.peer.at;
         let answer = state.on_frame(now, &self.keys, &shared.challenge_key, frame, from);
         if state.peer.at != before {
-            tracing::debug!(%before, now = %state.peer.at, "the other end has moved");
+            tracing::debug!(%before, now = %state.peer.at, "the peer's address has changed");
         }
         send(shared, answer);
         self.process(shared, &mut state, now);

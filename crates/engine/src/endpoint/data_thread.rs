@@ -43,7 +43,7 @@ impl HostLoad {
         let local = socket.local_addr().ok().map(|local| local.ip());
         let sensors = Sensors::of_this_thread(local);
         sensors
-            .inspect_err(|error| tracing::debug!(%error, "the load of this host is not known"))
+            .inspect_err(|error| tracing::debug!(%error, "the load of this host is unknown"))
             .ok()
             .map(Self)
     }

@@ -82,7 +82,7 @@ impl ResumptionFile {
     /// # Errors
     /// [`EngineError::Resumption`] if the file cannot be written, or the channel is a server's.
     pub fn store(&self, channel: &mut Channel) -> Result<(), EngineError> {
-        let saved = channel.saved().ok_or(ResumptionError::Damaged("only clients come back"))?;
+        let saved = channel.saved().ok_or(ResumptionError::Damaged("only clients resume"))?;
         self.save(&SavedResumption { round_trip: channel.path().rtt, ..saved.clone() })?;
         channel.keep_resumption();
         Ok(())

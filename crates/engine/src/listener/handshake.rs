@@ -163,7 +163,7 @@ impl<'s> Client<'s> {
         decoder.feed(&frame);
         match decoder.next_message() {
             Ok(Some(ControlMessage::Hello(hello))) => Ok(hello),
-            Ok(_) => Err(protocol_violation("something else instead of hello")),
+            Ok(_) => Err(protocol_violation("another message instead of hello")),
             Err(error) => Err(protocol_violation(error)),
         }
     }

@@ -15,7 +15,7 @@ use crate::{EngineError, Role, Session};
 /// Program name and version sent to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
-/// An authenticated client waiting for the server's decision. Dropping it closes the connection.
+/// An authenticated client waiting for the server's decision. Dropping it closed the connection.
 #[derive(derive_more::Debug, derive_more::Deref)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {
@@ -82,7 +82,7 @@ impl Incoming {
     /// If the client requests anything else.
     pub fn agree(self, terms: &Terms) -> Result<(), EngineError> {
         let Request::Connect { recipe, versions } = self.request() else {
-            panic!("the client does not want connections");
+            panic!("the client does not request connections");
         };
         let cipher = self.cipher();
         let compiled = match terms.agree(recipe, versions, cipher) {

@@ -43,7 +43,7 @@ impl RefusalLog {
         if suppressed > 0 {
             let seconds = WINDOW.as_secs();
             tracing::warn!(
-                "clients that were refused within {seconds} seconds without a line for each: {suppressed}"
+                "refused clients not logged individually in the last {seconds} seconds: {suppressed}"
             );
         }
     }
@@ -118,7 +118,11 @@ mod tests {
         });
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert_eq!(log.matches("wrong secret").count(), MAX_LINES as usize, "{log}");
-        assert_eq!(log.matches("refused within 60 seconds without a line for each: 5").count(), 1, "{log}");
+        assert_eq!(
+            log.matches("refused clients not logged individually in the last 60 seconds: 5").count(),
+            1,
+            "{log}"
+        );
         assert_eq!(log.lines().count(), MAX_LINES as usize + 1, "{log}");
     }
 

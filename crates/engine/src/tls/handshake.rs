@@ -28,10 +28,10 @@ pub(crate) enum HandshakeError {
 impl From<HandshakeError> for EngineError {
     fn from(error: HandshakeError) -> Self {
         match error {
-            HandshakeError::Closed => Self::lost("the other side went away without closing"),
-            HandshakeError::TimedOut => Self::lost("the other side is silent"),
+            HandshakeError::Closed => Self::lost("the peer disconnected without closing"),
+            HandshakeError::TimedOut => Self::lost("the peer does not respond"),
             HandshakeError::Io(error) => Self::lost(error.to_string()),
-            HandshakeError::Tls(error) => Self::lost(format!("the encryption broke: {error}")),
+            HandshakeError::Tls(error) => Self::lost(format!("TLS failed: {error}")),
         }
     }
 }

@@ -27,7 +27,7 @@ pub enum LawRequestError {
     #[error("the request has too many parameters, or too long ones")]
     TooLong,
     /// The writer is not reading its control channel. The request may be retried later.
-    #[error("the other side does not read what it is sent")]
+    #[error("the peer does not read its control messages")]
     QueueFull,
     /// The stream has ended.
     #[error(transparent)]

@@ -143,7 +143,7 @@ impl Streams {
             };
             let handled = self.with(|it| match Frame::parse(&data) {
                 Some(frame) => it.on_frame(id, frame),
-                None => Err("it sent a message that is no frame of a stream"),
+                None => Err("it sent a message that is not a stream frame"),
             });
             if let Err(reason) = handled {
                 self.on_end(Error::Protocol(reason.to_owned()));
@@ -233,7 +233,7 @@ impl Streams {
         let read = self.poll(context, Wait::Bytes(number), |it| it.read(number, into));
         self.run_if_pending();
         let read = read.map(|read| {
-            let reason = "the other side has given the stream up before its end";
+            let reason = "the peer reset the stream before its end";
             read?.map_err(|GivenUp| io::Error::new(io::ErrorKind::ConnectionReset, reason))
         });
         if let Poll::Ready(Err(error)) = &read {
@@ -253,7 +253,7 @@ impl Streams {
             return Poll::Ready(Ok(0));
         }
         let room = ready!(self.poll(context, Wait::Room(number), |it| it.room(number)))?;
-        let reason = "the other side does not read the stream any more";
+        let reason = "the peer stopped reading the stream";
         let (offset, room) = room.map_err(|GivenUp| io::Error::new(io::ErrorKind::BrokenPipe, reason))?;
         let max_bytes = self.longest_frame().saturating_sub(DATA_HEADER).min(MAX_STREAM_BYTES);
         let len = bytes.len().min(max_bytes).min(usize::try_from(room).unwrap_or(usize::MAX));

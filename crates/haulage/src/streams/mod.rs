@@ -57,7 +57,7 @@ impl SendStream {
 
     fn write_once(&self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.is_finished {
-            return Poll::Ready(Err(io::Error::other("the end of the stream was said already")));
+            return Poll::Ready(Err(io::Error::other("the stream has already been finished")));
         }
         self.streams.poll_write(self.number, bytes, context)
     }
@@ -65,7 +65,7 @@ impl SendStream {
     /// Like [`Write::write`], as an [`Operation`].
     pub fn write_some(&mut self, bytes: &[u8]) -> Operation<'_, impl Polled<usize, io::Error>> {
         let poll = |context: &mut Context<'_>| self.write_once(context, bytes);
-        Operation::new("room for bytes", Some(self.streams.channel()), poll)
+        Operation::new("buffer space", Some(self.streams.channel()), poll)
     }
 
     /// Ends the stream. Written bytes are delivered while the connection is open, whether or not the caller

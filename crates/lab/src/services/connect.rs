@@ -56,7 +56,7 @@ pub(super) fn channel(
 }
 
 pub(super) fn submit(channel: &Channel, data: &[u8]) -> Result<(), Problem> {
-    let sent = channel.wait_for(Some(TIMEOUT), "room for the message", |context| {
+    let sent = channel.wait_for(Some(TIMEOUT), "buffer space for the message", |context| {
         channel.poll_send(context, data, SendOptions::default())
     });
     sent.map(drop).map_err(|e| engine("cannot send", &e))

@@ -54,7 +54,7 @@ pub(super) fn receive(program: &Path, stream: &Stream) -> Result<Vec<Arrival>, P
         BufReader::new(stdout).read_to_string(&mut text).while_doing("cannot read what UDT received")?;
     }
     running.end(program)?;
-    arrivals(text.as_bytes(), stream.message).map_err(|line| failed(program, &format!("it said `{line}`")))
+    arrivals(text.as_bytes(), stream.message).map_err(|line| failed(program, &format!("it printed `{line}`")))
 }
 
 /// Sends a stream at its rate, or at 1 Tbit/s without one. Waits until the other side listens.

@@ -354,11 +354,10 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
 pub(super) fn reason(id: u32, why: Why) -> String {
     match why {
         Why::Version(version) => format!(
-            "another version of haul has written it (format {version}); if what that was receiving is not to be resumed, \
-             remove it by hand, with the files `.haul-{id:08x}-*.part` beside and below it"
+            "it was written by another version of haul (format {version}); to give up resuming, delete it together with the files `.haul-{id:08x}-*.part` beside and below it"
         ),
-        Why::Foreign => "it is not a journal of this user, or has further names".to_owned(),
+        Why::Foreign => "it is not a journal of this user, or has several hard links".to_owned(),
         Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
-        Why::Vanished => "it has gone".to_owned(),
+        Why::Vanished => "it no longer exists".to_owned(),
     }
 }

@@ -35,7 +35,8 @@ pub(crate) fn is_reserved(name: &[u8]) -> bool {
 
 /// What is said of such a name.
 pub(crate) fn reserved(path: &str) -> Fault {
-    let message = format!("`{path}` is a name of the journals and temporary files of unfinished copies");
-    let hint = "rename it if it is none; `haul clean` removes what an unfinished copy has left";
+    let message =
+        format!("`{path}` is a reserved name for journals and temporary files of unfinished copies");
+    let hint = "rename it if it is not one; `haul clean` removes leftovers of unfinished copies";
     Fault::new(FaultCode::Usage, message, hint)
 }

@@ -102,7 +102,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     open_long(CWD, path.as_os_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// `None`: it has gone meanwhile.
+/// `None`: it no longer exists meanwhile.
 fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
     let stat = lstatat(directory, &name).ok()?;

@@ -184,7 +184,7 @@ impl Drain {
 
 fn fault(error: &std::io::Error) -> Fault {
     if error.kind() == ErrorKind::BrokenPipe {
-        let message = "nobody reads what is written any more";
+        let message = "the reader has gone";
         return Fault::new(FaultCode::Interrupted, message, "");
     }
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);

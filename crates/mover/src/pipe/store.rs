@@ -147,7 +147,7 @@ impl Store {
                 _ => Err(protocol("digests of something else than the stream")),
             },
             ControlMessage::Close => {
-                let message = "the sender left before the stream was complete";
+                let message = "the sender disconnected before the stream was complete";
                 Err(Fault::new(FaultCode::ControlLost, message, "a stream cannot be resumed; send it again"))
             }
             other => Err(unexpected(&other)),

@@ -134,10 +134,9 @@ impl Peer {
         let root = entry.path.components().next().unwrap_or_default();
         if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != root) {
             let name = show(self.shared.place.rename().unwrap_or_default());
-            let message = format!("`{name}` is what an unfinished copy has made of `{}`", show(source));
+            let message = format!("`{name}` belongs to an unfinished copy of `{}`", show(source));
             let hint = format!(
-                "end the destination with `/` to copy into it; `haul clean` at the receiver, in the directory \
-                 that holds `{name}`, forgets the unfinished copy"
+                "end the destination with `/` to copy into it; to discard the unfinished copy, run `haul clean` on the receiver in the directory that contains `{name}`"
             );
             return Err(Fault::new(FaultCode::Usage, message, hint));
         }
@@ -171,7 +170,10 @@ impl Peer {
         {
             return Err(Fault::new(
                 FaultCode::Usage,
-                format!("`{}` is no regular file, and only those can be written to stdout", entry.path),
+                format!(
+                    "`{}` is not a regular file; only regular files can be written to stdout",
+                    entry.path
+                ),
                 "name the files, or copy it to a directory",
             ));
         }
@@ -182,8 +184,8 @@ impl Peer {
         }
         Err(Fault::new(
             FaultCode::NotPermitted,
-            format!("the server sends `{}`, which was not asked for; it is not to be trusted", entry.path),
-            "nothing of that name was made; find out what runs on that machine",
+            format!("the server sends `{}`, which was not requested; do not trust it", entry.path),
+            "it was not written; find out what runs on that machine",
         ))
     }
 
@@ -198,8 +200,7 @@ impl Peer {
         self.shared.place.rename()?;
         let first = entry.path.components().next().unwrap_or_default();
         (self.source_root.as_deref() != Some(first)).then(|| {
-            let message =
-                format!("only one source can take the destination's name, not also `{}`", show(first));
+            let message = format!("only one source can be copied to this name, not also `{}`", show(first));
             Fault::new(
                 FaultCode::Usage,
                 message,

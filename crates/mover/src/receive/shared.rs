@@ -79,7 +79,7 @@ impl Job for Shared {
     fn notes(&self) -> Vec<String> {
         let broken = self.place.opened_journal().and_then(Journal::broken).map(|errno| {
             let why = std::io::Error::from(errno);
-            format!("what is received cannot be resumed if this is interrupted: {why}")
+            format!("the transfer cannot be resumed if interrupted: {why}")
         });
         self.skipped.iter().cloned().chain(broken).collect()
     }

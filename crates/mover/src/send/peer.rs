@@ -60,7 +60,7 @@ fn take_item(shared: &Shared, item: &Item) {
 fn occupied(shared: &Shared) -> Result<(), Fault> {
     match shared.destination() {
         Some(Destination::Occupied) => Ok(()),
-        _ => Err(protocol("something is wanted although everything is sent")),
+        _ => Err(protocol("data was requested after everything had been sent")),
     }
 }
 
@@ -99,7 +99,7 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     }
     let digest = set_digest(&ledger.table);
     if summary.entries != entries || summary.digest != digest {
-        let message = "the set that the receiver has is not the one that was sent";
+        let message = "the receiver's file set differs from the one sent";
         return Err(Fault::new(FaultCode::VerifyFailed, message, "run the same command again"));
     }
     let report = MoveReport {

@@ -65,9 +65,9 @@ fn refused(ends: Ends) -> (MoveReport, BTreeSet<String>) {
     for (path, fault) in report.failures.named() {
         let path = String::from_utf8(path.clone()).unwrap();
         assert_eq!(fault.code, FaultCode::Io, "{fault}");
-        assert!(fault.message.contains("is the same name at the destination as another one"), "{fault}");
+        assert!(fault.message.contains("is the same name at the destination as another entry"), "{fault}");
         assert!(fault.message.contains(&format!("`{path}`")), "{fault} is about {path}");
-        assert!(fault.hint.contains("rename one of both"), "{}", fault.hint);
+        assert!(fault.hint.contains("rename one of the two"), "{}", fault.hint);
         failed.insert(path);
     }
     (report, failed)

@@ -139,7 +139,7 @@ fn a_server_that_sends_other_names_than_those_asked_for_is_refused() {
         peer.send(ControlMessage::Entries(entries)).unwrap();
         let fault = fault_of(job.handle);
         assert_eq!(fault.code, FaultCode::NotPermitted);
-        assert!(fault.message.contains(sent) && fault.message.contains("not asked for"), "{fault}");
+        assert!(fault.message.contains(sent) && fault.message.contains("not requested"), "{fault}");
         assert!(names_below(&dst).is_empty());
     }
 }

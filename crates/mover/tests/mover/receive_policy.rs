@@ -258,7 +258,7 @@ fn a_set_that_is_not_whole_removes_nothing() {
     let (sent, received) = (said.ends.sent.as_ref().unwrap(), said.ends.received.as_ref().unwrap());
     assert_eq!(sent, received);
     assert_eq!((sent.failures.count(), sent.removal.removed), (1, 0));
-    assert!(sent.removal.fault.as_ref().unwrap().message.contains("not everything has arrived"));
+    assert!(sent.removal.fault.as_ref().unwrap().message.contains("not everything arrived"));
     assert!(dst.join("old").exists() && dst.join("sub/b").exists());
 }
 

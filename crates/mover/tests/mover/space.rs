@@ -102,7 +102,7 @@ fn what_has_to_stay_free_stays_free() {
     deliver(&mut job, 0, 2 * MIB);
     let fault = fault_of(job.handle);
     assert_eq!(fault.code, FaultCode::DiskFull);
-    assert!(fault.message.contains("file-0") && fault.message.contains("have to stay free"), "{fault}");
+    assert!(fault.message.contains("file-0") && fault.message.contains("must stay free"), "{fault}");
     assert!(fault.hint.contains("--min-free"), "{fault}");
     assert_eq!(occupied(&dst), (0, 0));
     // Small files are looked at together.

@@ -34,7 +34,7 @@ pub fn check_object_recipe(recipe: &Recipe, tag_len: usize) -> Result<(), Recipe
             protocol: "retransmit".to_owned(),
             parameter: "keep".to_owned(),
             value: Keep::Copies.text(),
-            allowed: "what is lost of an object is read once more; write keep = \"object\"".to_owned(),
+            allowed: "lost parts of an object are read again; write keep = \"object\"".to_owned(),
         });
     }
     Arc::new(micro::registry()).compile(recipe, tag_len).map(|_| ())
@@ -50,7 +50,7 @@ fn shipped() -> Result<Recipe, RecipeError> {
 fn fixed(recipe: &Recipe) -> Arc<Registry> {
     let agreed = recipe.clone();
     let permit = move |new: &Recipe| {
-        let refusal = || "the recipe of a session that moves an object does not change".to_owned();
+        let refusal = || "the recipe of a session that moves an object cannot change".to_owned();
         new.same_stack(&agreed).then_some(()).ok_or_else(refusal)
     };
     Arc::new(micro::registry().permitting(permit))

@@ -15,7 +15,7 @@ const TAG_LEN: usize = 16;
 const CONTROLLER: &str = "rate_control.controller";
 /// Error for a recipe for messages where an object is required.
 const MESSAGES: &str =
-    "it carries no object, and a stream of bytes is one; a recipe of messages is for `Connection`";
+    "it does not carry an object, which a byte stream needs; use recipes of messages with `Connection`";
 
 /// Returns the offer of a recipe that a client sends for a session.
 pub fn offer(recipe: &Recipe) -> RecipeOffer {
@@ -89,8 +89,8 @@ pub fn refusal(error: &RecipeError) -> Fault {
             return Fault::new(FaultCode::NotPermitted, message, "");
         }
         RecipeError::PolicyPanicked(words) => {
-            let message = format!("the server's own check of recipes has panicked: {words}");
-            return Fault::new(FaultCode::Internal, message, "mend the server's program");
+            let message = format!("the server's check of recipes panicked: {words}");
+            return Fault::new(FaultCode::Internal, message, "fix the server's program");
         }
         RecipeError::Version { .. } => FaultCode::VersionMismatch,
         _ => FaultCode::Usage,
@@ -167,11 +167,11 @@ pub fn agreed_recipe(accept: &Accept, mut recipe: Recipe) -> Result<Recipe, NotO
     let theirs = named_recipe(&accept.settings)?;
     take_parameters(&mut recipe, &CHOSEN_BY_SERVER, &theirs);
     if !recipe.same_stack(&theirs) {
-        return Err(NotOffered::Other("another recipe than the one that was asked for"));
+        return Err(NotOffered::Other("another recipe than the requested one"));
     }
     let is_higher = |asked: Rate| ceiling(&recipe).is_none_or(|chosen| chosen > asked);
     if asked.is_some_and(is_higher) {
-        return Err(NotOffered::Other("a higher rate than the one that was asked for"));
+        return Err(NotOffered::Other("a higher rate than the requested one"));
     }
     check_object_recipe(&recipe, tag_len(accept.cipher))?;
     Ok(recipe)
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_recipe_of_messages_is_refused_by_its_name_and_nonsense_by_its_place() {
         let error = settings_for(&shipped("viz"), None).unwrap_err().to_string();
-        assert!(error.contains("viz: it carries no object"), "{error}");
+        assert!(error.contains("viz: it does not carry an object"), "{error}");
         let mut wrong = shipped("bulk");
         wrong.set("bitmap_ack.interval", "soon").ok();
         wrong.set("object.chunk", "much").unwrap();

@@ -49,7 +49,7 @@ impl NotAdded {
     pub fn fault(self) -> Fault {
         let message = match self {
             Self::Taken => "the identity is taken",
-            Self::Full => "the server has no room for another client",
+            Self::Full => "the server cannot accept another client",
         };
         Fault::new(FaultCode::Busy, message, "")
     }

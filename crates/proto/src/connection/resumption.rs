@@ -48,10 +48,10 @@ pub enum ResumptionError {
         reason: String,
     },
     /// No file was named.
-    #[error("no file with resumption state was named")]
+    #[error("no resumption file was given")]
     NoFile,
     /// The file does not contain resumption state, or is damaged.
-    #[error("this is no resumption state, or a damaged one: {0}")]
+    #[error("the resumption state is invalid or damaged: {0}")]
     Damaged(&'static str),
     /// Its recipe does not build here.
     #[error("the recipe that was saved cannot be used here: {0}")]

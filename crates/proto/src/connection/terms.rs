@@ -15,8 +15,7 @@ const NEEDED: [&str; 2] = ["transport_driver", "seal"];
 /// Name of what requires them, for error messages.
 const MESSAGES: &str = "a connection, which carries messages,";
 /// Error for the recipe of an object.
-const OBJECT: &str = "it carries an object, which takes a session; a connection carries messages: `fixed_size` instead \
-                      of `object`, with `transport_driver` (first) and `seal`";
+const OBJECT: &str = "it carries an object, which needs a session; a connection carries messages: use `fixed_size` instead of `object`, with `transport_driver` (first) and `seal`";
 
 /// A server's requirements on the recipes of its clients.
 #[derive(derive_more::Debug)]
@@ -96,7 +95,7 @@ pub fn compile(
         return Err(RecipeError::Unbuildable { protocol: recipe.name.clone(), message: OBJECT.to_owned() });
     }
     if let Some(part) = NEEDED.into_iter().find(|part| !recipe.has(part)) {
-        let alternatives = format!("`{part}`: its packets have to say whose they are, and prove it");
+        let alternatives = format!("`{part}`: packets must carry an identity and be authenticated");
         return Err(RecipeError::Missing { protocol: MESSAGES.to_owned(), alternatives });
     }
     let compiled = registry.compile(recipe, tag_len(cipher))?;
@@ -104,6 +103,6 @@ pub fn compile(
     if attributes.any(|a| a.name == IDENTITY.text() && a.clear && usize::from(a.offset) == IDENTITY_OFFSET) {
         return Ok(compiled);
     }
-    let message = "it has to come before all others with clear attributes".to_owned();
+    let message = "it must come before all others with clear attributes".to_owned();
     Err(RecipeError::Unbuildable { protocol: NEEDED[0].to_owned(), message })
 }

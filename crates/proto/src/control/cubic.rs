@@ -33,7 +33,7 @@ configuration! {
         initial_window: u64 = initial_window;
         scale: f64 in (0.001, 1_000.0) = "0.4", "packets per second cubed (the RFC's C: 0.4)";
         decrease: f64 in (0.1, 0.99) = "0.7", "factor of the window after a loss event (the RFC: 0.7)";
-        fast_convergence: bool = "true", "whether a loss below the last maximum lowers the next one further";
+        fast_convergence: bool = "true", "whether a loss below the last maximum lowers the next maximum further (fast convergence)";
         longer_path: bool = longer_path;
     }
 }

@@ -22,7 +22,7 @@ configuration! {
     pub struct FastConfig: "fast" {
         initial_window: u64 = initial_window;
         alpha: f64 in (1.0, 1e6) = "200", "packets kept in the queue (the paper's a)";
-        gamma: f64 in (0.01, 1.0) = "0.5", "share of the way to the wanted window per round trip";
+        gamma: f64 in (0.01, 1.0) = "0.5", "fraction of the way to the target window per round trip";
         longer_path: bool = longer_path;
     }
 }
@@ -31,7 +31,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "fast",
     version: 1,
-    summary: "keeps a given number of its packets in the queue, by the round trip",
+    summary: "keeps a given number of its packets in the queue, measured by the round-trip time",
     source: "FAST TCP (Wei et al., IEEE/ACM Trans. Networking 14(6), 2006)",
     parameters: FastConfig::PARAMETERS,
     build: |parameters, config| {

@@ -8,7 +8,7 @@ use super::{ControllerError, FeedbackSample, LawRegistration, Limits, Permit, Ra
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "fixed",
     version: 1,
-    summary: "sends at the given rate, whatever is lost",
+    summary: "sends at the given rate regardless of losses",
     source: "the blast of RBUDP (he-rbudp, section 2), `fixed_rate` of H-CTP (wu-h-ctp, table 5)",
     parameters: &[],
     build: |_, config| {

@@ -38,9 +38,9 @@ configuration! {
         first_rate: Rate = first_rate;
         least: f64 = least;
         rise: f64 in (0.000_1, 1.0) = "0.02",
-            "share of the rate by which it rises after a round trip without loss";
+            "relative increase after a round trip without loss";
         decrease: f64 in (0.1, 10.0) = "1",
-            "share of the rate that it falls by, per loss rate of the round trip";
+            "relative decrease, as a multiple of the round trip's loss rate";
     }
 }
 
@@ -48,7 +48,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: NAME,
     version: 1,
-    summary: "each round trip less by what was lost, or a little more; the receiver divides among its senders",
+    summary: "each round trip, decreases by the loss rate or increases slightly; the receiver divides its rate among senders",
     source: "GTP (Wu and Chien, CCGrid 2004)",
     parameters: GtpConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(Gtp::new(&parameters.read(), config)?)),

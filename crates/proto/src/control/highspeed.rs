@@ -31,7 +31,7 @@ configuration! {
     /// Parameters of `highspeed`.
     pub struct HighspeedConfig: "highspeed" {
         low_window: f64 in (1.0, 1e6) = "38",
-            "packets below which it responds as TCP Reno (RFC 3649: `Low_Window`)";
+            "window in packets below which it responds as TCP Reno (RFC 3649: `Low_Window`)";
         initial_window: u64 = initial_window;
         decide: Decide = "round_trip",
             "when the window is set: each round trip, at loss events, or after `unit_window` bytes";
@@ -47,7 +47,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "highspeed",
     version: 1,
-    summary: "the window that HighSpeed TCP has at the long-term loss rate",
+    summary: "window of HighSpeed TCP at the long-term loss rate",
     source: "RFC 3649, section 5; its use in FOBS (dickens-classifier, section 2.1)",
     parameters: HighspeedConfig::PARAMETERS,
     build: |parameters, config| {

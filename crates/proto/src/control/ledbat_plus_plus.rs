@@ -36,9 +36,9 @@ configuration! {
     /// Parameters of `ledbat_plus_plus`.
     pub struct LedbatPlusPlusConfig: "ledbat_plus_plus" {
         initial_window: u64 = initial_window;
-        target: Span in (Span::from_millis(1), Span::from_secs(10)) = "60ms", "queueing delay kept";
+        target: Span in (Span::from_millis(1), Span::from_secs(10)) = "60ms", "target queueing delay";
         decrease: f64 in (0.01, 10.0) = "1",
-            "share of the window that twice the target takes a round trip, half at most (the draft: 1)";
+            "relative decrease per round trip at twice the target delay, at most half (the draft: 1)";
         longer_path: bool = longer_path;
     }
 }
@@ -47,7 +47,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "ledbat_plus_plus",
     version: 1,
-    summary: "for what may wait: keeps the queue at a target and gives way to all others",
+    summary: "for background transfers: keeps the queue at a target and yields to all others",
     source: "LEDBAT++ (draft-irtf-iccrg-ledbat-plus-plus)",
     parameters: LedbatPlusPlusConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(LedbatPlusPlus::new(&parameters.read(), config))),

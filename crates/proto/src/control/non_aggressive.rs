@@ -29,10 +29,10 @@ configuration! {
     pub struct NonAggressiveConfig: "non_aggressive" {
         capacity: Rate = capacity;
         first_rate: Rate = first_rate;
-        step: f64 in (0.001, 1.0) = "0.05", "a step, as a share of `capacity` (the paper: 0.05)";
+        step: f64 in (0.001, 1.0) = "0.05", "step, as a fraction of `capacity` (the paper: 0.05)";
         threshold: f64 in (0.0, 1.0) = "0.005", "mean loss rate of a chunk that lowers the rate";
-        tries: u64 in (1, 1_000_000) = "2", "entries of a band from below before its history counts";
-        failures: f64 in (0.0, 1.0) = "0.5", "share of failed entries above which it is not entered again";
+        tries: u64 in (1, 1_000_000) = "2", "entries into a band from below before its history counts";
+        failures: f64 in (0.0, 1.0) = "0.5", "fraction of failed entries above which the band is not entered again";
         ageing: u64 in (1, 1_000_000) = "16", "chunks after which the history is halved";
     }
 }
@@ -41,7 +41,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "non_aggressive",
     version: 1,
-    summary: "one step up or down after each chunk, and none into a band that has failed before",
+    summary: "one step up or down after each chunk, but not into a band that failed before",
     source: "the non-aggressive controller of FOBS (dickens-system-aware-fobs, section 2.2.1)",
     parameters: NonAggressiveConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(NonAggressive::new(&parameters.read(), config)?)),

@@ -31,15 +31,14 @@ configuration! {
     /// Parameters of `proactive` for predicting suspensions.
     pub struct PredictorConfig: "proactive" {
         predictor: PredictedBy = "read_delay",
-            "what predicts suspensions; `host_losses`: feedback gaps with losses of the host; `sleep_average` needs the \
-             O(1) scheduler";
+            "what predicts suspensions; `host_losses`: feedback gaps with host losses; `sleep_average` needs the O(1) scheduler";
         noticeable: Span in (Span::from_micros(100), Span::from_secs(1)) = "5ms", "shortest suspension that counts";
         seen: u64 in (2, 1_000) = "4", "suspensions seen before one is predicted";
         irregularity: f64 in (0.0, 1.0) = "0.2",
-            "relative mean deviation of their intervals above which none is predicted";
-        blind: u64 in (1, 1_000) = "8", "suspensions predicted in a row without seeing one";
+            "relative mean deviation of the intervals above which none is predicted";
+        blind: u64 in (1, 1_000) = "8", "suspensions predicted in a row without observing one";
         memory: Span in (Span::from_millis(10), Span::from_secs(600)) = "10s",
-            "how long extremes of the sleep average count";
+            "how long extremes of the sleep average are remembered";
     }
 }
 

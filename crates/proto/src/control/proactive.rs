@@ -30,7 +30,7 @@ configuration! {
     pub struct ProactiveConfig: "proactive" {
         ..reaction: AsynchConfig;
         ..predictor: PredictorConfig;
-        act: Action = "lower", "during a suspension, send what the socket buffer can take, or nothing";
+        act: Action = "lower", "during a suspension, send what the socket buffer can hold, or nothing";
         socket_buffer: Bytes in (Bytes(4_096), Bytes(1 << 32)) = "4MiB", "size of the receiver's socket buffer";
         longest: Span in (Span::from_millis(1), LONGEST_HOLD) = "1s", "longest action";
     }

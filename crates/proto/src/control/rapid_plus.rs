@@ -64,7 +64,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "rapid_plus",
     version: 1,
-    summary: "falls to the drain rate when losses grow, rises as fast as they shrink",
+    summary: "falls to the drain rate when losses grow, rises as they shrink",
     source: "RAPID+ (datta-rapid-plus, section 6)",
     parameters: RapidPlusConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(RapidPlus::new(&parameters.read(), config)?)),

@@ -6,11 +6,11 @@ use haul_stack::{configuration, parameter};
 
 use super::{ControllerConfig, ControllerError, FeedbackSample, MIN_RATE};
 
-parameter!(pub(super) first_rate: Rate = "unlimited", "rate at the start; `unlimited`: the ceiling");
+parameter!(pub(super) first_rate: Rate = "unlimited", "initial rate; `unlimited`: the maximum rate");
 // During a moment without a processor the drain rate can be 0.
-parameter!(pub(super) least: f64 in (0.0, 1.0) = "0.05", "lowest rate, as a share of that at the start");
+parameter!(pub(super) least: f64 in (0.0, 1.0) = "0.05", "minimum rate, as a fraction of the initial rate");
 // The full rate, for laws whose steps are shares of it.
-parameter!(pub(super) capacity: Rate = "unlimited", "rate of the path; `unlimited`: the ceiling");
+parameter!(pub(super) capacity: Rate = "unlimited", "path capacity; `unlimited`: the maximum rate");
 parameter!(pub(super) interval: Span in (Span::from_millis(1), Span::from_secs(60)) = "100ms",
     "length of the law's interval, which ends with the next feedback");
 
@@ -21,8 +21,8 @@ configuration! {
         interval: Span = interval;
         raised: u64 in (1, 1_000) = "2", "intervals of raised loss before the rate falls";
         clean: u64 in (1, 1_000_000) = "3", "intervals without loss before the rate rises (the paper's k)";
-        rise: f64 in (0.0, 1.0) = "0.05", "step up, as a share of the rate";
-        tolerance: f64 in (0.0, 1.0) = "0", "loss rates up to this, or higher by no more, do not count";
+        rise: f64 in (0.0, 1.0) = "0.05", "step up, as a fraction of the rate";
+        tolerance: f64 in (0.0, 1.0) = "0", "loss rates, and increases of them, up to this are ignored";
         least: f64 = least;
     }
 }

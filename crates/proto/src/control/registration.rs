@@ -75,7 +75,7 @@ pub struct ControllerConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControllerError {
     /// No controller has this name.
-    #[error("there is no controller named `{name}`; known are: {known}")]
+    #[error("there is no controller `{name}`; the controllers are: {known}")]
     Unknown {
         /// The requested name.
         name: String,
@@ -86,7 +86,7 @@ pub enum ControllerError {
     #[error("controller `{0}` needs a rate, for example rate=950Mbit (--rate 950Mbit)")]
     NeedsRate(&'static str),
     /// The rate is 0.
-    #[error("a rate must be more than nothing, for example 950Mbit")]
+    #[error("a rate must be above zero, for example 950Mbit")]
     ZeroRate,
     /// An unknown parameter, or a value out of its range.
     #[error(transparent)]
@@ -111,6 +111,6 @@ pub enum ControllerError {
         message: String,
     },
     /// The law holds without a valid time to resume, which ends the session.
-    #[error("the controller `{0}` would send nothing for ever")]
+    #[error("the controller `{0}` would never send")]
     HoldsForEver(String),
 }

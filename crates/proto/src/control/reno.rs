@@ -12,7 +12,7 @@ configuration! {
     /// Parameters of `reno`.
     pub struct RenoConfig: "reno" {
         initial_window: u64 = initial_window;
-        increase: f64 in (0.001, 1_000.0) = "1", "growth of the window a round trip, in packets";
+        increase: f64 in (0.001, 1_000.0) = "1", "window increase per round trip, in packets";
         decrease: f64 in (0.01, 0.99) = "0.5", "factor of the window after a loss event";
         longer_path: bool = longer_path;
     }
@@ -22,7 +22,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "reno",
     version: 1,
-    summary: "a packet more each round trip, half after losses",
+    summary: "one more packet per round trip, half the window after a loss",
     source: "RFC 5681, RFC 6582 and RFC 9002, section 7",
     parameters: RenoConfig::PARAMETERS,
     build: |parameters, config| {

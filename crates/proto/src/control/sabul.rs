@@ -35,18 +35,18 @@ use crate::rtt::RttEstimator;
 configuration! {
     /// Parameters of `sabul`.
     pub struct SabulConfig: "sabul" {
-        first_rate: Rate = "12Mbit", "rate at the start (SABUL: 1.2 Gbit/s, a packet each 10 us)";
+        first_rate: Rate = "12Mbit", "initial rate (SABUL: 1.2 Gbit/s, a packet every 10 us)";
         least_rate: Rate = "12Mbit",
-            "it never sends slower, unless the ceiling is lower (SABUL: 12 Mbit/s, a packet each millisecond)";
+            "minimum rate, unless the maximum rate is lower (SABUL: 12 Mbit/s, a packet every millisecond)";
         limit: f64 in (0.0, 1.0) = "0.001",
             "loss rate below which the rate rises and above which it falls (SABUL: 0.001)";
         weight: f64 in (0.0, 0.99) = "0.1", "weight of earlier intervals in the mean loss rate (SABUL: 0.1)";
         rise: f64 in (0.0, 1_000.0) = "10",
-            "share by which the period becomes shorter, per loss rate below the limit (SABUL: 10)";
+            "relative decrease of the sending period, as a multiple of the loss rate below the limit (SABUL: 10)";
         fall: f64 in (0.0, 1_000.0) = "0.1",
-            "share by which it becomes longer, per loss rate above the limit (SABUL: 0.1)";
+            "relative increase of the period, as a multiple of the loss rate above the limit (SABUL: 0.1)";
         step: Span in (Span::ZERO, Span::from_millis(1)) = "500ns",
-            "time by which it becomes longer in any case above the limit (SABUL: 0.5 us)";
+            "minimum increase of the period above the limit (SABUL: 0.5 us)";
     }
 }
 
@@ -54,7 +54,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "sabul",
     version: 1,
-    summary: "each 10 ms a shorter or longer time between packets, by whether more than 0.1 % are lost",
+    summary: "every 10 ms, shortens or lengthens the time between packets, depending on whether more than 0.1 % were lost",
     source: "SABUL (Gu, Hong, Mazzucco and Grossman, 2003), constants of the authors' code of that year",
     parameters: SabulConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(Sabul::new(&parameters.read(), config))),

@@ -17,8 +17,8 @@ configuration! {
     pub struct ScalableConfig: "scalable" {
         initial_window: u64 = initial_window;
         gain: f64 in (0.0001, 1.0) = "0.01", "growth per acknowledged packet (the paper's a)";
-        reduction: f64 in (0.01, 0.99) = "0.125", "share of the window that a loss takes (the paper's b)";
-        legacy_window: f64 in (0.0, 1e6) = "16", "packets up to which it responds as TCP Reno";
+        reduction: f64 in (0.01, 0.99) = "0.125", "relative decrease of the window after a loss (the paper's b)";
+        legacy_window: f64 in (0.0, 1e6) = "16", "window in packets up to which it responds as TCP Reno";
         longer_path: bool = longer_path;
     }
 }
@@ -27,7 +27,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "scalable",
     version: 1,
-    summary: "a hundredth of a packet more for each acknowledged, an eighth less after losses",
+    summary: "increases by 0.01 packets per acknowledged packet, decreases by an eighth after losses",
     source: "Scalable TCP (Kelly, CCR 33(2), 2003)",
     parameters: ScalableConfig::PARAMETERS,
     build: |parameters, config| {

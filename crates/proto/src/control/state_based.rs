@@ -27,27 +27,27 @@ configuration! {
     pub struct StateBasedConfig: "state_based" {
         capacity: Rate = capacity;
         first_rate: Rate = first_rate;
-        green_min: f64 in (0.0, 1.0) = "0.7", "lowest rate of the state, share of `capacity`";
-        green_max: f64 in (0.0, 1.0) = "1", "highest rate of the state, share of `capacity`";
-        green_up: f64 in (0.0, 1.0) = "0.02", "step up of the state, share of `capacity`";
-        green_down: f64 in (0.0, 1.0) = "0.05", "step down of the state, share of `capacity`";
+        green_min: f64 in (0.0, 1.0) = "0.7", "minimum rate of the state, fraction of `capacity`";
+        green_max: f64 in (0.0, 1.0) = "1", "maximum rate of the state, fraction of `capacity`";
+        green_up: f64 in (0.0, 1.0) = "0.02", "step up in the state, fraction of `capacity`";
+        green_down: f64 in (0.0, 1.0) = "0.05", "step down in the state, fraction of `capacity`";
         green_leave: f64 in (0.0, 1.0) = "0.02", "loss rate above which Green becomes Yellow";
-        yellow_min: f64 in (0.0, 1.0) = "0.4", "lowest rate of the state, share of `capacity`";
-        yellow_max: f64 in (0.0, 1.0) = "0.9", "highest rate of the state, share of `capacity`";
-        yellow_up: f64 in (0.0, 1.0) = "0.05", "step up of the state, share of `capacity`";
-        yellow_down: f64 in (0.0, 1.0) = "0.1", "step down of the state, share of `capacity`";
+        yellow_min: f64 in (0.0, 1.0) = "0.4", "minimum rate of the state, fraction of `capacity`";
+        yellow_max: f64 in (0.0, 1.0) = "0.9", "maximum rate of the state, fraction of `capacity`";
+        yellow_up: f64 in (0.0, 1.0) = "0.05", "step up in the state, fraction of `capacity`";
+        yellow_down: f64 in (0.0, 1.0) = "0.1", "step down in the state, fraction of `capacity`";
         yellow_leave: f64 in (0.0, 1.0) = "0.1", "loss rate above which Yellow becomes Red";
         yellow_return: f64 in (0.0, 1.0) = "0.005", "loss rate up to which Yellow becomes Green";
-        red_min: f64 in (0.0, 1.0) = "0.05", "lowest rate of the state, share of `capacity`";
-        red_max: f64 in (0.0, 1.0) = "0.6", "highest rate of the state, share of `capacity`";
-        red_up: f64 in (0.0, 1.0) = "0.1", "step up of the state, share of `capacity`";
-        red_down: f64 in (0.0, 1.0) = "0.2", "step down of the state, share of `capacity`";
+        red_min: f64 in (0.0, 1.0) = "0.05", "minimum rate of the state, fraction of `capacity`";
+        red_max: f64 in (0.0, 1.0) = "0.6", "maximum rate of the state, fraction of `capacity`";
+        red_up: f64 in (0.0, 1.0) = "0.1", "step up in the state, fraction of `capacity`";
+        red_down: f64 in (0.0, 1.0) = "0.2", "step down in the state, fraction of `capacity`";
         red_return: f64 in (0.0, 1.0) = "0.01", "loss rate up to which Red becomes Yellow";
         tolerated: f64 in (0.0, 1.0) = "0.005", "loss rate up to which the rate rises within a state";
         negligible: f64 in (0.0, 1.0) = "0.0005", "loss rate up to which it rises by `far_up` at once";
-        massive: f64 in (0.0, 1.0) = "0.2", "loss rate from which it falls by `far_down` at once, to Red";
-        far_up: f64 in (0.0, 1.0) = "0.25", "share of the way to the state's highest rate";
-        far_down: f64 in (0.0, 1.0) = "0.5", "share of the way to Red's lowest rate";
+        massive: f64 in (0.0, 1.0) = "0.2", "loss rate above which it falls by `far_down` at once, to Red";
+        far_up: f64 in (0.0, 1.0) = "0.25", "fraction of the way to the state's maximum rate";
+        far_down: f64 in (0.0, 1.0) = "0.5", "fraction of the way to Red's minimum rate";
     }
 }
 
@@ -55,7 +55,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "state_based",
     version: 1,
-    summary: "steps up or down after each segment, by one of three states of the path and the loss",
+    summary: "steps up or down after each segment, by the state (of three) and the loss rate",
     source: "the state-based controller of FOBS (dickens-system-aware-fobs, section 2.2.2)",
     parameters: StateBasedConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(StateBased::new(&parameters.read(), config)?)),

@@ -1,4 +1,4 @@
-//! Stop and go: a given rate, with pauses while the receiving process is guessed to be suspended (RAPID and
+//! Stop and go: a given rate, with pauses while the receiving process is estimated to be suspended (RAPID and
 //! RBUDP+, as described by datta-rapid-plus, section 3, and asynch, section 4). Both papers conclude that the
 //! guess cannot be right: the law serves for comparison.
 //!
@@ -59,13 +59,13 @@ configuration! {
         first_rate: Rate = first_rate;
         predictor: Guesser = "rbudp+", "RBUDP+'s estimate of suspensions, or RAPID's dynamic priority";
         guess_at: GuessAt = "sender",
-            "which end guesses: the sender, from feedback, or the receiver, which tells the sender for how long to pause";
+            "which end estimates: the sender, from feedback, or the receiver, which tells the sender how long to pause";
         pause: f64 in (0.0, 10.0) = "1", "length of a pause of `rapid`, in average sleep times";
         time_slice: Span in (Span::from_millis(1), Span::from_secs(1)) = "100ms",
             "how long the process runs between suspensions (`rbudp+`)";
         case: SchedulerCase = "I", "case of the scheduler model (`rbudp+`)";
         reentry: f64 in (0.0, 0.99) = "0.5",
-            "share of tasks that re-enter the active array, cases III and VI";
+            "fraction of tasks that re-enter the active array, cases III and VI";
         waiting: Span in (Span::ZERO, Span::from_secs(1)) = "10ms", "time in wait queues (the paper's D)";
     }
 }
@@ -74,7 +74,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "stop_and_go",
     version: 1,
-    summary: "a given rate, with pauses while the receiving process is guessed to be suspended",
+    summary: "a given rate, with pauses while the receiving process is estimated to be suspended",
     source: "RAPID and RBUDP+ (datta-rapid-plus, sections 3 and 5; asynch, section 4)",
     parameters: StopAndGoConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(StopAndGo::new(&parameters.read(), config)?)),

@@ -29,7 +29,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "tfrc",
     version: 1,
-    summary: "the rate that TCP Reno has at the long-term loss rate, smooth",
+    summary: "the rate of TCP Reno at the long-term loss rate, smoothed",
     source: "RFC 5348",
     parameters: TfrcConfig::PARAMETERS,
     build: |parameters, config| {

@@ -47,11 +47,11 @@ use crate::rtt::{MIN_RTT_WINDOW, RttEstimator, WindowedMin};
 configuration! {
     /// Parameters of `udt`.
     pub struct UdtConfig: "udt" {
-        capacity: Rate = "unlimited", "rate of the path; `unlimited`: the arrival rate and a ninth";
+        capacity: Rate = "unlimited", "path capacity; `unlimited`: the arrival rate and a ninth";
         decrease: f64 in (1.001, 10.0) = "1.125", "factor of the packet interval at a decrease (UDT: 1.125)";
         max_window: u64 in (16, 1_000_000_000) = "25600",
             "packets in flight that end slow start (UDT: 25,600)";
-        seed: u64 in (0, 1_000_000_000) = "1", "seed of the random decreases of an epoch";
+        seed: u64 in (0, 1_000_000_000) = "1", "seed for the random decreases of an epoch";
     }
 }
 
@@ -59,7 +59,7 @@ configuration! {
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "udt",
     version: 1,
-    summary: "each 10 ms a step by what the path has left, an eighth less often after losses",
+    summary: "every 10 ms, a step that depends on the unused capacity; a ninth slower after losses",
     source: "UDT (Gu and Grossman, Computer Networks 51(7), 2007; draft-gg-udt-03)",
     parameters: UdtConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(Udt::new(&parameters.read(), config))),

@@ -20,7 +20,7 @@ use crate::rtt::RttEstimator;
 parameter!(pub(super) initial_window: u64 in (2, 1_000_000) = "10", "packets in flight at the start (RFC 6928: 10)");
 // Whether the law deviates from its source when a path becomes longer.
 parameter!(pub(super) longer_path: bool = "true",
-    "whether a round trip that grows at once and stays so is that of a longer path (the source: false)");
+    "whether a sudden, lasting increase of the round-trip time counts as a longer path (the source: false)");
 
 /// Maximum window in packets: more than any path holds.
 pub(super) const MOST: f64 = 1e9;

@@ -15,12 +15,12 @@ pub(super) fn registration() -> Registration {
         needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("positive_ack", "segments are acknowledged one way or the other"),
-            ("negative_ack", "either what has come is said, or what is missing"),
+            ("negative_ack", "either arrivals or gaps are reported"),
             ("bitmap_ack", "segments are acknowledged one way or the other"),
         ],
         ..Registration::of::<CumulativeAckConfig>(
             1,
-            "acknowledges several segments at a time, and times the oldest",
+            "acknowledges several segments at a time, with a timer for the oldest",
             |parameters, _| Ok(Box::new(Acknowledging::now_and_then(CUMULATIVE_ACK, parameters))),
         )
     }

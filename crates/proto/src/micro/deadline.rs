@@ -63,14 +63,14 @@ struct DropLate {
 configuration! {
     /// Parameters of `deadline`.
     pub struct DeadlineConfig: "deadline" {
-        lifetime: Span = "1s", "lifetime of messages without one";
+        lifetime: Span = "1s", "lifetime of messages that specify none";
     }
 }
 
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["fixed_size"]],
-        ..Registration::of::<DeadlineConfig>(1, "drops what is too late", |parameters, _| {
+        ..Registration::of::<DeadlineConfig>(1, "drops expired messages", |parameters, _| {
             Ok(Box::new(DropLate {
                 lifetime: parameters.read::<DeadlineConfig>().lifetime,
                 attributes: None,

@@ -33,7 +33,7 @@ configuration! {
     /// Parameters of `fixed_rate`.
     pub struct FixedRateConfig: "fixed_rate" {
         rate: Rate = "unlimited", "UDP payload bits per second, control packets included";
-        burst: Bytes = "64KiB", "what may leave back to back; at least one packet";
+        burst: Bytes = "64KiB", "burst sent back to back; at least one packet";
     }
 }
 

@@ -84,8 +84,8 @@ fn limits(parameters: &FixedSizeConfig) -> Result<Limits, String> {
 configuration! {
     /// Parameters of `fixed_size`.
     pub struct FixedSizeConfig: "fixed_size" {
-        max_message: Bytes = "64KiB", "the longest message, up to 16MiB";
-        reassembly: Bytes = "4MiB", "memory for incomplete messages at the receiver, two at least";
+        max_message: Bytes = "64KiB", "maximum message size, up to 16MiB";
+        reassembly: Bytes = "4MiB", "memory for incomplete messages at the receiver, at least two messages";
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn registration() -> Registration {
         conflicts: &[("object", "one carries messages, the other an object")],
         ..Registration::of::<FixedSizeConfig>(
             1,
-            "cuts messages into segments and puts them together",
+            "splits messages into segments and reassembles them",
             |parameters, _| {
                 let limits = limits(&parameters.read())?;
                 Ok(Box::new(FixedSize {

@@ -68,37 +68,33 @@ configuration! {
     /// Parameters of `in_order`.
     pub struct InOrderConfig: "in_order" {
         max_wait: Span = "200ms", "how long a message waits for earlier ones without `retransmit`";
-        held: usize in (1, 65_536) = "4096", "messages that may wait";
+        held: usize in (1, 65_536) = "4096", "maximum number of waiting messages";
     }
 }
 
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["fixed_size"]],
-        ..Registration::of::<InOrderConfig>(
-            1,
-            "delivers messages in the order in which they left",
-            |parameters, _| {
-                let InOrderConfig { max_wait, held: limit } = parameters.read();
-                Ok(Box::new(InOrder {
-                    max_wait,
-                    limit,
-                    order: None,
-                    attributes: None,
-                    reliable: false,
-                    arrived: None,
-                    abandoned: None,
-                    turns: Turns::default(),
-                    stall: StallDetector::default(),
-                    begun: 0,
-                    next: 0,
-                    places: MessageMap::new(2 * limit),
-                    held: BTreeMap::new(),
-                    given_up: 0,
-                    late: 0,
-                }))
-            },
-        )
+        ..Registration::of::<InOrderConfig>(1, "delivers messages in sending order", |parameters, _| {
+            let InOrderConfig { max_wait, held: limit } = parameters.read();
+            Ok(Box::new(InOrder {
+                max_wait,
+                limit,
+                order: None,
+                attributes: None,
+                reliable: false,
+                arrived: None,
+                abandoned: None,
+                turns: Turns::default(),
+                stall: StallDetector::default(),
+                begun: 0,
+                next: 0,
+                places: MessageMap::new(2 * limit),
+                held: BTreeMap::new(),
+                given_up: 0,
+                late: 0,
+            }))
+        })
     }
 }
 

@@ -56,7 +56,7 @@ struct Liveness {
 configuration! {
     /// Parameters of `liveness`.
     pub struct LivenessConfig: "liveness" {
-        silence: Span = "15s", "silence of the other side that is reported";
+        silence: Span = "15s", "silence of the peer that is reported";
     }
 }
 
@@ -64,7 +64,7 @@ configuration! {
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"]],
-        ..Registration::of::<LivenessConfig>(1, "tells when the other side is silent", build)
+        ..Registration::of::<LivenessConfig>(1, "reports when the peer is silent", build)
     }
 }
 

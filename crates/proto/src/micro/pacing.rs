@@ -22,7 +22,7 @@ struct Pacing {
 configuration! {
     /// Parameters of `pacing`.
     pub struct PacingConfig: "pacing" {
-        interval: Span = "100us", "time of the rate that may leave back to back";
+        interval: Span = "100us", "burst sent back to back, as time at the current rate";
     }
 }
 

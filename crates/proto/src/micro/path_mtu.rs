@@ -71,23 +71,18 @@ struct PathMtu {
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"], &["bitmap_ack"]],
-        ..Registration::new(
-            "path_mtu",
-            1,
-            "finds the largest datagram that passes",
-            |_, setup: &mut Setup| {
-                Ok(Box::new(PathMtu {
-                    initial_rtt: setup.initial_rtt,
-                    mtu: MtuSearch::new(setup.datagram, setup.likely_datagram, setup.max_datagram),
-                    bindings: None,
-                    search: Search::Idle,
-                    acked: 0,
-                    acked_at_probe: 0,
-                    last_probe: 0,
-                    probes: 0,
-                }))
-            },
-        )
+        ..Registration::new("path_mtu", 1, "discovers the path MTU", |_, setup: &mut Setup| {
+            Ok(Box::new(PathMtu {
+                initial_rtt: setup.initial_rtt,
+                mtu: MtuSearch::new(setup.datagram, setup.likely_datagram, setup.max_datagram),
+                bindings: None,
+                search: Search::Idle,
+                acked: 0,
+                acked_at_probe: 0,
+                last_probe: 0,
+                probes: 0,
+            }))
+        })
     }
 }
 

@@ -22,12 +22,12 @@ pub(super) fn registration() -> Registration {
         needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
             ("cumulative_ack", "segments are acknowledged one way or the other"),
-            ("negative_ack", "either what has come is said, or what is missing"),
+            ("negative_ack", "either arrivals or gaps are reported"),
             ("bitmap_ack", "segments are acknowledged one way or the other"),
         ],
         ..Registration::of::<PositiveAckConfig>(
             1,
-            "acknowledges every segment at once, and times what is outstanding",
+            "acknowledges every segment at once, with a timer per outstanding segment",
             |parameters, _| Ok(Box::new(Acknowledging::at_once(ACK, parameters))),
         )
     }

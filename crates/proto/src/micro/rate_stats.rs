@@ -88,7 +88,7 @@ pub(super) fn registration() -> Registration {
         needs: &[&["sequenced_segment"]],
         ..Registration::of::<RateStatsConfig>(
             1,
-            "measures throughput, loss and jitter of what comes",
+            "measures throughput, loss and jitter of received packets",
             |parameters, _| {
                 Ok(Box::new(RateStats {
                     interval: parameters.read::<RateStatsConfig>().interval,

@@ -16,7 +16,7 @@ struct SealPackets {
 
 pub(super) fn registration() -> Registration {
     Registration::new("seal", 1, "encrypts and authenticates every packet", |_, setup| {
-        let keys = setup.keys.take().ok_or("this session has no keys; leave `seal` out, or bring keys")?;
+        let keys = setup.keys.take().ok_or("this session has no keys; leave `seal` out or provide keys")?;
         Ok(Box::new(SealPackets { seal: keys.0, open: keys.1, refused: 0 }))
     })
 }

@@ -37,7 +37,7 @@ impl Shape {
     fn of(name: &str) -> Result<Self, String> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name);
         let known = || Self::NAMES.map(|(known, _)| known).join(", ");
-        found.map(|(_, shape)| *shape).ok_or_else(|| format!("`{name}` is no type of number: {}", known()))
+        found.map(|(_, shape)| *shape).ok_or_else(|| format!("`{name}` is not a number type: {}", known()))
     }
 
     fn len(self) -> usize {
@@ -113,9 +113,7 @@ fn each<'t>(text: &'t str, what: &str, count: usize) -> Result<Vec<&'t str>, Str
     match words.len() {
         1 => Ok(vec![words[0]; count]),
         len if len == count => Ok(words),
-        len => {
-            Err(format!("{what} has {len} entries for {count} fields; one for all or one for each is wanted"))
-        }
+        len => Err(format!("{what} has {len} entries for {count} fields; write one for all or one for each")),
     }
 }
 
@@ -128,11 +126,11 @@ impl Rule {
         for ((shape, criterion), threshold) in shapes.into_iter().zip(criteria).zip(thresholds) {
             let number = threshold.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
             let number =
-                number.ok_or_else(|| format!("threshold `{threshold}` is no number from 0 upwards"))?;
+                number.ok_or_else(|| format!("threshold `{threshold}` is not a number of at least 0"))?;
             let criterion = match criterion {
                 "absolute" => Criterion::Absolute(number),
                 "relative" => Criterion::Relative(number),
-                other => return Err(format!("criterion `{other}`: absolute or relative is wanted")),
+                other => return Err(format!("criterion `{other}`: write absolute or relative")),
             };
             fields.push(Field { shape, criterion });
         }
@@ -182,7 +180,7 @@ configuration! {
     /// Parameters of `selective_transfer`.
     pub struct SelectiveTransferConfig: "selective_transfer" {
         fields: String = "",
-            "the numbers of a reading, as in `f32, u16`; empty: only equal readings are suppressed";
+            "number types of a reading, as in `f32, u16`; empty: only equal readings are suppressed";
         order: ByteOrder = "big", "byte order";
         criterion: String = "absolute",
             "absolute, or relative to the last sent; one for all fields, or one for each";
@@ -197,7 +195,7 @@ pub(super) fn registration() -> Registration {
         compare,
         ..Registration::of::<SelectiveTransferConfig>(
             1,
-            "suppresses readings that differ too little from the last one sent",
+            "suppresses readings that differ little from the last one sent",
             |parameters, _| {
                 Ok(Box::new(SelectiveTransfer {
                     rule: Rule::read(&parameters.read())?,
@@ -215,8 +213,7 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     match peers.get::<NegativeAckConfig>() {
         Some(asks) if apart > Span::ZERO && apart >= asks.silence => {
             let wanted = format!(
-                "less than `negative_ack.silence = {}` is wanted, or the receiver asks for readings that were left out; \
-                 lower it, or set negative_ack.silence higher",
+                "must be less than `negative_ack.silence = {}`, or the receiver requests suppressed readings; lower it, or raise negative_ack.silence",
                 asks.silence.exact()
             );
             Err(("max_silence", wanted))
@@ -370,7 +367,7 @@ mod tests {
     fn parameters_that_make_no_sense_are_refused_in_words() {
         let registry = Arc::new(crate::micro::registry());
         for (parameters, words) in [
-            (&[("fields", "f16")][..], "`f16` is no type of number"),
+            (&[("fields", "f16")][..], "`f16` is not a number type"),
             (&[("fields", "f32"), ("threshold", "-1")][..], "threshold `-1`"),
             (&[("fields", "f32"), ("criterion", "both")][..], "criterion `both`"),
             (&[("fields", "f32,f32,f32"), ("threshold", "1,2")][..], "threshold has 2 entries for 3 fields"),

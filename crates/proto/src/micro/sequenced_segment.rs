@@ -42,7 +42,7 @@ configuration! {
     /// Parameters of `sequenced_segment`.
     pub struct SequencedSegmentConfig: "sequenced_segment" {
         window: u64 in (64, 1 << 24) = "262144",
-            "distance of the newest to the oldest segment that can still come; more than retransmit.window";
+            "distance from the newest to the oldest segment that may still arrive; more than retransmit.window";
     }
 }
 
@@ -77,8 +77,7 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     match repeats.map(|repeats| repeats.window) {
         Some(outstanding) if window <= outstanding => {
             let wanted = format!(
-                "more than `retransmit.window = {outstanding}` is wanted, or what is repeated would count as given up; \
-                 set it to {} or more, or lower retransmit.window",
+                "must be more than `retransmit.window = {outstanding}`, or retransmissions would be dropped; set it to {} or more, or lower retransmit.window",
                 outstanding + 1
             );
             Err(("window", wanted))

@@ -36,14 +36,14 @@ struct Statistics {
 configuration! {
     /// Parameters of `statistics`.
     pub struct StatisticsConfig: "statistics" {
-        interval: Span = "1s", "delay of a report";
+        interval: Span = "1s", "report interval";
     }
 }
 
 pub(super) fn registration() -> Registration {
     Registration::of::<StatisticsConfig>(
         1,
-        "counts both directions and tells what has come",
+        "counts packets of both directions and reports arrivals",
         |parameters, _| {
             Ok(Box::new(Statistics {
                 interval: parameters.read::<StatisticsConfig>().interval,

@@ -44,7 +44,7 @@ configuration! {
     /// Parameters of `streams`.
     pub struct StreamsConfig: "streams" {
         window: Bytes = "1MiB",
-            "bytes of a stream, or of all messages, that may wait to be read; for all streams at most 256MiB";
+            "receive buffer of a stream, or of all messages; for all streams at most 256MiB";
         most: u32 in (1, 65_536) = "32", "streams that either end may have open at once";
     }
 }
@@ -53,21 +53,23 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["fixed_size"], &["retransmit"]],
         conflicts: &[
-            ("negative_ack", "a stream would have a hole where its sender has forgotten what was missing"),
-            ("selective_transfer", "it drops messages, and a stream would have a hole"),
-            ("deadline", "it drops messages, and a stream would have a hole"),
+            ("negative_ack", "a stream would have a gap where its sender has discarded missing data"),
+            ("selective_transfer", "it drops messages, which would leave gaps in streams"),
+            ("deadline", "it drops messages, which would leave gaps in streams"),
         ],
         compare,
-        ..Registration::of::<StreamsConfig>(1, "carries several byte streams beside messages", |_, _| {
-            Ok(Box::new(Streams))
-        })
+        ..Registration::of::<StreamsConfig>(
+            1,
+            "carries several byte streams in addition to messages",
+            |_, _| Ok(Box::new(Streams)),
+        )
     }
 }
 
 fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'static str, String)> {
     let StreamsConfig { window, most } = parameters.read();
     if peers.get::<RetransmitConfig>().is_some_and(|repeats| repeats.attempts != 0) {
-        return Err(("window", "no stream survives `retransmit.attempts` other than 0".to_owned()));
+        return Err(("window", "streams need `retransmit.attempts` = 0".to_owned()));
     }
     let longest = peers.get::<FixedSizeConfig>().map_or(0, |size| size.max_message.0);
     if longest < SHORTEST {
@@ -81,7 +83,7 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
         return Ok(());
     }
     let (least, most) = (range.start(), range.end());
-    Err(("window", format!("{least} (two messages) to {most} ({MEMORY} for all `most` streams) is wanted")))
+    Err(("window", format!("write {least} (two messages) to {most} ({MEMORY} for all `most` streams)")))
 }
 
 impl MicroProtocol for Streams {
@@ -123,9 +125,9 @@ mod tests {
             assert!(error.contains(wanted), "{changed:?}: {error}");
         }
         for dropping in ["deadline", "selective_transfer"] {
-            assert!(compile(&recipe.clone().with(dropping)).unwrap_err().contains("hole"));
+            assert!(compile(&recipe.clone().with(dropping)).unwrap_err().contains("gap"));
         }
         let forgetful = recipe.without("positive_ack").with("negative_ack");
-        assert!(compile(&forgetful).unwrap_err().contains("hole"));
+        assert!(compile(&forgetful).unwrap_err().contains("gap"));
     }
 }

@@ -45,7 +45,7 @@ struct Witness {
 }
 
 pub(super) fn registration() -> Registration {
-    let summary = "tells which packets the receiving host's kernel has dropped";
+    let summary = "reports which packets the receiving host's kernel dropped";
     Registration {
         needs: &[&["rate_control"]],
         ..Registration::new("witness", 1, summary, |_, _| Ok(Box::<Witness>::default()))

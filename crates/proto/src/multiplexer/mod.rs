@@ -414,7 +414,7 @@ impl Multiplexer {
                 return Err("it answered a stream that was not opened");
             }
         } else if index >= self.permitted {
-            return Err("it opened more streams than it was permitted");
+            return Err("it opened more streams than permitted");
         }
         while !is_own && self.seen <= index {
             let opened = stream_id(self.seen, !self.initiator);
@@ -430,7 +430,7 @@ impl Multiplexer {
         let messages = &mut self.messages;
         messages.received_cost += cost(data);
         if messages.received_cost > messages.taken + self.limits.window {
-            return Err("it sent more messages than it was permitted");
+            return Err("it sent more messages than permitted");
         }
         messages.received.push_back((id, data.to_vec()));
         self.changed.push(Wait::Message);
@@ -448,10 +448,10 @@ impl Multiplexer {
                 self.gaps = self.gaps - before + after;
                 self.changed.extend(is_readable.then_some(Wait::Bytes(number)));
                 if !is_permitted {
-                    return Err("it sent bytes of a stream that it was not permitted");
+                    return Err("it sent stream bytes that were not permitted");
                 }
                 if self.gaps > MOST_GAPS + self.streams.len() {
-                    return Err("its streams have more gaps than packets can be on their way");
+                    return Err("its streams have more gaps than packets can be in flight");
                 }
             }
             Incoming::Stopped if last => self.finish_incoming(number),

@@ -87,7 +87,7 @@ fn a_change_sets_what_it_changes_and_leaves_the_rest_as_it_is_written() {
     let given = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];
     assert_eq!(recipe.parts[0], Part::new("rate_control", &given));
     let error = recipe.change(|object: &mut ObjectConfig| object.disk = DiskAccess::Chunk).unwrap_err();
-    assert!(error.to_string().contains("`object` names no parameter"), "{error}");
+    assert!(error.to_string().contains("`object` is not a parameter"), "{error}");
     recipe.put(RateControlConfig::default());
     assert_eq!(recipe.parts, [Part::from("rate_control")]);
 }

@@ -33,8 +33,8 @@ fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
     for window in ["64", "16383", "16384"] {
         let said = refusal(&changed("msg", &[("sequenced_segment.window", window)]));
         let wanted = format!(
-            "`sequenced_segment.window = {window}`: more than `retransmit.window = 16384` is wanted, or what is \
-             repeated would count as given up; set it to 16385 or more, or lower retransmit.window"
+            "`sequenced_segment.window = {window}`: must be more than `retransmit.window = 16384`, or \
+             retransmissions would be dropped; set it to 16385 or more, or lower retransmit.window"
         );
         assert!(said.ends_with(&wanted), "{said}");
     }
@@ -44,7 +44,9 @@ fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
         "name = \"x\"\n[fixed_size]\n[positive_ack]\n[retransmit]\n[sequenced_segment]\nwindow = 1024\n";
     let said = refusal(&Recipe::parse(text).unwrap());
     assert!(
-        said.starts_with("line 6: `sequenced_segment.window = 1024`: more than `retransmit.window = 1024`"),
+        said.starts_with(
+            "line 6: `sequenced_segment.window = 1024`: must be more than `retransmit.window = 1024`"
+        ),
         "{said}"
     );
     // Without retransmission, and with bitmaps that detect duplicates, there is no contradiction.
@@ -80,8 +82,8 @@ fn readings_that_are_further_apart_than_silence() {
     for apart in ["5s", "5001ms", "1h"] {
         let said = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
         let wanted = format!(
-            "`selective_transfer.max_silence = {apart}`: less than `negative_ack.silence = 5s` is wanted, or the receiver asks \
-             for readings that were left out; lower it, or set negative_ack.silence higher"
+            "`selective_transfer.max_silence = {apart}`: must be less than `negative_ack.silence = 5s`, or the \
+             receiver requests suppressed readings; lower it, or raise negative_ack.silence"
         );
         assert!(said.ends_with(&wanted), "{said}");
     }
@@ -100,8 +102,7 @@ fn readings_that_are_further_apart_than_silence() {
 #[test]
 fn an_object_whose_lost_end_nobody_would_notice() {
     let said = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
-    let wanted = "`retransmit.probe = false`: true is wanted with `bitmap_ack.when` = `interval` or `law`, or nobody notices \
-                  that the last packets are lost; set it to true, or bitmap_ack.when to segment, chunk or round";
+    let wanted = "`retransmit.probe = false`: must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
     assert!(said.ends_with(wanted), "{said}");
     refusal(&changed("fobs", &[("retransmit.probe", "false"), ("bitmap_ack.when", "law")]));
     for when in ["segment", "chunk", "round"] {

@@ -248,6 +248,6 @@ mod tests {
         assert_eq!(recipe.configuration(), Ok(Some(read)));
         let recipe = Recipe::parse("[inner]\nflag = 3\n").unwrap();
         let error = recipe.configuration::<Inner>().unwrap_err().to_string();
-        assert_eq!(error, "line 2: `inner.flag = 3`: true or false is wanted");
+        assert_eq!(error, "line 2: `inner.flag = 3`: write true or false");
     }
 }

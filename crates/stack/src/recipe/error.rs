@@ -14,7 +14,7 @@ pub enum RecipeError {
         message: String,
     },
     /// No micro-protocol has this name.
-    #[error("{place}there is no micro-protocol `{name}`{hint}; known are: {known}")]
+    #[error("{place}there is no micro-protocol `{name}`{hint}; the micro-protocols are: {known}")]
     Unknown {
         /// The line, if known.
         place: String,
@@ -29,10 +29,10 @@ pub enum RecipeError {
     #[error("`{0}` is in the recipe twice")]
     Twice(String),
     /// The recipe has no micro-protocols.
-    #[error("the recipe is empty; the least that works is fixed_size")]
+    #[error("the recipe is empty; it needs at least fixed_size")]
     Empty,
     /// A micro-protocol has no such parameter.
-    #[error("{place}`{protocol}` has no parameter `{parameter}`; it takes: {allowed}")]
+    #[error("{place}`{protocol}` has no parameter `{parameter}`; it has: {allowed}")]
     UnknownParameter {
         /// The line, if known.
         place: String,
@@ -76,7 +76,7 @@ pub enum RecipeError {
         reason: String,
     },
     /// The key given to `set` names nothing in the recipe.
-    #[error("`{key}` names no parameter of this recipe; write MICRO_PROTOCOL.PARAMETER with one of: {known}")]
+    #[error("`{key}` is not a parameter of this recipe; write MICRO_PROTOCOL.PARAMETER with one of: {known}")]
     NoSuchPart {
         /// The key.
         key: String,
@@ -96,7 +96,7 @@ pub enum RecipeError {
     },
     /// The headers leave no space for data.
     #[error(
-        "the attributes take {header} bytes of each packet, which leaves no room in packets of {datagram} bytes"
+        "the attributes take {header} bytes per packet, which leaves no space in packets of {datagram} bytes"
     )]
     Headers {
         /// Bytes of header and tag.
@@ -105,14 +105,14 @@ pub enum RecipeError {
         datagram: usize,
     },
     /// Another change is in progress.
-    #[error("another change of the recipe is under way; try again when it has ended")]
+    #[error("another reconfiguration is in progress; try again when it has finished")]
     Busy,
     /// The stack has failed, before or through this change.
     #[error("the session has ended")]
     Ended,
     /// The recipe does not fit into one packet.
     #[error(
-        "the recipe has {len} bytes as text, and {max} fit into a packet while running; leave out defaults"
+        "the recipe has {len} bytes as text, but {max} fit into a packet while running; leave out defaults"
     )]
     TooLong {
         /// Length of the text, in bytes.
@@ -131,7 +131,7 @@ pub enum RecipeError {
     PolicyPanicked(String),
     /// The peer has another version of a micro-protocol.
     #[error(
-        "the other side has version {theirs} of `{protocol}`, this one has {ours}; install the same release on both"
+        "the peer has version {theirs} of `{protocol}`, this side has {ours}; install the same release on both"
     )]
     Version {
         /// Name of the micro-protocol.

@@ -73,7 +73,7 @@ impl ParameterKind {
         match self {
             Self::Rate if text == "unlimited" => Ok(Value::Rate(Rate::MAX)),
             Self::Rate => match text.parse::<Rate>() {
-                Ok(Rate::ZERO) => Err("a rate must be more than nothing, for example 200Mbit".to_owned()),
+                Ok(Rate::ZERO) => Err("a rate must be above zero, for example 200Mbit".to_owned()),
                 read => read.map(Value::Rate).map_err(|e| e.to_string()),
             },
             Self::Bytes => text.parse().map(Value::Bytes).map_err(|e: UnitError| e.to_string()),
@@ -83,16 +83,16 @@ impl ParameterKind {
             Self::SpanIn(from, to) => within(text, from, to, "time").map(Value::Span),
             Self::Integer(from, to) => match text.parse() {
                 Ok(number) if (from..=to).contains(&number) => Ok(Value::Integer(number)),
-                _ => Err(format!("a whole number from {from} to {to} is wanted")),
+                _ => Err(format!("write a whole number from {from} to {to}")),
             },
             Self::Number(from, to) => match text.parse() {
                 Ok(number) if (from..=to).contains(&number) => Ok(Value::Number(number)),
-                _ => Err(format!("a number from {from} to {to} is wanted")),
+                _ => Err(format!("write a number from {from} to {to}")),
             },
-            Self::Flag => text.parse().map(Value::Flag).map_err(|_| "true or false is wanted".to_owned()),
+            Self::Flag => text.parse().map(Value::Flag).map_err(|_| "write true or false".to_owned()),
             Self::Choice(words) => match words.iter().position(|&word| word == text) {
                 Some(at) => Ok(Value::Choice(at)),
-                None => Err(format!("one of these is wanted: {}", words.join(", "))),
+                None => Err(format!("write one of: {}", words.join(", "))),
             },
             Self::Text => Ok(Value::Text(text.to_owned())),
         }
@@ -105,7 +105,7 @@ where
 {
     match text.parse::<T>() {
         Ok(value) if (from..=to).contains(&value) => Ok(value),
-        Ok(_) => Err(format!("a {what} from {from} to {to} is wanted")),
+        Ok(_) => Err(format!("write a {what} from {from} to {to}")),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -48,7 +48,11 @@ fn check_name(text: &str, name: &str, table: &str, key: Option<&str>) -> Result<
     if !name.is_empty() && name.chars().all(is_bare) {
         return Ok(());
     }
-    Err(at(text, find(text, table, key), format!("`{name}` is no name: letters, digits, `_` and `-`")))
+    Err(at(
+        text,
+        find(text, table, key),
+        format!("`{name}` is not a valid name: use letters, digits, `_` and `-`"),
+    ))
 }
 
 fn part(text: &str, name: &str, parameters: &toml::Table) -> Result<Part, RecipeError> {
@@ -59,7 +63,7 @@ fn part(text: &str, name: &str, parameters: &toml::Table) -> Result<Part, Recipe
             toml::Value::String(text) => text.clone(),
             toml::Value::Integer(_) | toml::Value::Float(_) | toml::Value::Boolean(_) => value.to_string(),
             _ => {
-                let message = format!("`{name}.{key}` must be a text, a number, true or false");
+                let message = format!("`{name}.{key}` must be a string, number or boolean");
                 return Err(at(text, find(text, name, Some(key)), message));
             }
         };
@@ -90,9 +94,9 @@ mod tests {
         for (text, words) in [
             ("name.ame =33 ", "`name`"),
             ("[summary]\n", "`summary`"),
-            ("['a b']\n", "`a b` is no name"),
-            ("[a]\n'b.c' = 1\n", "`b.c` is no name"),
-            ("[a]\n'' = 1\n", "`` is no name"),
+            ("['a b']\n", "`a b` is not a valid name"),
+            ("[a]\n'b.c' = 1\n", "`b.c` is not a valid name"),
+            ("[a]\n'' = 1\n", "`` is not a valid name"),
         ] {
             let error = Recipe::parse(text).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");

@@ -113,7 +113,7 @@ impl Stack {
             self.changes.change = Change::Ready(Box::new(ready), compiled);
         }
         if self.changes.is_over_age(now) {
-            self.drop_own(now, "the other side does not answer");
+            self.drop_own(now, "the peer does not respond");
             let back =
                 RepeatedMessage::new(now, MessageType::Apply, self.changes.number(), self.recipe().to_toml());
             self.changes.change = Change::Applying(Box::new(back), None);
@@ -182,7 +182,10 @@ impl Stack {
     fn on_refused(&mut self, now: Time, message: &ChangeMessage<'_>) {
         self.changes.answered = message.number;
         if matches!(self.changes.change, Change::Applying(_, None)) {
-            self.fail("recipe".to_owned(), format!("a change could not be taken back: {}", message.text));
+            self.fail(
+                "recipe".to_owned(),
+                format!("a reconfiguration could not be rolled back: {}", message.text),
+            );
         }
         self.drop_own(now, message.text);
     }
@@ -257,7 +260,7 @@ impl Stack {
 
     /// Drops this end's change: both ends requested one at once, and the peer opened the session.
     fn yield_own(&mut self, now: Time) {
-        self.drop_own(now, "the other side wants a change at the same time");
+        self.drop_own(now, "the peer requested another reconfiguration at the same time");
     }
 
     /// Handles the peer's READY: switches if this end is drained too. Otherwise the peer repeats READY.

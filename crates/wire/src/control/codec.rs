@@ -33,10 +33,10 @@ pub enum FrameError {
     #[error("the peer sent a control message with {0} bytes too many")]
     Trailing(usize),
     /// The message is not in its shortest encoding.
-    #[error("the peer sent a control message in a form that no correct program writes")]
+    #[error("the peer sent a control message in a non-canonical encoding")]
     NotCanonical,
     /// The message has a value out of range.
-    #[error("a control message holds an impossible value: {0}")]
+    #[error("a control message contains an invalid value: {0}")]
     Invalid(#[from] InvalidEntry),
 }
 

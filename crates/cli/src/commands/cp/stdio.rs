@@ -57,9 +57,9 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool)
         _ => *option == "verify",
     };
     match typed.iter().find(means_nothing) {
-        Some(option) => Err(usage(format!("--{option} says nothing about {name}"), "leave it out")),
+        Some(option) => Err(usage(format!("--{option} does not apply to {name}"), "leave it out")),
         // A stream cannot be looked at without reading it.
-        None if dry_run => Err(usage("--dry-run cannot look into stdin or stdout", "leave it out")),
+        None if dry_run => Err(usage("--dry-run is not possible with stdin or stdout", "leave it out")),
         None => Ok(()),
     }
 }
@@ -73,17 +73,14 @@ fn split(words: &[OsString]) -> Option<(&[OsString], bool)> {
 
 fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<RunReport, Fault> {
     let [_, destination] = words else {
-        return Err(usage("stdin goes alone into one file", "haul cp - DST"));
+        return Err(usage("stdin must be the only source and goes to one file", "haul cp - DST"));
     };
     check_stdin()?;
     context.check_loss_model(true)?;
     // A file of any name stands for stdin.
     let plan = CopyPlan::parse(&["./-".into(), destination.clone()])?;
     if plan.path.ends_with(b"/") || copies_content(&plan.path) {
-        return Err(usage(
-            "what comes from stdin needs the name of a file",
-            "end the destination with a name",
-        ));
+        return Err(usage("data from stdin needs a file name", "end the destination with a name"));
     }
     let (destination, durability) = (plan.path, context.transfer.receive_policy.durability);
     let permit = Permit::PutStream(destination.clone(), durability);
@@ -112,7 +109,7 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     context.check_loss_model(plan.is_sent_from_here())?;
     let chosen = selection(&args.select, plan.count())?;
     let [(from, sources)] = plan.sources.as_slice() else {
-        return Err(usage("stdout takes the files of one machine", "use one command for each machine"));
+        return Err(usage("stdout accepts files of one machine only", "use one command for each machine"));
     };
     at_server(context, &args.ssh, from, &Permit::Get(sources.clone()), |url| {
         receive(context, &url, sources.clone(), chosen, from.cpu())

@@ -189,8 +189,7 @@ impl Watched {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report = Some(report.unwrap_or_else(|error| {
                     let host = &client.host;
-                    let message =
-                        format!("what {host} said of the end of the transfer is not understood: {error}");
+                    let message = format!("the final report of {host} was not understood: {error}");
                     let hint = "install the same version of haul on all machines";
                     RunReport::failed(Fault::new(FaultCode::VersionMismatch, message, hint))
                 }));
@@ -212,7 +211,7 @@ impl Watched {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;
         context.say(format!(
-            "on its own now: it goes on if this end stops; log {host}:{log}, `{way} kill {pid}` stops it"
+            "detached: it continues if this machine stops; log {host}:{log}; stop it with `{way} kill {pid}`"
         ));
         self.is_on_its_own = true;
     }
@@ -220,13 +219,11 @@ impl Watched {
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
         let (how, hint) = match &self.loose {
-            Some(loose) if self.is_on_its_own => {
-                ("; the transfer goes on there by itself", tail(client, &loose.log))
-            }
-            Some(loose) => (" before the transfer was seen to begin", tail(client, &loose.log)),
+            Some(loose) if self.is_on_its_own => ("; the transfer continues there", tail(client, &loose.log)),
+            Some(loose) => (" before the transfer started", tail(client, &loose.log)),
             None => (
                 ", and the transfer stops there",
-                "run the same command again; with --detach the transfer would go on without this end"
+                "run the same command again; with --detach the transfer would continue without this machine"
                     .to_owned(),
             ),
         };
@@ -239,16 +236,13 @@ impl Watched {
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
         let (message, hint) = match &self.loose {
-            Some(loose) if self.is_on_its_own => (
-                format!("no longer watching; the transfer goes on at {host} by itself"),
-                tail(client, &loose.log),
-            ),
-            Some(loose) => {
-                ("interrupted before the transfer was seen to begin".to_owned(), tail(client, &loose.log))
+            Some(loose) if self.is_on_its_own => {
+                (format!("no longer watching; the transfer continues on {host}"), tail(client, &loose.log))
             }
+            Some(loose) => ("interrupted before the transfer started".to_owned(), tail(client, &loose.log)),
             None => (
-                format!("interrupted; whether the transfer has begun on {host} is not known"),
-                format!("`{} pgrep -a haul` shows it", client.way),
+                format!("interrupted; it is unknown whether the transfer started on {host}"),
+                format!("check with `{} pgrep -a haul`", client.way),
             ),
         };
         Fault::new(FaultCode::Interrupted, message, hint)
@@ -256,5 +250,5 @@ impl Watched {
 }
 
 fn tail(client: &Remote, log: &str) -> String {
-    format!("see how it ends with `{} tail {log}`", client.way)
+    format!("check its result with `{} tail {log}`", client.way)
 }

@@ -142,7 +142,7 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
 pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     // While it is suspended it would not notice that nobody needs it any more.
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|e| fault::io("cannot end with the process that started it", &e.into()))?;
+        .map_err(|e| fault::io("cannot request a signal at the parent's exit", &e.into()))?;
     let policy = Policy::own(context);
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));

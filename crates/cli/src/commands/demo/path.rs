@@ -161,7 +161,7 @@ impl EmulatedPath {
 fn no_path(error: &WanError) -> Fault {
     match error {
         WanError::Path(why) => {
-            fault::usage(format!("there is no such path: {why}"), "see `haul demo --help`")
+            fault::usage(format!("cannot emulate this path: {why}"), "see `haul demo --help`")
         }
         other => Fault::new(FaultCode::Internal, format!("cannot start the emulated path: {other}"), ""),
     }
@@ -191,7 +191,7 @@ fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
         let device = side.device_drops();
         drops.count(
             DropReason::Carrier,
-            device.map_err(|e| fault::io("the kernel does not tell what a device dropped", &e))?,
+            device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?,
         );
         Ok(Relayed { sent, received, drops, overrun: 0 })
     };

@@ -86,8 +86,8 @@ impl Controls {
         }
         // The law may be another one here than where it was asked for.
         match writer.change(&changes) {
-            Ok(()) => tracing::info!(?changes, "the other side has asked for another law"),
-            Err(fault) => tracing::debug!(%fault, "the other side asks for a law that cannot be"),
+            Ok(()) => tracing::info!(?changes, "the peer requested another control law"),
+            Err(fault) => tracing::debug!(%fault, "the peer requested an invalid control law"),
         }
     }
 }

@@ -10,8 +10,7 @@ use crate::config::{Origin, Setting};
 use crate::fault;
 use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
-const OTHER_PRESET: &str =
-    "leave it out, or give another --preset; `haul presets` says what recipes are made of";
+const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";
 
 /// The preset with what was set: of an object it carries stdin as a stream of bytes, any other as messages.
 pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, Fault> {
@@ -65,11 +64,11 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
         Some((part, _)) if recipe.has(part) => recipe.set(key, &assignment.value).map_err(fault::of),
         _ if !is_typed(setting) => Ok(()),
         Some(("rate_control", _)) => Err(fault::usage(
-            format!("{origin}: {} has no control law, which {key} would be for", recipe.name),
+            format!("{origin}: {} has no control law, so {key} does not apply", recipe.name),
             "give --controller NAME too",
         )),
         _ => Err(fault::usage(
-            format!("{origin}: {key} says nothing about the messages of {}", recipe.name),
+            format!("{origin}: {key} does not apply to the messages of {}", recipe.name),
             OTHER_PRESET,
         )),
     }

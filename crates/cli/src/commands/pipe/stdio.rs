@@ -111,7 +111,7 @@ pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, 
     let most = longest_message(recipe);
     match frame {
         Some(size) if size > most => Err(fault::usage(
-            format!("--frame {size} is longer than the messages of {} may be ({most})", recipe.name),
+            format!("--frame {size} exceeds the maximum message size of {} ({most})", recipe.name),
             format!("--frame {most} or less; a recipe file can raise fixed_size.max_message"),
         )),
         Some(size) => check_frame(Some(size)).map(|()| Framing::Frames(size.0 as usize)),

@@ -75,7 +75,7 @@ pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
     };
     match enforce(directory, offer) {
         Ok(LandlockStatus::Available { effective_abi, .. }) => Ok(effective_abi),
-        Ok(_) => Err("this kernel does not have it, or has it switched off".to_owned()),
+        Ok(_) => Err("this kernel does not support it, or has it disabled".to_owned()),
         Err(error) => Err(format!("Linux 5.19 or later is needed ({error})")),
     }
 }

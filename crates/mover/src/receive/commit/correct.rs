@@ -106,7 +106,7 @@ impl Shared {
         };
         if self.place.detach(entry, path, there, apply).is_err() {
             undone.push(
-                "it has further names, and could not be made a file of its own: it stays as it was"
+                "it has several hard links and could not be replaced by a separate file: it is unchanged"
                     .to_owned(),
             );
         }

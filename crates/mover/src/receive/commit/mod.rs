@@ -393,8 +393,8 @@ impl Committer {
     ) -> Result<Option<Arc<OwnedFd>>, IoFault> {
         let note = match linked {
             Linked::Name | Linked::Already => None,
-            Linked::Copy => Some("a copy: the file system has no further hard link for it"),
-            Linked::KeptNewer => Some("kept, because it is newer, and not made a hard link"),
+            Linked::Copy => Some("a copy: the file system's limit of hard links is reached"),
+            Linked::KeptNewer => Some("kept because it is newer, and not hard-linked"),
         };
         if let Some(note) = note {
             self.shared.note(path, vec![note.to_owned()]);
@@ -490,11 +490,11 @@ impl Committer {
 }
 
 fn gone(path: &[u8]) -> IoFault {
-    let what = "has gone from the destination while it was compared";
+    let what = "disappeared from the destination while it was compared";
     IoFault::entry(FaultCode::Io, path, what, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {
-    let what = format!("is another name of `{}`, which failed", show(target));
-    IoFault::entry(FaultCode::Io, path, &what, "see the failure of that file")
+    let what = format!("is a hard link to `{}`, which failed", show(target));
+    IoFault::entry(FaultCode::Io, path, &what, "see the error of that file")
 }

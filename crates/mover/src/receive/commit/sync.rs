@@ -81,8 +81,8 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
         Some(found) if Some(found) != digest => Err(IoFault::entry(
             FaultCode::VerifyFailed,
             &path(),
-            "is not on the disk as it was written: its BLAKE3 differs",
-            "look at the system log of the receiving machine and test its disk",
+            "differs on disk from what was written: its BLAKE3 digest differs",
+            "check the system log of the receiving machine and test its disk",
         )),
         // Without a root the job is over.
         _ => Ok(()),

@@ -126,19 +126,19 @@ fn incomplete(shared: &Shared) -> Option<Fault> {
         (book.failures.is_all_special(), book.extent)
     };
     let why = match (is_all_special, extent) {
-        (false, _) => "not everything has arrived",
+        (false, _) => "not everything arrived",
         (true, Extent::Part) => "only a part of the sources was sent",
         (true, _) => return None,
     };
-    let message = format!("nothing was removed at the destination, because {why}");
-    let hint = "run the same command again when that is mended";
+    let message = format!("nothing was deleted at the destination, because {why}");
+    let hint = "run the same command again when that is fixed";
     Some(Fault::new(FaultCode::NotPermitted, message, hint))
 }
 
 pub(crate) fn too_many(most: u64) -> Fault {
     let message =
-        format!("nothing was removed at the destination, because it would be more than the {most} permitted");
-    Fault::new(FaultCode::NotPermitted, message, "look at them with --dry-run; --max-delete permits more")
+        format!("nothing was deleted at the destination, because it would be more than the {most} permitted");
+    Fault::new(FaultCode::NotPermitted, message, "list them with --dry-run; --max-delete permits more")
 }
 
 impl<'a> Sweep<'a> {
@@ -360,7 +360,7 @@ impl<'a> Sweep<'a> {
 }
 
 fn unusable(path: &[u8]) -> Fault {
-    let what = "cannot be used at the destination, so that it is not known what it would have left out there";
+    let what = "cannot be used at the destination, so it is unknown what it would exclude there";
     let hint = "correct the file there, or leave --gitignore or --delete out";
     of_path(FaultCode::Unreadable, path, what, hint)
 }

@@ -170,7 +170,7 @@ fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd
         NotOpened::Error(Errno::NOENT) => Fault::new(
             FaultCode::NoSuchPath,
             format!("the directory of the destination `{}` does not exist", show(destination)),
-            "create it first; only the last component is made",
+            "create it first; only the last component is created",
         ),
         why => fail("open the directory of the destination", destination, why),
     })

@@ -81,7 +81,7 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
             FaultCode::IsADirectory,
             path,
             "is a directory at the destination",
-            "move the directory out of the way, let --delete remove it, or choose another destination",
+            "move the directory, let --delete remove it, or choose another destination",
         )),
         Some(_) => Err(IoFault::entry(
             FaultCode::Io,
@@ -108,7 +108,7 @@ pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
             FaultCode::PathEscape,
             path,
             "leads through a symbolic link at the destination",
-            "nothing is written through links below the destination; name the real directory as destination",
+            "haul does not write through links below the destination; name the real directory as the destination",
         ),
         Errno::NOTDIR => not_a_directory(path),
         errno => IoFault::destination("reach", path, errno),
@@ -116,20 +116,20 @@ pub(crate) fn in_the_way(path: &[u8], errno: Errno) -> IoFault {
 }
 
 pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
-    let what = "needs a directory where the destination has something else";
-    let hint = "move what is in the way, let --delete remove it, or choose another destination";
+    let what = "needs a directory where the destination has another kind of entry";
+    let hint = "move that entry, let --delete remove it, or choose another destination";
     IoFault::entry(FaultCode::NotADirectory, path, what, hint)
 }
 
 /// Something else is under the temporary name of an entry than what was made there.
 pub(crate) fn taken_away(path: &[u8]) -> IoFault {
-    let message = format!("the temporary file of `{}` was replaced by somebody else", show(path));
+    let message = format!("the temporary file of `{}` was replaced by another process", show(path));
     let hint = "find out who writes to the destination, then run the same command again";
     IoFault { fault: Fault::new(FaultCode::Io, message, hint), scope: Scope::Entry }
 }
 
 pub(crate) fn mismatch(path: &[u8]) -> Fault {
-    let what = "did not arrive as it was read: its BLAKE3 or its size differs";
+    let what = "does not match what was read: its BLAKE3 digest or size differs";
     let hint = "run the same command again; if it fails again, test memory and disks";
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
@@ -190,8 +190,8 @@ pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
 
 /// What an entry fails with whose name the destination does not tell from another one of the set.
 pub(crate) fn collision(path: &[u8]) -> IoFault {
-    let what = "is the same name at the destination as another one of the set";
-    let hint = "its file system does not tell upper from lower case or kinds of accents; rename one of both";
+    let what = "is the same name at the destination as another entry of the file set";
+    let hint = "its file system ignores case or Unicode normalisation; rename one of the two";
     IoFault::entry(FaultCode::Io, path, what, hint)
 }
 

@@ -54,7 +54,7 @@ impl Place {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = from.stat().map_err(dirent.fail("link"))?;
         if kind_of(&stat) != FileType::RegularFile {
-            let what = format!("is another name of `{}`, which has gone", show(target));
+            let what = format!("is a hard link to `{}`, which no longer exists", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
         if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
@@ -214,11 +214,11 @@ fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFa
         return Ok(());
     }
     let what = if is_directory {
-        "is or holds what the link would lead to, and would be lost"
+        "is or contains the target of the link, and would be lost"
     } else {
-        "is the file that the link would lead to, and would be lost"
+        "is the target of the link, and would be lost"
     };
-    let hint = "choose another destination, or --copy-links if the source has nothing but links to it";
+    let hint = "choose another destination, or --copy-links if the source has only links to it";
     Err(IoFault::entry(FaultCode::Io, dirent.path, what, hint))
 }
 

@@ -64,7 +64,7 @@ impl NoSpace {
             Self::Errno(errno) => IoFault::destination(doing, path, errno),
             Self::MinFree { min_free, free } => {
                 let message = format!(
-                    "cannot {doing} `{}`: {min_free} of the receiving disk have to stay free, and {free} are",
+                    "cannot {doing} `{}`: {min_free} of the receiving disk must stay free, but {free} is left",
                     show(path)
                 );
                 let hint = "free space there, or start `haul serve` there with a smaller --min-free";

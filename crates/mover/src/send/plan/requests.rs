@@ -32,7 +32,7 @@ impl Requests {
         for run in runs {
             let known = u64::from(shared.ledger.lock().table.len() - self.answered);
             if run.count == 0 || run.count > known {
-                return Err(protocol("an answer about entries that were not announced"));
+                return Err(protocol("a reply about entries that were not announced"));
             }
             for _ in 0..run.count {
                 let entry = self.answered;
@@ -48,7 +48,7 @@ impl Requests {
         let file = if is_file { self.announced.pop_front() } else { None };
         match (want, file) {
             (Want::Whole | Want::Nothing, None) => Ok(()),
-            (_, None) => Err(protocol("parts of something that is no file are wanted")),
+            (_, None) => Err(protocol("parts of an entry that is not a file were requested")),
             (Want::Whole, Some(file)) => self.whole(shared, file),
             (Want::Nothing | Want::Kept, Some(_)) => {
                 shared.slots.give();
@@ -99,7 +99,7 @@ impl Requests {
     pub(crate) fn more(&mut self, shared: &Shared, more: &More) -> Result<(), Fault> {
         let entry = u32::try_from(more.entry).ok();
         let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
-            return Err(protocol("more is wanted of a file that is not compared"));
+            return Err(protocol("more data was requested of a file that is not being compared"));
         };
         let file = partial.hashes.file.clone();
         let len = file.shape.len;
@@ -107,7 +107,7 @@ impl Requests {
         partial.asked += sections.len;
         partial.differs = true;
         if self.ended || partial.asked > len.saturating_mul(2) {
-            return Err(protocol("more is wanted than there is"));
+            return Err(protocol("more data was requested than exists"));
         }
         self.grow(shared, sections.len)?;
         if sections.len > 0 {

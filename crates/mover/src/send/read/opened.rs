@@ -18,7 +18,7 @@ use crate::storage::{fstat, read_at};
 /// Files from this size on are announced to the kernel as read in order.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
-const SINCE_FOUND: &str = "was changed or replaced after it was found";
+const SINCE_FOUND: &str = "was modified or replaced after it was found";
 
 pub(crate) struct Opened<'a> {
     source: &'a SourceFile,
@@ -46,7 +46,7 @@ impl<'a> Opened<'a> {
 
     /// After the last read: what was read is one state of the file.
     pub(crate) fn finish(self) -> Result<(), Fault> {
-        self.must_be_same("changed while it was read")
+        self.must_be_same("was modified while it was read")
     }
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
@@ -111,5 +111,5 @@ fn read_failed(path: &[u8], errno: Errno) -> Fault {
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {
-    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing writes to it")
+    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing is writing to it")
 }

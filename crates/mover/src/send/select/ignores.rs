@@ -53,8 +53,8 @@ pub(crate) fn enter(
 }
 
 fn unusable(path: &[u8], why: &str) -> Fault {
-    let what = format!("{why}, so that nothing of its directory is sent");
-    of_path(FaultCode::Unreadable, path, &what, "correct the file, or leave --gitignore out")
+    let what = format!("{why}, so nothing in its directory is sent");
+    of_path(FaultCode::Unreadable, path, &what, "correct the file, or do not use --gitignore")
 }
 
 /// The patterns of the file; `None` for what is no regular file. Lines that git does not understand and lines

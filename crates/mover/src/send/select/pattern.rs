@@ -13,16 +13,16 @@ pub enum BadPattern {
     Empty,
     #[error("the pattern has a NUL byte, which no name has")]
     Nul,
-    #[error("the pattern is longer than any path; a shorter one with * will do")]
+    #[error("the pattern is longer than any path; use a shorter one with *")]
     TooLong,
     #[error("no path has an empty component, '.' or '..'; write a/b, or /a/b for the top")]
     Component,
-    #[error("'[' has no ']'; write '\\[' for the character itself")]
+    #[error("'[' has no ']'; write '\\[' for a literal bracket")]
     Unclosed,
     /// Also of a range that ends before it begins.
-    #[error("between '[' and ']' stand characters, ranges like a-z, or classes like [:digit:]")]
+    #[error("between '[' and ']' write characters, ranges like a-z or classes like [:digit:]")]
     Class,
-    #[error("a backslash has nothing behind it; write '\\\\' for the character itself")]
+    #[error("a backslash is followed by nothing; write '\\\\' for a literal backslash")]
     Escape,
 }
 

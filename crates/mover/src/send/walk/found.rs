@@ -55,8 +55,9 @@ pub(super) fn leaf(
             Err(errno) => failed(path, "read the link", path, errno),
         },
         other => {
-            let what = format!("is {}; only files, directories and symbolic links are moved", special(other));
-            refused(FaultCode::SpecialFile, path, &what, "leave it out with --exclude")
+            let what =
+                format!("is {}; only files, directories and symbolic links are copied", special(other));
+            refused(FaultCode::SpecialFile, path, &what, "skip it with --exclude")
         }
     }
 }
@@ -73,8 +74,9 @@ fn special(kind: FileType) -> &'static str {
 /// A file whose name is that of a journal or a temporary file: no receiver takes it. As with other things that are never
 /// moved, the rest is finished.
 pub(super) fn working_file(path: &[u8]) -> Found {
-    let what = "has a name of what unfinished copies leave, and is never copied";
-    let hint = "`haul clean` removes what an unfinished copy has left; leave it out with --exclude '.haul-*', or rename it";
+    let what = "has a name reserved for unfinished copies and is never copied";
+    let hint =
+        "`haul clean` removes leftovers of unfinished copies; skip it with --exclude '.haul-*', or rename it";
     refused(FaultCode::SpecialFile, path, what, hint)
 }
 
@@ -92,10 +94,10 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
     let checked = entry.map_err(|e| (e.to_string(), "start the copy further down the tree"));
     let checked = checked.and_then(|entry| match entry.validate() {
         Ok(()) => Ok(entry),
-        Err(e) => Err((e.to_string(), "leave it out with --exclude")),
+        Err(e) => Err((e.to_string(), "skip it with --exclude")),
     });
     let entry = checked.unwrap_or_else(|(why, hint)| {
-        let what = format!("cannot travel: {why}");
+        let what = format!("cannot be sent: {why}");
         failed_entry(path, of_path(FaultCode::Unreadable, path, &what, hint))
     });
     Found { entry, file: None, names: 0 }
@@ -107,19 +109,19 @@ pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Fo
 
 /// A link that would be followed for ever.
 pub(super) fn endless(path: &[u8]) -> Found {
-    let hint = "leave it out with --exclude, or copy without --copy-links";
-    refused(FaultCode::Unreadable, path, "leads back to a directory that it lies in", hint)
+    let hint = "skip it with --exclude, or copy without --copy-links";
+    refused(FaultCode::Unreadable, path, "leads back to a directory that contains it", hint)
 }
 
 /// The directory that the set goes to, found among the sources.
 pub(super) fn destination(path: &[u8]) -> Found {
-    let hint = "leave it out with --exclude, or choose a destination outside of the sources";
+    let hint = "skip it with --exclude, or choose a destination outside the sources";
     refused(FaultCode::Usage, path, "is the destination itself", hint)
 }
 
 /// A source that paths were listed of, and that is no directory.
 pub(super) fn no_directory(path: &[u8]) -> Found {
-    let what = "is no directory, and a list of paths below it was given";
+    let what = "is not a directory, but a list of paths below it was given";
     let hint = "name the directory that the paths of --files-from are relative to";
     refused(FaultCode::NotADirectory, path, what, hint)
 }

@@ -180,11 +180,11 @@ fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
 }
 
 fn into_itself(source: &[u8]) -> Fault {
-    let hint = "choose a destination outside of it, or leave the destination's directory out with --exclude";
+    let hint = "choose a destination outside it, or skip the destination's directory with --exclude";
     of_path(FaultCode::Usage, source, "cannot be copied into itself", hint)
 }
 
 fn removes_source(source: &[u8]) -> Fault {
-    let hint = "leave --delete out, protect the source with --exclude, or choose another destination";
-    of_path(FaultCode::Usage, source, "lies in the destination, from which --delete would remove it", hint)
+    let hint = "do not use --delete, protect the source with --exclude, or choose another destination";
+    of_path(FaultCode::Usage, source, "is inside the destination, from which --delete would remove it", hint)
 }

@@ -70,7 +70,7 @@ use state::{Acks, Counts, Cycle, Pauses, PolicerSearch, Rounds, RttProbe, Settin
 pub(super) static LAW: LawRegistration = LawRegistration {
     name: "bbr",
     version: 1,
-    summary: "sends at the bandwidth that the path has shown, and probes for more and for its least round trip",
+    summary: "sends at the measured bandwidth of the path, and probes for more and for the minimum round trip",
     source: "BBR, version 3 (draft-ietf-ccwg-bbr)",
     parameters: BbrConfig::PARAMETERS,
     build: |parameters, config| Ok(Box::new(Bbr::new(&parameters.read(), config))),

@@ -27,8 +27,8 @@ use super::stats::AckStats;
 /// Timer of a delayed acknowledgement.
 const DELAYED: u8 = 1;
 
-parameter!(granularity: Span = "500us", "least distance of the timeout to the mean round trip");
-parameter!(linear: u16 in (1, 1_000) = "6", "timeouts of a segment before they begin to double");
+parameter!(granularity: Span = "500us", "minimum difference between the timeout and the mean round trip");
+parameter!(linear: u16 in (1, 1_000) = "6", "timeouts of a segment before they start to double");
 
 configuration! {
     /// Parameters of `positive_ack`.
@@ -41,8 +41,8 @@ configuration! {
 configuration! {
     /// Parameters of `cumulative_ack`.
     pub struct CumulativeAckConfig: "cumulative_ack" {
-        packets: u32 in (1, 1_000_000) = "2", "segments that one acknowledgement may wait for";
-        delay: Span = "10ms", "how long an acknowledgement may wait for more";
+        packets: u32 in (1, 1_000_000) = "2", "maximum number of segments per acknowledgement";
+        delay: Span = "10ms", "maximum delay of an acknowledgement";
         granularity: Span = granularity;
         linear: u16 = linear;
     }

@@ -79,11 +79,10 @@ configuration! {
     /// Parameters of `bitmap_ack`.
     pub struct BitmapAckConfig: "bitmap_ack" {
         when: When = "interval",
-            "when the receiver reports: at intervals that adapt (`interval`), at the law's interval (`law`), or at the \
-             end of each segment of 10,000 packets, chunk or round";
-        over: Over = "udp", "whether reports go over UDP or over the control channel (TCP)";
+            "when the receiver reports: at adaptive intervals (`interval`), at the law's interval (`law`), or at the end of each segment of 10,000 packets, chunk or round";
+        over: Over = "udp", "whether reports are sent over UDP or the control channel (TCP)";
         interval: Span in (Span::from_micros(100), Span::from_secs(1)) = "2ms",
-            "least time between reports; the sender may ask for more";
+            "minimum time between reports; the sender may request more";
     }
 }
 
@@ -92,9 +91,9 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["object"], &["sequenced_segment"], &["retransmit"]],
         conflicts: &[
-            ("positive_ack", "both say what has arrived"),
-            ("negative_ack", "both say what has arrived"),
-            ("cumulative_ack", "both say what has arrived"),
+            ("positive_ack", "both report arrivals"),
+            ("negative_ack", "both report arrivals"),
+            ("cumulative_ack", "both report arrivals"),
         ],
         ..Registration::of::<BitmapAckConfig>(
             4,
@@ -306,7 +305,7 @@ impl MicroProtocol for BitmapAck {
     fn on_parameters(&mut self, parameters: &Parameters, context: &mut Context<'_>) -> Result<(), String> {
         let BitmapAckConfig { when, over, interval } = parameters.read();
         if (when, over) != (self.when, self.over) {
-            let fixed = "when it reports, and over what, does not change in the life of a session";
+            let fixed = "`when` and `over` cannot change during a session";
             return Err(fixed.to_owned());
         }
         self.interval = interval;

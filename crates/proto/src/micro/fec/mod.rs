@@ -65,8 +65,8 @@ impl std::fmt::Debug for Sending {
 configuration! {
     /// Parameters of `fec`.
     pub struct FecConfig: "fec" {
-        data: usize in (1, 128) = "20", "data packets of a block";
-        repair: usize in (1, 64) = "2", "repair packets of a block";
+        data: usize in (1, 128) = "20", "data packets per block";
+        repair: usize in (1, 64) = "2", "repair packets per block";
         delay: Span = "5ms", "age at which a block is closed";
     }
 }
@@ -74,7 +74,7 @@ configuration! {
 pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["sequenced_segment"]],
-        ..Registration::of::<FecConfig>(1, "repairs losses without a round trip", |parameters, _| {
+        ..Registration::of::<FecConfig>(1, "repairs losses without retransmission", |parameters, _| {
             let FecConfig { data, repair, delay } = parameters.read();
             Ok(Box::new(Fec {
                 data,

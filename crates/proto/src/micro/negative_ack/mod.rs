@@ -38,13 +38,13 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["sequenced_segment"], &["retransmit"]],
         conflicts: &[
-            ("positive_ack", "either what has come is said, or what is missing"),
-            ("cumulative_ack", "either what has come is said, or what is missing"),
-            ("bitmap_ack", "either what has come is said, or what is missing"),
+            ("positive_ack", "either arrivals or gaps are reported"),
+            ("cumulative_ack", "either arrivals or gaps are reported"),
+            ("bitmap_ack", "either arrivals or gaps are reported"),
         ],
         ..Registration::of::<NegativeAckConfig>(
             1,
-            "says only what is missing, or that nothing has come for a while",
+            "reports only gaps, or that nothing has arrived for a while",
             |parameters, _| {
                 Ok(Box::new(NegativeAck {
                     limits: NegativeAckConfig::checked(parameters)?,

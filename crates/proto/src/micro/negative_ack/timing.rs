@@ -18,8 +18,8 @@ configuration! {
     /// Parameters of `negative_ack`.
     #[derive(Copy)]
     pub struct NegativeAckConfig: "negative_ack" {
-        silence: Span = "5s", "time without a packet after which the receiver asks";
-        reordering: Span = "5ms", "how long a gap stays unreported";
+        silence: Span = "5s", "time without a packet after which the receiver sends a request";
+        reordering: Span = "5ms", "delay before a gap is reported";
         retention: Span = "120s", "how long the sender keeps segments; at least 8 times `silence`";
     }
 }
@@ -29,7 +29,7 @@ impl NegativeAckConfig {
         let limits: Self = parameters.read();
         if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
             return Err(format!(
-                "retention must be at least {LEAST_REPORTS} times silence, and that more than nothing"
+                "retention must be at least {LEAST_REPORTS} times silence, and silence above zero"
             ));
         }
         Ok(limits)

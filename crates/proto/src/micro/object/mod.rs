@@ -55,14 +55,12 @@ choice! {
 configuration! {
     /// Parameters of `object`.
     pub struct ObjectConfig: "object" {
-        chunk: Bytes in (Bytes(1), Bytes(1 << 48)) = "100MB", "the object is cut at multiples of this size";
+        chunk: Bytes in (Bytes(1), Bytes(1 << 48)) = "100MB", "size of the chunks into which the object is divided";
         disk: DiskAccess = "stream",
-            "files are read 128 KiB at a time and written as bytes come (`stream`), or a chunk, or a file's part of \
-             one, with one call (`chunk`); a chunk above 100 MB in equal parts";
+            "files are read 128 KiB at a time and written as data arrives (`stream`), or one chunk (or a file's part of it) per call (`chunk`); chunks above 100 MB in equal parts";
         first_limit: Bytes = "64MiB", "bytes sent before the receiver raises the limit";
         gaps: Gaps = "held",
-            "whether the receiver keeps room for what is missing (`held`), or lets the sender go on as if it had come \
-             (`free`), for rounds over a whole set";
+            "whether the receiver reserves buffer space for missing data (`held`), or lets the sender continue as if it had arrived (`free`), for rounds over a whole set";
     }
 }
 
@@ -71,7 +69,7 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["sequenced_segment"], &["bitmap_ack"], &["retransmit"], &["rate_control"]],
         conflicts: &[("fixed_size", "a stack carries an object or messages")],
-        ..Registration::of::<ObjectConfig>(1, "cuts an object into segments and puts it together", build)
+        ..Registration::of::<ObjectConfig>(1, "splits an object into segments and reassembles it", build)
     }
 }
 
@@ -80,10 +78,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
     let sender = ObjectSender::new(chunk.0, first_limit.0);
     let receiver = ObjectReceiver::new(gaps);
     if disk == DiskAccess::Chunk && gaps == Gaps::Free {
-        return Err(
-            "`disk = \"chunk\"` needs `gaps = \"held\"`: else no chunk has to be whole before the next ones"
-                .to_owned(),
-        );
+        return Err("`disk = \"chunk\"` needs `gaps = \"held\"`, so that chunks complete in order".to_owned());
     }
     Ok(Box::new(Object { now: setup.now, gaps, disk, turns: Turns::default(), sender, receiver }))
 }
@@ -136,10 +131,10 @@ impl MicroProtocol for Object {
     fn on_parameters(&mut self, parameters: &Parameters, _: &mut Context<'_>) -> Result<(), String> {
         let ObjectConfig { chunk, disk, gaps, .. } = parameters.read();
         if gaps != self.gaps {
-            return Err("`gaps` does not change in the life of a session".to_owned());
+            return Err("`gaps` cannot change during a session".to_owned());
         }
         if disk != self.disk {
-            return Err("`disk` does not change in the life of a session".to_owned());
+            return Err("`disk` cannot change during a session".to_owned());
         }
         self.sender.set_chunk(chunk.0);
         Ok(())
@@ -169,9 +164,9 @@ mod tests {
             changed
         };
         let refused = pair.a.reconfigure(T0, &change("object.gaps", "free")).unwrap_err().to_string();
-        assert_eq!(refused, "object: `gaps` does not change in the life of a session");
+        assert_eq!(refused, "object: `gaps` cannot change during a session");
         let refused = pair.a.reconfigure(T0, &change("object.disk", "chunk")).unwrap_err().to_string();
-        assert_eq!(refused, "object: `disk` does not change in the life of a session");
+        assert_eq!(refused, "object: `disk` cannot change during a session");
         pair.a.reconfigure(T0, &change("object.chunk", "1MB")).unwrap();
         pair.exchange(T0, &mut Path::default());
         assert_eq!(came.lock().unwrap().whole, Some(10_000));

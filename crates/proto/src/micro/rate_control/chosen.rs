@@ -136,7 +136,7 @@ mod tests {
             (part(&[("rate", "0bit")]), "above zero"),
             (part(&[("rate", "fast")]), "fast"),
             (part(&[("window", "3")]), "window"),
-            (part(&[("controller", "delivery"), ("ecn", "true")]), "marks of congestion"),
+            (part(&[("controller", "delivery"), ("ecn", "true")]), "ECN marks"),
             (part(&[("controller", "reno"), ("initial_window", "1")]), "initial_window"),
         ] {
             let error = ChosenLaw::check(&wrong).unwrap_err().to_string();

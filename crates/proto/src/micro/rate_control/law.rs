@@ -18,23 +18,23 @@ configuration! {
     /// see [`RateControlConfig::with_law`].
     pub struct RateControlConfig: "rate_control" {
         controller: String = "bbr", "the control law (docs/controllers.md lists them)";
-        rate: Rate = "unlimited", "ceiling of the law; the rate of `fixed`";
+        rate: Rate = "unlimited", "maximum rate; the rate of `fixed`";
         cause_aware: bool = "false",
-            "whether the host's losses are kept from the law and bound the rate by what it drains";
+            "whether host losses are hidden from the law and limit the rate to what the host drains";
         diagnosis: Evidence = "on",
-            "evidence for causes of loss: the pattern (`signature`), kernel and path (`kernel`), path (`delay`), all, or none";
+            "evidence for the causes of losses: pattern (`signature`), kernel and path (`kernel`), path (`delay`), all, or none";
         ecn: bool = "false",
-            "whether data packets are ECN-capable, ECT(0), where the law takes a mark for a loss";
+            "whether data packets are ECN-capable, ECT(0); only for laws that treat marks as losses";
         unit_window: Bytes in (Bytes(1), Bytes(1 << 50)) = "100MB",
-            "UDP payload bytes of a transmission window";
+            "UDP payload bytes per transmission window";
         mode: Mode = "law",
-            "how long a rate holds: as the law says, for a transmission window, or until a congestion event (`rate`)";
+            "how long a rate is kept: as the law says, for a transmission window, or until a congestion event (`rate`)";
         switch: String = "",
-            "rules by which the law is exchanged, as in `after 30s -> cubic; loss > 5% -> tfrc` (docs/controllers.md)";
+            "rules for switching the law, as in `after 30s -> cubic; loss > 5% -> tfrc` (docs/controllers.md)";
         switch_wait: Span in (Span::from_secs(1), Span::from_secs(86_400)) = "10s",
-            "time between two switches by rule, at least";
-        debt: Span = "100ms", "lateness that the pacer makes up for";
-        max_batch: usize in (1, 64) = "64", "most packets that leave back to back";
+            "minimum time between two switches by rule";
+        debt: Span = "100ms", "maximum delay that the pacer catches up on";
+        max_batch: usize in (1, 64) = "64", "maximum number of packets sent back to back";
     }
 }
 
@@ -61,7 +61,7 @@ pub fn register_law(law: &'static LawRegistration) -> Result<(), ControllerError
     let is_taken =
         |new: &&ParameterSpec| RateControlConfig::PARAMETERS.iter().any(|known| known.name == new.name);
     if let Some(both) = law.parameters.iter().find(is_taken) {
-        let message = format!("`rate_control` has a parameter `{}` itself", both.name);
+        let message = format!("`rate_control` itself has a parameter `{}`", both.name);
         return Err(ControllerError::Taken { law: law.name, message });
     }
     add_law(law)
@@ -120,7 +120,7 @@ impl Law {
         let registered = law(&self.name)?;
         let built = registered.build_checked(&self.parameters, &config)?;
         if self.ecn && !built.answers_marks() {
-            let message = "it does not answer marks of congestion: `ecn` must be false".to_owned();
+            let message = "it does not respond to ECN marks: `ecn` must be false".to_owned();
             return Err(ControllerError::Unsuitable { law: registered.name, message });
         }
         Ok(self.wrapped(built))

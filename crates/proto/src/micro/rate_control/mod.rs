@@ -99,12 +99,12 @@ pub(super) fn registration() -> Registration {
     Registration {
         further: law_parameters,
         needs: &[&["bitmap_ack", "receiver_report"]],
-        conflicts: &[("fixed_rate", "both decide how fast to send")],
+        conflicts: &[("fixed_rate", "both control the sending rate")],
         compare: |parameters, _| {
             let rules = Rules::of(&parameters.read(), &Law::read(parameters, ANY_DELAY));
             rules.map(drop).map_err(|wrong| ("switch", wrong))
         },
-        ..Registration::of::<RateControlConfig>(1, "sends as fast as a control law says", build)
+        ..Registration::of::<RateControlConfig>(1, "sends at the rate of a control law", build)
     }
 }
 

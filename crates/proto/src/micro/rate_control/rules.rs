@@ -62,8 +62,7 @@ impl Condition {
         let wrong = || {
             let measures = Measure::ALL.map(|(name, _)| name).join(", ");
             format!(
-                "`{text}` is no condition; `after 30s`, `after 10GB` or one of {measures} with > or < is wanted, \
-                 as in `loss > 5%`"
+                "`{text}` is not a condition; write `after 30s`, `after 10GB` or one of {measures} with > or <, as in `loss > 5%`"
             )
         };
         if let ["after", when] = words[..] {
@@ -174,7 +173,7 @@ impl Rules {
         let rules = config.switch.split(';').map(str::trim);
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
         if written.len() > MOST_RULES {
-            return Err(format!("{} rules are too many: at most {MOST_RULES} are wanted", written.len()));
+            return Err(format!("{} rules are too many: the maximum is {MOST_RULES}", written.len()));
         }
         let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
         for (n, later) in list.iter().enumerate() {
@@ -184,7 +183,7 @@ impl Rules {
         if config.diagnosis == Evidence::None
             && list.iter().any(|rule| rule.condition.is_of(Measure::ReceiverLoss))
         {
-            return Err("`receiver_loss` wants the diagnosis, which is off".to_owned());
+            return Err("`receiver_loss` needs the diagnosis, which is off".to_owned());
         }
         Ok(Self { list, wait: config.switch_wait, ..Self::default() })
     }
@@ -251,12 +250,11 @@ fn compare(earlier: (&Rule, &str), later: (&Rule, &str)) -> Result<(), String> {
     let (Rule { condition: first, law, .. }, Rule { condition: second, law: other, .. }) =
         (earlier.0, later.0);
     if first.covers(*second) {
-        return Err(format!("`{}` never decides, as `{}` stands before it", later.1, earlier.1));
+        return Err(format!("`{}` has no effect, as `{}` precedes it", later.1, earlier.1));
     }
     if first.is_near(*second) && law != other {
         return Err(format!(
-            "`{}` and `{}` could switch back and forth for ever; the lower limit must be at most half of the \
-             upper one",
+            "`{}` and `{}` could switch back and forth forever; the lower limit must be at most half of the upper one",
             earlier.1, later.1
         ));
     }
@@ -264,7 +262,7 @@ fn compare(earlier: (&Rule, &str), later: (&Rule, &str)) -> Result<(), String> {
 }
 
 fn read_rule(text: &str, recipe: &Law) -> Result<Rule, String> {
-    let wanted = || format!("`{text}` is no rule; `CONDITION -> LAW` is wanted, as in `loss > 5% -> tfrc`");
+    let wanted = || format!("`{text}` is not a rule; write `CONDITION -> LAW`, as in `loss > 5% -> tfrc`");
     let (condition, law) = text.split_once("->").ok_or_else(wanted)?;
     let mut words = law.split_whitespace();
     let name = words.next().ok_or_else(wanted)?;
@@ -399,18 +397,18 @@ mod tests {
         for (switch, words) in [
             ("loss > 5%", "CONDITION -> LAW"),
             ("loss > 5% ->", "CONDITION -> LAW"),
-            ("loss > 5% -> warp", "switch: `loss > 5% -> warp`: there is no controller named `warp`"),
+            ("loss > 5% -> warp", "switch: `loss > 5% -> warp`: there is no controller `warp`"),
             ("loss > 5% -> tfrc speed=3", "speed"),
             ("loss > 5% -> tfrc intervals=0", "intervals"),
             ("loss > 5% -> tfrc fast", "CONDITION -> LAW"),
-            ("loss > 500% -> tfrc", "no condition"),
-            ("loss = 5% -> tfrc", "no condition"),
+            ("loss > 500% -> tfrc", "not a condition"),
+            ("loss = 5% -> tfrc", "not a condition"),
             ("delay > 5ms -> tfrc", "receiver_loss"),
-            ("after never -> tfrc", "no condition"),
-            ("loss > 5% -> tfrc; loss > 6% -> reno", "never decides"),
-            ("loss < 5% -> tfrc; loss < 4% -> reno", "never decides"),
-            ("loss > 5% -> tfrc; loss < 4% -> reno", "back and forth for ever"),
-            ("rtt < 100ms -> tfrc; rtt > 90ms -> reno", "back and forth for ever"),
+            ("after never -> tfrc", "not a condition"),
+            ("loss > 5% -> tfrc; loss > 6% -> reno", "has no effect"),
+            ("loss < 5% -> tfrc; loss < 4% -> reno", "has no effect"),
+            ("loss > 5% -> tfrc; loss < 4% -> reno", "back and forth forever"),
+            ("rtt < 100ms -> tfrc; rtt > 90ms -> reno", "back and forth forever"),
         ] {
             let error = ChosenLaw::check(&part(&[("switch", switch)])).unwrap_err().to_string();
             assert!(error.contains(words), "{switch}: {error}");

@@ -268,7 +268,7 @@ fn a_law_that_would_hold_for_ever_ends_the_session_by_its_name() {
         });
         let (protocol, message) = failed.expect("the session has ended");
         assert_eq!(protocol, "rate_control");
-        assert!(message.contains("`fixed`") && message.contains("for ever"), "{message}");
+        assert!(message.contains("`fixed`") && message.contains("would never send"), "{message}");
     }
 }
 

@@ -33,7 +33,7 @@ configuration! {
     /// Parameters of `receiver_report`.
     pub struct ReceiverReportConfig: "receiver_report" {
         interval: Span in (Span::from_millis(1), Span::from_secs(10)) = "10ms",
-            "shortest time between two reports while data arrives";
+            "minimum time between two reports while data arrives";
     }
 }
 
@@ -50,10 +50,7 @@ pub(super) fn registration() -> Registration {
         needs: &[&["rate_control"], &["fixed_size"]],
         conflicts: &[
             ("bitmap_ack", "both report what has arrived"),
-            (
-                "fec",
-                "its repair packets are in no report, so a control law would not see half of what is sent",
-            ),
+            ("fec", "its repair packets are not reported, so the control law would not see all that is sent"),
         ],
         ..Registration::of::<ReceiverReportConfig>(
             1,

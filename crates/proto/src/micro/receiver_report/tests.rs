@@ -114,7 +114,7 @@ fn a_mix_that_cannot_work_says_why() {
     for (recipe, words) in [
         (plain.clone().without("receiver_report"), "bitmap_ack or receiver_report"),
         (plain.clone().without("rate_control"), "rate_control"),
-        (plain.clone().with("fixed_rate"), "both decide how fast to send"),
+        (plain.clone().with("fixed_rate"), "both control the sending rate"),
         (plain.clone().with("fec"), "repair packets"),
         (plain.without("fixed_size").with("object"), "fixed_size"),
     ] {

@@ -16,14 +16,13 @@ choice! {
 configuration! {
     /// Parameters of `retransmit`.
     pub struct RetransmitConfig: "retransmit" {
-        keep: Keep = "copies", "what segments are sent again from";
+        keep: Keep = "copies", "where retransmitted segments are read from";
         window: u64 in (1, 10_000_000) = "1024",
-            "packets between the oldest outstanding and the newest; with copies at most 32768";
-        memory: Bytes = "8MiB", "bytes of copies";
+            "maximum distance from the oldest outstanding packet to the newest; with copies at most 32768";
+        memory: Bytes = "8MiB", "memory for copies";
         attempts: u16 in (0, 65_535) = "0",
-            "transmissions after which a message is given up (with copies); 0: never";
+            "transmissions after which a message is dropped (with copies); 0: never";
         probe: bool = "true",
-            "whether silence repeats the oldest packets (with the object); false only with bitmap_ack.when = segment, \
-             chunk or round";
+            "whether silence triggers retransmission of the oldest packets (with the object); false only with bitmap_ack.when = segment, chunk or round";
     }
 }

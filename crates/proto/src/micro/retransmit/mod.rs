@@ -19,7 +19,7 @@ pub(super) fn registration() -> Registration {
     Registration {
         needs: &[&["positive_ack", "cumulative_ack", "negative_ack", "bitmap_ack"], &["sequenced_segment"]],
         compare,
-        ..Registration::of::<RetransmitConfig>(1, "keeps what is outstanding and sends it again", build)
+        ..Registration::of::<RetransmitConfig>(1, "keeps outstanding packets and retransmits them", build)
     }
 }
 
@@ -29,8 +29,7 @@ fn compare(parameters: &Parameters, peers: &PeerProtocols<'_>) -> Result<(), (&'
     let RetransmitConfig { keep, probe, .. } = parameters.read();
     match peers.get::<BitmapAckConfig>().map(|reports| reports.when) {
         Some(When::Interval | When::Law) if keep == Keep::Object && !probe => {
-            let wanted = "true is wanted with `bitmap_ack.when` = `interval` or `law`, or nobody notices that the last packets \
-                          are lost; set it to true, or bitmap_ack.when to segment, chunk or round";
+            let wanted = "must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
             Err(("probe", wanted.to_owned()))
         }
         _ => Ok(()),
