@@ -349,7 +349,7 @@ mod tests {
             told(Some(Span::from_millis(80)))
                 .starts_with("`sudo sysctl -w net.core.rmem_max=10000000` holds")
         );
-        assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("not known"));
+        assert!(told(None).contains("rmem_max=6250000` holds") && told(None).contains("is unknown"));
         let long = told(Some(Span::from_secs(1)));
         assert!(long.contains("rmem_max=125000000` with `haul cp --set socket_buffer=125000000`"), "{long}");
         assert!(told(Some(Span::from_secs(1_000))).contains("rmem_max=268435456`"));

@@ -125,7 +125,7 @@ fn what_fails_with_its_directory_takes_one_line() {
         "failed: x: permission denied (check the permissions)\n\
          failed: x: 301 names below it, whose directory is missing\n\
          failed: x2: permission denied (check the permissions)\n\
-         failed: x2: 1 name below it, without a directory to lie in\n\
+         failed: x2: 1 name below it, whose directory is missing\n\
          failed: y: permission denied (check the permissions)\n\
          failed: 1 more\n"
     );

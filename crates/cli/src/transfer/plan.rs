@@ -257,7 +257,7 @@ mod tests {
         for (words, needle) in [
             (vec![], "are missing"),
             (vec!["a"], "a destination is missing"),
-            (vec![one.as_str(), "a", "."], "mixed"),
+            (vec![one.as_str(), "a", "."], "different machines"),
             (vec![one.as_str(), other.as_str()], "from one server to another"),
             (vec!["a", "haul://h:1/x"], "no key"),
             (vec!["a", "host:b", "."], "different machines"),

@@ -169,7 +169,7 @@ mod tests {
         let here = [sessions.enter(HERE.into()).unwrap(), sessions.enter(HERE.into()).unwrap()];
         assert!(refusal(&sessions, HERE).contains("2 sessions of 192.0.2.1"));
         let there = sessions.enter(THERE.into()).unwrap();
-        assert!(refusal(&sessions, THERE).contains("3 sessions already"));
+        assert!(refusal(&sessions, THERE).contains("already has 3 sessions"));
         drop(here);
         assert!(sessions.enter(THERE.into()).is_ok() && there.pulse.given_up().is_none());
     }
