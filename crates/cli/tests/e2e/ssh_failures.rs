@@ -34,7 +34,7 @@ fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
         ])
     };
     cp("haul-is-not-here").exits(5).says(&[
-        "no program `haul-is-not-here` on far",
+        "`haul-is-not-here` was not found on far",
         &format!("`scp -F {} ", sshd.config().display()),
         "--remote-binary",
     ]);
