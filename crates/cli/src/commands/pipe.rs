@@ -233,7 +233,11 @@ impl Pipe<'_> {
         let listener = Listener::bind_with(options).map_err(fault::of)?;
         self.announce(&listener)?;
         match self.next_client(&listener, &is_misdirected)? {
-            Accepted::Messages(connection) => self.talk(&connection),
+            Accepted::Messages(connection) => {
+                // It would take and acknowledge what other clients send, and nobody would read that.
+                drop(listener);
+                self.talk(&connection)
+            }
             Accepted::Reader(reader) => self.receive_bytes(*reader),
             Accepted::Writer(writer) => self.send_bytes(*writer),
         }

@@ -57,6 +57,37 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
     }
 }
 
+/// What nobody reads must not count as carried.
+#[test]
+fn a_second_client_of_messages_is_told_that_nobody_listens() {
+    let place = tempfile::tempdir().unwrap();
+    let (mut there, url) = listening(place.path(), &[]);
+    let client = || {
+        let mut command = haul();
+        command.args(["pipe", "--preset", "msg"]).arg(&url).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut first = client();
+    let mut input = first.stdin.take().unwrap();
+    input.write_all(b"first\n").unwrap();
+    let (mut output, mut read) = (there.0.stdout.take().unwrap(), [0; 6]);
+    output.read_exact(&mut read).unwrap();
+    assert_eq!(&read, b"first\n");
+    let mut second = client();
+    // It may have ended before it has read this.
+    let _ = second.stdin.take().unwrap().write_all(b"second\n");
+    let second = second.wait_with_output().unwrap();
+    exits(&second, 5);
+    input.write_all(b"last\n").unwrap();
+    drop(input);
+    exits(&first.wait_with_output().unwrap(), 0);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "last\n");
+    assert!(there.0.wait().unwrap().success());
+}
+
 #[test]
 fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
     for reverse in [&[][..], &["--reverse"]] {
