@@ -5,10 +5,12 @@ use std::time::Instant;
 use haul_base::Span;
 use haul_engine::HaulUrl;
 use haul_wire::control::{BenchLimit, Fault, Request};
+use haulage::config::RateControlConfig;
 use serde_json::json;
 
 use crate::args::BenchArgs;
 use crate::endpoint;
+use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::{
     Context, Cpu, DryRun, Sides,
@@ -18,6 +20,8 @@ use crate::transfer::{
 };
 
 const DEFAULT_TIME: Span = Span::from_secs(10);
+/// Bytes of an Ethernet packet.
+const PACKET: u64 = 1_500;
 
 /// Runs the client's side of a bench; the report has the processor time of `cpu`.
 pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
@@ -27,10 +31,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
 fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
     let url = url_of(args)?;
     context.check_loss_model(!args.reverse)?;
-    let limit = match args.bytes {
-        Some(bytes) => BenchLimit::Bytes(bytes.0),
-        None => BenchLimit::Micros(args.time.unwrap_or(DEFAULT_TIME).as_micros()),
-    };
+    let limit = limit(context, args)?;
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let began = Instant::now();
@@ -41,9 +42,26 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     Ok(report)
 }
 
+/// How much is moved, or for how long; in that time at least a packet has to leave.
+fn limit(context: &Context, args: &BenchArgs) -> Result<BenchLimit, Fault> {
+    if let Some(bytes) = args.bytes {
+        return Ok(BenchLimit::Bytes(bytes.0));
+    }
+    let time = args.time.unwrap_or(DEFAULT_TIME);
+    let law: Option<RateControlConfig> = context.settings.recipe.configuration().ok().flatten();
+    match law {
+        Some(law) if law.rate.time_for(PACKET) > time => Err(fault::usage(
+            format!("at {} not one packet leaves in {time}", law.rate),
+            "give a higher --rate, or a longer --time",
+        )),
+        _ => Ok(BenchLimit::Micros(time.as_micros())),
+    }
+}
+
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
     let url = url_of(args)?;
     context.check_loss_model(!args.reverse)?;
+    limit(context, args)?;
     let time = || format!("for {}", args.time.unwrap_or(DEFAULT_TIME));
     let amount = args.bytes.map_or_else(time, |bytes| bytes.to_string());
     let verb = if args.reverse { "receive" } else { "send" };

@@ -128,6 +128,18 @@ fn a_slow_bench_ends_when_its_time_is_over() {
     }
 }
 
+/// It waited for that packet, for hours.
+#[test]
+fn a_bench_whose_first_packet_would_be_late_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let server = Server::start(root.path(), &[]);
+    for more in [&[][..], &["--reverse"], &["--dry-run"]] {
+        let output = run(&[&["bench", "--time", "1s", "--rate", "1bit", &server.url], more].concat());
+        exits(&output, 2);
+        assert!(text(&output.stderr).contains("not one packet leaves in 1"), "{}", text(&output.stderr));
+    }
+}
+
 #[test]
 fn a_dry_bench_says_what_a_recipe_leaves_to_its_defaults() {
     let root = tempfile::tempdir().unwrap();
