@@ -170,7 +170,8 @@ fn connect_hint(kind: ErrorKind) -> &'static str {
 fn udp_hint(port: u16, direction: Direction) -> String {
     match direction {
         Direction::ClientToServer => format!(
-            "TCP works but UDP does not: open UDP port {port} in the server's firewall, or choose an open port with `haul serve --listen`"
+            "TCP works but UDP packets of 1,228 bytes (IPv6: 1,248) do not pass: open UDP port {port} in the server's firewall, or choose \
+             an open port with `haul serve --listen`; check with `ping -M do -s 1200 HOST` that the path carries packets of this size"
         ),
         Direction::ServerToClient => format!(
             "the server receives the client's packets: allow replies from UDP port {port} through the client's firewall or NAT"
@@ -240,6 +241,8 @@ mod engine_tests {
         let fault = of(EngineError::UdpBlocked { port: 7011, direction: Direction::ServerToClient });
         assert_eq!(fault.code, FaultCode::UdpBlocked);
         assert!(fault.message.contains("7011") && fault.message.contains("from the server to the client"));
+        let fault = of(EngineError::UdpBlocked { port: 7011, direction: Direction::ClientToServer });
+        assert!(fault.hint.contains("7011") && fault.hint.contains("packets of 1,228 bytes"), "{fault}");
     }
 
     #[test]
