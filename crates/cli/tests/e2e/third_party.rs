@@ -190,13 +190,22 @@ fn a_transfer_is_said_to_be_on_its_own_when_it_is() {
 
 /// Kills the ssh that leads to the machine that copies.
 fn cut(running: &Running) {
-    let leads_there = |pid: &i32| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
-        String::from_utf8_lossy(&words).contains("cp --for-ssh")
-    };
-    let ssh: Vec<i32> = children(running.id()).into_iter().filter(leads_there).collect();
+    kill(running, "cp --for-ssh");
+}
+
+/// Kills the ssh that runs this on the other side.
+fn kill(running: &Running, command: &str) {
+    let ssh = children_with(running, command);
     assert_eq!(ssh.len(), 1);
     kill_process(Pid::from_raw(ssh[0]).unwrap(), Signal::KILL).unwrap();
+}
+
+fn children_with(running: &Running, words: &str) -> Vec<i32> {
+    let has_them = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(words)
+    };
+    children(running.id()).into_iter().filter(has_them).collect()
 }
 
 #[test]
@@ -212,6 +221,22 @@ fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
     running.wait(LIMIT).exits(5).says(&["connection to a was lost", "continues there", "tail"]);
     world.until_both_have_ended();
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
+}
+
+/// That the port does not answer any more is not for want of an open port.
+#[test]
+fn an_ssh_to_the_server_that_dies_too_early_is_named() {
+    let Some(world) = World::new() else { return };
+    file(&world.a.home().join("x"), 1, 300_000);
+    let script = format!("#!/bin/sh\n[ $1 = serve ] || sleep 2\nexec {HAUL} \"$@\"\n");
+    for home in [&world.a, &world.b] {
+        home.script("haul", &script);
+    }
+    let running = Running::start(&mut world.cp(&["--remote-binary", "~/haul", "a:x", "b:y"]));
+    until("ssh to a", || !children_with(&running, "cp --for-ssh").is_empty());
+    kill(&running, "serve --once");
+    running.wait(LIMIT).exits(5).says(&["seen from a", "connection to b ended early"]);
+    world.until_both_have_ended();
 }
 
 #[test]

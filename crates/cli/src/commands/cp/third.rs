@@ -12,7 +12,7 @@ use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, How, REST, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, How, LIMIT, REST, Served, by_ssh};
 
 /// How soon an interruption is noticed.
 const TICK: Duration = Duration::from_millis(50);
@@ -29,10 +29,13 @@ pub(crate) fn copy(
 ) -> Result<RunReport, Fault> {
     let detach = how.ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // The one that connects ends first.
-    let (_server, mut client) = start(context, how, (plan, at, serves), detach)?;
+    let (mut server, mut client) = start(context, how, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress);
     progress.finish();
+    if let Some(note) = server.as_mut().and_then(|server| server.remote.early_end()) {
+        context.say(format!("note: {note}"));
+    }
     let preset = context.settings.recipe.name.clone();
     let mut report = RunReport { preset, ..report? };
     report.each_fault(|fault| *fault = seen_from(at, fault.clone(), &context.cancel));
@@ -117,6 +120,9 @@ fn follow(
         if context.cancel.is_requested() && detach {
             return Err(watched.left(client));
         }
+        if watched.is_silent(Instant::now()) {
+            return Err(watched.lost(client));
+        }
         if context.cancel.is_requested() && asked_to_stop.is_none() {
             client.hang_up();
             asked_to_stop = Some(Instant::now());
@@ -152,6 +158,11 @@ impl Watched {
 
     fn snapshot(&self) -> Snapshot {
         Snapshot { silent_for: self.heard.elapsed().into(), ..self.snapshot }
+    }
+
+    /// The other machine says several times a second how it goes, and ends what does not go on.
+    fn is_silent(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.heard) > LIMIT
     }
 
     /// Takes one line; what is no event is of no interest.
@@ -251,4 +262,17 @@ impl Watched {
 
 fn tail(client: &Remote, log: &str) -> String {
     format!("check its result with `{} tail {log}`", client.way)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ssh itself does not notice as long as it has nothing to send.
+    #[test]
+    fn a_machine_that_says_nothing_is_given_up() {
+        let watched = Watched::new();
+        assert!(!watched.is_silent(watched.heard + LIMIT));
+        assert!(watched.is_silent(watched.heard + LIMIT + TICK));
+    }
 }
