@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use super::protection::{ENCRYPTED, ResumptionSecret};
 use super::role::Role;
 
-const FIRST_LINE: &str = "haulage resumption 1: keep it secret";
-/// Upper bound of the text length of all fields except the recipe.
+const FIRST_LINE: &str = "haulage resumption 2: keep it secret";
+/// Names and values of all fields but the recipe take less.
 const MOST_BESIDE_RECIPE: usize = 512;
 
 /// State kept by both ends, to open connections without another handshake.
@@ -104,8 +104,13 @@ impl SavedResumption {
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe\n{}",
-            self.server, self.identity, *secret, self.last_epoch, self.recipe
+            "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe {}\n{}",
+            self.server,
+            self.identity,
+            *secret,
+            self.last_epoch,
+            digest(&self.recipe),
+            self.recipe
         );
         text
     }
@@ -115,8 +120,9 @@ impl SavedResumption {
     /// # Errors
     /// [`ResumptionError::Damaged`].
     pub fn from_text(text: &str) -> Result<Self, ResumptionError> {
-        let (head, recipe) =
-            text.split_once("\nrecipe\n").ok_or(ResumptionError::Damaged("it has no recipe"))?;
+        let split =
+            text.split_once("\nrecipe ").and_then(|(head, rest)| Some((head, rest.split_once('\n')?)));
+        let (head, (sum, recipe)) = split.ok_or(ResumptionError::Damaged("it has no recipe"))?;
         let mut lines = head.lines();
         if lines.next() != Some(FIRST_LINE) {
             return Err(ResumptionError::Damaged("its first line is another"));
@@ -133,6 +139,9 @@ impl SavedResumption {
         let cipher = cipher(field("cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
         let micros: u32 = parsed(field("round_trip_us")?, "a number")?;
         let last_epoch = parsed(field("last_epoch")?, "a number")?;
+        if sum != digest(recipe) {
+            return Err(ResumptionError::Damaged("recipe"));
+        }
         Ok(Self {
             server,
             identity,
@@ -143,6 +152,11 @@ impl SavedResumption {
             recipe: recipe.to_owned(),
         })
     }
+}
+
+/// What a recipe that was cut off does not have: the two ends would read each other's packets by different recipes.
+fn digest(recipe: &str) -> String {
+    blake3::hash(recipe.as_bytes()).to_hex().to_string()
 }
 
 fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionError> {
@@ -174,7 +188,7 @@ mod tests {
         let text = saved().to_text();
         assert_eq!(SavedResumption::from_text(&text), Ok(saved()));
         assert!(!format!("{:?}", saved()).contains("CQkJ"));
-        for cut in 0..text.len() - saved().recipe.len() {
+        for cut in 0..text.len() {
             assert!(SavedResumption::from_text(&text[..cut]).is_err(), "{cut}");
         }
     }
