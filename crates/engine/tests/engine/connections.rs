@@ -446,21 +446,42 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
     assert_eq!(recv(&server), b"fine");
 }
 
-#[test]
-fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
-    let listener = listener("127.0.0.1");
-    let relay = Relay::start(listener.local_addr());
+/// A client by way of the relay that asks for signs of life every 400 ms, and its server.
+fn kept_alive(listener: &Listener, relay: &Relay) -> [Channel; 2] {
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
     let channel =
         ConnectionOptions { keep_alive: Some(Duration::from_millis(400)), ..ConnectionOptions::default() };
     let options = OpenOptions { connection: channel, ..OpenOptions::default() };
     let (client, accepted) =
-        connect_and_agree(&listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
+        connect_and_agree(listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
     accepted.unwrap();
     let client = client.unwrap();
     client.wait_confirmed(TIMEOUT).unwrap();
-    let server = connection(&listener);
-    // Several times the interval: alive while the peer answers.
+    [client, connection(listener)]
+}
+
+/// It sends nothing else that says where it is.
+#[test]
+fn a_client_at_rest_whose_nat_has_forgotten_it_is_found_by_its_keep_alives() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let [client, server] = kept_alive(&listener, &relay);
+    for _ in 0..2 {
+        let before = server.peer();
+        relay.rebind.store(true, Ordering::Relaxed);
+        until("the connection has not moved", || server.peer() != before);
+    }
+    assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
+    send(&server, b"found");
+    assert_eq!(recv(&client), b"found");
+}
+
+#[test]
+fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
+    let listener = listener("127.0.0.1");
+    let relay = Relay::start(listener.local_addr());
+    let [client, server] = kept_alive(&listener, &relay);
+    // Several times the interval: alive as long as somebody answers.
     assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
     assert!(client.ended().is_none());
     relay.to_server.store(false, Ordering::Relaxed);

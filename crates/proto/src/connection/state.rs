@@ -12,7 +12,7 @@ use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEA
 
 use super::lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
 use super::path_probe::MIN_DATAGRAM;
-use super::peer_address::{BARE, PeerAddress};
+use super::peer_address::{BARE, PeerAddress, canonical};
 use super::protection::{ConnectionKeys, Keys};
 use super::resumption::ResumptionState;
 use super::role::Role;
@@ -307,6 +307,10 @@ impl<E: From<Failure>> ConnectionState<E> {
                 return answer(ControlFrameKind::Closed, 0, BARE, peer);
             }
             ControlFrameKind::Closed => self.lifecycle.end(None),
+            // A copy, or the other end, which has another address now: nothing else that it sends says so while it rests.
+            ControlFrameKind::Ping if canonical(from) != canonical(peer) => {
+                return Some(self.challenge(keys, challenge_key, from));
+            }
             ControlFrameKind::Ping => return answer(ControlFrameKind::Pong, frame.number, BARE, peer),
             ControlFrameKind::Challenge => {
                 return answer(ControlFrameKind::Response, frame.number, frame.size, peer);
