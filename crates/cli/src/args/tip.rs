@@ -73,7 +73,9 @@ mod tests {
             let accepted = line.replace(written.replace('=', " ").as_str(), written);
             assert!(Cli::command().try_get_matches_from(accepted.split(' ')).is_ok(), "{accepted}");
         }
-        for (option, tip) in [("-r", "leave it out"), ("-av -z", "does not compress"), ("-l 100", "--rate 8Mbit")] {
+        for (option, tip) in
+            [("-r", "leave it out"), ("-av -z", "does not compress"), ("-l 100", "--rate 8Mbit")]
+        {
             let said = said(&format!("haul cp {option} a b"));
             assert!(said.contains(tip) && !said.contains("'-- "), "{said}");
         }

@@ -246,7 +246,9 @@ mod tests {
         assert_eq!(found, expected.map(|(verdict, pattern)| (verdict, pattern.to_vec())));
         let fault = from_file(b"ok\n[x\n").unwrap_err();
         assert!(fault.message.contains("--exclude-from") && fault.message.contains("entry 2"), "{fault}");
-        assert!(from_file(&b"x\n".repeat(MAX_RULES)).unwrap_err().message.contains("exceed the limit of 10000"));
+        assert!(
+            from_file(&b"x\n".repeat(MAX_RULES)).unwrap_err().message.contains("exceed the limit of 10000")
+        );
     }
 
     #[test]
