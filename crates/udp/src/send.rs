@@ -111,7 +111,7 @@ impl UdpSocket {
                 }
                 // A router's report about an earlier datagram: this one was not tried yet.
                 class @ ErrorClass::TooLarge if self.count_error(class) > 0 && !second_try => {
-                    second_try = true
+                    second_try = true;
                 }
                 class => return Err(self.give_up(class, error)),
             }
