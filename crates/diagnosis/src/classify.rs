@@ -16,12 +16,12 @@ pub enum Metric {
 }
 
 /// Number of bursts, each lost completely and longer than one packet, from which on a window is attributed to
-/// the host. Our choice, as [`TELLING_LENGTH`]: of 2,541 real windows of networks with a loss rate below
+/// the host. Our choice, as [`MIN_BURST_LENGTH`]: of 2,541 real windows of networks with a loss rate below
 /// 0.001 nine met one of the two criteria, of 2,838 of hosts all but three.
-const TELLING_BURSTS: usize = 4;
+const MIN_WHOLE_BURSTS: usize = 4;
 /// Minimum packets of the shortest burst if there are fewer bursts: a full queue rarely drops as many in a
 /// row.
-const TELLING_LENGTH: u64 = 4;
+const MIN_BURST_LENGTH: u64 = 4;
 /// Probability of that if the network loses packets: Laplace's rule of succession for these windows.
 const NETWORK_LOSES_THEM: f64 = 10.0 / 2_543.0;
 
@@ -104,7 +104,7 @@ impl Model {
     fn by_success(&self, sample: &Sample) -> Option<Diagnosis> {
         let told = self.posterior(Metric::SuccessProportion, sample.success_proportion?, sample.loss_rate());
         Some(match sample.whole_bursts.filter(|_| self.both_measures) {
-            Some(bursts) if bursts.number >= TELLING_BURSTS || bursts.shortest >= TELLING_LENGTH => {
+            Some(bursts) if bursts.number >= MIN_WHOLE_BURSTS || bursts.shortest >= MIN_BURST_LENGTH => {
                 Diagnosis { p_host: 1.0 / (1.0 + NETWORK_LOSES_THEM), ..told }
             }
             Some(_) if told.cause() == Cause::Congestion => Diagnosis { p_host: 0.5, ..told },

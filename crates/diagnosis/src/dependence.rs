@@ -4,9 +4,9 @@
 
 use haul_base::Span;
 
-/// A stretch of consecutive packets and their mean delay.
+/// An interval of consecutive packets and their mean delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Stretch {
+pub struct DelayInterval {
     /// Mean delay, with any origin.
     pub delay: Span,
     /// Number of packets, lost ones included.
@@ -15,7 +15,7 @@ pub struct Stretch {
     pub lost: u64,
 }
 
-impl Stretch {
+impl DelayInterval {
     fn loss_rate(&self) -> f64 {
         self.lost as f64 / self.packets.max(1) as f64
     }
@@ -25,7 +25,7 @@ impl Stretch {
     fn excess(&self, rate: f64) -> f64 {
         let expected = rate * self.packets as f64;
         let deviations = (self.lost as f64 - expected) / expected.sqrt();
-        if expected > 0.0 { deviations.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) } else { 0.0 }
+        if expected > 0.0 { deviations.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS) } else { 0.0 }
     }
 
     /// Returns the sums of packets and losses.
@@ -50,7 +50,7 @@ pub enum Dependence {
     Independent,
 }
 
-/// Result of a test of the losses in stretches of a transmission.
+/// Result of a test of the losses in intervals of a transmission.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DelayFinding {
     /// Dependence of the losses on the delay.
@@ -65,29 +65,29 @@ pub struct DelayFinding {
 /// Correlation in standard deviations above which losses depend on the delay: 1 in 30,000 by chance. Our
 /// choice.
 const SIGNIFICANT: f64 = 4.0;
-/// Limit of a stretch's weight, in standard deviations of its losses. Our choice.
-pub(crate) const MOST_DEVIATIONS: f64 = 3.0;
+/// Limit of an interval's weight, in standard deviations of its losses. Our choice.
+pub(crate) const MAX_DEVIATIONS: f64 = 3.0;
 /// Minimum range of delays for a dependence: the sender's own bursts cause as much. Our choice.
-const LEAST_RANGE: Span = Span::from_micros(500);
+const MIN_RANGE: Span = Span::from_micros(500);
 /// Delays in this lowest part of the range between the 5th and the 95th percentile are short. Our choice.
 const SHORT: f64 = 0.25;
-/// Minimum number of stretches with losses at short delays for an estimate of the medium's loss rate. Our
+/// Minimum number of intervals with losses at short delays for an estimate of the medium's loss rate. Our
 /// choice.
-const LEAST_LOSING: f64 = 8.0;
-/// Minimum number of stretches with losses at short delays, as predicted by independence, for losses to be
+const MIN_LOSING: f64 = 8.0;
+/// Minimum number of intervals with losses at short delays, as predicted by independence, for losses to be
 /// called independent. Our choice.
-const LEAST_EXPECTED: f64 = 5.0;
-/// Minimum share of these predicted stretches that must have losses. Our choice.
+const MIN_EXPECTED: f64 = 5.0;
+/// Minimum share of these predicted intervals that must have losses. Our choice.
 const INDEPENDENT_SHARE: f64 = 0.6;
 /// Minimum ratio of the loss rate at short delays to the overall one for losses to be called independent. Our
 /// choice.
 const INDEPENDENT_RATE: f64 = 0.5;
-/// Below this share of the predicted stretches, the losses at short delays may be those of a queue whose
+/// Below this share of the predicted intervals, the losses at short delays may be those of a queue whose
 /// delay was averaged with its neighbours': the medium's rate is 0. Our choice.
 const MEDIUM_SHARE: f64 = 0.25;
 /// Minimum range of delays, as a share of the median queueing delay. With less, a queue that stays full looks
 /// like one that never drops. Our choice.
-const LEAST_CONTRAST: f64 = 0.25;
+const MIN_CONTRAST: f64 = 0.25;
 /// Losses are attributed to a medium only if some packets waited no longer than this. While `CoDel` drops,
 /// each packet waits for 5 ms or more (RFC 8289, section 4.4), and the excess is unrelated to losses. Our
 /// choice: less than that.
@@ -95,10 +95,10 @@ const NO_QUEUE: Span = Span::from_millis(4);
 /// Minimum ratio of the loss rate of a queue that drops to the medium's. Our choice.
 const ONSET_FACTOR: f64 = 3.0;
 /// Minimum evidence for that, as the logarithm of a likelihood ratio: 1 in 1,000 by chance. Our choice.
-const LEAST_EVIDENCE: f64 = 7.0;
-/// Limit of a stretch's contribution to the evidence: a stretch in which the queue fills loses many packets
-/// at a mean delay far below that of a full queue. Our choice.
-pub(crate) const MOST_EVIDENCE: f64 = 1.0;
+const MIN_EVIDENCE: f64 = 7.0;
+/// Limit of an interval's contribution to the evidence: an interval in which the queue fills loses many
+/// packets at a mean delay far below that of a full queue. Our choice.
+pub(crate) const MAX_EVIDENCE: f64 = 1.0;
 
 /// Buffers reused between tests, so that tests do not allocate.
 #[derive(Debug, Default)]
@@ -108,25 +108,25 @@ pub struct DelayScratch {
 }
 
 impl DelayScratch {
-    /// Reserves space for this many stretches in all buffers, also in those needed only later.
-    fn reserve(&mut self, stretches: usize) {
+    /// Reserves space for this many intervals in all buffers, also in those needed only later.
+    fn reserve(&mut self, intervals: usize) {
         let Self { delays, order } = self;
         delays.clear();
-        delays.reserve(stretches);
+        delays.reserve(intervals);
         order.clear();
-        order.reserve(stretches);
+        order.reserve(intervals);
     }
 }
 
 impl DelayFinding {
-    /// Tests stretches. `empty` is the path's delay without a queue, as far as known.
+    /// Tests intervals. `empty` is the path's delay without a queue, as far as known.
     ///
-    /// Losses depend on the delay if stretches of long delay lose more than expected (a rank correlation,
-    /// whose variance is `1 / (n - 1)` without a dependence). They do not if stretches of short delay lose
+    /// Losses depend on the delay if intervals of long delay lose more than expected (a rank correlation,
+    /// whose variance is `1 / (n - 1)` without a dependence). They do not if intervals of short delay lose
     /// packets as often as others.
-    pub fn of(stretches: &[Stretch], empty: Span, scratch: &mut DelayScratch) -> Self {
-        scratch.reserve(stretches.len().next_power_of_two());
-        scratch.delays.extend(stretches.iter().map(|stretch| stretch.delay));
+    pub fn of(intervals: &[DelayInterval], empty: Span, scratch: &mut DelayScratch) -> Self {
+        scratch.reserve(intervals.len().next_power_of_two());
+        scratch.delays.extend(intervals.iter().map(|interval| interval.delay));
         scratch.delays.sort_unstable();
         let delays = &scratch.delays;
         let at = |share: f64| delays[((delays.len() - 1) as f64 * share) as usize];
@@ -135,12 +135,12 @@ impl DelayFinding {
         }
         let (low, high) = (at(0.05), at(0.95));
         let range = high.saturating_sub(low);
-        let losing = Losing::of(stretches, low + range.mul_f64(SHORT));
-        let has_range = high.saturating_sub(delays[0]) >= LEAST_RANGE;
+        let losing = Losing::of(intervals, low + range.mul_f64(SHORT));
+        let has_range = high.saturating_sub(delays[0]) >= MIN_RANGE;
         let was_empty = delays[0] <= empty + NO_QUEUE;
-        let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(LEAST_CONTRAST);
+        let has_contrast = range >= at(0.5).saturating_sub(empty).mul_f64(MIN_CONTRAST);
         let may_be_medium = was_empty && has_contrast;
-        let dependence = if has_range && correlation(stretches, &mut scratch.order) > SIGNIFICANT {
+        let dependence = if has_range && correlation(intervals, &mut scratch.order) > SIGNIFICANT {
             Dependence::Dependent
         } else if may_be_medium && losing.is_often_enough() && losing.is_rate_alike() {
             Dependence::Independent
@@ -149,28 +149,28 @@ impl DelayFinding {
         };
         let medium_rate = if may_be_medium { losing.medium_rate() } else { 0.0 };
         let onset =
-            if medium_rate > 0.0 { delay_onset(stretches, medium_rate, &mut scratch.order) } else { None };
+            if medium_rate > 0.0 { delay_onset(intervals, medium_rate, &mut scratch.order) } else { None };
         Self { dependence, medium_rate, onset }
     }
 }
 
 /// Returns the delay from which on a queue drops, beside a medium with the loss rate `rate`.
-fn delay_onset(stretches: &[Stretch], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
-    sort_by_delay(stretches, order);
-    let told = |at: usize| (at, evidence(stretches[at].packets, stretches[at].lost, rate));
-    onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| stretches[at].delay)
+fn delay_onset(intervals: &[DelayInterval], rate: f64, order: &mut Vec<(f64, usize)>) -> Option<Span> {
+    sort_by_delay(intervals, order);
+    let told = |at: usize| (at, evidence(intervals[at].packets, intervals[at].lost, rate));
+    onset(order.iter().rev().map(|(_, at)| told(*at))).map(|at| intervals[at].delay)
 }
 
-/// Returns the evidence of a stretch for [`ONSET_FACTOR`] times the medium's loss rate `rate`: the logarithm
-/// of the likelihood ratio of two Poisson processes.
+/// Returns the evidence of an interval for [`ONSET_FACTOR`] times the medium's loss rate `rate`: the
+/// logarithm of the likelihood ratio of two Poisson processes.
 pub(crate) fn evidence(packets: u64, lost: u64, rate: f64) -> f64 {
     let expected = rate * packets as f64;
-    (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MOST_EVIDENCE)
+    (lost as f64 * ONSET_FACTOR.ln() - (ONSET_FACTOR - 1.0) * expected).min(MAX_EVIDENCE)
 }
 
-/// Finds where stretches begin to lose more than the medium: the likeliest change point (Page's cumulative
+/// Finds where intervals begin to lose more than the medium: the likeliest change point (Page's cumulative
 /// sum test, Biometrika 41, 1954, over the ordering criterion instead of time). `ordered` contains the index
-/// and evidence of each stretch, highest first.
+/// and evidence of each interval, highest first.
 pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize> {
     let (mut sum, mut most, mut from) = (0.0, 0.0, None);
     for (at, evidence) in ordered {
@@ -179,17 +179,17 @@ pub(crate) fn onset(ordered: impl Iterator<Item = (usize, f64)>) -> Option<usize
             (most, from) = (sum, Some(at));
         }
     }
-    from.filter(|_| most >= LEAST_EVIDENCE)
+    from.filter(|_| most >= MIN_EVIDENCE)
 }
 
-/// Stretches of short delay with losses.
+/// Intervals of short delay with losses.
 struct Losing {
-    stretches: f64,
-    /// Number of stretches of short delay.
+    intervals: f64,
+    /// Number of intervals of short delay.
     of: f64,
     /// Mean number of packets in these.
     packets: f64,
-    /// Number of stretches with losses expected if losses were independent of the delay.
+    /// Number of intervals with losses expected if losses were independent of the delay.
     expected: f64,
     /// Loss rate at short delays.
     rate: f64,
@@ -198,35 +198,35 @@ struct Losing {
 }
 
 impl Losing {
-    fn of(stretches: &[Stretch], upto: Span) -> Self {
-        let is_losing = |stretch: &&Stretch| stretch.lost > 0;
-        let all = stretches.iter().filter(is_losing).count() as f64;
-        let short = || stretches.iter().filter(|stretch| stretch.delay <= upto);
-        let (of, whole) = (short().count() as f64, Stretch::whole(short()));
-        let every = Stretch::whole(stretches.iter());
+    fn of(intervals: &[DelayInterval], upto: Span) -> Self {
+        let is_losing = |interval: &&DelayInterval| interval.lost > 0;
+        let all = intervals.iter().filter(is_losing).count() as f64;
+        let short = || intervals.iter().filter(|interval| interval.delay <= upto);
+        let (of, whole) = (short().count() as f64, DelayInterval::whole(short()));
+        let every = DelayInterval::whole(intervals.iter());
         Self {
-            stretches: short().filter(is_losing).count() as f64,
+            intervals: short().filter(is_losing).count() as f64,
             of,
             packets: whole.packets as f64 / of,
-            expected: all * of / stretches.len() as f64,
+            expected: all * of / intervals.len() as f64,
             rate: whole.loss_rate(),
             whole_rate: every.loss_rate(),
         }
     }
 
-    /// Returns the medium's loss rate: the rate at short delays, bounded by the share of stretches without
+    /// Returns the medium's loss rate: the rate at short delays, bounded by the share of intervals without
     /// losses (`exp(-rate * packets)` of them). A queue that is full for a moment loses many packets in few
-    /// stretches.
+    /// intervals.
     fn medium_rate(&self) -> f64 {
-        if self.stretches < LEAST_LOSING.max(self.expected * MEDIUM_SHARE) {
+        if self.intervals < MIN_LOSING.max(self.expected * MEDIUM_SHARE) {
             return 0.0;
         }
-        let lossless = 1.0 - self.stretches / self.of;
+        let lossless = 1.0 - self.intervals / self.of;
         self.rate.min(-lossless.ln() / self.packets.max(1.0))
     }
 
     fn is_often_enough(&self) -> bool {
-        self.expected >= LEAST_EXPECTED && self.stretches >= self.expected * INDEPENDENT_SHARE
+        self.expected >= MIN_EXPECTED && self.intervals >= self.expected * INDEPENDENT_SHARE
     }
 
     /// Guards against a queue that was full for a moment, which raises the overall rate only.
@@ -236,17 +236,17 @@ impl Losing {
 }
 
 /// Returns the correlation between the ranks of delays and the excess of losses over the mean, in standard
-/// deviations; 0 if either is constant. Ranks of loss rates would be unsuitable: stretches of few packets
+/// deviations; 0 if either is constant. Ranks of loss rates would be unsuitable: intervals of few packets
 /// mostly lose none, and in slow start these have short delays.
-fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
-    let rate = Stretch::whole(stretches.iter()).loss_rate();
-    let count = stretches.len() as f64;
-    sort_by_delay(stretches, order);
+fn correlation(intervals: &[DelayInterval], order: &mut Vec<(f64, usize)>) -> f64 {
+    let rate = DelayInterval::whole(intervals.iter()).loss_rate();
+    let count = intervals.len() as f64;
+    sort_by_delay(intervals, order);
     let (mut before, mut product, mut ranks, mut sum, mut squares) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for alike in order.chunk_by(|(a, _), (b, _)| a.total_cmp(b).is_eq()) {
         // Mean of their ranks, minus the overall mean.
         let rank = before + alike.len() as f64 / 2.0 - count / 2.0;
-        for excess in alike.iter().map(|(_, at)| stretches[*at].excess(rate)) {
+        for excess in alike.iter().map(|(_, at)| intervals[*at].excess(rate)) {
             (product, ranks) = (product + rank * excess, ranks + rank * rank);
             (sum, squares) = (sum + excess, squares + excess * excess);
         }
@@ -256,10 +256,10 @@ fn correlation(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) -> f64 {
     if spread > 0.0 { product / spread * (count - 1.0).sqrt() } else { 0.0 }
 }
 
-/// Sorts the stretches by delay, shortest first.
-fn sort_by_delay(stretches: &[Stretch], order: &mut Vec<(f64, usize)>) {
+/// Sorts the intervals by delay, shortest first.
+fn sort_by_delay(intervals: &[DelayInterval], order: &mut Vec<(f64, usize)>) {
     order.clear();
-    order.extend(stretches.iter().map(|stretch| stretch.delay.as_nanos() as f64).zip(0..));
+    order.extend(intervals.iter().map(|interval| interval.delay.as_nanos() as f64).zip(0..));
     order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
 }
 
@@ -281,31 +281,31 @@ mod tests {
         (0..400).filter(|_| rng.chance(rate)).count() as u64
     }
 
-    /// Ten saw-teeth of 50 stretches, from `empty` to `most` above it; `lost` returns each one's losses.
-    fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<Stretch> {
-        let stretch = |n: u64| {
+    /// Ten saw-teeth of 50 intervals, from `empty` to `most` above it; `lost` returns each one's losses.
+    fn teeth(empty: Span, most: Span, lost: impl Fn(u64, f64) -> u64) -> Vec<DelayInterval> {
+        let interval = |n: u64| {
             let height = (n % 50) as f64 / 49.0;
-            Stretch { delay: empty + most.mul_f64(height), packets: 400, lost: lost(n, height) }
+            DelayInterval { delay: empty + most.mul_f64(height), packets: 400, lost: lost(n, height) }
         };
-        (0..500).map(stretch).collect()
+        (0..500).map(interval).collect()
     }
 
-    fn delay_each(stretches: &mut [Stretch], later: impl Fn(u64) -> Span) {
-        for (n, stretch) in (0..).zip(stretches) {
-            stretch.delay = stretch.delay + later(n);
+    fn delay_each(intervals: &mut [DelayInterval], later: impl Fn(u64) -> Span) {
+        for (n, interval) in (0..).zip(intervals) {
+            interval.delay = interval.delay + later(n);
         }
     }
 
     const EMPTY: Span = Span::from_millis(10);
 
-    fn of(stretches: &[Stretch]) -> DelayFinding {
-        DelayFinding::of(stretches, EMPTY, &mut DelayScratch::default())
+    fn of(intervals: &[DelayInterval]) -> DelayFinding {
+        DelayFinding::of(intervals, EMPTY, &mut DelayScratch::default())
     }
 
     #[test]
     fn the_correlation_is_that_of_ranks_with_ties_and_of_losses_beyond_the_expected() {
-        let stretches: Vec<Stretch> = [(1, 10, 0), (5, 20, 0), (2, 20, 3), (9, 30, 1), (9, 20, 2)]
-            .map(|(millis, packets, lost)| Stretch { delay: Span::from_millis(millis), packets, lost })
+        let intervals: Vec<DelayInterval> = [(1, 10, 0), (5, 20, 0), (2, 20, 3), (9, 30, 1), (9, 20, 2)]
+            .map(|(millis, packets, lost)| DelayInterval { delay: Span::from_millis(millis), packets, lost })
             .into();
         // Computed by hand: 6 of 100 packets are lost, so 0.6, 1.2, 1.8, 1.2 and 1.2 are expected.
         let excess = [-0.774_597, -1.095_445, 1.643_168, -0.596_285, 0.730_297];
@@ -313,10 +313,10 @@ mod tests {
         let product = -2.0 * excess[0] - excess[2] + 1.5 * (excess[3] + excess[4]);
         let sum: f64 = excess.iter().sum();
         let wanted = product / (9.5f64 * (5.388_889 - sum * sum / 5.0)).sqrt() * 2.0;
-        let found = correlation(&stretches, &mut Vec::new());
+        let found = correlation(&intervals, &mut Vec::new());
         assert!((found - wanted).abs() < 1e-5, "{found}, {wanted}");
         assert_eq!(of(&[]), DelayFinding::default());
-        assert_eq!(of(&stretches).dependence, Dependence::Unknown);
+        assert_eq!(of(&intervals).dependence, Dependence::Unknown);
     }
 
     /// In slow start few packets are sent without a queue, and many with one; then it stays short.
@@ -324,17 +324,21 @@ mod tests {
     fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
         for seed in 0..40 {
             let mut rng = Rng::from_seed(seed);
-            let mut stretch = |n: u64| {
+            let mut interval = |n: u64| {
                 let (delay_ms, packets) = match n {
                     0..50 => (10, 4 + n / 2),
                     50..60 => (10 + (n - 50) * 4, 800),
                     _ => (11, 800),
                 };
                 let delay = Span::from_millis(delay_ms) + Span::from_micros(rng.below(50));
-                Stretch { delay, packets, lost: (0..packets).filter(|_| rng.chance(0.001)).count() as u64 }
+                DelayInterval {
+                    delay,
+                    packets,
+                    lost: (0..packets).filter(|_| rng.chance(0.001)).count() as u64,
+                }
             };
-            let stretches: Vec<Stretch> = (0..130).map(&mut stretch).collect();
-            let found = of(&stretches);
+            let intervals: Vec<DelayInterval> = (0..130).map(&mut interval).collect();
+            let found = of(&intervals);
             assert_ne!(found.dependence, Dependence::Dependent, "seed {seed}: {found:?}");
             assert!((0.0005..0.002).contains(&found.medium_rate), "seed {seed}: {found:?}");
         }
@@ -391,7 +395,7 @@ mod tests {
         let found = |lost: &dyn Fn(u64, f64) -> u64| of(&teeth(EMPTY, Span::from_millis(20), lost));
         let full = found(&|n, height| medium(0.002, n, 1) + if height > 0.95 { 20 } else { 0 });
         assert!(full.onset.is_some_and(|onset| (at(0.93)..=at(1.0)).contains(&onset)), "{full:?}");
-        // It fills once, in a stretch of a shorter mean delay.
+        // It fills once, in an interval of a shorter mean delay.
         let fills = found(&|n, height| {
             let is_full = height > 0.95 || n == 25;
             medium(0.002, n, 1) + if is_full { 200 } else { 0 }
@@ -403,9 +407,9 @@ mod tests {
 
     /// Losses of a medium at this rate, over saw-teeth with this jitter in microseconds.
     fn at_random(seed: u64, rate: f64, jitter_us: u64, stands_us: u64) -> DelayFinding {
-        let mut stretches = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
-        delay_each(&mut stretches, |n| Span::from_micros(jitter_us).mul_f64(rng(n, seed + 1).next_f64()));
-        of(&stretches)
+        let mut intervals = teeth(EMPTY, Span::from_micros(stands_us), |n, _| medium(rate, n, seed));
+        delay_each(&mut intervals, |n| Span::from_micros(jitter_us).mul_f64(rng(n, seed + 1).next_f64()));
+        of(&intervals)
     }
 
     /// [`SIGNIFICANT`] allows one in 30,000; of 200,000 such draws there were three.
@@ -438,21 +442,21 @@ mod tests {
         fn a_queue_is_found_whatever_its_floor_and_the_drift_of_the_clock(
             floor_ms in 10u64..200, most_us in 2_000u64..50_000, drift_ppm in 0u64..200, seed in 0u64..1_000,
         ) {
-            let mut stretches = teeth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
+            let mut intervals = teeth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
                 if height > 0.85 { medium(0.01, n, seed) } else { 0 }
             });
             // 10 ms each.
-            delay_each(&mut stretches, |n| Span::from_micros(n * 10_000 * drift_ppm / 1_000_000));
-            prop_assert_eq!(of(&stretches).dependence, Dependence::Dependent);
+            delay_each(&mut intervals, |n| Span::from_micros(n * 10_000 * drift_ppm / 1_000_000));
+            prop_assert_eq!(of(&intervals).dependence, Dependence::Dependent);
         }
 
         #[test]
         fn any_stretches_give_a_rate(
             given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
         ) {
-            let stretch = |(delay, packets, lost)| Stretch { delay: Span::from_micros(delay), packets, lost };
-            let stretches: Vec<Stretch> = given.into_iter().map(stretch).collect();
-            let found = DelayFinding::of(&stretches, Span::from_micros(empty_us), &mut DelayScratch::default());
+            let interval = |(us, packets, lost)| DelayInterval { delay: Span::from_micros(us), packets, lost };
+            let intervals: Vec<DelayInterval> = given.into_iter().map(interval).collect();
+            let found = DelayFinding::of(&intervals, Span::from_micros(empty_us), &mut DelayScratch::default());
             prop_assert!(found.medium_rate.is_finite() && found.medium_rate >= 0.0, "{:?}", found);
         }
     }

@@ -4,11 +4,11 @@ use crate::{Diagnosis, Model, Sample, Signature, Words};
 
 /// Windows with too few losses are joined until this many packets are lost: as many as a window of the paper
 /// (100 MB, 71,000 packets) has at the lowest loss rate covered, 0.00008.
-const LEAST_LOST: u64 = 6;
+const MIN_LOST: u64 = 6;
 /// Windows of fewer packets are joined as well: the shorter a window, the fewer words it has at a given loss
 /// rate. Half of the paper's window is still diagnosed like a whole one (2.7 % of the network's are
 /// inconclusive instead of 0.7 %), a quarter is not (10 %).
-const LEAST_PACKETS: u64 = 35_500;
+const MIN_PACKETS: u64 = 35_500;
 
 /// Consecutive windows without a diagnosis yet. Used for a running transfer as well as for a file.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Joined(Signature);
 impl Joined {
     /// Number of packets after which windows without a diagnosis are dropped, as old losses say nothing about
     /// the present. Ten of the paper's windows.
-    pub const MOST_PACKETS: u64 = 710_000;
+    pub const MAX_PACKETS: u64 = 710_000;
 
     /// Diagnoses a window by its signature, of which `sample` are the measures; if it has too few packets or
     /// losses, diagnoses it together with the previous ones.
@@ -28,7 +28,7 @@ impl Joined {
         signature: &Signature,
         words: &mut Words,
     ) -> Diagnosis {
-        if sample.packets >= LEAST_PACKETS && sample.lost >= LEAST_LOST {
+        if sample.packets >= MIN_PACKETS && sample.lost >= MIN_LOST {
             let alone = model.classify(sample);
             if alone.metric.is_some() {
                 self.0.clear();
@@ -37,11 +37,11 @@ impl Joined {
                 return alone;
             }
         }
-        if self.0.packets() > Self::MOST_PACKETS {
+        if self.0.packets() > Self::MAX_PACKETS {
             self.0.clear();
         }
         self.0.append(signature);
-        if self.0.packets() < LEAST_PACKETS || self.0.lost_packets() < LEAST_LOST {
+        if self.0.packets() < MIN_PACKETS || self.0.lost_packets() < MIN_LOST {
             return Diagnosis::NOTHING;
         }
         let together = self.judge_all(model, words);

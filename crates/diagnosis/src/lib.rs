@@ -20,12 +20,12 @@ mod train;
 
 pub use classify::{Diagnosis, Metric};
 pub use complexity::{WORD_LENGTHS, Words};
-pub use dependence::{DelayFinding, DelayScratch, Dependence, Stretch};
+pub use dependence::{DelayFinding, DelayInterval, DelayScratch, Dependence};
 pub use discriminators::{Discriminator, Discriminators, Judged, biaz, spike, zigzag};
 pub use evaluate::{Confusion, Proportion, clopper_pearson};
 pub use joined::Joined;
 pub use model::{CauseModel, Curve, Model, ModelError, PAPERS_WORD, Provenance, Range, Spread, Term};
-pub use rate_dependence::{RateFinding, SentStretch};
+pub use rate_dependence::{RateFinding, SentInterval};
 pub use sample::Sample;
 pub use shapiro::{Normality, shapiro_wilk};
 pub use signature::{Run, Signature, WholeBursts};

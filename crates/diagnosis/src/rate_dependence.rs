@@ -3,11 +3,11 @@
 
 use haul_base::Rate;
 
-use crate::dependence::{MOST_DEVIATIONS, MOST_EVIDENCE, evidence, onset};
+use crate::dependence::{MAX_DEVIATIONS, MAX_EVIDENCE, evidence, onset};
 
-/// A stretch of consecutive packets and the rate at which they were sent.
+/// An interval of consecutive packets and the rate at which they were sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SentStretch {
+pub struct SentInterval {
     /// Sending rate, in any consistent unit.
     pub rate: Rate,
     /// Number of packets, lost ones included.
@@ -29,47 +29,47 @@ pub struct RateFinding {
 }
 
 /// Minimum number of lost packets for a test. Our choice.
-const LEAST_LOST: u64 = 16;
+const MIN_LOST: u64 = 16;
 /// Slope of the loss rate over the sending rate, in standard deviations, from which on losses depend on it: 1
 /// in 30,000 by chance, if runs of losses are independent. Our choice.
 const SIGNIFICANT: f64 = 4.0;
-/// The same, if only stretches are independent: 1 in 40 by chance. Our choice.
+/// The same, if only intervals are independent: 1 in 40 by chance. Our choice.
 const CONSISTENT: f64 = 2.0;
 /// Share of all packets that counts as sent at low rates. Our choice.
 const LOW: f64 = 0.25;
 /// Minimum ratio of high rates to the mean of low ones. Our choice: pacing varies by less.
-const LEAST_CONTRAST: f64 = 1.02;
+const MIN_CONTRAST: f64 = 1.02;
 
 impl RateFinding {
-    /// Tests stretches. `order` is a reusable buffer.
-    pub fn of(stretches: &[SentStretch], order: &mut Vec<(f64, usize)>) -> Self {
-        let SentStretch { packets, lost, .. } = whole(stretches);
-        if lost < LEAST_LOST || !is_steep(stretches) {
+    /// Tests intervals. `order` is a reusable buffer.
+    pub fn of(intervals: &[SentInterval], order: &mut Vec<(f64, usize)>) -> Self {
+        let SentInterval { packets, lost, .. } = whole(intervals);
+        if lost < MIN_LOST || !is_steep(intervals) {
             return Self::default();
         }
         order.clear();
-        order.extend(stretches.iter().map(|stretch| stretch.rate.as_bps() as f64).zip(0..));
+        order.extend(intervals.iter().map(|interval| interval.rate.as_bps() as f64).zip(0..));
         order.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-        let low = Low::of(stretches, order, packets as f64 * LOW);
+        let low = Low::of(intervals, order, packets as f64 * LOW);
         let medium_rate = low.lost / low.packets.max(1.0);
         // At low rates one more packet may have been lost by chance.
         let usual = medium_rate.max(1.0 / low.packets.max(1.0));
-        let least = low.mean_rate() * LEAST_CONTRAST;
+        let least = low.mean_rate() * MIN_CONTRAST;
         let high = order.iter().rev().take_while(|(rate, _)| *rate > least);
-        // A policer lets bursts pass: stretches without losses must not weigh more than those with losses.
+        // A policer lets bursts pass: intervals without losses must not weigh more than those with losses.
         let bounded =
-            |stretch: &SentStretch| evidence(stretch.packets, stretch.lost, usual).max(-MOST_EVIDENCE);
-        let onset = onset(high.map(|(_, at)| (*at, bounded(&stretches[*at]))));
-        let onset = onset.map(|at| stretches[at].rate);
+            |interval: &SentInterval| evidence(interval.packets, interval.lost, usual).max(-MAX_EVIDENCE);
+        let onset = onset(high.map(|(_, at)| (*at, bounded(&intervals[*at]))));
+        let onset = onset.map(|at| intervals[at].rate);
         Self { medium_rate, onset }
     }
 }
 
-fn whole(stretches: &[SentStretch]) -> SentStretch {
-    stretches.iter().fold(SentStretch::default(), |sum, stretch| SentStretch {
-        packets: sum.packets + stretch.packets,
-        lost: sum.lost + stretch.lost,
-        runs: sum.runs + stretch.runs,
+fn whole(intervals: &[SentInterval]) -> SentInterval {
+    intervals.iter().fold(SentInterval::default(), |sum, interval| SentInterval {
+        packets: sum.packets + interval.packets,
+        lost: sum.lost + interval.lost,
+        runs: sum.runs + interval.runs,
         ..sum
     })
 }
@@ -77,21 +77,21 @@ fn whole(stretches: &[SentStretch]) -> SentStretch {
 /// Whether the loss rate grows with the sending rate: the score test of a Poisson regression on the logarithm
 /// of the rate, with packets as exposure and the variance of runs of geometric length. A second test without
 /// outliers, with a variance estimated from the residuals (White, Econometrica 48, 1980), checks that many
-/// stretches agree.
-fn is_steep(stretches: &[SentStretch]) -> bool {
-    let log = |stretch: &SentStretch| (stretch.rate.as_bps().max(1) as f64).ln();
-    let SentStretch { packets, lost, runs, .. } = whole(stretches);
-    let weighted: f64 = stretches.iter().map(|stretch| log(stretch) * stretch.packets as f64).sum();
+/// intervals agree.
+fn is_steep(intervals: &[SentInterval]) -> bool {
+    let log = |interval: &SentInterval| (interval.rate.as_bps().max(1) as f64).ln();
+    let SentInterval { packets, lost, runs, .. } = whole(intervals);
+    let weighted: f64 = intervals.iter().map(|interval| log(interval) * interval.packets as f64).sum();
     let (mean, loss_rate) = (weighted / packets as f64, lost as f64 / packets as f64);
     let spread = 2.0 * lost as f64 / runs.max(1) as f64 - 1.0;
     let (mut all, mut bounded) = ((0.0, 0.0), (0.0, 0.0));
-    for stretch in stretches.iter().filter(|stretch| stretch.packets > 0) {
-        let expected = loss_rate * stretch.packets as f64;
+    for interval in intervals.iter().filter(|interval| interval.packets > 0) {
+        let expected = loss_rate * interval.packets as f64;
         let deviation = (expected * spread).sqrt();
-        let residual = (stretch.lost as f64 - expected) / deviation;
-        let weight = deviation * (log(stretch) - mean);
+        let residual = (interval.lost as f64 - expected) / deviation;
+        let weight = deviation * (log(interval) - mean);
         all = (all.0 + residual * weight, all.1 + weight * weight);
-        let part = residual.clamp(-MOST_DEVIATIONS, MOST_DEVIATIONS) * weight;
+        let part = residual.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS) * weight;
         bounded = (bounded.0 + part, bounded.1 + part * part);
     }
     let is_over =
@@ -109,16 +109,16 @@ struct Low {
 
 impl Low {
     /// Takes the `packets` sent at the lowest rates.
-    fn of(stretches: &[SentStretch], order: &[(f64, usize)], packets: f64) -> Self {
+    fn of(intervals: &[SentInterval], order: &[(f64, usize)], packets: f64) -> Self {
         let mut low = Self { packets: 0.0, lost: 0.0, rates: 0.0 };
         for (rate, at) in order {
             if low.packets >= packets {
                 break;
             }
-            let stretch = &stretches[*at];
-            low.packets += stretch.packets as f64;
-            low.lost += stretch.lost as f64;
-            low.rates += rate * stretch.packets as f64;
+            let interval = &intervals[*at];
+            low.packets += interval.packets as f64;
+            low.lost += interval.lost as f64;
+            low.rates += rate * interval.packets as f64;
         }
         low
     }
@@ -137,10 +137,10 @@ mod tests {
 
     const POLICED: f64 = 100.0;
 
-    /// Stretches of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` maps rate to loss.
-    fn sent(seed: u64, stretches: usize, lost: impl Fn(f64) -> f64) -> Vec<SentStretch> {
+    /// Intervals of 100 packets and more, at 90 to 125 % of 100 Mbit/s, mostly 97; `lost` maps rate to loss.
+    fn sent(seed: u64, intervals: usize, lost: impl Fn(f64) -> f64) -> Vec<SentInterval> {
         let mut rng = Rng::from_seed(seed);
-        let mut stretch = |n: usize| {
+        let mut interval = |n: usize| {
             let mbps = match n % 20 {
                 0 => 90.0,
                 1 | 2 => 125.0,
@@ -148,17 +148,17 @@ mod tests {
             };
             let packets = mbps as u64;
             let lost = (0..packets).filter(|_| rng.chance(lost(mbps))).count() as u64;
-            SentStretch { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost, runs: lost }
+            SentInterval { rate: Rate::from_bps((mbps * 1e6) as u64), packets, lost, runs: lost }
         };
-        (0..stretches).map(&mut stretch).collect()
+        (0..intervals).map(&mut interval).collect()
     }
 
     fn policer(rate: f64) -> f64 {
         (1.0 - POLICED / rate).max(0.0)
     }
 
-    fn of(stretches: &[SentStretch]) -> RateFinding {
-        RateFinding::of(stretches, &mut Vec::new())
+    fn of(intervals: &[SentInterval]) -> RateFinding {
+        RateFinding::of(intervals, &mut Vec::new())
     }
 
     #[test]
@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn a_constant_rate_tells_nothing_nor_do_a_few_losses() {
-        let constant: Vec<SentStretch> = sent(1, 400, |_| 0.2)
+        let constant: Vec<SentInterval> = sent(1, 400, |_| 0.2)
             .into_iter()
-            .map(|one| SentStretch { rate: Rate::from_mbps(120), ..one })
+            .map(|one| SentInterval { rate: Rate::from_mbps(120), ..one })
             .collect();
         assert_eq!(of(&constant), RateFinding::default());
         assert_eq!(of(&[]), RateFinding::default());
@@ -185,28 +185,28 @@ mod tests {
     /// A burst at a high rate is one event, however many packets it has.
     #[test]
     fn one_burst_at_a_high_rate_proves_nothing() {
-        let mut stretches = sent(1, 200, |_| 0.0);
-        (stretches[21].lost, stretches[21].runs) = (100, 1);
-        assert_eq!(of(&stretches), RateFinding::default());
+        let mut intervals = sent(1, 200, |_| 0.0);
+        (intervals[21].lost, intervals[21].runs) = (100, 1);
+        assert_eq!(of(&intervals), RateFinding::default());
     }
 
     proptest! {
         #[test]
-        fn a_medium_is_no_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, stretches in 10..600usize) {
-            prop_assert_eq!(of(&sent(seed, stretches, |_| loss)).onset, None);
+        fn a_medium_is_no_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, intervals in 10..600usize) {
+            prop_assert_eq!(of(&sent(seed, intervals, |_| loss)).onset, None);
         }
 
         #[test]
-        fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, stretches in 10..600usize) {
+        fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, intervals in 10..600usize) {
             let mut rng = Rng::from_seed(seed + 1);
-            let mut lossy = sent(seed, stretches, |_| 0.0);
+            let mut lossy = sent(seed, intervals, |_| 0.0);
             lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| (one.lost, one.runs) = (one.packets / 2, 1));
             prop_assert_eq!(of(&lossy).onset, None);
         }
 
         #[test]
-        fn a_policer_is_found(seed in 0..10_000u64, loss in 0.0..0.02f64, stretches in 300..600usize) {
-            let onset = of(&sent(seed, stretches, |rate| policer(rate) + loss)).onset;
+        fn a_policer_is_found(seed in 0..10_000u64, loss in 0.0..0.02f64, intervals in 300..600usize) {
+            let onset = of(&sent(seed, intervals, |rate| policer(rate) + loss)).onset;
             prop_assert_eq!(onset, Some(Rate::from_mbps(125)));
         }
 
@@ -214,11 +214,11 @@ mod tests {
         fn whatever_it_is_given_its_finding_is_finite(
             given in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
         ) {
-            let stretches: Vec<SentStretch> = given
+            let intervals: Vec<SentInterval> = given
                 .iter()
-                .map(|&(bps, packets, lost)| SentStretch { rate: Rate::from_bps(bps), packets, lost: lost.min(packets), runs: lost.min(packets) / 2 })
+                .map(|&(bps, packets, lost)| SentInterval { rate: Rate::from_bps(bps), packets, lost: lost.min(packets), runs: lost.min(packets) / 2 })
                 .collect();
-            let found = of(&stretches);
+            let found = of(&intervals);
             prop_assert!((0.0..=1.0).contains(&found.medium_rate));
         }
     }

@@ -24,7 +24,7 @@ pub struct SignatureError {
 }
 
 /// Maximum number of packets in a `runs` line.
-const MOST_PACKETS: u64 = 1 << 40;
+const MAX_PACKETS: u64 = 1 << 40;
 const SHORT: &str = "runs";
 const END: &str = "---";
 
@@ -74,7 +74,7 @@ fn read_runs(content: &str) -> Result<Signature, Problem> {
     let number = |word: &str, whole: &str| {
         word.parse::<u64>()
             .ok()
-            .filter(|number| *number <= MOST_PACKETS && !word.starts_with('+'))
+            .filter(|number| *number <= MAX_PACKETS && !word.starts_with('+'))
             .ok_or_else(|| (column(whole), format!("{word:?} is no number of packets")))
     };
     let mut signature = Signature::new();

@@ -7,20 +7,20 @@ use crate::model::{CauseModel, Curve, FORMAT, NEGLIGIBLE, PAPERS_RANGES, Range, 
 use crate::{Confusion, Model, Normality, Provenance, Sample, shapiro_wilk};
 
 /// Minimum number of windows of one cause in one range for an estimate of the spread.
-const LEAST_WINDOWS: usize = 10;
+const MIN_WINDOWS: usize = 10;
 /// Number of bins of the logarithm of the loss rate.
 const BINS: usize = 20;
 /// Distance of outliers from the quartiles, in interquartile ranges (Tukey's fences).
 const FENCE: f64 = 1.5;
 /// Minimum deviation: a measure that never varies would make every other value impossible.
-const LEAST_DEVIATION: f64 = 1e-3;
+const MIN_DEVIATION: f64 = 1e-3;
 
 /// Why no model can be fitted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrainError {
     /// Too few windows.
     #[error(
-        "{cause} has {windows} windows with a loss rate of {range}, and at least {LEAST_WINDOWS} are needed"
+        "{cause} has {windows} windows with a loss rate of {range}, and at least {MIN_WINDOWS} are needed"
     )]
     TooFew {
         /// The cause with too few windows.
@@ -86,7 +86,7 @@ impl Windows<'_> {
         let inside = self.samples.iter().filter(|sample| range.contains(sample.loss_rate()));
         let points: Vec<_> =
             inside.filter_map(|sample| Some((sample.loss_rate(), measure(sample)?))).collect();
-        if points.len() >= LEAST_WINDOWS {
+        if points.len() >= MIN_WINDOWS {
             return Ok(points);
         }
         let range = format!("{} to {}", range.from, range.to);
@@ -128,7 +128,7 @@ fn mean(numbers: &[f64]) -> f64 {
 /// Returns the standard deviation around `mean`.
 fn deviation(numbers: &[f64], mean: f64) -> f64 {
     let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
-    (squares / numbers.len().saturating_sub(1).max(1) as f64).sqrt().max(LEAST_DEVIATION)
+    (squares / numbers.len().saturating_sub(1).max(1) as f64).sqrt().max(MIN_DEVIATION)
 }
 
 fn residuals(points: &[(f64, f64)], curve: &Curve) -> Vec<f64> {

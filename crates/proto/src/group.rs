@@ -11,7 +11,7 @@ use haul_base::{Rate, Span};
 
 /// Demand and weight of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Want {
+pub struct Demand {
     /// Most that the sender would use; [`Rate::MAX`] if unknown.
     pub demand: Rate,
     /// Relative share of the capacity.
@@ -23,7 +23,7 @@ pub struct Want {
 /// it).
 ///
 /// Quotas never exceed the demands, nor their sum the capacity; rounding costs less than 1 bit/s each.
-pub fn max_min(capacity: Rate, wants: &[Want]) -> Vec<Rate> {
+pub fn max_min(capacity: Rate, wants: &[Demand]) -> Vec<Rate> {
     let mut order: Vec<usize> = (0..wants.len()).collect();
     // Serve the smallest demands per weight first: each gets its demand, or an equal share of the remainder.
     order.sort_by(|&a, &b| {
@@ -50,7 +50,7 @@ const USED: f64 = 0.95;
 /// Factor from a sender's usage to its quota. A satisfied sender uses less than [`USED`] of the product.
 const HEADROOM: f64 = 1.125;
 /// Smallest quota, as a share of an equal division: enough to notice new demand.
-const LEAST: f64 = 0.01;
+const MIN_SHARE: f64 = 0.01;
 
 /// Identifies a sender of a [`QuotaAssigner`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,7 +59,7 @@ pub struct SenderId(u32);
 #[derive(Debug)]
 struct Sender {
     id: SenderId,
-    want: Want,
+    want: Demand,
     quota: Rate,
 }
 
@@ -91,7 +91,7 @@ impl QuotaAssigner {
     pub fn add(&mut self, weight: NonZeroU32) -> SenderId {
         let id = SenderId(self.next);
         self.next += 1;
-        let want = Want { demand: Rate::MAX, weight };
+        let want = Demand { demand: Rate::MAX, weight };
         self.senders.push(Sender { id, want, quota: Rate::ZERO });
         id
     }
@@ -109,13 +109,13 @@ impl QuotaAssigner {
     /// Ends a round in which `measured` was received from each sender, and assigns quotas for the next.
     pub fn round(&mut self, measured: impl Fn(SenderId) -> Rate) {
         let count = self.senders.len().max(1) as f64;
-        let least = self.capacity.mul_f64(LEAST / count);
+        let least = self.capacity.mul_f64(MIN_SHARE / count);
         for sender in &mut self.senders {
             let used = measured(sender.id);
             let content = used < sender.quota.mul_f64(USED);
             sender.want.demand = if content { used.mul_f64(HEADROOM).max(least) } else { Rate::MAX };
         }
-        let wants: Vec<Want> = self.senders.iter().map(|sender| sender.want).collect();
+        let wants: Vec<Demand> = self.senders.iter().map(|sender| sender.want).collect();
         for (sender, quota) in self.senders.iter_mut().zip(max_min(self.capacity, &wants)) {
             sender.quota = quota;
         }
@@ -237,10 +237,10 @@ mod tests {
         NonZeroU32::new(weight).unwrap()
     }
 
-    fn wants() -> impl Strategy<Value = Vec<Want>> {
+    fn wants() -> impl Strategy<Value = Vec<Demand>> {
         let demand = prop_oneof![Just(u64::MAX), 0u64..10_000_000_000];
         let want = (demand, 1u32..100)
-            .prop_map(|(demand, w)| Want { demand: Rate::from_bps(demand), weight: weight(w) });
+            .prop_map(|(demand, w)| Demand { demand: Rate::from_bps(demand), weight: weight(w) });
         prop::collection::vec(want, 1..40)
     }
 
@@ -363,7 +363,7 @@ mod tests {
             // Satisfied senders have their demand; nobody has much less than the fair share.
             let fair = max_min(
                 capacity,
-                &demands.iter().map(|&(mbps, w)| Want { demand: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),
+                &demands.iter().map(|&(mbps, w)| Demand { demand: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),
             );
             for ((rate, fair), &(_, demand)) in rates.iter().zip(&fair).zip(&senders) {
                 let due = (*fair).min(demand).as_bps() as f64;

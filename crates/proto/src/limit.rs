@@ -20,7 +20,7 @@ const FEW_ROUND_TRIPS: f64 = 12.0;
 /// Share of packets dropped at the receiver from which on drops are reported.
 const HOST_DROPS_SHARE: f64 = 0.001;
 /// A shorter run without a measured delivery rate is all set-up and end, and allows no conclusion.
-const TELLING: Span = Span::from_secs(1);
+const MIN_CONCLUSIVE: Span = Span::from_secs(1);
 /// A sender below the first share of the peak delivery rate did not fill the path; below the second one, its
 /// law is the limit: at a full queue a law halves its rate at most. Our choice.
 const FILLED_SHARE: f64 = 0.85;
@@ -101,7 +101,7 @@ impl LimitEvidence {
     /// whole run. `None` if that part is too short to judge.
     pub fn since(&self, before: &Self) -> Option<Self> {
         let elapsed = self.elapsed.saturating_sub(before.elapsed);
-        if elapsed < TELLING || elapsed < self.min_rtt.mul_f64(FEW_ROUND_TRIPS) {
+        if elapsed < MIN_CONCLUSIVE || elapsed < self.min_rtt.mul_f64(FEW_ROUND_TRIPS) {
             return None;
         }
         let bytes = |of: &Self| of.sent.bytes_in(of.elapsed);
@@ -128,7 +128,7 @@ pub fn limit_of_sender(evidence: &LimitEvidence) -> Option<Limit> {
         let _ =
             write!(found.evidence, "; nothing was acknowledged for {:.1} s", evidence.silent.as_secs_f64());
     }
-    let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= TELLING };
+    let is_told = if found.what == PATH { has_rate } else { has_rate || evidence.elapsed >= MIN_CONCLUSIVE };
     is_told.then_some(found)
 }
 

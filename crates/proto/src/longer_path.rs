@@ -8,7 +8,7 @@ use crate::rtt::WindowedMin;
 /// Window of the shortest round trip: with a queue that never empties, the minimum of the last 10 s grows.
 const LONG_MEMORY: Span = Span::from_secs(120);
 /// Smaller steps are jitter of the receive path.
-const LEAST_STEP: Span = Span::from_millis(2);
+const MIN_STEP: Span = Span::from_millis(2);
 /// A step is a growth of the delay by at least this share of the time between two feedbacks. A queue grows as
 /// fast only if packets arrive at three times the rate at which it drains: more than any law sends when it
 /// starts. A constant rate above the path's can be as high, but then two of three packets are lost while the
@@ -115,7 +115,7 @@ impl LongerPath {
         let floor = self.floor.on_span(now, delay);
         if let Some((at, before)) = self.last.replace((now, delay)) {
             let grown = delay.saturating_sub(before);
-            if grown >= LEAST_STEP && grown >= now.since(at).mul_f64(STEEP) {
+            if grown >= MIN_STEP && grown >= now.since(at).mul_f64(STEEP) {
                 // The two directions become longer one after the other.
                 let (floor, from) = self.step.map_or((floor, before), |step| (step.floor, step.from));
                 let half = (from + delay) / 2;

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use haul_base::{Rate, Span, Time};
-use haul_proto::group::{QuotaAssigner, SenderId, Want, max_min};
+use haul_proto::group::{Demand, QuotaAssigner, SenderId, max_min};
 use haul_proto::{micro, presets};
 use haul_sim::{
     BottleneckSpec, DropReason, Limit, LinkId, NodeId, PathSpec, QueueSpec, SessionNode, StageSpec, World,
@@ -167,7 +167,7 @@ impl Group {
         for (&(_, receiver, id), old) in self.members.iter().zip(old) {
             let new = assigner.quota(id).unwrap();
             if new != old {
-                self.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, new);
+                self.world.node_mut::<Member>(receiver).unwrap().machine_mut().request_rate(now, new);
             }
         }
     }
@@ -204,7 +204,7 @@ fn shares_are_max_min_fair_and_nobody_starves() {
     let weight = |w| NonZeroU32::new(w).unwrap();
     let wants = |room: f64| {
         let want =
-            |&(demand, w): &(Rate, u32)| Want { demand: share(demand).mul_f64(room), weight: weight(w) };
+            |&(demand, w): &(Rate, u32)| Demand { demand: share(demand).mul_f64(room), weight: weight(w) };
         demands.iter().map(want).collect::<Vec<_>>()
     };
     let (exact, roomy) = (max_min(CAPACITY, &wants(1.0)), max_min(CAPACITY, &wants(1.125)));
@@ -228,7 +228,7 @@ fn what_a_sender_leaves_goes_to_the_others() {
     let (_, receiver, gone) = group.members.remove(0);
     group.assigner.lock().unwrap().remove(gone);
     let now = group.world.now();
-    group.world.node_mut::<Member>(receiver).unwrap().machine_mut().want_rate(now, Rate::ZERO);
+    group.world.node_mut::<Member>(receiver).unwrap().machine_mut().request_rate(now, Rate::ZERO);
     group.run(group.world.now() + ROUND * 2);
     let after = group.measure();
     assert!(after.iter().all(|rate| (43.0..=45.5).contains(rate)), "{after:?}");

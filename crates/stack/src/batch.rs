@@ -380,9 +380,9 @@ mod tests {
         let start = Start { datagram: 1_200, limit: 64, next_pn: 5, generation: 0 };
         let mut batch = Batch::outgoing(&mut buffer, &layout, &start);
         assert_eq!(batch.push(Kind::DATA, 100), Some(0));
-        assert_eq!((batch.push(Kind::DATA, 101), batch.room()), (None, Some(100)));
+        assert_eq!((batch.push(Kind::DATA, 101), batch.space()), (None, Some(100)));
         assert_eq!(batch.push_again(Kind::DATA, 99), Some(1));
-        assert_eq!((batch.push(Kind::DATA, 1), batch.room(), batch.packets_left()), (None, None, 0));
+        assert_eq!((batch.push(Kind::DATA, 1), batch.space(), batch.remaining_packets()), (None, None, 0));
         assert_eq!(
             (batch.pn(1), batch.is_resent(0), batch.is_resent(1), batch.stride()),
             (6, false, true, 111)

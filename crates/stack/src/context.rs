@@ -337,13 +337,13 @@ impl Context<'_> {
     }
 
     /// Requests a call of this micro-protocol's `write_control` as soon as a packet can be sent.
-    pub fn want_control(&mut self) {
+    pub fn request_control(&mut self) {
         self.core.control_wanted |= 1 << self.core.running;
     }
 
     /// Requests a call of this micro-protocol's `write_channel` as soon as the control channel can accept a
     /// message.
-    pub fn want_channel(&mut self) {
+    pub fn request_channel(&mut self) {
         self.core.channel_wanted |= 1 << self.core.running;
     }
 

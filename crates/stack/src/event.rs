@@ -140,8 +140,9 @@ pub const MESSAGE_SETTLED: Event<Settled> = Event::with_id(Built::Settled as u16
 pub const RETRANSMIT_TIMEOUT: Event<Missing> = Event::with_id(Built::RetransmitTimeout as u16);
 /// Nothing was received for a while.
 pub const NACK_TIMEOUT: Event<()> = Event::with_id(Built::NackTimeout as u16);
-/// This end requests another rate from its peer; raised by [`Stack::want_rate`](crate::Stack::want_rate).
-pub const RATE_WANTED: Event<Rate> = Event::with_id(Built::RateWanted as u16);
+/// This end requests another rate from its peer; raised by
+/// [`Stack::request_rate`](crate::Stack::request_rate).
+pub const RATE_REQUESTED: Event<Rate> = Event::with_id(Built::RateRequested as u16);
 /// The peer has answered the driver after this time. The path's state already holds it in place of the
 /// initial round-trip time.
 pub const PATH_ANSWERED: Event<Span> = Event::with_id(Built::PathAnswered as u16);
@@ -157,7 +158,7 @@ enum Built {
     Settled = 1,
     RetransmitTimeout = 2,
     NackTimeout = 3,
-    RateWanted = 4,
+    RateRequested = 4,
     PathAnswered = 5,
     Renumbered = 6,
 }
@@ -169,7 +170,7 @@ pub(crate) fn built_in_events() -> [ArgumentEvent; 7] {
         named("message settled", MESSAGE_SETTLED),
         named("retransmit timeout", RETRANSMIT_TIMEOUT),
         named("nack timeout", NACK_TIMEOUT),
-        named("rate wanted", RATE_WANTED),
+        named("rate wanted", RATE_REQUESTED),
         named("path answered", PATH_ANSWERED),
         named("segments renumbered", RENUMBERED),
     ]

@@ -34,7 +34,7 @@ pub use compiled_stack::CompiledStack;
 pub use context::{Arrival, Context, Ends, PathState, StackStats};
 pub use declaration::{Clash, Declaration, Resolution, SharedValue};
 pub use event::{
-    BatchEvent, Event, EventId, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED, RATE_WANTED,
+    BatchEvent, Event, EventId, MESSAGE_SETTLED, Missing, NACK_TIMEOUT, Order, PATH_ANSWERED, RATE_REQUESTED,
     RENUMBERED, RETRANSMIT_TIMEOUT, SEND_PERMIT, SendPermit, Settled, StackEvent,
 };
 pub use fields::Fields;

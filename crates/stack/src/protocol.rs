@@ -63,14 +63,14 @@ pub trait MicroProtocol: Debug + Send {
         false
     }
 
-    /// Called after [`Context::want_channel`] when the control channel can accept a message. Appends the body
+    /// Called after [`Context::request_channel`] when the control channel accepts a message. Appends the body
     /// of at most one message to `out`, and returns its kind.
     fn write_channel(&mut self, out: &mut Vec<u8>, context: &mut Context<'_>) -> Option<Kind> {
         let _ = (out, context);
         None
     }
 
-    /// Called after [`Context::want_control`] when a control packet can be sent. Adds at most one packet.
+    /// Called after [`Context::request_control`] when a control packet can be sent. Adds at most one packet.
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let _ = (batch, context);
     }

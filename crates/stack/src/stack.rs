@@ -22,7 +22,7 @@ use crate::registry::Setup;
 /// Packets that violate the recipe before the session ends. A few may be accidental.
 const MAX_VIOLATIONS: u64 = 64;
 /// Maximum number of queued messages, however short they are.
-const MOST_QUEUED: usize = 16_384;
+const MAX_QUEUED: usize = 16_384;
 /// Buffers that a stack keeps for reuse.
 const POOLED_BUFFERS: usize = 64;
 
@@ -188,7 +188,7 @@ impl Stack {
             () if len > max => Err(SendError::TooLarge { len, max }),
             () if queued > 0 && queued + len > self.core.queue_limit => Err(SendError::Full(queued)),
             // Short messages cost more than their bytes.
-            () if self.core.queue.len() >= MOST_QUEUED => Err(SendError::Full(queued)),
+            () if self.core.queue.len() >= MAX_QUEUED => Err(SendError::Full(queued)),
             () => Ok(()),
         }
     }
@@ -242,8 +242,8 @@ impl Stack {
     }
 
     /// Raises the event that another rate is requested from the peer (with `rate_feedback` in the recipe).
-    pub fn want_rate(&mut self, now: Time, mut rate: Rate) {
-        let wanted = crate::event::RATE_WANTED;
+    pub fn request_rate(&mut self, now: Time, mut rate: Rate) {
+        let wanted = crate::event::RATE_REQUESTED;
         self.guarded(now, |stack, now| stack.context(now).raise(wanted, &mut rate));
     }
 

@@ -8,7 +8,7 @@ pub struct Live(pub(crate) u64);
 
 impl Live {
     /// Number of indices left.
-    pub fn count_left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.0.count_ones() as usize
     }
 }

@@ -53,7 +53,7 @@ impl MicroProtocol for Prober {
 
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
         self.size = self.event.unwrap().of(event, argument).copied();
-        context.want_control();
+        context.request_control();
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, _: &mut Context<'_>) {

@@ -57,7 +57,7 @@ impl MicroProtocol for Chatter {
     fn on_submit(&mut self, submission: &mut haul_stack::Submission<'_>, context: &mut Context<'_>) {
         if submission.data == b"chat" {
             submission.verdict = haul_stack::Verdict::Drop;
-            context.want_control();
+            context.request_control();
         }
     }
 

@@ -122,7 +122,7 @@ impl Pump {
         let (time, is_sending) = (self.clock.time(now), self.has_pending());
         let mut state = self.shared.state.lock();
         if self.shared.data_received.swap(false, Ordering::Relaxed) {
-            state.channel.on_data_heard(time);
+            state.channel.on_data_received(time);
         }
         let lost = |silence: Span| {
             EngineError::lost(format!(
@@ -221,7 +221,7 @@ impl Pump {
     fn receive(&mut self) -> Result<(), EngineError> {
         loop {
             match receive(&mut self.tls, &self.tcp) {
-                Ok(true) => self.shared.state.lock().channel.on_heard(self.clock.now()),
+                Ok(true) => self.shared.state.lock().channel.on_received(self.clock.now()),
                 Ok(false) => return Ok(()),
                 Err(error @ HandshakeError::Tls(_)) => return Err(error.into()),
                 Err(error) => return Err(self.end_of_connection(error.into())),

@@ -73,8 +73,8 @@ impl SharedControl {
         let pushed = self.state.wait(until, |state| match &state.ended {
             Some(error) => Some(Err(error.clone())),
             None if state.channel.is_closing() => Some(Err(EngineError::Closed)),
-            None if when_full == WhenFull::Wait && !state.channel.has_room() => None,
-            None if when_full == WhenFull::Drop && !state.channel.has_room() => Some(Ok(false)),
+            None if when_full == WhenFull::Wait && !state.channel.has_space() => None,
+            None if when_full == WhenFull::Drop && !state.channel.has_space() => Some(Ok(false)),
             None => Some(Ok(state.channel.send(message, std::mem::take(&mut frame)))),
         });
         self.wake.wake();

@@ -173,7 +173,7 @@ impl Channel {
         loop {
             let now = self.now();
             let result = attempt(&mut state, now).transpose();
-            let is_deferred = state.owes_reply && state.transmit_at.is_some();
+            let is_deferred = state.reply_pending && state.transmit_at.is_some();
             let changed =
                 !(is_deferred && result.is_some()) && self.connection.process(shared, &mut state, now);
             if result.is_none() && !changed {
@@ -231,7 +231,7 @@ impl Channel {
 
     /// Requests that the peer send at this rate, if the recipe has `rate_feedback`.
     pub fn set_rate(&self, rate: Rate) {
-        self.with(|state, now| state.stack.want_rate(now, rate));
+        self.with(|state, now| state.stack.request_rate(now, rate));
     }
 
     /// Changes the recipe of both ends while the connection runs; an event reports the outcome.
@@ -378,7 +378,7 @@ impl LockedConnection {
         if let Some((id, buffer)) = self.stack.recv() {
             let data = buffer.to_vec();
             self.stack.recycle(buffer);
-            self.owes_reply = true;
+            self.reply_pending = true;
             return Ok(Some(Message { id, data }));
         }
         self.ended().map_or(Ok(None), Err)
@@ -429,9 +429,9 @@ mod tests {
         for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
             let arrived = Time::ZERO + Span::from_secs(seconds);
             state.lifecycle.on_authentic(arrived);
-            state.owes_reply = true;
+            state.reply_pending = true;
             state.send(arrived + Span::from_micros(micros), b"answer", SendOptions::default()).unwrap();
-            assert_eq!((state.replies, state.owes_reply), (replies, false), "after {micros} us");
+            assert_eq!((state.replies, state.reply_pending), (replies, false), "after {micros} us");
         }
     }
 }

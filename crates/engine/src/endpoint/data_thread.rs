@@ -227,7 +227,7 @@ impl DataThread {
         let before = std::mem::replace(&mut self.published_at, now);
         let state = self.connection.lock();
         let counters = Counters::of(&state.stack, self.side.end, self.host_sample);
-        if state.lifecycle.heard() > before {
+        if state.lifecycle.last_received() > before {
             self.side.control.on_data_received();
         }
         drop(state);

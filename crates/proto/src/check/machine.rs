@@ -6,7 +6,7 @@ use haul_base::{Ecn, Machine, PathId, Received, Span, Time};
 use haul_stack::{Open, PACKET_HEADER_LEN, Seal, Unauthentic};
 
 /// Maximum number of packets that a machine may send at one time, and of events that it may have.
-const MOST: usize = 20_000;
+const MAX_PACKETS: usize = 20_000;
 
 /// Keys that accept every packet: the peer in these checks has the real ones.
 #[derive(Debug)]
@@ -71,13 +71,13 @@ impl<M: Machine<Event: Debug>> Driven<M> {
         let mut sent = 0;
         while self.machine.poll_transmit(self.now, &mut slot).is_some() {
             sent += 1;
-            assert!(sent < MOST, "it does not stop to send");
+            assert!(sent < MAX_PACKETS, "it does not stop to send");
         }
     }
 
     pub(super) fn events(&mut self) -> Vec<M::Event> {
-        let events: Vec<_> = std::iter::from_fn(|| self.machine.poll_event()).take(MOST).collect();
-        assert!(events.len() < MOST, "there is no end of events");
+        let events: Vec<_> = std::iter::from_fn(|| self.machine.poll_event()).take(MAX_PACKETS).collect();
+        assert!(events.len() < MAX_PACKETS, "there is no end of events");
         events
     }
 }

@@ -84,7 +84,7 @@ impl ControlChannel {
     }
 
     /// Whether the outgoing queue is below its limit. Messages may be sent regardless of it.
-    pub fn has_room(&self) -> bool {
+    pub fn has_space(&self) -> bool {
         self.outgoing_bytes <= OUTGOING_ROOM
     }
 
@@ -187,12 +187,12 @@ impl ControlChannel {
     }
 
     /// Records that something arrived over TCP.
-    pub fn on_heard(&mut self, now: Time) {
+    pub fn on_received(&mut self, now: Time) {
         self.last_heard = now;
     }
 
     /// Records that packets arrived over UDP.
-    pub fn on_data_heard(&mut self, now: Time) {
+    pub fn on_data_received(&mut self, now: Time) {
         self.data_heard = Some(now);
     }
 
@@ -247,11 +247,11 @@ mod tests {
         let mut channel = ControlChannel::new(Time::ZERO, timing);
         let mut silence = |with_data: bool| {
             let begun = channel.deadline();
-            channel.on_heard(begun);
+            channel.on_received(begun);
             loop {
                 let now = channel.deadline();
                 if with_data {
-                    channel.on_data_heard(now);
+                    channel.on_data_received(now);
                 }
                 if let Err(silence) = channel.on_deadline(now, false) {
                     return silence;

@@ -6,19 +6,19 @@ use haul_wire::packet::{CloseReason, ControlFrameKind};
 /// Minimum time between two repetitions.
 const SHORTEST: Span = Span::from_millis(50);
 /// Close frames sent before the connection ends without an answer.
-const MOST_CLOSES: u32 = 6;
+const MAX_CLOSES: u32 = 6;
 /// Delay of the first bare initial header, so that it can accompany data.
 const OPENING_DELAY: Span = Span::from_millis(10);
 /// Minimum time between two initial headers.
 const OPENING_REPEAT: Span = Span::from_millis(100);
 /// Unanswered keep-alives after which the connection ends.
-pub const MOST_UNANSWERED: u32 = 3;
+pub const MAX_UNANSWERED: u32 = 3;
 
 /// Lifecycle of one end of a connection, which may end with the error `E`.
 #[derive(Debug)]
 pub struct Lifecycle<E> {
     phase: Phase<E>,
-    heard: Time,
+    last_received: Time,
     keep_alive: Option<Box<KeepAlive>>,
 }
 
@@ -67,7 +67,7 @@ pub enum Ending {
 impl<E> Lifecycle<E> {
     /// Creates the lifecycle of an end whose peer is known.
     pub fn running(now: Time) -> Self {
-        Self { phase: Phase::Running, heard: now, keep_alive: None }
+        Self { phase: Phase::Running, last_received: now, keep_alive: None }
     }
 
     /// Creates the lifecycle of a client that gives up if nothing arrives from the server within `timeout`.
@@ -92,8 +92,8 @@ impl<E> Lifecycle<E> {
     }
 
     /// Returns when something authentic last arrived, or when the connection began.
-    pub fn heard(&self) -> Time {
-        self.heard
+    pub fn last_received(&self) -> Time {
+        self.last_received
     }
 
     /// Whether a keep-alive was sent.
@@ -157,9 +157,9 @@ impl<E> Lifecycle<E> {
     /// Records that something authentic arrived. Returns the maximum datagram size if it changes, as packets
     /// are now sent without the initial header.
     pub fn on_authentic(&mut self, now: Time) -> Option<u16> {
-        self.heard = now;
+        self.last_received = now;
         if let Some(alive) = &mut self.keep_alive {
-            alive.heard(now);
+            alive.on_received(now);
         }
         let datagram = match &mut self.phase {
             Phase::Opening(opening) => opening.datagram,
@@ -191,8 +191,8 @@ impl<E> Lifecycle<E> {
             _ => {}
         }
         let alive = self.keep_alive.as_mut().filter(|alive| alive.next <= now)?;
-        if alive.unanswered == MOST_UNANSWERED {
-            return Some(Due::End(Ending::Silent(now.since(self.heard))));
+        if alive.unanswered == MAX_UNANSWERED {
+            return Some(Due::End(Ending::Silent(now.since(self.last_received))));
         }
         alive.on_ping(now, rtt);
         Some(Due::Frame { kind: ControlFrameKind::Ping, number: alive.number, opens: false })
@@ -278,7 +278,7 @@ impl Closing {
     fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
         self.attempts += 1;
         self.next = now + (rtt * 3 / 2).max(SHORTEST);
-        self.attempts <= MOST_CLOSES || self.opening.is_some_and(|until| now < until)
+        self.attempts <= MAX_CLOSES || self.opening.is_some_and(|until| now < until)
     }
 
     /// Returns the next close frame, or the end of the connection.
@@ -326,7 +326,7 @@ impl KeepAlive {
     }
 
     /// Records that something authentic arrived.
-    fn heard(&mut self, now: Time) {
+    fn on_received(&mut self, now: Time) {
         self.unanswered = 0;
         self.next = now + self.every;
     }
@@ -362,11 +362,11 @@ mod tests {
             let rtt = Span::from_millis(600);
             let mut alive = KeepAlive::new(Time::ZERO, every);
             let first = alive.next;
-            while alive.unanswered < MOST_UNANSWERED {
+            while alive.unanswered < MAX_UNANSWERED {
                 alive.on_ping(alive.next, rtt);
             }
             assert!(alive.next.since(first) > rtt * 4, "{every}: gone after {}", alive.next.since(first));
-            assert!(alive.next.since(first) >= every * u64::from(MOST_UNANSWERED));
+            assert!(alive.next.since(first) >= every * u64::from(MAX_UNANSWERED));
         }
     }
 
@@ -377,7 +377,7 @@ mod tests {
         for round_trips in 1..10 {
             let now = Time::ZERO + Span::from_millis(round_trips);
             alive.on_ping(now, Span::from_millis(1));
-            alive.heard(now);
+            alive.on_received(now);
             assert!(alive.next >= now + SHORTEST);
         }
     }
@@ -416,7 +416,7 @@ mod tests {
         assert!(headers > 4, "{headers}");
         let mut at = end.0;
         assert_eq!((life.on_authentic(at), life.on_authentic(at)), (Some(1_200), None));
-        for number in 1..=MOST_UNANSWERED {
+        for number in 1..=MAX_UNANSWERED {
             at = life.deadline().unwrap();
             let ping = Due::Frame { kind: ControlFrameKind::Ping, number, opens: false };
             assert_eq!((life.poll_due(at, rtt), life.poll_due(at, rtt)), (Some(ping), None));
@@ -424,9 +424,9 @@ mod tests {
         }
         at = life.deadline().unwrap();
         let Some(Due::End(Ending::Silent(silence))) = life.poll_due(at, rtt) else {
-            panic!("it does not respond")
+            panic!("it is silent")
         };
-        assert!(silence >= timeout * 2 * u64::from(MOST_UNANSWERED), "{silence}");
+        assert!(silence >= timeout * 2 * u64::from(MAX_UNANSWERED), "{silence}");
         life.end(Some(()));
         life.end(None);
         assert_eq!((life.poll_due(at, rtt), life.deadline(), life.failure()), (None, None, Some(&())));

@@ -19,7 +19,7 @@ mod timer_queue;
 
 pub use control_channel::{ControlChannel, MessageFor, Timing};
 pub use handshake_limiter::{HandshakeLimiter, HandshakeLimits};
-pub use lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
+pub use lifecycle::{Due, Ending, Lifecycle, MAX_UNANSWERED};
 pub use negotiation::{
     CHOSEN_BY_SERVER, ENCRYPTION_REQUIRED, NotOffered, agreed_recipe, ceiling, check_accept, choose_cipher,
     offer, refusal, server_recipe, session_recipe, set_parameter, settings_for, take_parameters,

@@ -21,7 +21,7 @@ const TIMEOUT: Span = Span::from_secs(4);
 /// Rounds in which sizes above the smallest are probed.
 const LARGE_ROUNDS: u32 = 3;
 /// Maximum number of unanswered challenges; more than there are sizes.
-const MOST_WAITING: usize = 4;
+const MAX_WAITING: usize = 4;
 
 /// A challenge, or the response to one, which has its number and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Challenges {
         self.largest = self.largest.max(challenge.size);
         if let Some(same) = self.waiting.iter_mut().find(|it| it.size == challenge.size) {
             *same = challenge;
-        } else if self.waiting.len() < MOST_WAITING {
+        } else if self.waiting.len() < MAX_WAITING {
             self.waiting.push(challenge);
         }
     }

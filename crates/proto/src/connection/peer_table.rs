@@ -95,7 +95,7 @@ impl<C> PeerTable<C> {
         if self.entries.contains_key(&identity) {
             return Err(NotAdded::Taken);
         }
-        if !self.has_room() {
+        if !self.has_space() {
             return Err(NotAdded::Full);
         }
         if peer.live.is_none() {
@@ -177,7 +177,7 @@ impl<C> PeerTable<C> {
     }
 
     /// Whether another peer can be added, after evicting an idle one if necessary.
-    fn has_room(&mut self) -> bool {
+    fn has_space(&mut self) -> bool {
         if self.entries.len() < self.most {
             return true;
         }
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
     use crate::micro::registry;
 
-    const MOST: usize = 5;
+    const MAX_PER_ADDRESS: usize = 5;
 
     /// Creates peers of one compiled stack; a connection is its epoch.
     struct Maker(Arc<CompiledStack>);
@@ -254,7 +254,7 @@ mod tests {
             if self.place(identity).is_some() {
                 return Err(NotAdded::Taken);
             }
-            if self.0.len() == MOST {
+            if self.0.len() == MAX_PER_ADDRESS {
                 let idle = self.0.iter().position(|known| known.1.is_none()).ok_or(NotAdded::Full)?;
                 self.0.remove(idle);
             }
@@ -267,7 +267,7 @@ mod tests {
         #[test]
         fn the_one_that_was_silent_longest_gives_way(steps in proptest::collection::vec(step(), 1..60)) {
             let maker = Maker::new();
-            let (mut table, mut plain) = (PeerTable::new(MOST), Plain::default());
+            let (mut table, mut plain) = (PeerTable::new(MAX_PER_ADDRESS), Plain::default());
             for (number, step) in (1..).zip(steps) {
                 let now = Time::ZERO + Span::from_millis(number);
                 match step {

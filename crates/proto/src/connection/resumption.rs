@@ -17,7 +17,7 @@ use super::role::Role;
 
 const FIRST_LINE: &str = "haulage resumption 2: keep it secret";
 /// Names and values of all fields but the recipe take less.
-const MOST_BESIDE_RECIPE: usize = 512;
+const MAX_BESIDE_RECIPE: usize = 512;
 
 /// State kept by both ends, to open connections without another handshake.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl SavedResumption {
         let cipher = self.cipher.as_str();
         let micros = self.round_trip.as_micros();
         // Allocated once: a string that grows leaves copies of the secret behind.
-        let mut text = Zeroizing::new(String::with_capacity(MOST_BESIDE_RECIPE + self.recipe.len()));
+        let mut text = Zeroizing::new(String::with_capacity(MAX_BESIDE_RECIPE + self.recipe.len()));
         // Writing to a String cannot fail.
         let _ = write!(
             text,

@@ -10,7 +10,7 @@ use haul_base::{Bytes, Ecn, Machine, Received, Span, Time};
 use haul_stack::{Ends, GENERATION_BIT, Kind, RecipeError, Setup, Stack, StackEvent};
 use haul_wire::packet::{CloseReason, ControlFrame, ControlFrameKind, INITIAL_HEADER_LEN};
 
-use super::lifecycle::{Due, Ending, Lifecycle, MOST_UNANSWERED};
+use super::lifecycle::{Due, Ending, Lifecycle, MAX_UNANSWERED};
 use super::path_probe::MIN_DATAGRAM;
 use super::peer_address::{BARE, PeerAddress, canonical};
 use super::protection::{ConnectionKeys, Keys};
@@ -20,11 +20,11 @@ use crate::LossModel;
 use crate::micro::FEC_KIND;
 
 /// Maximum number of queued events; the oldest is dropped when it is exceeded.
-const MOST_EVENTS: usize = 64;
+const MAX_EVENTS: usize = 64;
 /// Number of received messages that may always be queued, whatever their size.
 const FEW_MESSAGES: usize = 16;
 /// Maximum number of queued received messages: small ones cost more than their bytes.
-const MOST_MESSAGES: usize = 16_384;
+const MAX_MESSAGES: usize = 16_384;
 /// Idle time after which a connection releases memory that can be recreated.
 const IDLE: Span = Span::from_secs(2);
 /// How long an acknowledgement is delayed to be sent with the application's reply to a message.
@@ -142,7 +142,7 @@ pub struct ConnectionState<E> {
     /// Packets are delayed until then to be sent with the application's reply.
     pub transmit_at: Option<Time>,
     /// The application has received a message since it last sent one.
-    pub owes_reply: bool,
+    pub reply_pending: bool,
     /// The application replies within [`COALESCING_DELAY`]: packets are delayed to be sent with its replies.
     pub replies: bool,
     /// A batch that the socket did not accept; nothing is sent before it.
@@ -206,7 +206,7 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     /// Creates the state of a session's connection, whose challenges are answered and whose stack has keys.
     pub fn of_session(now: Time, peer: SocketAddr, stack: Stack, silence: Span) -> Self {
-        let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MOST_UNANSWERED + 1));
+        let lifecycle = Lifecycle::running(now).keep_alive(now, silence / u64::from(MAX_UNANSWERED + 1));
         let peer = PeerAddress { at: peer, moves: Some(0) };
         Self::new(now, stack, peer, lifecycle, &ConnectionOptions::default())
     }
@@ -223,7 +223,7 @@ impl<E: From<Failure>> ConnectionState<E> {
             peer,
             lifecycle,
             transmit_at: None,
-            owes_reply: false,
+            reply_pending: false,
             replies: false,
             unsent: None,
             holds_memory: false,
@@ -251,7 +251,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         let end = keys.opened_end();
         let before = self.authentic();
         let is_answer = before == 0 && keys.role() == Role::Server && header == Header::Absent;
-        let began = is_answer.then(|| self.unheard_since()).flatten();
+        let began = is_answer.then(|| self.silent_since()).flatten();
         self.stack.on_receive(now, received);
         if self.authentic() == before {
             return PacketVerdict::Unauthentic;
@@ -394,7 +394,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 }
                 event => {
                     let events = self.events.get_or_insert_default();
-                    if events.len() == MOST_EVENTS {
+                    if events.len() == MAX_EVENTS {
                         events.pop_front();
                     }
                     events.push_back(event);
@@ -417,8 +417,8 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     /// Records that the application has sent a message, possibly a reply.
     pub fn on_message_sent(&mut self, now: Time) {
-        let is_prompt = now.since(self.lifecycle.heard()) <= COALESCING_DELAY;
-        self.replies |= take(&mut self.owes_reply) && is_prompt;
+        let is_prompt = now.since(self.lifecycle.last_received()) <= COALESCING_DELAY;
+        self.replies |= take(&mut self.reply_pending) && is_prompt;
     }
 
     /// Runs the stack's deadline if due. Returns whether it is time to send.
@@ -439,8 +439,8 @@ impl<E: From<Failure>> ConnectionState<E> {
     }
 
     /// Returns when the connection began, unless something authentic or a keep-alive's answer has arrived.
-    fn unheard_since(&self) -> Option<Time> {
-        (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.heard())
+    fn silent_since(&self) -> Option<Time> {
+        (self.authentic() == 0 && !self.lifecycle.has_pinged()).then_some(self.lifecycle.last_received())
     }
 
     /// Handles the peer's answer to the latest opening packet after `took`: the server's control frame, or
@@ -478,7 +478,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         if self.release_at().is_none_or(|at| at > now) {
             return;
         }
-        self.look_at = self.lifecycle.heard() + IDLE;
+        self.look_at = self.lifecycle.last_received() + IDLE;
         self.holds_memory = self.look_at > now;
         if !self.holds_memory {
             self.stack.release_idle(now);
@@ -488,8 +488,7 @@ impl<E: From<Failure>> ConnectionState<E> {
 
     fn is_inbox_full(&self) -> bool {
         let waiting = self.stack.waiting_messages();
-        waiting > MOST_MESSAGES
-            || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox as usize)
+        waiting > MAX_MESSAGES || (waiting > FEW_MESSAGES && self.stack.waiting_bytes() > self.inbox as usize)
     }
 
     /// Returns when the next action is due.

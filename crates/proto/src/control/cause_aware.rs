@@ -15,7 +15,7 @@ use super::{Boundary, FeedbackSample, Limits, LossRuns, Permit, RateController, 
 /// P(CPU) = 0.95 on).
 const CERTAIN: f64 = 0.95;
 /// Read delay, besides half a round trip, that shows that the host still lags behind.
-const LEAST_READ_DELAY: Span = Span::from_millis(10);
+const MIN_READ_DELAY: Span = Span::from_millis(10);
 /// Growth of the bound per round trip without a loss of the host. Our choice: a host that is busy at
 /// intervals loses little, and one that has become idle is fully used within 3 s at 100 ms.
 const RECOVERY: f64 = 1.125;
@@ -26,26 +26,26 @@ const AHEAD: f64 = RECOVERY * RECOVERY;
 /// host is usually suspended.
 const RECENT: Span = Span::from_secs(1);
 /// Shortest time over which the rate of acknowledgements is measured, as they may arrive bunched.
-const LEAST_STRETCH: Span = Span::from_millis(100);
+const MIN_STRETCH: Span = Span::from_millis(100);
 /// The path has a standing queue if its queueing delay exceeds this share of the shortest round trip, and
-/// [`LEAST_READ_DELAY`]. Our choice: bursts and probes of any law cause less.
+/// [`MIN_READ_DELAY`]. Our choice: bursts and probes of any law cause less.
 const STANDING: f64 = 0.25;
 /// A shorter queue stands if it delayed every packet of a round trip by this time and by a share of the
 /// longest recent delay: a queue too short for longer delays still drops packets. Our choice: under jitter,
 /// some packets pass without delay.
-const LEAST_HELD: Span = Span::from_millis(2);
+const MIN_HELD: Span = Span::from_millis(2);
 const SHARE_OF_LONGEST: f64 = 0.25;
 /// Window of the longest queueing delay.
 const LONGEST_MEMORY: Span = Span::from_secs(10);
 /// Shortest period in which every packet must be delayed: it contains several reports.
-const LEAST_HELD_FOR: Span = Span::from_millis(20);
+const MIN_HELD_FOR: Span = Span::from_millis(20);
 /// Number of losses over which the share with a queue is averaged. Our choice.
 const REMEMBERED: f64 = 64.0;
 /// Time without losses after which a host no longer bounds the rate. Our choice: otherwise a sender that
 /// cannot reach the bound, for lack of processor time or data, would stay bound for ever by what it has sent.
-const FORGOTTEN: Span = Span::from_secs(2);
+const BOUND_TIMEOUT: Span = Span::from_secs(2);
 /// Lowest bound: a host that drains nothing for a moment does not stop the sender.
-const LEAST: Rate = Rate::from_bps(100_000);
+const MIN_BOUND: Rate = Rate::from_bps(100_000);
 
 /// Whether the path has a queue, judged by the sender's own round-trip times.
 #[derive(Debug)]
@@ -77,13 +77,13 @@ impl Default for StandingQueue {
 impl StandingQueue {
     /// Whether every packet of the last half to whole round trip was delayed, possibly by a short queue.
     fn holds_all(&mut self, now: Time, round_trip: Span, held: Span) -> bool {
-        if now.since(self.turned_at) > round_trip.max(LEAST_HELD_FOR) / 2 {
+        if now.since(self.turned_at) > round_trip.max(MIN_HELD_FOR) / 2 {
             (self.shortest, self.turned_at) = ([held, self.shortest[0]], now);
         }
         self.shortest[0] = self.shortest[0].min(held);
         let nanos = i64::try_from(held.as_nanos()).unwrap_or(i64::MAX);
         let longest = Span::from_nanos(self.longest.on_value(now, -nanos).unsigned_abs());
-        self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(LEAST_HELD)
+        self.shortest[0].min(self.shortest[1]) >= longest.mul_f64(SHARE_OF_LONGEST).max(MIN_HELD)
     }
 
     /// Adds a sample; returns whether a queue stood during the last round trip, as losses are detected that
@@ -94,7 +94,7 @@ impl StandingQueue {
         let (now, smoothed) = (sample.now, sample.rtt.smoothed());
         let held = self.path.without(sample, longer);
         let holds_all = self.holds_all(now, smoothed, held);
-        if holds_all || held > shortest.mul_f64(STANDING).max(LEAST_READ_DELAY) {
+        if holds_all || held > shortest.mul_f64(STANDING).max(MIN_READ_DELAY) {
             self.seen = Some(now);
         }
         let stands = self.seen.is_some_and(|seen| now.since(seen) <= smoothed);
@@ -170,14 +170,14 @@ impl CauseAware {
     fn measure(&mut self, sample: &FeedbackSample<'_>) -> Option<Rate> {
         let bytes = sample.acked_packets.saturating_mul(sample.datagram);
         self.acked_bytes = self.acked_bytes.saturating_add(bytes);
-        let (at, span) = (sample.now.as_wrapped_micros(), sample.rtt.smoothed().max(LEAST_STRETCH));
+        let (at, span) = (sample.now.as_wrapped_micros(), sample.rtt.smoothed().max(MIN_STRETCH));
         self.acknowledged = self.acks.on_feedback(at, self.acked_bytes, span).or(self.acknowledged);
         let bps = i64::try_from(self.acknowledged?.as_bps()).unwrap_or(i64::MAX);
         Some(Rate::from_bps(self.most_acknowledged.on_value(sample.now, -bps).unsigned_abs()))
     }
 
     fn set_bound(&mut self, sample: &FeedbackSample<'_>, lost_by_host: u64, most: Option<Rate>) {
-        let tolerated = (sample.rtt.smoothed() / 2).max(LEAST_READ_DELAY);
+        let tolerated = (sample.rtt.smoothed() / 2).max(MIN_READ_DELAY);
         let is_behind = self.bound.is_some() && sample.read_delay.is_none_or(|delay| delay > tolerated);
         if lost_by_host > 0 || is_behind {
             self.on_host_event(sample, lost_by_host > 0, most);
@@ -185,9 +185,9 @@ impl CauseAware {
             self.bound.filter(|_| sample.now >= self.grows_at && sample.lost_packets == 0)
         {
             self.grows_at = sample.now + sample.rtt.smoothed();
-            let most = most.map_or(Rate::MAX, |most| most.mul_f64(AHEAD).max(LEAST));
+            let most = most.map_or(Rate::MAX, |most| most.mul_f64(AHEAD).max(MIN_BOUND));
             let grown = bound.mul_f64(RECOVERY).min(most);
-            let holds = sample.now.since(self.lost_at) < FORGOTTEN + sample.rtt.smoothed() * 2;
+            let holds = sample.now.since(self.lost_at) < BOUND_TIMEOUT + sample.rtt.smoothed() * 2;
             self.bound = Some(grown).filter(|&grown| holds && grown < self.law.state().rate);
         }
     }
@@ -199,12 +199,12 @@ impl CauseAware {
         self.grows_at = sample.now + round_trip;
         self.lost_at = if is_loss { sample.now } else { self.lost_at };
         self.event_until = Some(sample.now + round_trip * 2);
-        self.bound = self.bound.into_iter().chain(most.map(|most| most.max(LEAST))).min();
+        self.bound = self.bound.into_iter().chain(most.map(|most| most.max(MIN_BOUND))).min();
         let goes_on = if is_loss { self.events.is_new(sample) } else { !self.events.in_recovery(sample) };
         if !is_known {
             self.events.close(sample.next_pn);
         } else if let Some(drain) = sample.drain_rate.filter(|_| goes_on) {
-            self.bound = Some(drain.min(most.unwrap_or(drain)).max(LEAST));
+            self.bound = Some(drain.min(most.unwrap_or(drain)).max(MIN_BOUND));
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 };
 
 /// Limit of the target, in windows (RFC 9438, section 4.2).
-const MOST_GROWTH: f64 = 1.5;
+const MAX_GROWTH: f64 = 1.5;
 
 #[derive(Debug)]
 struct Cubic {
@@ -132,7 +132,7 @@ impl Formula for Cubic {
             return window.max(epoch.w_est);
         }
         let ahead = self.cubic(&epoch, epoch.elapsed + seen.rtt.smoothed().as_secs_f64());
-        let target = ahead.clamp(window, MOST_GROWTH * window);
+        let target = ahead.clamp(window, MAX_GROWTH * window);
         // One feedback can acknowledge more than a window, but the window never exceeds the target.
         window + (target - window) * (seen.acked / window).min(1.0)
     }

@@ -39,7 +39,7 @@ const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// A probe that raises the known rate by this factor (of at most 1.25) has found free capacity: the law
 /// returns to start-up. If other flows share the bottleneck, a probe raises it by less. Our choice; eight
 /// rounds per increase of 25 % would take seconds after an outage, or if the capacity has grown tenfold.
-const ROOM_FOUND: f64 = 1.2;
+const CAPACITY_FOUND: f64 = 1.2;
 /// Twice the bandwidth-delay product: enough to double each round trip in start-up (a rate that doubles has
 /// 1.44 times the last measured product in flight), and at most one product in the bottleneck's queue.
 const WINDOW_GAIN: f64 = 2.0;
@@ -194,8 +194,8 @@ impl Delivery {
     }
 
     /// Whether the last probe found free capacity. Called after its round and the next one.
-    fn found_room(&self) -> bool {
-        self.known_rate().is_some_and(|known| known >= self.probed_from.mul_f64(ROOM_FOUND))
+    fn found_capacity(&self) -> bool {
+        self.known_rate().is_some_and(|known| known >= self.probed_from.mul_f64(CAPACITY_FOUND))
     }
 
     fn next_phase(&self, heavy: bool, in_flight: u64) -> Phase {
@@ -216,7 +216,7 @@ impl Delivery {
                 if in_flight <= target.max(MIN_WINDOW) { Phase::Cruise { step: 2 } } else { Phase::Drain }
             }
             Phase::Cruise { .. } if heavy => Phase::Cruise { step: 1 },
-            Phase::Cruise { step: 1 } if self.found_room() => {
+            Phase::Cruise { step: 1 } if self.found_capacity() => {
                 Phase::Startup { best: self.known_rate().unwrap_or(Rate::ZERO), stalled: 0 }
             }
             Phase::Cruise { step } => Phase::Cruise { step: (step + 1) % CYCLE.len() },

@@ -19,7 +19,7 @@ use haul_stack::choice;
 
 use super::loss_events::{Intervals, LossEvents};
 use super::reaction::clamped;
-use super::window::MOST;
+use super::window::MAX_PACKETS;
 use super::{
     Boundary, ControllerConfig, FeedbackSample, Limits, MIN_WINDOW, Permit, RateController, RateState, Unit,
     burst_for,
@@ -165,8 +165,8 @@ impl<R: Response> Equation<R> {
             self.bound = Some(bound + acked).filter(|&bound| bound < self.window);
         } else if (self.intervals.count() == 0) && may_grow {
             // More than twice what the ceiling needs is never used.
-            let most = self.ceiling.map_or(MOST, |ceiling| {
-                (2.0 * ceiling.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.window, MOST)
+            let most = self.ceiling.map_or(MAX_PACKETS, |ceiling| {
+                (2.0 * ceiling.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.window, MAX_PACKETS)
             });
             self.window = (self.window + acked).min(most);
         }

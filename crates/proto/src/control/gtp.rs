@@ -20,7 +20,7 @@
 use haul_base::{Rate, Time};
 use haul_stack::{Configuration as _, configuration};
 
-use super::reaction::{Sums, clamped, first_rate, least, rate_or_ceiling};
+use super::reaction::{FeedbackSums, clamped, first_rate, least, rate_or_ceiling};
 use super::{
     ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit, RateController,
     RateState,
@@ -30,7 +30,7 @@ use crate::rtt::RttEstimator;
 const NAME: &str = "gtp";
 /// Maximum ratio of the rate to the arrival rate at which the rate still rises: beyond it something else is
 /// the limit. Our choice.
-const MOST_UNUSED: f64 = 2.0;
+const MAX_UNUSED: f64 = 2.0;
 
 configuration! {
     /// Parameters of `gtp`.
@@ -62,7 +62,7 @@ struct Gtp {
     rise: f64,
     decrease: f64,
     rate: Rate,
-    sums: Sums,
+    sums: FeedbackSums,
     was_silent: bool,
     phase: &'static str,
 }
@@ -76,7 +76,7 @@ impl Gtp {
             rise: parameters.rise,
             decrease: parameters.decrease,
             rate: clamped(rate, config.ceiling),
-            sums: Sums::default(),
+            sums: FeedbackSums::default(),
             was_silent: false,
             phase: "steady",
         })
@@ -106,7 +106,7 @@ impl RateController for Gtp {
         if let Some(ended) = self.sums.end_when_due(sample.now, length)
             && !std::mem::take(&mut self.was_silent)
         {
-            let is_used = sample.arrival_rate.is_none_or(|arrived| self.rate <= arrived.mul_f64(MOST_UNUSED));
+            let is_used = sample.arrival_rate.is_none_or(|arrived| self.rate <= arrived.mul_f64(MAX_UNUSED));
             self.on_round_trip(ended.loss_rate(), is_used && !sample.app_limited);
         }
     }

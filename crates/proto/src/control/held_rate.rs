@@ -230,7 +230,7 @@ impl RateController for HeldRate {
     fn permit(&self) -> Permit {
         match self.law.permit() {
             Permit::Go(_) => Permit::Go(Limits::at_rate(self.rate)),
-            hold @ Permit::Hold(_) => hold,
+            hold @ Permit::Pause(_) => hold,
         }
     }
 

@@ -15,7 +15,7 @@ use haul_stack::{Configuration as _, choice, configuration};
 
 use super::LawRegistration;
 use super::equation::{Decide, Equation, Response};
-use super::window::{MOST, initial_window, longer_path};
+use super::window::{MAX_PACKETS, initial_window, longer_path};
 
 choice! {
     /// How the loss rate of `highspeed` is counted.
@@ -74,7 +74,7 @@ const LOW_FACTOR: f64 = 1.2;
 pub fn response(p: f64, low_window: f64) -> f64 {
     let high = HIGH_FACTOR / p.powf(HIGH_EXPONENT);
     let window = if high > low_window { high } else { LOW_FACTOR / p.sqrt() };
-    window.clamp(1.0, MOST)
+    window.clamp(1.0, MAX_PACKETS)
 }
 
 /// Returns the loss rate at which the window is `window` packets.

@@ -27,7 +27,7 @@ use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, configuration};
 
 use super::loss_events::LossEvents;
-use super::window::{LEAST, MOST, initial_window, longer_path, unreported_bytes};
+use super::window::{MAX_PACKETS, MIN_PACKETS, initial_window, longer_path, unreported_bytes};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::longer_path::{LongerPath, Rise};
 use crate::rtt::{RttEstimator, WindowedMin};
@@ -54,7 +54,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 };
 
 /// Minimum gain.
-const LEAST_GAIN: f64 = 1.0 / 16.0;
+const MIN_GAIN: f64 = 1.0 / 16.0;
 /// Share of the target at which the first slow start ends.
 const START_SHARE: f64 = 0.75;
 /// Round trips from the first slow start to the first slowdown, and with the minimum window in a slowdown.
@@ -121,7 +121,7 @@ impl LedbatPlusPlus {
             ceiling: config.ceiling,
             initial,
             window: initial,
-            threshold: MOST,
+            threshold: MAX_PACKETS,
             phase: Phase::Start,
             events: LossEvents::default(),
             samples: [Span::MAX; SAMPLES],
@@ -151,7 +151,7 @@ impl LedbatPlusPlus {
 
     fn gain(&self) -> f64 {
         let parts = (2.0 * self.target.as_secs_f64() / self.base.as_secs_f64().max(1e-6)).ceil().max(1.0);
-        (1.0 / parts).max(LEAST_GAIN)
+        (1.0 / parts).max(MIN_GAIN)
     }
 
     /// Returns the window's increment per round trip in avoidance.
@@ -163,7 +163,7 @@ impl LedbatPlusPlus {
     /// Grows the window in slow start by `acked` packets; returns whether slow start has ended.
     fn start(&mut self, gain: f64, delay: f64, acked: f64) -> bool {
         // Without a known window to return to, a queue ends it.
-        if self.threshold == MOST && delay > START_SHARE {
+        if self.threshold == MAX_PACKETS && delay > START_SHARE {
             return true;
         }
         self.window = (self.window + gain * acked).min(self.threshold);
@@ -178,7 +178,7 @@ impl LedbatPlusPlus {
         }
         self.shortest = WindowedMin::new(BASE_WINDOW);
         self.shortest.on_span(now, self.base + rise.delay);
-        self.threshold = MOST;
+        self.threshold = MAX_PACKETS;
         self.phase = Phase::Regaining(now);
     }
 
@@ -210,15 +210,15 @@ impl LedbatPlusPlus {
             Phase::Slowdown { since, until } if until <= now => self.phase = Phase::Regaining(since),
             Phase::Start | Phase::Regaining(_) | Phase::Slowdown { .. } => {}
         }
-        self.window = self.window.clamp(LEAST, MOST);
+        self.window = self.window.clamp(MIN_PACKETS, MAX_PACKETS);
     }
 
     /// Ends slow start. On a longer path the window has doubled since the queue began to grow: a slowdown to
     /// half of it drains the queue.
     fn end_start(&mut self, now: Time, next_pn: u64) {
         match self.phase {
-            Phase::Regaining(since) if self.threshold == MOST => {
-                self.window = (self.window / 2.0).max(LEAST);
+            Phase::Regaining(since) if self.threshold == MAX_PACKETS => {
+                self.window = (self.window / 2.0).max(MIN_PACKETS);
                 self.threshold = self.window;
                 // The losses of that queue are part of the same event.
                 self.events.close(next_pn);
@@ -238,14 +238,14 @@ impl LedbatPlusPlus {
 
     /// Begins a slowdown. The threshold is the previous window.
     fn slow_down(&mut self, now: Time) {
-        self.window = LEAST;
+        self.window = MIN_PACKETS;
         self.phase = Phase::Slowdown { since: now, until: now + self.rtt * ROUND_TRIPS };
     }
 
     fn on_event(&mut self, now: Time) {
         match self.phase {
-            Phase::Slowdown { .. } => self.threshold = (self.threshold / 2.0).max(LEAST),
-            _ => self.window = (self.window / 2.0).max(LEAST),
+            Phase::Slowdown { .. } => self.threshold = (self.threshold / 2.0).max(MIN_PACKETS),
+            _ => self.window = (self.window / 2.0).max(MIN_PACKETS),
         }
         if matches!(self.phase, Phase::Start | Phase::Regaining(_)) {
             self.begin_avoidance(now);
@@ -263,7 +263,7 @@ impl RateController for LedbatPlusPlus {
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
         self.rtt = rtt.smoothed();
-        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MOST);
+        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MAX_PACKETS);
         self.phase = Phase::Avoidance(None);
     }
 

@@ -11,10 +11,10 @@ use super::sample::{Boundary, LossRuns, LostPacket, Unit};
 
 /// Maximum number of units of a kind whose outcome is open. It is exceeded only after a very long silence;
 /// then the oldest is dropped.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN: usize = 64;
 
 /// A window with more losses has no signature: the diagnosis cannot use it, and memory stays bounded.
-const MOST_LOST: usize = 1 << 16;
+const MAX_LOST: usize = 1 << 16;
 
 /// A unit of the transmission whose outcome is not known yet.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ struct Open {
 
 /// Units of one kind.
 #[derive(Debug, Default)]
-struct Stretches {
+struct OpenUnits {
     open: VecDeque<Open>,
     begun: u64,
     /// Whether signatures are recorded.
@@ -67,7 +67,7 @@ pub(crate) struct Known {
     pub(crate) all: bool,
 }
 
-impl Stretches {
+impl OpenUnits {
     /// Adds packets to the current unit; `left` returns how many more packets (of the given size) it takes.
     fn on_sent(&mut self, mut sent: Sent, left: impl Fn(&Open, u64) -> u64) {
         let size = (sent.bytes / sent.packets.max(1)).max(1);
@@ -90,7 +90,7 @@ impl Stretches {
     /// Returns the unit that a packet with this number belongs to if sent now.
     fn present(&mut self, now: Time, pn: u64) -> &mut Open {
         if self.open.back().is_none_or(|open| open.ended.is_some()) {
-            if self.open.len() == MOST_OPEN {
+            if self.open.len() == MAX_OPEN {
                 self.open.pop_front();
             }
             let number = self.begun;
@@ -136,7 +136,7 @@ impl Stretches {
         let of = |open: &&mut Open| open.first_pn <= pn && open.ended.is_none_or(|(_, end)| pn < end);
         if let Some(open) = self.open.iter_mut().rev().find(of) {
             open.lost += 1;
-            if self.records && open.lost_pns.len() < MOST_LOST {
+            if self.records && open.lost_pns.len() < MAX_LOST {
                 open.lost_pns.push(pn);
             }
         }
@@ -160,7 +160,7 @@ impl Stretches {
         }
         let Open { number, first_pn, packets, bytes, lost, began, lost_pns, has_all, .. } =
             self.open.pop_front()?;
-        let has_signature = has_all && lost_pns.len() < MOST_LOST;
+        let has_signature = has_all && lost_pns.len() < MAX_LOST;
         self.sign(lost_pns, first_pn..end_pn, signature);
         let lost = lost.min(packets);
         let end = Boundary { unit, number, first_pn, packets, bytes, lost, began, ended, now, verdict: None };
@@ -182,7 +182,7 @@ impl Stretches {
 
 /// Maximum number of gaps in the numbers of data packets that are remembered. Our choice: a sender in silence
 /// creates some at each probe.
-const MOST_GAPS: usize = 128;
+const MAX_GAPS: usize = 128;
 
 /// Packet numbers of packets without data.
 #[derive(Debug, Default)]
@@ -200,10 +200,10 @@ impl OtherNumbers {
         self.end_pn = self.end_pn.max(sent.first_pn + sent.packets);
         if others > 0 {
             self.all += others;
-            if self.gaps.capacity() < MOST_GAPS {
-                self.gaps.reserve_exact(MOST_GAPS);
+            if self.gaps.capacity() < MAX_GAPS {
+                self.gaps.reserve_exact(MAX_GAPS);
             }
-            if self.gaps.len() == MOST_GAPS {
+            if self.gaps.len() == MAX_GAPS {
                 self.gaps.pop_front();
             }
             self.gaps.push_back((sent.first_pn, self.all));
@@ -224,10 +224,10 @@ pub(crate) struct LossLedger {
     /// Runs since the last feedback.
     runs: LossRuns,
     others: OtherNumbers,
-    windows: Stretches,
-    segments: Stretches,
-    chunks: Stretches,
-    rounds: Stretches,
+    windows: OpenUnits,
+    segments: OpenUnits,
+    chunks: OpenUnits,
+    rounds: OpenUnits,
 }
 
 impl LossLedger {
@@ -293,7 +293,7 @@ impl LossLedger {
         }
     }
 
-    fn of(&mut self, unit: Unit) -> &mut Stretches {
+    fn of(&mut self, unit: Unit) -> &mut OpenUnits {
         match unit {
             Unit::Window => &mut self.windows,
             Unit::Segment => &mut self.segments,
@@ -442,7 +442,7 @@ mod tests {
         for batch in 0..100_000 {
             ledger.on_sent(sent(batch, batch * 10, 10), 10_000);
         }
-        assert!(ledger.windows.open.len() <= MOST_OPEN && ledger.segments.open.len() <= MOST_OPEN);
+        assert!(ledger.windows.open.len() <= MAX_OPEN && ledger.segments.open.len() <= MAX_OPEN);
         ledger.on_lost(3, 0);
         ledger.on_lost(999_999, 0);
         assert_eq!(ledger.windows.open.back().unwrap().lost, 1);

@@ -6,12 +6,14 @@
 mod asynch;
 mod bbr;
 #[cfg(test)]
-mod borders;
+mod bounds;
 mod cause_aware;
 pub(crate) mod config;
 mod cubic;
 mod delivery;
 mod equation;
+#[cfg(test)]
+mod false_feedback;
 mod fast;
 mod fixed;
 mod gtp;
@@ -19,8 +21,6 @@ pub(crate) mod held_rate;
 mod highspeed;
 mod ledbat_plus_plus;
 pub(crate) mod ledger;
-#[cfg(test)]
-mod lies;
 mod loss_events;
 mod non_aggressive;
 mod predictor;
@@ -65,15 +65,15 @@ pub use sample::{Boundary, FeedbackSample, LossRun, LossRuns, OwnHost, SentBatch
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permit {
     /// Send nothing before this time. Then [`RateController::on_deadline`] is called and the law is queried
-    /// again; if it still returns no later time, or one more than [`LONGEST_HOLD`] ahead, the session ends
+    /// again; if it still returns no later time, or one more than [`MAX_PAUSE`] ahead, the session ends
     /// with an error that names the law.
-    Hold(Time),
+    Pause(Time),
     /// Send within these limits.
     Go(Limits),
 }
 
 /// Longest time for which a law may hold. After a longer one the peer would consider the session dead.
-pub const LONGEST_HOLD: Span = Span::from_secs(10);
+pub const MAX_PAUSE: Span = Span::from_secs(10);
 
 /// Limits on sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ pub trait RateController: Debug + Send {
         let _ = (rate, rtt);
     }
 
-    /// The time of [`RateController::deadline`] or [`Permit::Hold`] was reached; calling early is harmless.
+    /// The time of [`RateController::deadline`] or [`Permit::Pause`] was reached; calling early is harmless.
     fn on_deadline(&mut self, now: Time) {
         let _ = now;
     }
@@ -178,7 +178,7 @@ pub trait RateController: Debug + Send {
         None
     }
 
-    /// The receiver asks for a pause of this length, at most [`LONGEST_HOLD`], because it expects not to
+    /// The receiver asks for a pause of this length, at most [`MAX_PAUSE`], because it expects not to
     /// read. By default ignored.
     fn on_pause(&mut self, now: Time, lasts: Span) {
         let _ = (now, lasts);

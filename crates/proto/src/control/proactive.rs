@@ -13,7 +13,7 @@ use haul_stack::{Configuration as _, choice, configuration};
 
 use super::predictor::{Predictor, PredictorConfig, Suspension};
 use super::reaction::{AsynchConfig, Reaction, clamped};
-use super::{FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, Permit, RateController, RateState};
+use super::{FeedbackSample, LawRegistration, Limits, MAX_PAUSE, Permit, RateController, RateState};
 
 choice! {
     /// Action of `proactive` during a suspension.
@@ -32,7 +32,7 @@ configuration! {
         ..predictor: PredictorConfig;
         act: Action = "lower", "during a suspension, send what the socket buffer can hold, or nothing";
         socket_buffer: Bytes in (Bytes(4_096), Bytes(1 << 32)) = "4MiB", "size of the receiver's socket buffer";
-        longest: Span in (Span::from_millis(1), LONGEST_HOLD) = "1s", "longest action";
+        longest: Span in (Span::from_millis(1), MAX_PAUSE) = "1s", "longest action";
     }
 }
 
@@ -115,7 +115,7 @@ impl Proactive {
 impl RateController for Proactive {
     fn permit(&self) -> Permit {
         match self.acting.filter(|_| self.holds) {
-            Some(acting) => Permit::Hold(acting.until),
+            Some(acting) => Permit::Pause(acting.until),
             None => Permit::Go(Limits::at_rate(self.rate())),
         }
     }
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(tell(1_240, 40), None);
         assert_eq!(tell(1_242, 0), Some(at(1_280)), "the next at 1,300, less a round trip");
         law.on_deadline(at(1_280));
-        assert_eq!(law.permit(), Permit::Hold(at(1_320)));
+        assert_eq!(law.permit(), Permit::Pause(at(1_320)));
         law.on_deadline(at(1_320));
         assert_eq!(law.permit(), Permit::Go(Limits::at_rate(RATE)));
         let mut quiet = |millis| {
@@ -325,7 +325,7 @@ mod tests {
             law.on_feedback(&FeedbackSample { read_delay, ..feedback(now, &rtt, 100, 0, None) });
             law.on_deadline(now);
             match law.permit() {
-                Permit::Hold(until) => (held, longest) = (held + 1, longest.max(until.since(now))),
+                Permit::Pause(until) => (held, longest) = (held + 1, longest.max(until.since(now))),
                 Permit::Go(_) => gone += 1,
             }
         }

@@ -20,7 +20,9 @@
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, choice, configuration};
 
-use super::reaction::{Interval, Sums, clamped, fallen, first_rate, interval, least, rate_or_ceiling};
+use super::reaction::{
+    FeedbackSums, Interval, clamped, fallen, first_rate, interval, least, rate_or_ceiling,
+};
 use super::{
     Boundary, ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, Permit,
     RateController, RateState, Unit,
@@ -81,7 +83,7 @@ struct RapidPlus {
     by_share: bool,
     k: u64,
     probe: f64,
-    sums: Sums,
+    sums: FeedbackSums,
     /// Loss and drain rate of the previous iteration.
     before: (f64, Option<Rate>),
     count: u64,
@@ -102,7 +104,7 @@ impl RapidPlus {
             by_share: parameters.loss == LossMeasure::Share,
             k: parameters.k,
             probe: parameters.probe,
-            sums: Sums::default(),
+            sums: FeedbackSums::default(),
             before: (0.0, None),
             count: 0,
             decrease: 0.0,
@@ -148,7 +150,7 @@ impl RateController for RapidPlus {
     fn on_boundary(&mut self, end: &Boundary) {
         if self.by_round && end.unit == Unit::Round {
             let drain = self.sums.drain(end.now);
-            self.sums = Sums::default();
+            self.sums = FeedbackSums::default();
             self.on_iteration(&Interval { lost: end.lost, packets: end.packets, drain });
         }
     }

@@ -69,7 +69,7 @@ impl Interval {
 
 /// Accumulates feedback. Feedback while the sender had too little to send is ignored for the drain rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct FeedbackSums {
     began: Option<Time>,
     lost: u64,
     acked: u64,
@@ -78,7 +78,7 @@ pub(super) struct Sums {
     drains: u32,
 }
 
-impl Sums {
+impl FeedbackSums {
     pub(super) fn add(&mut self, sample: &FeedbackSample<'_>) {
         self.began.get_or_insert(sample.now);
         // A congestion mark (ECN CE) counts as a loss.
@@ -113,8 +113,8 @@ impl Sums {
         Some(ended)
     }
 
-    /// As [`Sums::end`], but the next interval starts when this one was due, so that late reports do not
-    /// lengthen intervals.
+    /// As [`FeedbackSums::end`], but the next interval starts when this one was due, so that late reports do
+    /// not lengthen intervals.
     pub(super) fn end_when_due(&mut self, now: Time, length: Span) -> Option<Interval> {
         let began = self.began?;
         let ended = self.end(now, length)?;
@@ -139,7 +139,7 @@ pub(super) struct Reaction {
     rise: f64,
     tolerance: f64,
     least: Rate,
-    sums: Sums,
+    sums: FeedbackSums,
     reference: f64,
     raised: u64,
     clean: u64,
@@ -162,7 +162,7 @@ impl Reaction {
             rise: parameters.rise,
             tolerance: parameters.tolerance,
             least: rate.mul_f64(parameters.least),
-            sums: Sums::default(),
+            sums: FeedbackSums::default(),
             reference: 0.0,
             raised: 0,
             clean: 0,

@@ -28,7 +28,7 @@
 use haul_base::{Rate, Span, Time};
 use haul_stack::{Configuration as _, configuration};
 
-use super::reaction::{Sums, clamped};
+use super::reaction::{FeedbackSums, clamped};
 use super::{ControllerConfig, FeedbackSample, LawRegistration, Limits, Permit, RateController, RateState};
 use crate::rtt::RttEstimator;
 
@@ -65,7 +65,7 @@ const SYN: Span = Span::from_millis(10);
 /// Growth of the period at exactly the limit, seconds.
 const AT_LIMIT: f64 = 0.1e-6;
 /// Limit of a step's shortening factor, whatever the parameters.
-const LEAST_FACTOR: f64 = 0.5;
+const MIN_FACTOR: f64 = 0.5;
 
 /// The law: see the module documentation.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ struct Sabul {
     rate: Rate,
     /// Weighted mean loss rate.
     loss: f64,
-    sums: Sums,
+    sums: FeedbackSums,
     ended: Time,
     phase: &'static str,
 }
@@ -98,7 +98,7 @@ impl Sabul {
             step: parameters.step.as_secs_f64(),
             rate: clamped(parameters.first_rate, config.ceiling),
             loss: 0.0,
-            sums: Sums::default(),
+            sums: FeedbackSums::default(),
             ended: Time::ZERO,
             phase: "steady",
         }
@@ -113,7 +113,7 @@ impl Sabul {
             period * (1.0 + self.fall * above) + self.step
         } else if above < 0.0 {
             self.phase = if may_rise { "rise" } else { "steady" };
-            if may_rise { period * (1.0 + self.rise * above).max(LEAST_FACTOR) } else { period }
+            if may_rise { period * (1.0 + self.rise * above).max(MIN_FACTOR) } else { period }
         } else {
             self.phase = "steady";
             period + AT_LIMIT

@@ -152,7 +152,7 @@ pub struct LossRuns {
 impl LossRuns {
     /// Maximum length of the list of runs. A feedback reports at most the packets outstanding, so all its
     /// runs are listed, unless a sender went on without feedback; runs beyond that are only counted.
-    pub const MOST: usize = 1 << 16;
+    pub const MAX_RUNS: usize = 1 << 16;
     /// Returns an empty set of losses.
     pub fn none() -> &'static Self {
         static NONE: LossRuns = LossRuns {
@@ -181,7 +181,7 @@ impl LossRuns {
         self.packets
     }
 
-    /// Returns the runs, up to [`LossRuns::MOST`], in the order of detection: roughly the sending order.
+    /// Returns the runs, up to [`LossRuns::MAX_RUNS`], in the order of detection: roughly the sending order.
     pub fn list(&self) -> &[LossRun] {
         &self.list
     }
@@ -199,7 +199,7 @@ impl LossRuns {
         } else {
             self.last = LossRun::of(lost);
             self.count += 1;
-            if self.list.len() < Self::MOST {
+            if self.list.len() < Self::MAX_RUNS {
                 self.list.push(self.last);
             }
         }
@@ -210,7 +210,7 @@ impl LossRuns {
 
     /// Appends the runs of `later`, detected after these. A run that continues there counts as two.
     pub(crate) fn append(&mut self, later: &Self) {
-        let room = Self::MOST - self.list.len();
+        let room = Self::MAX_RUNS - self.list.len();
         self.list.extend_from_slice(&later.list[..later.list.len().min(room)]);
         self.count += later.count;
         self.packets += later.packets;
@@ -353,13 +353,16 @@ mod tests {
 
     #[test]
     fn beyond_the_bound_only_the_counts_are_kept() {
-        let most = LossRuns::MOST as u64;
+        let most = LossRuns::MAX_RUNS as u64;
         let mut runs = of((0..most + 10).map(|n| 2 * n));
         runs.push(lost(2 * (most + 9) + 1));
-        assert_eq!((runs.list().len(), runs.count(), runs.packets()), (LossRuns::MOST, most + 10, most + 11));
+        assert_eq!(
+            (runs.list().len(), runs.count(), runs.packets()),
+            (LossRuns::MAX_RUNS, most + 10, most + 11)
+        );
         assert_eq!(runs.list().last(), Some(&LossRun::of(lost(2 * (most - 1)))));
         let mut both = of([1]);
         both.append(&runs);
-        assert_eq!((both.list().len(), both.count()), (LossRuns::MOST, most + 11));
+        assert_eq!((both.list().len(), both.count()), (LossRuns::MAX_RUNS, most + 11));
     }
 }

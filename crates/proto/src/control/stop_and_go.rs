@@ -24,8 +24,8 @@ use haul_stack::{Configuration as _, choice, configuration};
 use super::reaction::{clamped, first_rate, rate_or_ceiling};
 use super::suspension::{Ahead, Case, Reentry};
 use super::{
-    ControllerConfig, ControllerError, FeedbackSample, LONGEST_HOLD, LawRegistration, Limits, OwnHost,
-    Permit, RateController, RateState, SentBatch,
+    ControllerConfig, ControllerError, FeedbackSample, LawRegistration, Limits, MAX_PAUSE, OwnHost, Permit,
+    RateController, RateState, SentBatch,
 };
 
 choice! {
@@ -82,7 +82,7 @@ pub(super) static LAW: LawRegistration = LawRegistration {
 
 /// Bonus of the O(1) scheduler: one priority level per 100 ms of average sleep time, up to ten.
 const SLEEP_PER_LEVEL: Span = Span::from_millis(100);
-const MOST_LEVELS: u64 = 10;
+const MAX_LEVELS: u64 = 10;
 /// Weight of the newest value in the mean suspension.
 const GAIN: f64 = 0.25;
 /// After this many pauses without an observed suspension, or this much time in them, the mean is reset; a
@@ -136,7 +136,7 @@ struct Estimate {
 
 impl Estimate {
     fn on_suspensions(&mut self, run_delay: Span, switches: u64) {
-        let each = (run_delay / switches.max(1)).min(LONGEST_HOLD);
+        let each = (run_delay / switches.max(1)).min(MAX_PAUSE);
         (self.unseen, self.unseen_for) = (0, Span::ZERO);
         self.observed = self.observed.mul_f64(1.0 - GAIN) + each.mul_f64(GAIN);
     }
@@ -154,7 +154,7 @@ impl Estimate {
             SchedulerCase::VI => Case::VI(reentry),
             SchedulerCase::I => Case::I,
         };
-        ahead.suspension(case).unwrap_or(LONGEST_HOLD)
+        ahead.suspension(case).unwrap_or(MAX_PAUSE)
     }
 }
 
@@ -223,7 +223,7 @@ impl StopAndGo {
 
     fn pause(&mut self, now: Time, lasts: Span) {
         if lasts > Span::ZERO && self.held_until.is_none() {
-            self.held_until = Some(now + lasts.min(LONGEST_HOLD));
+            self.held_until = Some(now + lasts.min(MAX_PAUSE));
         }
     }
 
@@ -243,9 +243,9 @@ impl StopAndGo {
         match &mut self.guess {
             Guess::Rapid(rapid, factor) => {
                 let sleep = host.sleep_average?;
-                let levels = (sleep.as_nanos() / SLEEP_PER_LEVEL.as_nanos()).min(MOST_LEVELS);
+                let levels = (sleep.as_nanos() / SLEEP_PER_LEVEL.as_nanos()).min(MAX_LEVELS);
                 let has_lost = std::mem::take(&mut self.has_lost);
-                rapid.on_priority(MOST_LEVELS - levels, has_lost).then(|| sleep.mul_f64(*factor))
+                rapid.on_priority(MAX_LEVELS - levels, has_lost).then(|| sleep.mul_f64(*factor))
             }
             Guess::Estimate(estimate) => {
                 estimate.on_host(now, host);
@@ -258,7 +258,7 @@ impl StopAndGo {
 impl RateController for StopAndGo {
     fn permit(&self) -> Permit {
         match self.held_until {
-            Some(until) => Permit::Hold(until),
+            Some(until) => Permit::Pause(until),
             None => Permit::Go(Limits::at_rate(self.rate)),
         }
     }
@@ -365,13 +365,13 @@ mod tests {
         {
             assert_eq!(tell(law.as_mut(), n as u64 * 10, lost, sleep(millis)), go, "{millis}");
         }
-        assert_eq!(tell(law.as_mut(), 100, 0, sleep(540)), Permit::Hold(at(370)));
+        assert_eq!(tell(law.as_mut(), 100, 0, sleep(540)), Permit::Pause(at(370)));
         law.on_deadline(at(370));
         assert_eq!(law.permit(), go);
         // It is there already; it must have been better in between.
         assert_eq!(tell(law.as_mut(), 380, 0, sleep(520)), go);
         assert_eq!(tell(law.as_mut(), 390, 0, sleep(640)), go);
-        assert_eq!(tell(law.as_mut(), 400, 0, sleep(440)), Permit::Hold(at(620)));
+        assert_eq!(tell(law.as_mut(), 400, 0, sleep(440)), Permit::Pause(at(620)));
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
                 let host = Some(sleep(millis));
                 law.on_feedback(&FeedbackSample { host, socket_drops: drops, ..sample });
             }
-            matches!(law.permit(), Permit::Hold(_))
+            matches!(law.permit(), Permit::Pause(_))
         };
         assert!(stops(7) && !stops(0));
     }
@@ -419,10 +419,10 @@ mod tests {
             };
             assert_eq!(advice, wanted);
             sends.on_pause(at(300), wanted[0].1);
-            assert_eq!(sends.permit(), Permit::Hold(at(300) + wanted[0].1));
+            assert_eq!(sends.permit(), Permit::Pause(at(300) + wanted[0].1));
             sends.on_pause(at(310), Span::from_secs(100));
-            assert_eq!(sends.permit(), Permit::Hold(at(310) + LONGEST_HOLD), "the newer one counts, bounded");
-            sends.on_deadline(at(310) + LONGEST_HOLD);
+            assert_eq!(sends.permit(), Permit::Pause(at(310) + MAX_PAUSE), "the newer one counts, bounded");
+            sends.on_deadline(at(310) + MAX_PAUSE);
             assert_eq!(sends.permit(), go);
         }
         let mut own = built("stop_and_go", &[], RATE);
@@ -465,7 +465,7 @@ mod tests {
         law.on_sent(&SentBatch { now: at(90), ..sent });
         assert_eq!(law.deadline(), Some(at(150)));
         law.on_deadline(at(150));
-        assert_eq!((law.permit(), law.deadline()), (Permit::Hold(at(165)), Some(at(165))));
+        assert_eq!((law.permit(), law.deadline()), (Permit::Pause(at(165)), Some(at(165))));
         law.on_deadline(at(165));
         assert_eq!(law.deadline(), None, "a slice begins with what leaves");
     }
@@ -536,6 +536,6 @@ mod tests {
         tell(law.as_mut(), 60_001, 0, host);
         law.on_sent(&SentBatch { now: at(60_002), packets: 1, bytes: 1, in_flight: 1 });
         law.on_deadline(at(60_102));
-        assert_eq!(law.permit(), Permit::Hold(at(60_102) + BLIND_FOR));
+        assert_eq!(law.permit(), Permit::Pause(at(60_102) + BLIND_FOR));
     }
 }

@@ -61,7 +61,7 @@ struct Pauses(Span, Option<Time>);
 
 impl RateController for Pauses {
     fn permit(&self) -> Permit {
-        self.1.map_or(Permit::Go(Limits::at_rate(Rate::from_mbps(1))), Permit::Hold)
+        self.1.map_or(Permit::Go(Limits::at_rate(Rate::from_mbps(1))), Permit::Pause)
     }
 
     fn on_feedback(&mut self, sample: &FeedbackSample<'_>) {
@@ -128,7 +128,7 @@ fn a_law_of_another_crate_is_registered_once_and_its_parameters_are_checked() {
 #[derive(Clone, Debug)]
 enum Op {
     Sent(u64),
-    Feedback(Told),
+    Feedback(PeerFeedback),
     Silence(u32),
     Boundary {
         unit: usize,
@@ -142,7 +142,7 @@ enum Op {
 
 /// Feedback of a peer, true or not.
 #[derive(Clone, Debug)]
-struct Told {
+struct PeerFeedback {
     counts: (u64, u64, u64),
     rtt_us: u64,
     rates: (Option<u64>, Option<u64>),
@@ -158,7 +158,7 @@ fn any_count() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0u64..5_000, 1 => Just(0), 1 => 0u64..1 << 40]
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn told() -> impl Strategy<Value = PeerFeedback> {
     let delays = (prop::option::of(any_count()), prop_oneof![Just(0.0), -1e9..1e9, Just(f64::MAX)]);
     (
         (any_count(), any_count(), any_count()),
@@ -170,7 +170,7 @@ fn told() -> impl Strategy<Value = Told> {
         0.0..1.0f64,
         any::<bool>(),
     )
-        .prop_map(|(counts, rtt_us, rates, in_flight, marks, delays, share, app_limited)| Told {
+        .prop_map(|(counts, rtt_us, rates, in_flight, marks, delays, share, app_limited)| PeerFeedback {
             counts,
             rtt_us,
             rates,
@@ -197,7 +197,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn sample<'a>(
     now: Time,
     sent: u64,
-    told: &Told,
+    told: &PeerFeedback,
     rtt: &'a RttEstimator,
     loss: &'a LossRuns,
 ) -> FeedbackSample<'a> {
@@ -268,7 +268,7 @@ fn drive(controller: &mut dyn RateController, ops: &[Op], mut check: impl FnMut(
         if controller.deadline().is_some_and(|at| at <= now) {
             controller.on_deadline(now);
         }
-        if let Permit::Hold(until) = controller.permit()
+        if let Permit::Pause(until) = controller.permit()
             && until <= now
         {
             controller.on_deadline(now);
@@ -303,8 +303,8 @@ proptest! {
                         assert!((1_472..=65_507).contains(&limits.burst), "{name}: {limits:?}");
                         assert!(limits.window.is_none_or(|w| w >= MIN_WINDOW), "{name}: {limits:?}");
                     }
-                    Permit::Hold(until) => {
-                        assert!(until > now && until <= now + LONGEST_HOLD, "{name} holds until {until:?} at {now:?}");
+                    Permit::Pause(until) => {
+                        assert!(until > now && until <= now + MAX_PAUSE, "{name} holds until {until:?} at {now:?}");
                     }
                 });
                 let rate = controller.state().rate;
@@ -427,7 +427,7 @@ fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
     let counted = |verdict: Option<Verdict>| {
         let mut law = CauseAware::new(Box::new(Counts(0, 0)));
         let rtt = RttEstimator::new(Span::from_millis(20));
-        let told = Told {
+        let told = PeerFeedback {
             counts: (90, 3, 0),
             rtt_us: 1,
             rates: (None, None),
@@ -463,7 +463,7 @@ fn a_peer_that_claims_a_busy_host_gets_no_more_than_it_acknowledges() {
         for n in 1..300 {
             let is_lossy = n % losses_each == 0;
             let arrived = if n % told_each == 0 { 100 * told_each } else { 0 };
-            let told = Told {
+            let told = PeerFeedback {
                 counts: (arrived, if is_lossy { 100 } else { 0 }, 0),
                 rtt_us: 20_000,
                 rates: (Some(10_000_000_000), Some(10_000_000_000)),

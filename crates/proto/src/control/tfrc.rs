@@ -13,7 +13,7 @@ use haul_stack::{Configuration as _, configuration};
 
 use super::LawRegistration;
 use super::equation::{Equation, Response};
-use super::window::{MOST, initial_window, longer_path};
+use super::window::{MAX_PACKETS, initial_window, longer_path};
 
 configuration! {
     /// Parameters of `tfrc`.
@@ -52,7 +52,7 @@ impl Response for Tfrc {
     fn window(&self, p: f64) -> f64 {
         let timeouts = self.timeout * 3.0 * (3.0 * p / 8.0).sqrt() * p * (1.0 + 32.0 * p * p);
         // A window of less than one packet is a correspondingly low rate.
-        (1.0 / ((2.0 * p / 3.0).sqrt() + timeouts)).clamp(0.001, MOST)
+        (1.0 / ((2.0 * p / 3.0).sqrt() + timeouts)).clamp(0.001, MAX_PACKETS)
     }
 
     /// Bisects the exponent, as the window falls with `p`.

@@ -74,7 +74,7 @@ const STEP: f64 = 1.5e-6;
 /// Share left free by a decrease by 1.125.
 const FREED: f64 = 1.0 / 9.0;
 /// Decreases after the first one of an epoch: together they halve the rate (section 6.1).
-const MOST_DECREASES: u64 = 5;
+const MAX_DECREASES: u64 = 5;
 /// Weight of the newest epoch in the mean number of NAKs.
 const NEWEST: f64 = 0.125;
 const START_PACING: f64 = 2.0;
@@ -144,7 +144,7 @@ impl Epoch {
         let further = self.naks;
         self.naks += 1;
         let lowers =
-            self.decreases <= MOST_DECREASES && further == self.decreases.saturating_mul(self.spacing);
+            self.decreases <= MAX_DECREASES && further == self.decreases.saturating_mul(self.spacing);
         self.decreases += u64::from(lowers);
         lowers
     }

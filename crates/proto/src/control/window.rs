@@ -23,9 +23,9 @@ parameter!(pub(super) longer_path: bool = "true",
     "whether a sudden, lasting increase of the round-trip time counts as a longer path (the source: false)");
 
 /// Maximum window in packets: more than any path holds.
-pub(super) const MOST: f64 = 1e9;
+pub(super) const MAX_PACKETS: f64 = 1e9;
 /// Minimum window in packets (RFC 9002, section 7.2).
-pub(super) const LEAST: f64 = 2.0;
+pub(super) const MIN_PACKETS: f64 = 2.0;
 /// RFC 9002, section 7.7, recommends 1.25 windows per round trip; slow start doubles the window in one.
 const PACING: f64 = 1.25;
 const START_PACING: f64 = 2.0;
@@ -34,7 +34,7 @@ const START_PACING: f64 = 2.0;
 const USED: f64 = 0.75;
 /// Maximum compensation for report delay, in round trips. Our choice: reports are at most a round trip apart,
 /// except for narrow return paths and round trips of less than some milliseconds.
-const MOST_UNREPORTED: f64 = 1.0;
+const MAX_UNREPORTED: f64 = 1.0;
 /// Probe timeouts in a row without feedback that are persistent congestion: the second comes after three
 /// times the time of the first (RFC 9002, section 7.6.1).
 const PERSISTENT: u32 = 2;
@@ -230,7 +230,7 @@ impl<F: Formula> Windowed<F> {
     }
 
     fn on_event(&mut self, next_pn: u64) {
-        self.window = self.formula.shrink(self.window).clamp(LEAST, MOST);
+        self.window = self.formula.shrink(self.window).clamp(MIN_PACKETS, MAX_PACKETS);
         self.threshold = self.window;
         self.events.close(next_pn);
     }
@@ -260,7 +260,7 @@ impl<F: Formula> Windowed<F> {
             self.window = if seen.is_used { wanted } else { wanted.min(self.window) };
             self.threshold = self.threshold.min(self.window);
         }
-        self.window = self.window.clamp(LEAST, MOST);
+        self.window = self.window.clamp(MIN_PACKETS, MAX_PACKETS);
     }
 
     fn start(&mut self, seen: &Seen<'_>) {
@@ -284,7 +284,7 @@ impl<F: Formula> Windowed<F> {
 /// The formulas assume immediate acknowledgements.
 pub(super) fn unreported_bytes(window: f64, unreported: Span, rtt: Span) -> u64 {
     let round_trips = unreported.as_secs_f64() / rtt.as_secs_f64().max(1e-6);
-    (window * round_trips.min(MOST_UNREPORTED)) as u64
+    (window * round_trips.min(MAX_UNREPORTED)) as u64
 }
 
 impl<F: Formula> RateController for Windowed<F> {
@@ -297,7 +297,7 @@ impl<F: Formula> RateController for Windowed<F> {
 
     fn take_over(&mut self, rate: Rate, rtt: &RttEstimator) {
         self.rtt = rtt.smoothed();
-        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MOST);
+        self.window = (rate.bytes_in(self.rtt) as f64 / self.datagram).clamp(self.initial, MAX_PACKETS);
         self.threshold = self.window;
     }
 
@@ -347,8 +347,8 @@ impl<F: Formula> RateController for Windowed<F> {
         }
         let (window, threshold) = (self.window, self.threshold);
         self.silence = Some(Silence { window, threshold, next_pn: self.next_pn });
-        self.threshold = self.formula.shrink(self.window).clamp(LEAST, MOST);
-        self.window = LEAST;
+        self.threshold = self.formula.shrink(self.window).clamp(MIN_PACKETS, MAX_PACKETS);
+        self.window = MIN_PACKETS;
     }
 
     fn ceiling(&self) -> Option<Rate> {

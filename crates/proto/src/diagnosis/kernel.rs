@@ -9,7 +9,7 @@ use crate::micro::events::DroppedGap;
 
 /// Drops for which no loss was found within this time, or this many round trips if longer, were of other
 /// packets: duplicates, or packets without data. Our choice: losses are found within two round trips.
-const FORGET: Span = Span::from_millis(500);
+const UNMATCHED_TIMEOUT: Span = Span::from_millis(500);
 const FORGET_ROUNDS: u64 = 4;
 
 /// Packets that a host reports as dropped and that are not found lost yet: at most as many as are
@@ -22,7 +22,7 @@ struct Dropped {
 }
 
 impl Dropped {
-    fn hear(&mut self, sample: &FeedbackSample<'_>, packets: f64) {
+    fn on_feedback(&mut self, sample: &FeedbackSample<'_>, packets: f64) {
         if !self.is_recent(sample) {
             self.packets = 0.0;
         }
@@ -36,7 +36,7 @@ impl Dropped {
     /// Whether losses found now can be of these packets.
     fn is_recent(&self, sample: &FeedbackSample<'_>) -> bool {
         let rounds = sample.rtt.smoothed() * FORGET_ROUNDS;
-        self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= FORGET.max(rounds))
+        self.told_at.is_some_and(|told_at| sample.now.since(told_at) <= UNMATCHED_TIMEOUT.max(rounds))
     }
 
     /// Subtracts drops that were reported by packet number, before or after they were counted.
@@ -186,11 +186,11 @@ impl Kernel {
         if let Some(run) = sample.gro_run {
             self.per_buffer = run;
         }
-        self.socket.hear(sample, sample.socket_drops as f64 * self.per_buffer.max(1.0));
+        self.socket.on_feedback(sample, sample.socket_drops as f64 * self.per_buffer.max(1.0));
         let host = sample.host.unwrap_or_default();
         self.counts_early |= host.early_drops.is_some();
         self.was_stolen_from |= host.steal.is_some_and(|steal| steal > Span::ZERO);
-        self.early.hear(sample, f64::from(host.early_drops.unwrap_or(0)));
+        self.early.on_feedback(sample, f64::from(host.early_drops.unwrap_or(0)));
     }
 
     /// Ends a transmission window. Returns whether all drops of the host were counted: before the socket and

@@ -74,7 +74,7 @@ impl Added {
 }
 
 /// Maximum number of runs kept of a window: as in one feedback, and as lost packets in a signature.
-const MOST: usize = LossRuns::MOST;
+const MAX_RUNS: usize = LossRuns::MAX_RUNS;
 
 /// Losses that are not re-examined: their counts by cause, and the number of their runs.
 #[derive(Debug, Default)]
@@ -140,7 +140,7 @@ impl Losses {
         let mut unnamed = claim.unnamed();
         let [in_outage, before_onset, at_queue] =
             [&others.in_outage, &others.before_onset, &others.others].map(CauseCounts::verdict);
-        let room = MOST - self.list.len();
+        let room = MAX_RUNS - self.list.len();
         self.list.extend(self.added.iter().take(room).map(|added| {
             let (run, more) = (&added.run, unnamed.min(added.unnamed()));
             unnamed -= more;

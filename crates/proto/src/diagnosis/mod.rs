@@ -2,12 +2,12 @@
 //! (dickens-classifier), from the drops reported by the receiver's kernel (weaker: drops before the socket),
 //! and from the path's queue. It runs before the control law gets the losses.
 
+mod delay_intervals;
 mod kernel;
 mod losses;
 mod outage;
 mod queue;
 mod rates;
-mod stretches;
 #[cfg(test)]
 mod tests;
 
@@ -82,14 +82,14 @@ pub struct DiagnosedWindow {
     /// Lost packets by cause, by all evidence.
     pub counts: CauseCounts,
     /// Attribution of each lost packet; at the edges of a window some belong to the previous or next one.
-    /// Runs beyond [`LossRuns::MOST`](crate::control::LossRuns::MOST) in one window are counted, but not
-    /// listed.
+    /// Runs beyond [`LossRuns::MAX_RUNS`](crate::control::LossRuns::MAX_RUNS) in a window are counted, but
+    /// not listed.
     pub attributions: Vec<Attribution>,
 }
 
 /// Findings about a window.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct WindowFindings {
     pub(crate) sample: Sample,
     pub(crate) by_signature: Diagnosis,
     pub(crate) counts: CauseCounts,
@@ -290,7 +290,7 @@ impl Diagnostician {
             return 0;
         }
         let early = self.kernel.claim_early(unexplained);
-        self.queue.forgive(early);
+        self.queue.discount_losses(early);
         early
     }
 
@@ -362,7 +362,7 @@ impl Diagnostician {
 
     /// Handles the end of a transmission window; without a recorded signature, `signature` is empty. Sets the
     /// verdict of the boundary.
-    pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> Told {
+    pub(crate) fn on_window(&mut self, end: &mut Boundary, signature: &Signature) -> WindowFindings {
         let sample = Sample::of(signature, &mut self.words);
         let by_signature = if self.evidence.has_signature() && sample.packets > 0 {
             let model = self.model.as_deref().unwrap_or_else(|| Model::shipped());
@@ -382,7 +382,7 @@ impl Diagnostician {
         let by_last = (sample.lost > 0).then(|| Verdict::of(self.by_signature));
         end.verdict = counts.verdict().or(by_last);
         self.verdict = end.verdict.or(self.verdict);
-        Told { sample, by_signature, counts, attributions }
+        WindowFindings { sample, by_signature, counts, attributions }
     }
 
     /// Re-examines the losses since the last call.
@@ -404,7 +404,7 @@ impl Diagnostician {
             return;
         }
         self.since_told = self.since_told.saturating_add(packets);
-        if self.since_told > Joined::MOST_PACKETS {
+        if self.since_told > Joined::MAX_PACKETS {
             self.by_signature = Cause::Inconclusive;
         }
     }

@@ -9,18 +9,18 @@ use super::kernel::Claim;
 use crate::control::{FeedbackSample, LossRun};
 
 /// Minimum length of an outage, beside a round trip. Our choice.
-const LEAST: Span = Span::from_millis(100);
+const MIN_OUTAGE: Span = Span::from_millis(100);
 /// The lost packets must span at least this share of that length: the last packets before a pause, sent
 /// together, do not prove an outage. Our choice: a window is sent within a round trip.
-const LEAST_SHARE: f64 = 0.2;
+const MIN_SHARE: f64 = 0.2;
 /// Minimum number of lost packets. Our choice.
-const LEAST_PACKETS: u64 = 4;
+const MIN_PACKETS: u64 = 4;
 /// If a feedback has at most one arrival per this many losses, the packets sent between the losses did not
 /// arrive either, and are found lost later. Our choice.
 const LOST_PER_ARRIVED: u64 = 8;
 
 /// Number of feedbacks whose newest packets are kept. Our choice: those of the seconds before the losses.
-const MOST_ARRIVED: usize = 256;
+const MAX_ARRIVED: usize = 256;
 
 /// Consecutive lost packets: none sent between them is known to have arrived.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ impl Chain {
 
     /// Whether it is an outage, if the next packet that arrived was sent `later` after its first packet.
     fn is_outage(&self, least: Span, later: Span) -> bool {
-        self.packets >= LEAST_PACKETS && self.lasted >= least.mul_f64(LEAST_SHARE) && later >= least
+        self.packets >= MIN_PACKETS && self.lasted >= least.mul_f64(MIN_SHARE) && later >= least
     }
 }
 
@@ -73,7 +73,7 @@ impl Arrived {
     fn add(&mut self, sample: &FeedbackSample<'_>) {
         let pn = sample.largest_acked_pn;
         if sample.acked_packets > 0 && self.0.back().is_none_or(|newest| *newest < pn) {
-            if self.0.len() == MOST_ARRIVED {
+            if self.0.len() == MAX_ARRIVED {
                 self.0.pop_front();
             }
             self.0.push_back(pn);
@@ -108,7 +108,7 @@ impl Outages {
         self.order.clear();
         self.order.extend(0..runs.len() as u32);
         self.order.sort_unstable_by_key(|at| runs[*at as usize].first_pn);
-        let least = LEAST.max(sample.rtt.min());
+        let least = MIN_OUTAGE.max(sample.rtt.min());
         // The newest packet that has arrived was sent a round trip ago.
         let newest = (sample.now - sample.rtt.latest()).as_wrapped_micros();
         let is_silent = sample.acked_packets * LOST_PER_ARRIVED <= sample.lost_packets;

@@ -4,35 +4,35 @@
 use std::collections::VecDeque;
 
 use haul_base::{Cause, CauseCounts, Rate, Span, Time};
-use haul_diagnosis::{RateFinding, SentStretch};
+use haul_diagnosis::{RateFinding, SentInterval};
 
 use super::kernel::Claim;
 use super::losses::{Losses, Share};
 use crate::control::FeedbackSample;
 
-/// Number of stretches remembered: 20 s of the shortest ones. Our choice.
-const REMEMBERED: usize = 1_024;
-/// A stretch lasts half a round trip, within these limits. Our choice: pacer bursts are at most 3 ms apart.
+/// Number of intervals remembered: 20 s of the shortest ones. Our choice.
+const MAX_INTERVALS: usize = 1_024;
+/// An interval lasts half a round trip, within these limits. Our choice: pacer bursts are at most 3 ms apart.
 const SHORTEST: Span = Span::from_millis(20);
 const LONGEST: Span = Span::from_millis(100);
-/// A stretch longer than this multiple has no rate: there was no feedback, or nothing was sent. Our choice.
+/// An interval longer than this multiple has no rate: there was no feedback, or nothing was sent. Our choice.
 const SILENCE: u64 = 4;
 /// Round trips after which the outcome of packets is known. Our choice.
 const KNOWN_AFTER: u64 = 2;
-/// Minimum time between tests of the losses, as a test sorts all stretches.
+/// Minimum time between tests of the losses, as a test sorts all intervals.
 const BETWEEN_TESTS: Span = Span::from_millis(100);
 
-/// Unexplained losses of a stretch: in the current window, and in past ones.
+/// Unexplained losses of an interval: in the current window, and in past ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Random {
     present: u64,
     past: u64,
 }
 
-/// A stretch and its packet numbers.
+/// An interval and its packet numbers.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
-    stretch: SentStretch,
+    interval: SentInterval,
     first_pn: u64,
     end_pn: u64,
     ended: Time,
@@ -41,7 +41,7 @@ struct Sent {
     left: u64,
 }
 
-/// The current stretch.
+/// The current interval.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     began: Time,
@@ -64,12 +64,12 @@ pub(super) struct SentRates {
     open: Option<Open>,
     /// Fraction of a packet still to be left to the medium.
     rest: f64,
-    /// Newest loss that was not examined together with all losses of its stretch.
+    /// Newest loss that was not examined together with all losses of its interval.
     newest: Option<u64>,
     tested_at: Option<Time>,
     finding: RateFinding,
     /// Kept for their memory.
-    tested: Vec<SentStretch>,
+    tested: Vec<SentInterval>,
     order: Vec<(f64, usize)>,
 }
 
@@ -95,14 +95,14 @@ impl SentRates {
         if packets == 0 || sample.app_limited || lasted > shortest * SILENCE {
             return;
         }
-        if self.list.len() == REMEMBERED {
+        if self.list.len() == MAX_INTERVALS {
             self.list.pop_front();
         }
         let rate = Rate::from_transfer(packets.saturating_mul(sample.datagram), lasted);
-        let stretch = SentStretch { rate, packets, lost: open.lost.min(packets), runs: open.runs };
+        let interval = SentInterval { rate, packets, lost: open.lost.min(packets), runs: open.runs };
         let (first_pn, random) = (open.first_pn, open.random);
         self.list.push_back(Sent {
-            stretch,
+            interval,
             first_pn,
             end_pn: sample.next_pn,
             ended: sample.now,
@@ -117,7 +117,7 @@ impl SentRates {
             return;
         }
         // Allocate everything with the first loss.
-        self.list.reserve(REMEMBERED - self.list.len());
+        self.list.reserve(MAX_INTERVALS - self.list.len());
         for (run, explained) in sample.loss.list().iter().zip(claim.explained()) {
             let packets = run.packets.saturating_sub(explained);
             if packets > 0 {
@@ -127,14 +127,15 @@ impl SentRates {
         }
     }
 
-    /// Adds a run of losses to the stretch in which it was sent.
+    /// Adds a run of losses to the interval in which it was sent.
     fn add(&mut self, pn: u64, packets: u64) {
         if let Some(open) = self.open.as_mut().filter(|open| open.first_pn <= pn) {
             (open.lost, open.runs) = (open.lost + packets, open.runs + 1);
             open.random.present += packets;
         } else if let Some(sent) = self.find(pn) {
-            let stretch = &mut sent.stretch;
-            (stretch.lost, stretch.runs) = ((stretch.lost + packets).min(stretch.packets), stretch.runs + 1);
+            let interval = &mut sent.interval;
+            (interval.lost, interval.runs) =
+                ((interval.lost + packets).min(interval.packets), interval.runs + 1);
             sent.random.present += packets;
         }
     }
@@ -176,17 +177,17 @@ impl SentRates {
         (self.tested, self.order) = (Vec::new(), Vec::new());
     }
 
-    /// Tests the stretches that had ended at `known`.
+    /// Tests the intervals that had ended at `known`.
     fn test(&mut self, known: Time) {
         self.tested.clear();
-        self.tested.reserve(REMEMBERED);
+        self.tested.reserve(MAX_INTERVALS);
         self.order.clear();
-        self.order.reserve(REMEMBERED);
-        self.tested.extend(self.list.iter().take_while(|sent| sent.ended <= known).map(|sent| sent.stretch));
+        self.order.reserve(MAX_INTERVALS);
+        self.tested.extend(self.list.iter().take_while(|sent| sent.ended <= known).map(|sent| sent.interval));
         self.finding = RateFinding::of(&self.tested, &mut self.order);
     }
 
-    /// Attributes the losses of stretches above the policer's rate to congestion, except as many as the
+    /// Attributes the losses of intervals above the policer's rate to congestion, except as many as the
     /// medium is expected to lose; which ones is unknown.
     fn attribute(&mut self, known: Time, present: &mut Losses, past: &mut CauseCounts) {
         let RateFinding { medium_rate, onset: Some(onset) } = self.finding else { return };
@@ -194,11 +195,11 @@ impl SentRates {
         for sent in self.list.iter_mut().take_while(|sent| sent.ended <= known) {
             let random = std::mem::take(&mut sent.random);
             let all = random.present + random.past;
-            if sent.stretch.rate < onset || all == 0 {
+            if sent.interval.rate < onset || all == 0 {
                 sent.random = random;
                 continue;
             }
-            let expected = medium_rate * sent.stretch.packets as f64 - sent.left as f64;
+            let expected = medium_rate * sent.interval.packets as f64 - sent.left as f64;
             self.rest += expected.clamp(0.0, all as f64);
             let left = (self.rest as u64).min(all);
             self.rest -= left as f64;

@@ -30,7 +30,7 @@ fn every_evidence_is_explained_to_people() {
 }
 
 /// A feedback on 100 packets with these reports of the receiver's kernel and of the path.
-fn hear(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u64) -> Option<Verdict> {
+fn feed(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u64) -> Option<Verdict> {
     let rtt = measured(20 + queue_ms);
     of.on_feedback(&FeedbackSample {
         socket_drops: drops,
@@ -41,7 +41,7 @@ fn hear(of: &mut Diagnostician, millis: u64, lost: u64, drops: u64, queue_ms: u6
     })
 }
 
-fn window(of: &mut Diagnostician, signature: &Signature) -> Told {
+fn window(of: &mut Diagnostician, signature: &Signature) -> WindowFindings {
     let mut end = boundary(Unit::Window, 0, signature.lost_packets());
     let told = of.on_window(&mut end, signature);
     assert!(told.counts.whole() == 0 || end.verdict == told.counts.verdict(), "{:?}", end.verdict);
@@ -51,14 +51,14 @@ fn window(of: &mut Diagnostician, signature: &Signature) -> Told {
 #[test]
 fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
     let mut of = Diagnostician::new(Evidence::All);
-    assert_eq!(hear(&mut of, 1, 0, 3, 0), None);
+    assert_eq!(feed(&mut of, 1, 0, 3, 0), None);
     // 30 packets were in the buffers that it dropped; 12 more have another cause.
-    assert_eq!(hear(&mut of, 2, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)));
-    hear(&mut of, 3, 22, 0, 0);
+    assert_eq!(feed(&mut of, 2, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)));
+    feed(&mut of, 3, 22, 0, 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (30, 12));
     // No loss corresponds to these drops, and 500 ms later nothing is attributed to them.
-    hear(&mut of, 4, 0, 5, 0);
-    hear(&mut of, 600, 10, 0, 0);
+    feed(&mut of, 4, 0, 5, 0);
+    feed(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 30);
 }
 
@@ -153,7 +153,7 @@ proptest! {
 }
 
 /// A feedback on 100 packets, with the host's report of drops before a socket.
-fn hear_early(
+fn feed_early(
     of: &mut Diagnostician,
     millis: u64,
     lost: u64,
@@ -172,29 +172,29 @@ fn hear_early(
 #[test]
 fn what_no_socket_saw_explains_losses_that_nothing_else_does_and_no_more_than_were_dropped() {
     let mut of = Diagnostician::new(Evidence::All);
-    hear_early(&mut of, 1, 0, Some(12), 0);
-    assert_eq!(hear_early(&mut of, 2, 10, Some(0), 0), Some(Verdict::of(Cause::ReceiverHost)));
-    hear_early(&mut of, 3, 10, None, 0);
+    feed_early(&mut of, 1, 0, Some(12), 0);
+    assert_eq!(feed_early(&mut of, 2, 10, Some(0), 0), Some(Verdict::of(Cause::ReceiverHost)));
+    feed_early(&mut of, 3, 10, None, 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (12, 8));
     // The host is sampled after its losses were detected: the unexplained ones of this window.
-    hear_early(&mut of, 40, 0, Some(5), 0);
+    feed_early(&mut of, 40, 0, Some(5), 0);
     assert_eq!((of.counts().of(Cause::ReceiverHost), of.counts().of(Cause::Random)), (17, 3));
     let told = window(&mut of, &Signature::of_lost(PACKETS, (0..20).map(|n| n * 3_000)));
     assert!((told.counts.verdict().unwrap().share(Cause::ReceiverHost) - 0.85).abs() < 1e-9);
     // Drops without corresponding losses are soon forgotten, as they were not of this session.
-    hear_early(&mut of, 50, 0, Some(u32::MAX / 2), 0);
-    hear_early(&mut of, 700, 10, Some(0), 0);
+    feed_early(&mut of, 50, 0, Some(u32::MAX / 2), 0);
+    feed_early(&mut of, 700, 10, Some(0), 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 17);
 }
 
 #[test]
 fn what_no_socket_saw_takes_nothing_from_a_queue_an_outage_or_evidence_that_is_off() {
     let mut of = Diagnostician::new(Evidence::All);
-    hear_early(&mut of, 1, 0, Some(0), 0);
-    assert_eq!(hear_early(&mut of, 50, 5, Some(100), 15), Some(Verdict::of(Cause::Congestion)));
+    feed_early(&mut of, 1, 0, Some(0), 0);
+    assert_eq!(feed_early(&mut of, 50, 5, Some(100), 15), Some(Verdict::of(Cause::Congestion)));
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
     let mut of = Diagnostician::new(Evidence::Signature);
-    hear_early(&mut of, 1, 5, Some(100), 0);
+    feed_early(&mut of, 1, 5, Some(100), 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
 }
 
@@ -202,8 +202,8 @@ fn what_no_socket_saw_takes_nothing_from_a_queue_an_outage_or_evidence_that_is_o
 fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
     let told = |early: Option<u32>| {
         let mut of = Diagnostician::new(Evidence::All);
-        (0..40).for_each(|n| _ = hear_early(&mut of, n * 10, 1, early, 0));
-        (40..60).for_each(|n| _ = hear_early(&mut of, n * 10, 1, Some(0), 15));
+        (0..40).for_each(|n| _ = feed_early(&mut of, n * 10, 1, early, 0));
+        (40..60).for_each(|n| _ = feed_early(&mut of, n * 10, 1, Some(0), 15));
         of.counts()
     };
     // The medium loses one of 100 packets throughout.
@@ -214,13 +214,13 @@ fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
 #[test]
 fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
     let mut of = Diagnostician::new(Evidence::All);
-    hear(&mut of, 1, 0, 0, 0);
-    assert_eq!(hear(&mut of, 50, 5, 0, 15), Some(Verdict::of(Cause::Congestion)));
+    feed(&mut of, 1, 0, 0, 0);
+    assert_eq!(feed(&mut of, 50, 5, 0, 15), Some(Verdict::of(Cause::Congestion)));
     for n in 1..20 {
-        hear(&mut of, 50 + 10 * n, 0, 0, 0);
+        feed(&mut of, 50 + 10 * n, 0, 0, 0);
     }
-    assert_eq!(hear(&mut of, 300, 5, 0, 0), Some(Verdict::of(Cause::Random)));
-    assert_eq!(hear(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
+    assert_eq!(feed(&mut of, 300, 5, 0, 0), Some(Verdict::of(Cause::Random)));
+    assert_eq!(feed(&mut of, 302, 0, 0, 0), Some(Verdict::of(Cause::Random)), "of the losses before");
 }
 
 /// Two clocks with a drift of 200 ppm differ by 2 ms more after the 10 s for which the minimum is remembered,
@@ -243,8 +243,8 @@ fn clocks_that_drift_apart_or_jump_make_no_queue() {
 #[test]
 fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
     let mut of = Diagnostician::new(Evidence::All);
-    (0..=20).for_each(|n| _ = hear(&mut of, 10 * n, if n > 15 { 40 } else { 0 }, 0, n));
-    (21..2_500).for_each(|n| _ = hear(&mut of, 10 * n, u64::from(n % 7 == 0), 0, n % 9));
+    (0..=20).for_each(|n| _ = feed(&mut of, 10 * n, if n > 15 { 40 } else { 0 }, 0, n));
+    (21..2_500).for_each(|n| _ = feed(&mut of, 10 * n, u64::from(n % 7 == 0), 0, n % 9));
     let counts = window(&mut of, &Signature::of_lost(PACKETS, [])).counts;
     let [queue, medium] = [Cause::Congestion, Cause::Random].map(|cause| counts.of(cause));
     assert!((200..230).contains(&queue) && medium > 300, "{counts:?}");
@@ -255,10 +255,10 @@ fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
 fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
     let told = |queue_ms| {
         let mut of = Diagnostician::new(Evidence::All);
-        hear(&mut of, 1, 0, 0, 0);
-        hear(&mut of, 50, 0, 0, 12);
-        (1..10).for_each(|n| _ = hear(&mut of, 50 + 20 * n, 0, 0, queue_ms));
-        hear(&mut of, 250, 5, 0, queue_ms)
+        feed(&mut of, 1, 0, 0, 0);
+        feed(&mut of, 50, 0, 0, 12);
+        (1..10).for_each(|n| _ = feed(&mut of, 50 + 20 * n, 0, 0, queue_ms));
+        feed(&mut of, 250, 5, 0, queue_ms)
     };
     assert_eq!(told(4), Some(Verdict::of(Cause::Congestion)));
     assert_eq!(told(1), Some(Verdict::of(Cause::Random)));
@@ -273,8 +273,8 @@ fn left_at(pn: u64, millis: u32) -> LostPacket {
 /// first was sent, with a full queue.
 fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCounts {
     let mut of = Diagnostician::new(Evidence::All);
-    hear(&mut of, 1, 0, 0, 0);
-    hear(&mut of, 990, 0, 0, 15);
+    feed(&mut of, 1, 0, 0, 0);
+    feed(&mut of, 990, 0, 0, 15);
     let (rtt, mut loss) = (measured(35), LossRuns::default());
     lost.into_iter().for_each(|(pn, millis)| loss.push(left_at(pn, millis)));
     of.on_feedback(&FeedbackSample { loss: &loss, ..feedback(at(1_000), &rtt, 100, loss.packets(), None) });
@@ -306,12 +306,12 @@ fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
     (5_000..5_300).for_each(|pn| loss.push(left_at(pn, pn as u32 - 4_900)));
     let outage = feedback(at(450), &rtt, 10, loss.packets(), None);
     of.on_feedback(&FeedbackSample { loss: &loss, ..outage });
-    hear(&mut of, 500, 20, 0, 0);
+    feed(&mut of, 500, 20, 0, 0);
     let told = window(&mut of, &Signature::of_lost(PACKETS, 5_000..5_300));
     assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
     let counts = [Cause::Outage, Cause::Random, Cause::ReceiverHost].map(|cause| told.counts.of(cause));
     assert_eq!(counts, [300, 20, 0]);
-    hear(&mut of, 600, 10, 0, 0);
+    feed(&mut of, 600, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0, "nor what comes after it");
 }
 
@@ -361,14 +361,14 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
     // One packet of each 500 is lost; every other second there is a queue, without losses at first.
     let lost = |n: u64| u64::from(n.is_multiple_of(5));
     for n in 0..1_000 {
-        hear(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15.min(n % 100 * 5) } else { 0 });
+        feed(&mut of, n * 10, lost(n), 0, if n / 100 % 2 == 1 { 15.min(n % 100 * 5) } else { 0 });
     }
     let counts = of.counts();
     assert_eq!(counts.whole(), 200);
     assert!(counts.of(Cause::Random) >= 190, "{counts:?}");
     // Losses beyond that are the queue's.
-    hear(&mut of, 10_000, 0, 0, 15);
-    hear(&mut of, 10_010, 100, 0, 15);
+    feed(&mut of, 10_000, 0, 0, 15);
+    feed(&mut of, 10_010, 100, 0, 15);
     assert!(of.counts().of(Cause::Congestion) >= counts.of(Cause::Congestion) + 91, "{:?}", of.counts());
 }
 

@@ -10,7 +10,7 @@ use haul_base::RangeSet;
 pub(crate) const SPAN: u64 = 1 << 16;
 /// Maximum number of ranges recorded above the first gap. A segment that would start another one is not
 /// recorded, so its sender retransmits it later.
-const MOST_RANGES: usize = 1_024;
+const MAX_RANGES: usize = 1_024;
 
 /// Whether the message of segment `sequence` is further behind `newest` than the largest window plus the
 /// longest message, so that its sender can no longer retransmit any of it.
@@ -62,7 +62,7 @@ impl Arrived {
         let begins_another = sequence != self.below
             && self.beyond.containing(sequence + 1).is_none()
             && (sequence == 0 || self.beyond.containing(sequence - 1).is_none());
-        if begins_another && self.beyond.len() >= MOST_RANGES {
+        if begins_another && self.beyond.len() >= MAX_RANGES {
             return false;
         }
         self.next = self.next.max(sequence + 1);
@@ -117,7 +117,7 @@ mod tests {
     fn a_stranger_pattern_does_not_fill_the_memory() {
         let mut arrived = Arrived::default();
         let taken = (1..30_000).filter(|n| arrived.insert(2 * n)).count();
-        assert_eq!((taken, arrived.beyond().iter().count()), (MOST_RANGES, MOST_RANGES));
+        assert_eq!((taken, arrived.beyond().iter().count()), (MAX_RANGES, MAX_RANGES));
         assert!(arrived.insert(0) && arrived.insert(1) && arrived.insert(3));
     }
 

@@ -98,11 +98,11 @@ pub const RATE: Name<Event<Rate>> = Name::new("rate");
 
 /// Segments were dropped after their retention time; negative acknowledgements do not tell whether they have
 /// arrived. Raised by `negative_ack`, handled by `retransmit`.
-pub const FORGOTTEN: Name<Event<Forgotten>> = Name::new("forgotten");
+pub const DISCARDED: Name<Event<Discarded>> = Name::new("forgotten");
 
-/// Argument of [`FORGOTTEN`].
+/// Argument of [`DISCARDED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct Discarded {
     /// Everything below this sequence number was dropped.
     pub below: u64,
 }
@@ -190,13 +190,13 @@ impl DroppedGap {
 
 /// Requests the sender to pause for a while. Raised by `rate_control` at the receiver, sent to the peer by
 /// `bitmap_ack`.
-pub(crate) const PAUSE_WANTED: Name<Event<Pause>> = Name::new("pause wanted");
+pub(crate) const PAUSE_NEEDED: Name<Event<Pause>> = Name::new("pause wanted");
 
 /// The peer requests a pause, no longer than a law may hold. Raised by `bitmap_ack`, handled by
 /// `rate_control`.
-pub(crate) const PAUSE_ASKED: Name<Event<Pause>> = Name::new("pause asked");
+pub(crate) const PAUSE_REQUESTED: Name<Event<Pause>> = Name::new("pause asked");
 
-/// Argument of [`PAUSE_WANTED`] and [`PAUSE_ASKED`]: length of the pause.
+/// Argument of [`PAUSE_NEEDED`] and [`PAUSE_REQUESTED`]: length of the pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause(pub(crate) Span);
 

@@ -153,7 +153,7 @@ impl FixedSize {
 
     /// Adds segments of the first message in the queue; `false` if the batch or the queue is exhausted.
     fn cut(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
-        let full = batch.full_room();
+        let full = batch.max_space();
         let draining = context.is_draining();
         let Some(front) = context.queue().front() else { return false };
         if full == 0 || draining && front.sent == 0 {
@@ -186,7 +186,7 @@ impl FixedSize {
     /// Takes messages from the source, directly into packets if they fit into one; `true` if one must be
     /// segmented.
     fn pull(&self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
-        let (full, now) = (batch.full_room(), context.now());
+        let (full, now) = (batch.max_space(), context.now());
         let Some(source) = context.ends().message_source.as_mut() else { return false };
         let expected = source.message_len().min(self.longest as usize);
         if expected > full {
@@ -207,7 +207,7 @@ impl FixedSize {
         loop {
             while self.cut(batch, context) {}
             let idle = context.queue().is_empty() && !context.is_draining();
-            if !idle || batch.packets_left() == 0 || !self.pull(batch, context) {
+            if !idle || batch.remaining_packets() == 0 || !self.pull(batch, context) {
                 return;
             }
         }

@@ -145,7 +145,7 @@ impl MicroProtocol for PathMtu {
         if context.ends().object_source.is_some() {
             self.search = Search::Running;
             self.settle(context);
-            context.want_control();
+            context.request_control();
         }
     }
 
@@ -183,7 +183,7 @@ impl MicroProtocol for PathMtu {
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        context.want_control();
+        context.request_control();
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {

@@ -5,7 +5,7 @@ use std::any::Any;
 
 use haul_base::{Rate, Span};
 use haul_stack::{
-    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, ProtocolStats, RATE_WANTED,
+    Batch, Context, Declaration, Event, EventId, Kind, MicroProtocol, Order, ProtocolStats, RATE_REQUESTED,
     Registration, Resolution, StackEvent,
 };
 
@@ -21,7 +21,7 @@ const SHORTEST_REPEAT: Span = Span::from_millis(20);
 const LONGEST_REPEAT: Span = Span::from_secs(2);
 
 /// `1 | number u32 | bits per second u64`
-const WISH: u8 = 1;
+const REQUEST: u8 = 1;
 /// `2 | number u32`
 const CONFIRMED: u8 = 2;
 
@@ -30,7 +30,7 @@ struct RateFeedback {
     changed: Option<Event<Rate>>,
     /// Number of this end's newest request.
     number: u32,
-    wish: Option<Wish>,
+    request: Option<RateRequest>,
     /// Number of the peer's newest request; `to_confirm`: whether it is still to be confirmed.
     obeyed: Option<u32>,
     to_confirm: bool,
@@ -38,7 +38,7 @@ struct RateFeedback {
 }
 
 #[derive(Debug)]
-struct Wish {
+struct RateRequest {
     rate: Rate,
     repeat_after: Span,
     due: bool,
@@ -58,11 +58,11 @@ impl RateFeedback {
         self.number = self.number.wrapping_add(1);
         let path = context.path();
         let repeat_after = (path.rtt + path.rtt_variation * 4).max(SHORTEST_REPEAT);
-        self.wish = Some(Wish { rate, repeat_after, due: true });
-        context.want_control();
+        self.request = Some(RateRequest { rate, repeat_after, due: true });
+        context.request_control();
     }
 
-    fn on_wish(&mut self, number: u32, rate: Rate, context: &mut Context<'_>) {
+    fn on_request(&mut self, number: u32, rate: Rate, context: &mut Context<'_>) {
         let newer = |known: u32| number.wrapping_sub(known).cast_signed() > 0;
         if self.obeyed.is_none_or(newer) {
             self.obeyed = Some(number);
@@ -71,15 +71,15 @@ impl RateFeedback {
         }
         // An old request is confirmed with the number of the newest one.
         self.to_confirm = true;
-        context.want_control();
+        context.request_control();
     }
 
     fn on_confirmed(&mut self, number: u32, context: &mut Context<'_>) {
         if number == self.number
-            && let Some(wish) = self.wish.take()
+            && let Some(request) = self.request.take()
         {
             context.cancel_timer(0);
-            context.emit(StackEvent::User("rate in force at the sender, bit/s", wish.rate.as_bps()));
+            context.emit(StackEvent::User("rate in force at the sender, bit/s", request.rate.as_bps()));
         }
     }
 }
@@ -87,7 +87,7 @@ impl RateFeedback {
 fn read(body: &[u8]) -> Option<(u8, u32, u64)> {
     let number = u32::from_be_bytes(body.get(1..5)?.try_into().ok()?);
     match (body[0], body.len()) {
-        (WISH, 13) => Some((WISH, number, u64::from_be_bytes(body[5..].try_into().ok()?))),
+        (REQUEST, 13) => Some((REQUEST, number, u64::from_be_bytes(body[5..].try_into().ok()?))),
         (CONFIRMED, 5) => Some((CONFIRMED, number, 0)),
         _ => None,
     }
@@ -100,18 +100,18 @@ impl MicroProtocol for RateFeedback {
     }
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        resolution.on_event(RATE_WANTED, Order::NORMAL);
+        resolution.on_event(RATE_REQUESTED, Order::NORMAL);
     }
 
     fn on_event(&mut self, event: EventId, argument: &mut dyn Any, context: &mut Context<'_>) {
-        if let Some(&mut rate) = RATE_WANTED.of(event, argument) {
+        if let Some(&mut rate) = RATE_REQUESTED.of(event, argument) {
             self.say(rate, context);
         }
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         match read(batch.payload(i)) {
-            Some((WISH, number, bps)) => self.on_wish(number, Rate::from_bps(bps), context),
+            Some((REQUEST, number, bps)) => self.on_request(number, Rate::from_bps(bps), context),
             Some((_, number, _)) => self.on_confirmed(number, context),
             None => batch.reject(i),
         }
@@ -123,13 +123,13 @@ impl MicroProtocol for RateFeedback {
             body[0] = CONFIRMED;
             body[1..5].copy_from_slice(&self.obeyed.unwrap_or(0).to_be_bytes());
             5
-        } else if let Some(wish) = self.wish.as_mut().filter(|wish| wish.due) {
-            wish.due = false;
-            body[0] = WISH;
+        } else if let Some(request) = self.request.as_mut().filter(|request| request.due) {
+            request.due = false;
+            body[0] = REQUEST;
             body[1..5].copy_from_slice(&self.number.to_be_bytes());
-            body[5..].copy_from_slice(&wish.rate.as_bps().to_be_bytes());
-            context.set_timer(0, context.now() + wish.repeat_after);
-            wish.repeat_after = (wish.repeat_after * 2).min(LONGEST_REPEAT);
+            body[5..].copy_from_slice(&request.rate.as_bps().to_be_bytes());
+            context.set_timer(0, context.now() + request.repeat_after);
+            request.repeat_after = (request.repeat_after * 2).min(LONGEST_REPEAT);
             13
         } else {
             return;
@@ -138,20 +138,20 @@ impl MicroProtocol for RateFeedback {
             batch.payload_mut(i).copy_from_slice(&body[..len]);
             self.sent += 1;
         }
-        if self.wish.as_ref().is_some_and(|wish| wish.due) {
-            context.want_control();
+        if self.request.as_ref().is_some_and(|request| request.due) {
+            context.request_control();
         }
     }
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
-        if let Some(wish) = &mut self.wish {
-            wish.due = true;
-            context.want_control();
+        if let Some(request) = &mut self.request {
+            request.due = true;
+            context.request_control();
         }
     }
 
     fn unfinished(&self) -> usize {
-        usize::from(self.wish.is_some())
+        usize::from(self.request.is_some())
     }
 
     fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
@@ -175,12 +175,12 @@ mod tests {
     #[test]
     fn the_receivers_wish_is_in_force_at_the_sender_after_one_packet() {
         let mut pair = pair();
-        pair.b.want_rate(T0, Rate::from_mbps(150));
+        pair.b.request_rate(T0, Rate::from_mbps(150));
         assert_eq!(pair.exchange(T0, &mut Path::default()), 2);
         assert_eq!(events(&mut pair.a), [StackEvent::Rate(Rate::from_mbps(150))]);
         assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), 150_000_000);
         assert_eq!(pair.b.unfinished(), 0);
-        pair.b.want_rate(T0, Rate::from_mbps(100));
+        pair.b.request_rate(T0, Rate::from_mbps(100));
         pair.exchange(T0, &mut Path::default());
         assert_eq!(stats::<FixedRateStats>(&pair.a).rate.as_bps(), 100_000_000);
     }
@@ -198,7 +198,7 @@ mod tests {
             let mut path = Path { lose: Some(&mut lose), duplicate, ..Path::default() };
             for (n, &mbps) in wishes.iter().enumerate() {
                 let now = T0 + Span::from_millis(7 * n as u64);
-                pair.b.want_rate(now, Rate::from_mbps(mbps));
+                pair.b.request_rate(now, Rate::from_mbps(mbps));
                 pair.exchange(now, &mut path);
                 pair.run_until(now, &mut path);
             }

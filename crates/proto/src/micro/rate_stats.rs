@@ -25,7 +25,7 @@ struct RateStats {
     /// Sum of `expected` over earlier numberings.
     expected_before: u64,
     arrivals: Arrivals,
-    stretch: Stretch,
+    measurement: Measurement,
 }
 
 /// Spacing of arrivals. Packets that arrive together count as one arrival.
@@ -58,13 +58,13 @@ fn smoothed(old: Span, new: u64) -> Span {
 
 /// Interval over which throughput is measured.
 #[derive(Debug, Default)]
-struct Stretch {
+struct Measurement {
     since: Option<Time>,
     bytes: u64,
     rate: Rate,
 }
 
-impl Stretch {
+impl Measurement {
     fn on_bytes(&mut self, now: Time, bytes: u64, interval: Span) {
         let since = *self.since.get_or_insert(now);
         let passed = now.since(since);
@@ -98,7 +98,7 @@ pub(super) fn registration() -> Registration {
                     expected: 0,
                     expected_before: 0,
                     arrivals: Arrivals::default(),
-                    stretch: Stretch::default(),
+                    measurement: Measurement::default(),
                 }))
             },
         )
@@ -128,7 +128,7 @@ impl MicroProtocol for RateStats {
         }
         self.bytes += bytes;
         self.arrivals.on_arrival(context.now());
-        self.stretch.on_bytes(context.now(), bytes, self.interval);
+        self.measurement.on_bytes(context.now(), bytes, self.interval);
     }
 
     fn on_event(&mut self, _: EventId, _: &mut dyn Any, _: &mut Context<'_>) {
@@ -144,7 +144,7 @@ impl MicroProtocol for RateStats {
         tell(&ArrivalStats {
             received: PacketCount { packets: self.packets, bytes: self.bytes },
             missing: (self.expected_before + self.expected).saturating_sub(self.packets),
-            rate: self.stretch.rate,
+            rate: self.measurement.rate,
             spacing: self.arrivals.spacing,
             jitter: self.arrivals.jitter,
         });

@@ -8,7 +8,7 @@ use haul_diagnosis::Signature;
 use haul_stack::Stack;
 
 use crate::control::{Boundary, RateState};
-use crate::diagnosis::{DiagnosedWindow, Told};
+use crate::diagnosis::{DiagnosedWindow, WindowFindings};
 
 /// Data in flight. Written by `retransmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,17 +105,17 @@ pub struct DiagnosedWindows {
 
 impl DiagnosedWindows {
     /// Maximum number of windows kept for the driver.
-    const MOST: usize = 8;
+    const MAX_KEPT: usize = 8;
 
-    pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: Told) {
+    pub(crate) fn push(&mut self, end: &Boundary, signature: &Signature, told: WindowFindings) {
         let is_empty = signature.packets() == 0 && told.counts.whole() == 0;
         if !self.are_wanted || is_empty {
             return;
         }
-        if self.list.len() == Self::MOST {
+        if self.list.len() == Self::MAX_KEPT {
             self.list.pop_front();
         }
-        let Told { sample, by_signature, counts, attributions } = told;
+        let WindowFindings { sample, by_signature, counts, attributions } = told;
         let (number, first_pn, signature) = (end.number, end.first_pn, signature.clone());
         let window =
             DiagnosedWindow { number, first_pn, signature, sample, by_signature, counts, attributions };

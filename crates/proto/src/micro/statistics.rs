@@ -88,7 +88,7 @@ impl MicroProtocol for Statistics {
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
         self.scheduled = false;
-        context.want_control();
+        context.request_control();
     }
 
     fn write_control(&mut self, batch: &mut Batch<'_>, _: &mut Context<'_>) {

@@ -97,13 +97,13 @@ impl ObjectSource for Given {
 
 /// Received part of an object.
 #[derive(Debug, Default)]
-pub(crate) struct Came {
+pub(crate) struct ReceivedObject {
     pub(crate) bytes: u64,
     pub(crate) whole: Option<u64>,
 }
 
 /// Sink that accepts an object up to a limit.
-struct Takes(Arc<Mutex<Came>>, u64);
+struct Takes(Arc<Mutex<ReceivedObject>>, u64);
 
 impl ObjectSink for Takes {
     fn deliver(&mut self, data: &[u8], pieces: &[Piece]) {
@@ -148,12 +148,12 @@ impl Pair {
     }
 
     /// A pair whose recipe carries an object of `len` bytes from `a`.
-    pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
+    pub(crate) fn of_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<ReceivedObject>>) {
         Self::of_object_up_to(recipe, len, u64::MAX)
     }
 
     /// As `of_object`, but the sender's application has no more data for now, and has not ended the object.
-    pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<Came>>) {
+    pub(crate) fn of_unfinished_object(recipe: &Recipe, len: u64) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len, false))), ..Ends::default() };
         pair.a = Stack::new(compiled(recipe), Setup { ends, ..setup(true) }).unwrap();
@@ -165,7 +165,7 @@ impl Pair {
         recipe: &Recipe,
         len: u64,
         brought: T,
-    ) -> (Self, Arc<Mutex<Came>>) {
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
         let setup = Setup { ends, ..setup(true) }.provide(brought);
@@ -174,9 +174,13 @@ impl Pair {
     }
 
     /// As `of_object`, with a receiver that accepts no bytes from `limit` on.
-    pub(crate) fn of_object_up_to(recipe: &Recipe, len: u64, limit: u64) -> (Self, Arc<Mutex<Came>>) {
+    pub(crate) fn of_object_up_to(
+        recipe: &Recipe,
+        len: u64,
+        limit: u64,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let compiled = compiled(recipe);
-        let came = Arc::new(Mutex::new(Came::default()));
+        let came = Arc::new(Mutex::new(ReceivedObject::default()));
         let make =
             |initiator, ends| Stack::new(compiled.clone(), Setup { ends, ..setup(initiator) }).unwrap();
         let gives = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
@@ -185,7 +189,11 @@ impl Pair {
     }
 
     /// As `of_object`, with datagrams of this size, which the path carries.
-    pub(crate) fn of_object_in(recipe: &Recipe, len: u64, datagram: u16) -> (Self, Arc<Mutex<Came>>) {
+    pub(crate) fn of_object_in(
+        recipe: &Recipe,
+        len: u64,
+        datagram: u16,
+    ) -> (Self, Arc<Mutex<ReceivedObject>>) {
         let (mut pair, came) = Self::of_object(recipe, len);
         let ends = Ends { object_source: Some(Box::new(Given(len, true))), ..Ends::default() };
         let setup =

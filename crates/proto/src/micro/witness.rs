@@ -20,7 +20,7 @@ const WITNESS: Kind = Kind(20);
 /// Bytes of a gap in a message.
 const GAP: usize = 14;
 /// Maximum number of queued gaps. Further ones are merged with the last.
-const MOST: usize = 64;
+const MAX_GAPS: usize = 64;
 /// Gaps with fewer packets between them are merged: a socket that stays full drops every other packet. Our
 /// choice.
 const JOINED: u64 = 16;
@@ -67,14 +67,14 @@ impl Witness {
 
     fn note(&mut self, gap: DroppedGap) {
         self.counts.gaps += 1;
-        let is_full = self.gaps.len() == MOST;
+        let is_full = self.gaps.len() == MAX_GAPS;
         let joins = |last: &DroppedGap| is_full || gap.first_pn < last.end() + JOINED;
         if let Some((last, _)) = self.gaps.back_mut().filter(|(last, told)| *told == 0 && joins(last)) {
             last.packets = gap.end() - last.first_pn;
             last.missing += gap.missing;
             last.drops = last.drops.saturating_add(gap.drops);
         } else {
-            self.gaps.truncate(MOST - 1);
+            self.gaps.truncate(MAX_GAPS - 1);
             self.gaps.push_back((gap, 0));
         }
     }
@@ -86,7 +86,7 @@ impl Witness {
 
     fn schedule(&self, context: &mut Context<'_>) {
         match self.due(context.now()) {
-            Some(due) if due <= context.now() => context.want_control(),
+            Some(due) if due <= context.now() => context.request_control(),
             Some(due) => context.set_timer(0, due),
             None => {}
         }
@@ -162,7 +162,7 @@ impl MicroProtocol for Witness {
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let now = context.now();
-        let fitting = self.gaps.len().min(batch.control_room().unwrap_or(0) / GAP);
+        let fitting = self.gaps.len().min(batch.control_space().unwrap_or(0) / GAP);
         if self.due(now).is_some_and(|due| due <= now)
             && fitting > 0
             && let Some(i) = batch.push(WITNESS, fitting * GAP)
@@ -271,7 +271,7 @@ mod tests {
         for number in 0..10_000 {
             witness.on_data(number * 100, number * 100 + 20, number as u32);
         }
-        assert_eq!(witness.gaps.len(), MOST);
+        assert_eq!(witness.gaps.len(), MAX_GAPS);
         let sum = |of: fn(&DroppedGap) -> u64| witness.gaps.iter().map(|(gap, _)| of(gap)).sum::<u64>();
         assert_eq!((sum(|gap| gap.drops.into()), sum(|gap| gap.missing)), (9_999, 9_999 * 79));
     }

@@ -20,7 +20,7 @@ const MESSAGE_COST: u64 = 64;
 const NUMBERS: u32 = 1 << 31;
 /// Maximum number of gaps in all streams together. Each gap has a packet in flight, and `retransmit` with
 /// copies has no more in flight.
-const MOST_GAPS: usize = 32_768;
+const MAX_GAPS: usize = 32_768;
 
 /// Protocol violation by the peer.
 pub type Violation = &'static str;
@@ -164,8 +164,8 @@ impl Multiplexer {
 
     /// Opens a stream, once both ends have finished enough earlier ones.
     pub fn open(&mut self) -> Option<StreamId> {
-        let has_room = self.own() < self.limits.most as usize && self.opened < self.may_open;
-        has_room.then(|| {
+        let has_space = self.own() < self.limits.most as usize && self.opened < self.may_open;
+        has_space.then(|| {
             let number = stream_id(self.opened, self.initiator);
             self.opened += 1;
             self.add(number);
@@ -212,9 +212,9 @@ impl Multiplexer {
         let Some(stream) = self.streams.get_mut(&number) else { return Some(Ok(0)) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
-                let before = bytes.gaps();
+                let before = bytes.ranges();
                 let read = bytes.pull(into);
-                self.gaps -= before - bytes.gaps();
+                self.gaps -= before - bytes.ranges();
                 if bytes.is_at_end() {
                     self.finish_incoming(number);
                     return Some(Ok(read));
@@ -233,7 +233,7 @@ impl Multiplexer {
     }
 
     /// Returns the offset of the next bytes of a stream, and how many may be sent.
-    pub fn room(&mut self, number: StreamId) -> Option<Result<(u64, u64), GivenUp>> {
+    pub fn space(&mut self, number: StreamId) -> Option<Result<(u64, u64), GivenUp>> {
         match self.streams.get(&number).filter(|stream| stream.sends) {
             None => Some(Err(GivenUp)),
             Some(stream) => {
@@ -275,7 +275,7 @@ impl Multiplexer {
         self.changed.push(Wait::Bytes(number));
         match &stream.incoming {
             Incoming::Open(bytes) if !bytes.has_end() => {
-                self.gaps -= bytes.gaps();
+                self.gaps -= bytes.ranges();
                 stream.incoming = Incoming::Stopped;
                 self.pending.insert(PendingFrame::Stop(number));
             }
@@ -288,7 +288,7 @@ impl Multiplexer {
         if let Some(stream) = self.streams.get_mut(&number)
             && let Incoming::Open(bytes) = replace(&mut stream.incoming, Incoming::Finished)
         {
-            self.gaps -= bytes.gaps();
+            self.gaps -= bytes.ranges();
         }
         self.remove_finished(number);
     }
@@ -441,16 +441,16 @@ impl Multiplexer {
         let Some(stream) = self.find(number)? else { return Ok(()) };
         match &mut stream.incoming {
             Incoming::Open(bytes) => {
-                let before = bytes.gaps();
+                let before = bytes.ranges();
                 let is_permitted = bytes.put(offset, data)
                     && (!last || bytes.set_end(offset.saturating_add(data.len() as u64)));
-                let (after, is_readable) = (bytes.gaps(), bytes.ready() > 0 || bytes.is_at_end());
+                let (after, is_readable) = (bytes.ranges(), bytes.ready() > 0 || bytes.is_at_end());
                 self.gaps = self.gaps - before + after;
                 self.changed.extend(is_readable.then_some(Wait::Bytes(number)));
                 if !is_permitted {
                     return Err("it sent stream bytes that were not permitted");
                 }
-                if self.gaps > MOST_GAPS + self.streams.len() {
+                if self.gaps > MAX_GAPS + self.streams.len() {
                     return Err("its streams have more gaps than packets can be in flight");
                 }
             }
@@ -464,7 +464,7 @@ impl Multiplexer {
         let Some(stream) = self.find(number)? else { return Ok(()) };
         match &stream.incoming {
             Incoming::Open(bytes) => {
-                let gaps = bytes.gaps();
+                let gaps = bytes.ranges();
                 stream.incoming = Incoming::Reset;
                 self.gaps -= gaps;
             }

@@ -28,7 +28,7 @@ impl Reassembly {
     }
 
     /// Returns the number of received ranges: at most one more than the gaps before and between them.
-    pub fn gaps(&self) -> usize {
+    pub fn ranges(&self) -> usize {
         self.arrived.len()
     }
 
@@ -113,7 +113,7 @@ mod tests {
         let data: Vec<u8> = (0..100).collect();
         assert!(bytes.put(50, &data[50..]));
         let mut out = [0; 100];
-        assert_eq!((bytes.pull(&mut out), bytes.gaps()), (0, 1));
+        assert_eq!((bytes.pull(&mut out), bytes.ranges()), (0, 1));
         assert!(bytes.put(0, &data[..20]) && bytes.put(20, &data[20..50]));
         assert!(!bytes.set_end(99) && bytes.set_end(100) && !bytes.set_end(101));
         assert_eq!(bytes.pull(&mut out[..70]), 70);

@@ -74,7 +74,7 @@ impl World {
     }
 
     fn write(&mut self, end: usize, number: StreamId, len: usize) {
-        let Some(Ok((offset, room))) = self.ends[end].room(number) else { return };
+        let Some(Ok((offset, room))) = self.ends[end].space(number) else { return };
         let direction = self.directions.get_mut(&(end, number)).unwrap();
         assert!(!direction.finished && !direction.reset && offset == direction.written);
         let bytes: Vec<u8> =
@@ -289,7 +289,7 @@ fn who_breaks_the_rules_is_found_out() {
     let mut end = Multiplexer::new(false, limits);
     let mut holes = (1..).step_by(2).map(|offset| end.on_frame(0, data(0, offset, false, b"x")));
     let refused = holes.by_ref().take(1 << 17).position(|it| it.is_err());
-    assert_eq!(refused, Some(MOST_GAPS + 1));
+    assert_eq!(refused, Some(MAX_GAPS + 1));
 }
 
 #[test]

@@ -12,7 +12,7 @@ mod common;
 mod configurations;
 mod contradictions;
 mod docs;
+mod false_messages;
 mod generator;
-mod lies;
 mod objects;
 mod promises;

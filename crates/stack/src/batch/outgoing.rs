@@ -13,21 +13,21 @@ const NEXT: u64 = 1 << 8;
 
 impl Batch<'_> {
     /// Payload bytes available to the next data packet; `None` when the batch is full.
-    pub fn room(&self) -> Option<usize> {
-        self.room_for(self.layout.data_overhead())
+    pub fn space(&self) -> Option<usize> {
+        self.space_for(self.layout.data_overhead())
     }
 
     /// Payload bytes of the largest data packet, whatever the batch already holds.
-    pub fn full_room(&self) -> usize {
+    pub fn max_space(&self) -> usize {
         self.datagram.saturating_sub(self.layout.data_overhead())
     }
 
     /// Body bytes available to a control packet; `None` when the batch is full.
-    pub fn control_room(&self) -> Option<usize> {
-        self.room_for(self.layout.clear_len() + self.layout.tag_len())
+    pub fn control_space(&self) -> Option<usize> {
+        self.space_for(self.layout.clear_len() + self.layout.tag_len())
     }
 
-    fn room_for(&self, overhead: usize) -> Option<usize> {
+    fn space_for(&self, overhead: usize) -> Option<usize> {
         let largest = if self.stride == 0 { self.datagram } else { self.stride };
         let closed = self.closed || self.count >= self.limit;
         let fits = self.used + largest <= self.buffer.len();
@@ -35,15 +35,15 @@ impl Batch<'_> {
     }
 
     /// Number of packets that can still be added.
-    pub fn packets_left(&self) -> usize {
-        if self.room().is_some() { self.limit - self.count } else { 0 }
+    pub fn remaining_packets(&self) -> usize {
+        if self.space().is_some() { self.limit - self.count } else { 0 }
     }
 
     /// Adds a packet with `payload` bytes and returns its index; its attributes are zero. `None` if it does
     /// not fit the batch: all packets have the same size, except that the last may be shorter.
     #[inline]
     pub fn push(&mut self, kind: Kind, payload: usize) -> Option<usize> {
-        let room = if kind.is_data() { self.room() } else { self.control_room() };
+        let room = if kind.is_data() { self.space() } else { self.control_space() };
         room.filter(|&room| payload <= room)?;
         Some(self.append(kind, payload))
     }
@@ -107,7 +107,7 @@ impl Batch<'_> {
     ) -> Range<usize> {
         let (first, header) = (self.count, self.header_len(kind));
         let overhead = header + self.layout.tag_len();
-        let most = self.room_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
+        let most = self.space_for(overhead).map_or(0, |room| self.fits(room, payload, overhead));
         let len = overhead + payload;
         let (mut added, mut last) = (0, len);
         // Kept in locals: reloading right after a store to the same place would wait for that store.
@@ -147,7 +147,7 @@ impl Batch<'_> {
     ) -> Option<usize> {
         let header = self.header_len(kind);
         let overhead = header + self.layout.tag_len();
-        self.room_for(overhead).filter(|&room| payload <= room)?;
+        self.space_for(overhead).filter(|&room| payload <= room)?;
         let word = self.first_word(kind);
         let packet = &mut self.buffer[self.used..self.used + overhead + payload];
         write_header(packet, word, header);

@@ -11,14 +11,14 @@ use super::state::{Acks, Cycle};
 use crate::control::FeedbackSample;
 
 /// The draft: rounds after which a probe is due in any case, to leave a share to Reno and CUBIC flows.
-const MOST_ROUNDS: u64 = 63;
+const MAX_ROUNDS: u64 = 63;
 /// Minimum rounds between probes: a probe lasts some rounds, so at a longer round-trip time it loads the
 /// bottleneck for longer, and takes capacity from flows with a shorter one. The minimum is limited in time,
 /// so that free capacity of a long path is found soon enough. Our choices: of 100 Mbit/s with a queue of 40
 /// ms, a flow with 20 ms beside one with 100 ms gets 27 instead of 19 Mbit/s (`neighbours`, 16 seeds).
-const LEAST_ROUNDS: u64 = 40;
-const MOST_LEAST_WAIT: Span = Span::from_secs(6);
-/// A path that holds fewer than [`MOST_ROUNDS`] packets is probed after that many rounds, as Reno grows by
+const MIN_ROUNDS: u64 = 40;
+const MAX_MIN_WAIT: Span = Span::from_secs(6);
+/// A path that holds fewer than [`MAX_ROUNDS`] packets is probed after that many rounds, as Reno grows by
 /// one packet per round; packets that only await a report do not count. But not after fewer rounds than
 /// these, and later after a probe that lost too much: on a short path a round is mostly the time between two
 /// reports, and a probe lasts some rounds. Our choices: with 4, queues of 10 packets lose 3 to 4 %.
@@ -70,7 +70,7 @@ impl Cycle {
         let seed = now.as_nanos() ^ rtt.as_nanos().rotate_left(32);
         let rng = self.rng.get_or_insert_with(|| Rng::from_seed(seed));
         self.rounds = rng.below(2);
-        let least = self.least_wait.max((least_rtt * LEAST_ROUNDS).min(MOST_LEAST_WAIT));
+        let least = self.least_wait.max((least_rtt * MIN_ROUNDS).min(MAX_MIN_WAIT));
         self.wait = least + least.mul_f64(rng.next_f64() / 2.0);
         self.began = now;
     }
@@ -209,7 +209,7 @@ impl Bbr {
     fn is_time_to_probe(&self, now: Time) -> bool {
         let held = volume(self.bandwidth(), 1.0, self.min_rtt()).min(self.window);
         let fewest = if self.cycle.was_too_high { FEWEST_ROUNDS_AFTER_LOSS } else { FEWEST_ROUNDS };
-        let rounds = (held / self.datagram).clamp(fewest, MOST_ROUNDS);
+        let rounds = (held / self.datagram).clamp(fewest, MAX_ROUNDS);
         now > self.cycle.began + self.cycle.wait || self.cycle.rounds >= rounds
     }
 

@@ -28,7 +28,7 @@ pub(super) struct History {
 impl History {
     /// Maximum number of marks, reached only if the round-trip time grows quickly; then the oldest is
     /// dropped.
-    const MOST: usize = 256;
+    const MAX_MARKS: usize = 256;
     /// Marks per round trip.
     const PER_ROUND: u64 = 64;
 
@@ -62,7 +62,7 @@ impl History {
                 return;
             }
         }
-        if self.marks.len() == Self::MOST {
+        if self.marks.len() == Self::MAX_MARKS {
             self.marks.pop_front();
         }
         self.marks.push_back(mark);
@@ -105,7 +105,7 @@ mod tests {
         for n in 0..100_000 {
             history.note(mark(n), Span::from_secs(1));
         }
-        assert!(history.marks.len() <= History::MOST);
+        assert!(history.marks.len() <= History::MAX_MARKS);
         let kept: Vec<_> = history.marks.iter().map(|mark| mark.pn).collect();
         assert!(kept.windows(2).all(|pair| pair[1] >= pair[0] + 150), "{kept:?}");
         let last = *history.marks.back().unwrap();

@@ -53,7 +53,7 @@ const NOT_SHOWN: f64 = 0.01;
 /// A path with more losses than before loses this factor more, plus [`LossRule::threshold`]. Our choice.
 const MORE: f64 = 1.5;
 /// Sufficient evidence for that, as a logarithm: 1 in 150 by chance. Our choice.
-const LEAST_EVIDENCE: f64 = 5.0;
+const MIN_EVIDENCE: f64 = 5.0;
 
 impl LossCounts {
     /// Whether significantly more than `share` of the packets were lost: two standard deviations plus one
@@ -172,7 +172,7 @@ impl LossRule {
     }
 
     fn has_excess(&self) -> bool {
-        self.tolerates > 0.0 && self.evidence >= LEAST_EVIDENCE * self.excess.mean_run()
+        self.tolerates > 0.0 && self.evidence >= MIN_EVIDENCE * self.excess.mean_run()
     }
 
     fn forget_excess(&mut self) {

@@ -100,7 +100,7 @@ const DRAIN_ROUNDS: u32 = 3;
 /// Ratio of arrival to sending rate that is possible because the pacer lets a late sender catch up.
 const CATCH_UP: f64 = 1.05;
 /// Longer silence between feedbacks is no interval. Our choice.
-const MOST_INTERVAL: Span = Span::from_millis(200);
+const MAX_INTERVAL: Span = Span::from_millis(200);
 /// Probe timeouts in a row that count as an outage (RFC 9002, section 7.6.1: persistent congestion).
 const OUTAGE: u32 = 2;
 
@@ -262,7 +262,7 @@ impl Bbr {
         self.app_limited = sample.app_limited;
         self.next_pn = sample.next_pn;
         let gap =
-            sample.now.since(std::mem::replace(&mut self.pauses.heard_at, sample.now)).min(MOST_INTERVAL);
+            sample.now.since(std::mem::replace(&mut self.pauses.heard_at, sample.now)).min(MAX_INTERVAL);
         self.interval = ((self.interval * 7 + gap) / 8).max(sample.report_interval);
         if sample.acked_packets > 0 && std::mem::take(&mut self.pauses.in_outage) {
             (self.pauses.ignore_below, self.policer.steady_pn, self.policer.trial) =

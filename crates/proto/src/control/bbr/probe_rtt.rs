@@ -28,7 +28,7 @@ const LONGER: u64 = 2;
 /// How often in a row extra probes may postpone a bandwidth probe: 12 to 18 s in total. Our choice: CUBIC
 /// needs 8 s to regain 100 Mbit/s at a round trip of 80 ms (RFC 9438, equation 2), and without a limit two
 /// flows keep unequal shares for ever.
-const MOST_POSTPONED: u32 = 6;
+const MAX_POSTPONED: u32 = 6;
 
 impl Bbr {
     /// The draft's `CheckProbeRTT`; `is_due`: the minimum round-trip time has expired.
@@ -178,7 +178,7 @@ impl Bbr {
         // due. After one that was too high the wait may restart a limited number of times, or CUBIC would get
         // too little.
         let is_raised = self.rtt_probe.raised.is_some();
-        if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MOST_POSTPONED) {
+        if is_raised && (!self.cycle.was_too_high || self.cycle.postponed >= MAX_POSTPONED) {
             self.begin_down();
         } else {
             self.enter_down(now);

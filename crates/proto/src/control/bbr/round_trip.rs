@@ -7,12 +7,12 @@ use crate::rtt::MIN_RTT_WINDOW;
 
 /// Extra round-trip time that shows a queue: an eighth, 4 to 16 ms (RFC 9406, section 4.2).
 const QUEUE_DIVISOR: u64 = 8;
-const LEAST_QUEUE: Span = Span::from_millis(4);
-const MOST_QUEUE: Span = Span::from_millis(16);
+const MIN_QUEUE: Span = Span::from_millis(4);
+const MAX_QUEUE: Span = Span::from_millis(16);
 
 /// If the minimum of a round exceeds the path's minimum by this and by an eighth, even a short queue was
 /// never empty. Our choice.
-const LEAST_STANDING: Span = Span::from_millis(1);
+const MIN_STANDING: Span = Span::from_millis(1);
 
 /// A sample above the minimum by at most this fraction of it, plus a burst, confirms the minimum. Our choice.
 const CONFIRMS: u64 = 64;
@@ -25,7 +25,7 @@ const RAISED_ROUNDS: u32 = 2;
 const RAISED_FOR: Span = Span::from_millis(400);
 
 /// Minimum number of samples that show the variation of round-trip times. Our choice.
-const LEAST_SAMPLES: f64 = 20.0;
+const MIN_SAMPLES: f64 = 20.0;
 
 /// Round-trip times: see the module documentation.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl RoundTrip {
     /// Whether no packet of the last round found the queue empty, however short it is.
     pub(super) fn has_standing_queue(&self) -> bool {
         let least = self.least(Span::ZERO);
-        self.last.least > least + (least / QUEUE_DIVISOR).max(LEAST_STANDING)
+        self.last.least > least + (least / QUEUE_DIVISOR).max(MIN_STANDING)
     }
 
     /// Returns the extra delay above which there is a queue; `serialization` is the time in which the
@@ -170,7 +170,7 @@ impl RoundTrip {
 
     /// Whether a round-trip time exceeds all before the last round, which may include a queue of our own.
     pub(super) fn is_longer(&self, rtt: Span) -> bool {
-        self.earlier.1 >= LEAST_SAMPLES && rtt > self.earlier.0
+        self.earlier.1 >= MIN_SAMPLES && rtt > self.earlier.0
     }
 
     /// Resets the variation of round-trip times.
@@ -185,7 +185,7 @@ impl RoundTrip {
     }
 
     fn queue(least: Span) -> Span {
-        (least / QUEUE_DIVISOR).max(LEAST_QUEUE).min(MOST_QUEUE)
+        (least / QUEUE_DIVISOR).max(MIN_QUEUE).min(MAX_QUEUE)
     }
 }
 

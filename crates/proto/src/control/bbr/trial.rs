@@ -19,7 +19,7 @@ use crate::control::{FeedbackSample, LossRuns};
 /// The sender's rate caused the losses if a trial has lost less than this share of the expected packets, with
 /// at least this many runs of losses expected: then chance cannot explain it. Our choices.
 const OWN_DOING: f64 = 0.5;
-const LEAST_EXPECTED: f64 = 8.0;
+const MIN_EXPECTED: f64 = 8.0;
 /// Time after a trial's finding for which a policer is assumed: it lets a burst pass at times, which is no
 /// new path. Our choice.
 const POLICED_FOR: Span = Span::from_secs(30);
@@ -27,7 +27,7 @@ const POLICED_FOR: Span = Span::from_secs(30);
 impl Trial {
     /// Whether this many packets suffice for a verdict.
     fn suffices(&self, packets: u64) -> bool {
-        packets as f64 * self.loss_rate >= LEAST_EXPECTED * self.mean_run
+        packets as f64 * self.loss_rate >= MIN_EXPECTED * self.mean_run
     }
 
     fn on_feedback(&mut self, loss: &LossRuns) {

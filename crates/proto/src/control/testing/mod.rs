@@ -37,7 +37,7 @@ pub(crate) use shared::measure_together;
 
 /// Sums since the start of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sums {
+struct MeasuredSums {
     bytes: u64,
     sent: u64,
     lost: u64,
@@ -97,7 +97,7 @@ pub(crate) struct Harness {
     chunk_left: u64,
     round_left: u64,
     app_limited_below: u64,
-    sums: Sums,
+    sums: MeasuredSums,
 }
 
 impl Harness {
@@ -140,7 +140,7 @@ impl Harness {
             chunk_left: path.chunk,
             round_left,
             app_limited_below: 0,
-            sums: Sums::default(),
+            sums: MeasuredSums::default(),
             path,
         }
     }
@@ -181,7 +181,7 @@ impl Harness {
 
     /// Runs for `span` and returns the measurements.
     pub(crate) fn measure(&mut self, span: Span) -> Measured {
-        self.sums = Sums::default();
+        self.sums = MeasuredSums::default();
         self.run_for(span);
         self.measured(span)
     }
@@ -210,7 +210,7 @@ impl Harness {
     pub(crate) fn limits(&self) -> Option<Limits> {
         match self.law.permit() {
             Permit::Go(limits) => Some(limits),
-            Permit::Hold(_) => None,
+            Permit::Pause(_) => None,
         }
     }
 
@@ -261,7 +261,7 @@ impl Harness {
     fn advance(&mut self, to: Time) {
         let seconds = to.since(self.now).as_secs_f64();
         match self.law.permit() {
-            Permit::Hold(_) => {
+            Permit::Pause(_) => {
                 self.held = true;
                 self.sums.held += seconds;
             }
@@ -284,7 +284,7 @@ impl Harness {
     fn sends_at(&self) -> Time {
         let never = Time::from_nanos(u64::MAX);
         match self.law.permit() {
-            Permit::Hold(until) => until.max(self.now),
+            Permit::Pause(until) => until.max(self.now),
             _ if !self.has_data => never,
             Permit::Go(limits) if self.probes == 0 && self.room(&limits) == 0 => never,
             Permit::Go(_) => self.pacer.release_at().max(self.now),
@@ -308,9 +308,9 @@ impl Harness {
     fn send(&mut self) {
         let limits = match self.law.permit() {
             Permit::Go(limits) => limits,
-            Permit::Hold(_) => {
+            Permit::Pause(_) => {
                 self.law.on_deadline(self.now);
-                if let Permit::Hold(until) = self.law.permit() {
+                if let Permit::Pause(until) = self.law.permit() {
                     assert!(until > self.now, "{:?} holds until {until:?} at {:?}", self.law, self.now);
                 }
                 return;

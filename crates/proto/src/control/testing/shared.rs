@@ -2,7 +2,7 @@
 
 use haul_base::Span;
 
-use super::{Harness, Measured, Sums};
+use super::{Harness, Measured, MeasuredSums};
 
 /// Runs flows for `span` over a shared bottleneck and returns their measurements. Each path must have the
 /// bottleneck's capacity and queue; the other properties (round trip, losses, receiver) are each flow's own.
@@ -10,7 +10,7 @@ use super::{Harness, Measured, Sums};
 pub(crate) fn measure_together(flows: &mut [Harness], span: Span) -> Vec<Measured> {
     let until = flows[0].now + span;
     for flow in &mut *flows {
-        flow.sums = Sums::default();
+        flow.sums = MeasuredSums::default();
     }
     loop {
         let (n, at) = (flows.iter().enumerate())

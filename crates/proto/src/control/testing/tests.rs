@@ -90,7 +90,7 @@ struct Pulses(Option<Time>, Time);
 
 impl RateController for Pulses {
     fn permit(&self) -> Permit {
-        self.0.map_or(Permit::Go(Limits::at_rate(Rate::from_mbps(100))), Permit::Hold)
+        self.0.map_or(Permit::Go(Limits::at_rate(Rate::from_mbps(100))), Permit::Pause)
     }
 
     fn on_feedback(&mut self, _: &FeedbackSample<'_>) {}

@@ -32,14 +32,14 @@ fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
     let [none, short] = [PACKETS, 1_000].map(|packets| Signature::of_lost(packets, []));
     for (later, windows) in [(&much, 11), (&none, 11), (&short, 711)] {
         let mut of = Diagnostician::new(Evidence::All);
-        hear(&mut of, 1, 300, 0, 0);
+        feed(&mut of, 1, 300, 0, 0);
         assert_eq!(window(&mut of, &gap).by_signature.cause(), Cause::ReceiverHost);
-        assert_eq!(hear(&mut of, 100, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)), "of the same time");
+        assert_eq!(feed(&mut of, 100, 20, 0, 0), Some(Verdict::of(Cause::ReceiverHost)), "of the same time");
         for n in 0..windows {
-            hear(&mut of, 1_000 + 100 * n, later.lost_packets(), 0, 0);
+            feed(&mut of, 1_000 + 100 * n, later.lost_packets(), 0, 0);
             window(&mut of, later);
         }
-        assert_eq!(hear(&mut of, 100_000, 20, 0, 0), Some(Verdict::of(Cause::Random)), "{windows}");
+        assert_eq!(feed(&mut of, 100_000, 20, 0, 0), Some(Verdict::of(Cause::Random)), "{windows}");
     }
 }
 
@@ -53,13 +53,13 @@ fn evidence_that_is_switched_off_is_not_used() {
         (Evidence::Signature, Some(Cause::Inconclusive)),
     ] {
         let mut of = Diagnostician::new(evidence);
-        assert_eq!(hear(&mut of, 1, 10, 1, 0), wanted.map(Verdict::of), "{evidence:?}");
+        assert_eq!(feed(&mut of, 1, 10, 1, 0), wanted.map(Verdict::of), "{evidence:?}");
         assert_eq!(of.wants_signatures(), wanted.is_some());
     }
     let mut of = Diagnostician::new(Evidence::All);
-    hear(&mut of, 1, 10, 1, 0);
+    feed(&mut of, 1, 10, 1, 0);
     of.set_evidence(Evidence::None);
-    assert_eq!(hear(&mut of, 2, 10, 1, 0), None);
+    assert_eq!(feed(&mut of, 2, 10, 1, 0), None);
     // One gap of 300: the host's, if signatures are used.
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     for (evidence, wanted) in [
@@ -69,7 +69,7 @@ fn evidence_that_is_switched_off_is_not_used() {
         (Evidence::Delay, Cause::Random),
     ] {
         let mut of = Diagnostician::new(evidence);
-        hear(&mut of, 1, 300, 0, 0);
+        feed(&mut of, 1, 300, 0, 0);
         assert_eq!(window(&mut of, &gap).counts.of(wanted), 300, "{evidence:?}");
         assert_eq!(of.counts().of(wanted), 300, "{evidence:?}");
     }
@@ -79,17 +79,17 @@ fn evidence_that_is_switched_off_is_not_used() {
 fn a_signature_is_not_believed_against_the_queue() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     let mut of = Diagnostician::new(Evidence::All);
-    hear(&mut of, 1, 0, 0, 0);
-    hear(&mut of, 100, 100, 0, 15);
+    feed(&mut of, 1, 0, 0, 0);
+    feed(&mut of, 100, 100, 0, 15);
     for n in 1..20 {
-        hear(&mut of, 100 + 10 * n, 0, 0, 0);
+        feed(&mut of, 100 + 10 * n, 0, 0, 0);
     }
-    hear(&mut of, 400, 200, 0, 0);
+    feed(&mut of, 400, 200, 0, 0);
     let told = window(&mut of, &gap);
     assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
     assert_eq!((told.counts.of(Cause::Congestion), told.counts.of(Cause::Random)), (100, 200));
     // Nor for what comes after it.
-    hear(&mut of, 410, 10, 0, 0);
+    feed(&mut of, 410, 10, 0, 0);
     assert_eq!(of.counts().of(Cause::ReceiverHost), 0);
 }
 
@@ -101,8 +101,8 @@ fn a_signature_adds_nothing_where_the_kernel_counts() {
     let mut millis = 0;
     for _ in 0..3 {
         millis += 1_000;
-        hear(&mut of, millis, 200, 20, 0);
-        hear(&mut of, millis + 600, 60, 0, 0);
+        feed(&mut of, millis, 200, 20, 0);
+        feed(&mut of, millis + 600, 60, 0, 0);
         let told = window(&mut of, &mixed);
         assert_eq!(told.by_signature.cause(), Cause::ReceiverHost);
         assert_eq!((told.counts.of(Cause::ReceiverHost), told.counts.of(Cause::Random)), (200, 60));
@@ -135,10 +135,10 @@ fn a_host_that_counts_its_drops_is_believed_unless_it_could_not_count() {
 #[test]
 fn losses_of_a_window_without_a_signature_are_not_those_of_the_next() {
     let mut of = Diagnostician::new(Evidence::All);
-    hear(&mut of, 1, 100, 10, 0);
+    feed(&mut of, 1, 100, 10, 0);
     let unsigned = window(&mut of, &Signature::new());
     assert_eq!(unsigned.counts.verdict(), Some(Verdict::of(Cause::ReceiverHost)));
-    hear(&mut of, 700, 6, 0, 0);
+    feed(&mut of, 700, 6, 0, 0);
     let told = window(&mut of, &Signature::of_lost(PACKETS, (0..6).map(|n| n * 9_000)));
     assert_eq!((told.counts.whole(), of.counts().whole()), (6, 106));
     let empty = window(&mut of, &Signature::new());
@@ -175,8 +175,8 @@ proptest! {
         for (gap, lost, drops, queue_ms, ends) in told {
             now += gap;
             lost_so_far += lost;
-            let verdict = hear(&mut of, now, lost, drops, queue_ms);
-            hear_early(&mut of, now, 0, early, queue_ms);
+            let verdict = feed(&mut of, now, lost, drops, queue_ms);
+            feed_early(&mut of, now, 0, early, queue_ms);
             if let Some(verdict) = verdict {
                 let whole: f64 = Cause::ALL.iter().map(|cause| verdict.share(*cause)).sum();
                 prop_assert!((whole - 1.0).abs() < 1e-9, "{:?}", verdict);

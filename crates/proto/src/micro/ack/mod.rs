@@ -125,7 +125,7 @@ impl Acknowledging {
         let (was_due, sequence) = (self.receiving.is_due(), self.sequence());
         let attributes = Attributes { sequence, sent_at, ahead };
         match self.receiving.take(batch, attributes, arrived, context) {
-            Next::Now => context.want_control(),
+            Next::Now => context.request_control(),
             Next::At(at) if !was_due => context.set_timer(DELAYED, at),
             Next::At(_) => {}
         }
@@ -194,7 +194,7 @@ impl MicroProtocol for Acknowledging {
         let Declared { arrived, abandoned, sending: bindings, .. } = self.declared();
         if let Some(said) = Abandoned::read(batch.payload(i)) {
             self.receiving.on_abandoned(batch.pn(i), said, arrived, context);
-            context.want_control();
+            context.request_control();
             context.raise(abandoned, &mut ());
         } else if !self.sending.acknowledge(batch.pn(i), batch.payload(i), bindings, context) {
             batch.reject(i);
@@ -212,14 +212,14 @@ impl MicroProtocol for Acknowledging {
             context.cancel_timer(DELAYED);
         }
         if self.sending.tells_abandoned {
-            context.want_control();
+            context.request_control();
         }
     }
 
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
         match timer {
             OVERDUE => self.sending.on_timer(self.declared().sending, context),
-            _ if self.receiving.is_due() => context.want_control(),
+            _ if self.receiving.is_due() => context.request_control(),
             _ => {}
         }
     }

@@ -7,11 +7,11 @@ use haul_stack::{Attribute, Batch, Context, Kind, SharedValue, U48};
 
 use super::wire::{Abandoned, FIXED, Head, choose};
 use crate::micro::arrived::Arrived;
-use crate::micro::stretches;
+use crate::micro::ranges;
 
 /// Maximum number of sequence numbers recorded until the next acknowledgement; the ranges of later ones may
 /// have to wait.
-const MOST_FRESH: usize = 256;
+const MAX_FRESH: usize = 256;
 
 /// When an acknowledgement is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl Receiving {
             in_order &= number == arrived.below();
             arrived.insert(number);
             self.note_newest(batch.pn(i), batch.get(i, attributes.sent_at), now);
-            if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MOST_FRESH {
+            if number > arrived.below() && self.when == When::AtOnce && self.fresh.len() < MAX_FRESH {
                 self.fresh.push(number);
             }
             self.unsaid += 1;
@@ -131,14 +131,14 @@ impl Receiving {
         self.chosen.clear();
         if self.when == When::AtOnce {
             self.fresh.sort_unstable();
-            choose(arrived, &self.fresh, stretches::MOST, &mut self.chosen);
+            choose(arrived, &self.fresh, ranges::MAX_RANGES, &mut self.chosen);
         }
         let below = arrived.below();
         let head = Head { echo: newest.sent_at, delay: now.since(newest.at), newest: newest.pn, below };
-        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * stretches::LEN) else { return };
+        let Some(i) = batch.push(kind, FIXED + self.chosen.len() * ranges::LEN) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         head.write(fixed);
-        let used = stretches::write(below, self.chosen.iter().cloned(), rest);
+        let used = ranges::write(below, self.chosen.iter().cloned(), rest);
         debug_assert_eq!(used, rest.len(), "what is remembered spans less than can be said");
         self.fresh.clear();
         self.unsaid = 0;

@@ -11,9 +11,9 @@ use haul_stack::{Attribute, Batch, Context, Event, Kind, Missing, RETRANSMIT_TIM
 use super::wire::{Abandoned, Head};
 use crate::RttEstimator;
 use crate::micro::events::{Acknowledgement, LossBoundary, Outcome, RttSample, Statement};
+use crate::micro::ranges::Ranges;
 use crate::micro::round_trip::without_delay;
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
-use crate::micro::stretches::Stretches;
 
 /// The retransmission timer.
 pub(super) const OVERDUE: u8 = 0;
@@ -21,7 +21,7 @@ pub(super) const OVERDUE: u8 = 0;
 const LONGEST_TIMEOUT: Span = Span::from_secs(60);
 /// Consecutive timeouts after which the sender no longer repeats which segments it gave up: some 130 times
 /// the first timeout.
-const MOST_EXPIRATIONS: u16 = 12;
+const MAX_EXPIRATIONS: u16 = 12;
 /// Number of the oldest segments that are timed (a choice: the initial window of RFC 6928). If the peer is
 /// only late, for example because it waits for a processor, timing all would retransmit them needlessly. The
 /// others are lost once anything sent after them arrives.
@@ -159,8 +159,7 @@ impl Sending {
     /// next segment reports it; while none is sent, a separate packet must, for a limited time.
     fn has_abandoned(&self, bindings: Bindings, context: &mut Context<'_>) -> bool {
         let scoreboard = context.shared(bindings.scoreboard);
-        let is_unknown =
-            scoreboard.base() > self.acknowledgement.below && self.expirations < MOST_EXPIRATIONS;
+        let is_unknown = scoreboard.base() > self.acknowledgement.below && self.expirations < MAX_EXPIRATIONS;
         scoreboard.open() == 0 && is_unknown
     }
 
@@ -172,7 +171,7 @@ impl Sending {
         self.check(bindings, context);
         if self.has_abandoned(bindings, context) {
             self.tells_abandoned = true;
-            context.want_control();
+            context.request_control();
         }
     }
 
@@ -243,10 +242,10 @@ impl Sending {
         bindings: Bindings,
         context: &mut Context<'_>,
     ) -> bool {
-        let Some((head, stretches)) = Head::read(body) else { return false };
+        let Some((head, ranges)) = Head::read(body) else { return false };
         // The peer cannot have received what was never sent.
         let next = self.next.max(context.shared(bindings.scoreboard).next());
-        if head.newest >= context.next_pn() || stretches.end() > next {
+        if head.newest >= context.next_pn() || ranges.end() > next {
             return false;
         }
         let mut has_expired = false;
@@ -255,7 +254,7 @@ impl Sending {
             has_expired = take(&mut self.expirations) > 0;
             self.measure(&head, bindings, context);
         }
-        self.tell(&head, stretches, bindings, context);
+        self.tell(&head, ranges, bindings, context);
         let first = self.policy.timeout(&self.rtt, 1);
         if !self.waits(bindings, context) {
             self.disarm(context);
@@ -282,7 +281,7 @@ impl Sending {
         context.raise(bindings.sampled, &mut RttSample { at, rtt });
     }
 
-    fn tell(&mut self, head: &Head, stretches: Stretches<'_>, bindings: Bindings, context: &mut Context<'_>) {
+    fn tell(&mut self, head: &Head, ranges: Ranges<'_>, bindings: Bindings, context: &mut Context<'_>) {
         let reordering = (self.rtt.min() / REORDERING_SHARE).max(self.policy.granularity);
         let boundary = LossBoundary { largest_pn: head.newest, sent_at: head.echo, reordering };
         let scoreboard = context.shared(bindings.scoreboard);
@@ -291,32 +290,32 @@ impl Sending {
         self.acknowledgement.loss = Some(boundary);
         self.acknowledgement.outcome = Outcome::default();
         self.acknowledgement.words.clear();
-        let is_complete = !stretches.is_full();
+        let is_complete = !ranges.is_full();
         if head.below < scoreboard.next() {
             // Something newer than this number's segment has arrived, or the loss boundary does not apply to
             // it.
             self.acknowledgement.words.push(Statement { first: head.below, received: 0, known: 1 });
-            let highest = stretches.end().max(base);
+            let highest = ranges.end().max(base);
             let names_all = is_complete && !self.policy.oldest_only;
             let end = if names_all { scoreboard.end_of_earlier(highest, head.newest) } else { highest };
-            let stretches = stretches.iter().chain(once(end..end));
-            state(head.below.max(base), stretches, is_complete, &mut self.acknowledgement.words);
+            let ranges = ranges.iter().chain(once(end..end));
+            state(head.below.max(base), ranges, is_complete, &mut self.acknowledgement.words);
         }
         context.raise(bindings.acknowledged, &mut self.acknowledgement);
     }
 }
 
-/// Adds statements about the range from `start` to the end of the last of `stretches`, which may be empty.
+/// Adds statements about the range from `start` to the end of the last of `ranges`, which may be empty.
 /// What lies between two of them is known to be missing if they `are_complete`.
 fn state(
     start: u64,
-    stretches: impl Iterator<Item = Range<u64>>,
+    ranges: impl Iterator<Item = Range<u64>>,
     are_complete: bool,
     into: &mut Vec<Statement>,
 ) {
     let mut told = start;
     let first_word = into.len();
-    for Range { start: from, end: to } in stretches {
+    for Range { start: from, end: to } in ranges {
         let mut at = told;
         while at < to {
             let word = first_word + ((at - start) / 64) as usize;
@@ -390,16 +389,16 @@ mod tests {
             pieces in prop::collection::vec((1u64..100, 1u64..150), 0..6),
         ) {
             let start = below.max(base);
-            let (mut at, mut stretches) = (below, Vec::new());
+            let (mut at, mut ranges) = (below, Vec::new());
             for (gap, len) in pieces {
-                stretches.push(at + gap..at + gap + len);
+                ranges.push(at + gap..at + gap + len);
                 at += gap + len;
             }
             let mut words = Vec::new();
-            state(start, stretches.iter().cloned(), complete, &mut words);
+            state(start, ranges.iter().cloned(), complete, &mut words);
             let find = |n: u64| words.iter().find(|w| (w.first..w.first + 64).contains(&n));
             for n in start..at + 70 {
-                let come = stretches.iter().any(|stretch| stretch.contains(&n));
+                let come = ranges.iter().any(|range| range.contains(&n));
                 let bit = |word: u64, first: u64| word >> (n - first) & 1 == 1;
                 let said = find(n).is_some_and(|w| bit(w.received, w.first));
                 let known = find(n).is_some_and(|w| bit(w.known, w.first));

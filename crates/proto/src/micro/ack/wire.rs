@@ -11,7 +11,7 @@ use haul_base::Span;
 use haul_stack::{AttributeType, U48};
 
 use crate::micro::arrived::Arrived;
-use crate::micro::stretches::Stretches;
+use crate::micro::ranges::Ranges;
 
 /// Bytes before the ranges.
 pub(super) const FIXED: usize = 20;
@@ -39,8 +39,8 @@ impl Head {
     }
 
     /// Parses an acknowledgement; `None` if the bytes are invalid.
-    pub(super) fn read(body: &[u8]) -> Option<(Self, Stretches<'_>)> {
-        let (head, stretches) = body.split_at_checked(FIXED)?;
+    pub(super) fn read(body: &[u8]) -> Option<(Self, Ranges<'_>)> {
+        let (head, ranges) = body.split_at_checked(FIXED)?;
         let word = |at: usize| Some(u32::from_be_bytes(head[at..at + 4].try_into().ok()?));
         let read = Self {
             echo: word(0)?,
@@ -48,7 +48,7 @@ impl Head {
             newest: U48::read(&head[8..14]),
             below: U48::read(&head[14..20]),
         };
-        Some((read, Stretches::read(read.below, stretches)?))
+        Some((read, Ranges::read(read.below, ranges)?))
     }
 }
 
@@ -82,23 +82,23 @@ impl Abandoned {
 pub(super) fn choose(arrived: &Arrived, fresh: &[u64], most: usize, into: &mut Vec<Range<u64>>) {
     into.clear();
     for &number in fresh {
-        let stretch = arrived.beyond().containing(number);
-        if let Some(stretch) = stretch.filter(|stretch| into.last() != Some(stretch))
+        let range = arrived.beyond().containing(number);
+        if let Some(range) = range.filter(|range| into.last() != Some(range))
             && into.len() < most
         {
-            into.push(stretch);
+            into.push(range);
         }
     }
     let named = into.len();
-    for stretch in arrived.beyond().iter().rev() {
+    for range in arrived.beyond().iter().rev() {
         if into.len() >= most {
             break;
         }
-        if !into[..named].contains(&stretch) {
-            into.push(stretch);
+        if !into[..named].contains(&range) {
+            into.push(range);
         }
     }
-    into.sort_unstable_by_key(|stretch| stretch.start);
+    into.sort_unstable_by_key(|range| range.start);
 }
 
 #[cfg(test)]

@@ -29,9 +29,9 @@ use haul_stack::{
 };
 
 use super::attributes::SENT_AT;
-use super::events::{PAUSE_ASKED, PAUSE_WANTED, Pause};
+use super::events::{PAUSE_NEEDED, PAUSE_REQUESTED, Pause};
 use super::stats::BitmapAckStats;
-use crate::control::LONGEST_HOLD;
+use crate::control::MAX_PAUSE;
 use packets::{FEEDBACK, PAUSE, REPORT_INTERVAL, ROUND};
 use receiver::Receiver;
 pub use report::When;
@@ -118,23 +118,23 @@ impl BitmapAck {
         if due > context.now() {
             context.set_timer(REPORT_TIMER, due);
         } else if self.over == Over::Udp {
-            context.want_control();
+            context.request_control();
             context.set_timer(REPORT_TIMER, context.now());
         } else {
             // Written when the channel can accept a message; nothing to do until then.
-            context.want_channel();
+            context.request_channel();
             context.cancel_timer(REPORT_TIMER);
         }
     }
 
     /// Requests a pause from the peer.
-    fn want_pause(&mut self, lasts: Span, context: &mut Context<'_>) {
+    fn request_pause(&mut self, lasts: Span, context: &mut Context<'_>) {
         if let Some(pauses) = &mut self.pauses {
             pauses.next = Some(lasts);
         }
         match self.over {
-            Over::Udp => context.want_control(),
-            Over::Control => context.want_channel(),
+            Over::Udp => context.request_control(),
+            Over::Control => context.request_channel(),
         }
     }
 
@@ -145,7 +145,7 @@ impl BitmapAck {
         let pauses = self.pauses.as_mut()?;
         if pauses.newest.is_none_or(|newest| number > newest) {
             pauses.newest = Some(number);
-            let lasts = Span::from_micros(u64::from(micros)).min(LONGEST_HOLD);
+            let lasts = Span::from_micros(u64::from(micros)).min(MAX_PAUSE);
             context.raise(pauses.asked, &mut Pause(lasts));
         }
         Some(())
@@ -165,7 +165,7 @@ impl BitmapAck {
 
 /// Requests a report as soon as a packet can be sent, even when data may not be sent now.
 fn ask(context: &mut Context<'_>) {
-    context.want_control();
+    context.request_control();
     context.set_timer(ROUND_TIMER, context.now());
 }
 
@@ -175,10 +175,10 @@ impl MicroProtocol for BitmapAck {
         declaration.kind(FEEDBACK);
         declaration.kind(REPORT_INTERVAL);
         declaration.kind(PAUSE);
-        if self.when.is_asked() {
+        if self.when.is_on_request() {
             declaration.kind(ROUND);
         }
-        let (wanted, asked) = (declaration.event(PAUSE_WANTED), declaration.event(PAUSE_ASKED));
+        let (wanted, asked) = (declaration.event(PAUSE_NEEDED), declaration.event(PAUSE_REQUESTED));
         let (next, newest) = self.pauses.as_ref().map_or((None, None), |known| (known.next, known.newest));
         self.pauses = Some(Pauses { wanted, asked, next, newest });
         self.sender.declare(declaration);
@@ -226,7 +226,7 @@ impl MicroProtocol for BitmapAck {
         }
         let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, argument));
         if let Some(&mut Pause(lasts)) = wanted {
-            return self.want_pause(lasts, context);
+            return self.request_pause(lasts, context);
         }
         self.receiver.on_event(event, argument, context);
         self.schedule(context);
@@ -258,10 +258,10 @@ impl MicroProtocol for BitmapAck {
             if let Some(i) = batch.push(PAUSE, pause.len()) {
                 batch.payload_mut(i).copy_from_slice(&pause);
             }
-            return context.want_control();
+            return context.request_control();
         }
         if self.receiver.write(batch, context) && self.receiver.has_more() {
-            context.want_control();
+            context.request_control();
         }
         self.schedule(context);
     }
@@ -294,11 +294,11 @@ impl MicroProtocol for BitmapAck {
     fn on_timer(&mut self, timer: u8, context: &mut Context<'_>) {
         if timer == ROUND_TIMER {
             self.sender.on_round_timer();
-            context.want_control();
+            context.request_control();
         } else if self.over == Over::Udp {
-            context.want_control();
+            context.request_control();
         } else {
-            context.want_channel();
+            context.request_channel();
         }
     }
 

@@ -10,7 +10,7 @@ use haul_wire::packet::FeedbackHeader;
 
 use super::packets::{CHANNEL_REPORT, FEEDBACK};
 use super::received::{Arrival, ReceivedBitmap};
-use super::report::{Came, Report, When};
+use super::report::{ArrivalTimes, Report, When};
 use crate::micro::attributes::SEQUENCE;
 use crate::micro::events::{
     HOST_SAMPLE, NO_LIMIT, OwnReport, PART_ARRIVED, PartArrived, REPORT, REPORT_SOON,
@@ -69,8 +69,8 @@ pub(super) struct Receiver {
 }
 
 /// Arrival times of the packets being handled.
-fn came(context: &Context<'_>) -> Came {
-    Came { at: context.arrival().at, read: context.now() }
+fn came(context: &Context<'_>) -> ArrivalTimes {
+    ArrivalTimes { at: context.arrival().at, read: context.now() }
 }
 
 impl Receiver {
@@ -120,7 +120,7 @@ impl Receiver {
     /// Handles the sender's request for another interval; `None` if it is invalid.
     pub(super) fn on_interval(&mut self, body: &[u8]) -> Option<()> {
         let micros = u32::from_be_bytes(body.try_into().ok()?);
-        self.report.on_asked(Span::from_micros(u64::from(micros)));
+        self.report.on_requested(Span::from_micros(u64::from(micros)));
         Some(())
     }
 
@@ -233,7 +233,7 @@ impl Receiver {
     /// Writes a report if one is due; returns whether it did.
     pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let Some(header) = self.begin_report(context) else { return false };
-        let Some(room) = batch.control_room() else { return false };
+        let Some(room) = batch.control_space() else { return false };
         let received = context.shared(self.bindings().received);
         batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, received)));
         self.sent += 1;

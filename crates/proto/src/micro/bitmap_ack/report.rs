@@ -19,7 +19,7 @@ const EAGER_PACKETS: u32 = 512;
 const EAGER_PART: u64 = 8;
 /// As [`EAGER_PART`] for gaps, once the sender has requested fewer reports: it does not want more when
 /// packets are lost.
-const ASKED_EAGER_PART: u64 = 2;
+const REQUESTED_EAGER_PART: u64 = 2;
 /// Report interval while nothing arrives, unless twice the regular interval is longer.
 const IDLE: Span = Span::from_millis(100);
 /// Unchanged segments repeated in each report; `REPEATED_IDLE` in one sent while nothing arrives.
@@ -72,7 +72,7 @@ pub(super) struct Report {
 
 /// Arrival times of packets.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Came {
+pub(super) struct ArrivalTimes {
     /// Arrival in the kernel.
     pub(super) at: Time,
     /// When this end read them.
@@ -111,7 +111,7 @@ choice! {
 
 impl When {
     /// Whether the receiver reports arrivals only at the sender's request.
-    pub(super) fn is_asked(self) -> bool {
+    pub(super) fn is_on_request(self) -> bool {
         matches!(self, Self::Segment | Self::Chunk | Self::Round)
     }
 }
@@ -140,21 +140,21 @@ impl Report {
         }
     }
 
-    pub(super) fn on_data(&mut self, came: Came, pn: u64, timestamp: u32, gap: bool) {
-        self.on_run(came, pn, timestamp, 1);
+    pub(super) fn on_data(&mut self, arrival: ArrivalTimes, pn: u64, timestamp: u32, gap: bool) {
+        self.on_run(arrival, pn, timestamp, 1);
         if gap && self.when == When::Interval {
             self.urgency = self.urgency.max(Urgency::Gap);
         }
     }
 
     /// Records `packets` packets without a gap; the last has number `pn` and `timestamp`.
-    pub(super) fn on_run(&mut self, came: Came, pn: u64, timestamp: u32, packets: u32) {
+    pub(super) fn on_run(&mut self, arrival: ArrivalTimes, pn: u64, timestamp: u32, packets: u32) {
         if self.largest_pn.is_none_or(|largest| pn > largest) {
             self.largest_pn = Some(pn);
             self.echo_timestamp = timestamp;
-            self.echo_at = came.at;
+            self.echo_at = arrival.at;
         }
-        (self.received_at, self.read_at) = (came.at, came.read);
+        (self.received_at, self.read_at) = (arrival.at, arrival.read);
         self.unreported += packets;
         self.unstated = true;
         if self.when == When::Interval && self.unreported >= EAGER_PACKETS {
@@ -168,8 +168,8 @@ impl Report {
     }
 
     /// Records the sender's request for a report on what it sent before `timestamp`.
-    pub(super) fn on_round(&mut self, came: Came, pn: u64, timestamp: u32) {
-        self.on_data(came, pn, timestamp, false);
+    pub(super) fn on_round(&mut self, arrival: ArrivalTimes, pn: u64, timestamp: u32) {
+        self.on_data(arrival, pn, timestamp, false);
         self.urgency = Urgency::Asked;
     }
 
@@ -179,7 +179,7 @@ impl Report {
     }
 
     /// Sets the interval that the sender requests.
-    pub(super) fn on_asked(&mut self, interval: Span) {
+    pub(super) fn on_requested(&mut self, interval: Span) {
         self.asked = interval.min(LONGEST);
     }
 
@@ -199,7 +199,7 @@ impl Report {
         } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval() / EAGER_PART
         } else if self.urgency == Urgency::Gap {
-            let part = if self.asked > self.shortest { ASKED_EAGER_PART } else { EAGER_PART };
+            let part = if self.asked > self.shortest { REQUESTED_EAGER_PART } else { EAGER_PART };
             let early = self.last_sent + self.interval() / part;
             let routine = self.last_sent + self.interval();
             self.last_early.map_or(early, |last| early.max(last + self.interval()).min(routine))
@@ -345,8 +345,8 @@ mod tests {
         Time::ZERO + Span::from_micros(us)
     }
 
-    fn came(us: u64) -> Came {
-        Came { at: at(us), read: at(us) }
+    fn arrival(us: u64) -> ArrivalTimes {
+        ArrivalTimes { at: at(us), read: at(us) }
     }
 
     /// Every word reported in one round, as (segment, word) -> bits.
@@ -374,9 +374,9 @@ mod tests {
     fn feedback_comes_at_the_interval_and_early_after_a_gap() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         assert_eq!(report.due(), at(100_000));
-        report.on_data(came(50), 1, 0, false);
+        report.on_data(arrival(50), 1, 0, false);
         assert_eq!(report.due(), at(2_000));
-        report.on_data(came(60), 3, 0, true);
+        report.on_data(arrival(60), 3, 0, true);
         assert_eq!(report.due(), at(250));
     }
 
@@ -384,7 +384,7 @@ mod tests {
     fn many_packets_make_it_eager() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         for pn in 0..u64::from(EAGER_PACKETS) {
-            report.on_data(came(10), pn, 0, false);
+            report.on_data(arrival(10), pn, 0, false);
         }
         assert_eq!(report.due(), at(250));
     }
@@ -392,8 +392,8 @@ mod tests {
     #[test]
     fn the_newest_transmission_is_echoed_not_the_last_arrival() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
-        report.on_data(came(10), 7, 700, false);
-        report.on_data(came(20), 5, 500, false);
+        report.on_data(arrival(10), 7, 700, false);
+        report.on_data(arrival(20), 5, 500, false);
         let header = report.header(at(110), &ReceivedBitmap::new());
         assert_eq!((header.largest_pn, header.echo_timestamp, header.echo_delay_us), (7, 700, 100));
     }
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn the_time_before_it_was_read_is_the_receivers_own_delay() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
-        report.on_data(Came { at: at(1_000), read: at(1_400) }, 7, 700, false);
+        report.on_data(ArrivalTimes { at: at(1_000), read: at(1_400) }, 7, 700, false);
         let header = report.header(at(1_500), &ReceivedBitmap::new());
         assert_eq!((header.received_at, header.read_delay_us, header.echo_delay_us), (1_000, 400, 500));
     }
@@ -416,7 +416,7 @@ mod tests {
             let mut report = Report::new(at(0), When::Interval, INTERVAL);
             for seq in (0..32_000).filter(|s| !missing.contains(s)) {
                 received.insert(seq);
-                report.on_data(came(1), seq, 0, false);
+                report.on_data(arrival(1), seq, 0, false);
             }
             let below = received.complete_below();
             let stated = round(&mut report, at(5_000), &mut received, size);

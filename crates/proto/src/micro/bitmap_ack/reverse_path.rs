@@ -22,13 +22,13 @@ const HEADROOM: u64 = 2;
 /// carries even fewer.)
 const TRIED: u32 = 8;
 /// If it did not, service times are ignored for this multiple of the time that the trial took. A choice.
-const DISBELIEF: u64 = 10;
+const IGNORED_TRIALS: u64 = 10;
 /// After this time without a queued report the interval shrinks by the factor [`SHRINK`].
 const QUIET: Span = Span::from_secs(2);
 const SHRINK: f64 = 0.8;
 /// Time by which a receiver has received another interval, even if a packet was lost. The request is repeated
 /// as often.
-const HEARD: Span = Span::from_secs(1);
+const RECEIVED_WITHIN: Span = Span::from_secs(1);
 
 /// Arrival of a report.
 #[derive(Clone, Copy, Debug)]
@@ -125,12 +125,12 @@ pub(super) struct Sustainable {
     changed: Time,
     trial: Option<Trial>,
     /// Service times are ignored before this.
-    disbelieves_until: Time,
+    ignored_until: Time,
 }
 
 impl Sustainable {
     pub(super) fn new(now: Time) -> Self {
-        Self { interval: Span::ZERO, changed: now, trial: None, disbelieves_until: now }
+        Self { interval: Span::ZERO, changed: now, trial: None, ignored_until: now }
     }
 
     /// Processes the result of a report. `min_rtt` is the path's, `shortest` the recipe's interval.
@@ -138,7 +138,7 @@ impl Sustainable {
         self.judge(now, seen);
         if seen.has_queued {
             self.changed = now;
-            if let Some(service) = seen.service.filter(|_| now >= self.disbelieves_until) {
+            if let Some(service) = seen.service.filter(|_| now >= self.ignored_until) {
                 self.raise(now, (service * HEADROOM).min(LONGEST), seen.excess, min_rtt);
             }
         } else if now.since(self.changed) >= QUIET && self.interval > shortest {
@@ -157,7 +157,7 @@ impl Sustainable {
             before: self.interval,
             tried: wanted,
             excess,
-            drained: now + HEARD + (excess + min_rtt) * 3,
+            drained: now + RECEIVED_WITHIN + (excess + min_rtt) * 3,
             reports: 0,
             queued: 0,
             least: Span::MAX,
@@ -182,7 +182,7 @@ impl Sustainable {
         self.trial = None;
         if queued * 2 > TRIED && least <= excess {
             self.interval = before;
-            self.disbelieves_until = now + now.since(began) * DISBELIEF;
+            self.ignored_until = now + now.since(began) * IGNORED_TRIALS;
         }
     }
 }

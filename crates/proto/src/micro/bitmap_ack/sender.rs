@@ -96,7 +96,7 @@ impl Sender {
             reordering_steps: 1,
             has_resent: false,
             when,
-            round: if when.is_asked() { Round::Running } else { Round::None },
+            round: if when.is_on_request() { Round::Running } else { Round::None },
             stretch: 0,
             stretch_ended: false,
             asked_at: setup.now,
@@ -316,7 +316,7 @@ impl Sender {
         let wanted = (self.when == When::Law).then(|| law.wanted.unwrap_or_default());
         let law = LawInterval { wanted, ..law };
         if self.interval.on_report(report, header, context.path().min_rtt, law) {
-            context.want_control();
+            context.request_control();
         }
         self.tell_delay(context);
     }

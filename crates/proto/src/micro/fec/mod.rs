@@ -127,7 +127,7 @@ impl Fec {
         context.cancel_timer(0);
         self.sending.encode(self.repair, context);
         if !self.sending.repairs.is_empty() {
-            context.want_control();
+            context.request_control();
         }
     }
 
@@ -245,7 +245,7 @@ impl MicroProtocol for Fec {
         }
         context.pool().put(repair);
         if !self.sending.repairs.is_empty() {
-            context.want_control();
+            context.request_control();
         }
     }
 

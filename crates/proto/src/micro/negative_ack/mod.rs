@@ -25,7 +25,7 @@ use self::receiving::Receiving;
 use self::sending::{Bindings, Sending};
 pub use self::timing::NegativeAckConfig;
 use self::timing::{CONFIRM, GAP, SILENCE};
-use self::wire::Word;
+use self::wire::Message;
 use super::arrived::Arrived;
 use super::attributes::SEQUENCE;
 use super::events::ABANDONED;
@@ -52,7 +52,7 @@ pub(super) fn registration() -> Registration {
                     sending: Sending::default(),
                     declared: None,
                     sequence: None,
-                    wants: Wants::default(),
+                    pending: PendingControl::default(),
                     said: NegativeAckStats::default(),
                 }))
             },
@@ -69,9 +69,9 @@ struct Declared {
 
 /// Control packets to be sent: at most one of each type.
 #[derive(Debug, Default)]
-struct Wants {
+struct PendingControl {
     report: bool,
-    holdings: bool,
+    sender_state: bool,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ struct NegativeAck {
     sending: Sending,
     declared: Option<Declared>,
     sequence: Option<Attribute<U48>>,
-    wants: Wants,
+    pending: PendingControl,
     said: NegativeAckStats,
 }
 
@@ -142,15 +142,15 @@ impl MicroProtocol for NegativeAck {
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {
         let Declared { arrived, abandoned, sending } = self.declared();
         match wire::read(batch.payload(i)) {
-            Some(Word::Report(report, stretches)) => {
-                match self.sending.on_report(&report, stretches, sending, context) {
-                    Some(true) => self.want(Control::Holdings, context),
+            Some(Message::Report(report, ranges)) => {
+                match self.sending.on_report(&report, ranges, sending, context) {
+                    Some(true) => self.want(Control::SenderState, context),
                     Some(false) => {}
                     None => batch.reject(i),
                 }
             }
-            Some(Word::Holdings(holdings)) => {
-                if self.receiving.on_holdings(&holdings, arrived, &self.limits, context) {
+            Some(Message::SenderState(sender_state)) => {
+                if self.receiving.on_sender_state(&sender_state, arrived, &self.limits, context) {
                     self.want(Control::Report, context);
                 }
                 context.raise(abandoned, &mut ());
@@ -161,13 +161,13 @@ impl MicroProtocol for NegativeAck {
 
     fn write_control(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         let Declared { arrived, sending, .. } = self.declared();
-        if std::mem::take(&mut self.wants.report) {
+        if std::mem::take(&mut self.pending.report) {
             self.receiving.write(NACK, batch, arrived, context);
             self.said.reports += 1;
-            if self.wants.holdings {
-                context.want_control();
+            if self.pending.sender_state {
+                context.request_control();
             }
-        } else if std::mem::take(&mut self.wants.holdings) {
+        } else if std::mem::take(&mut self.pending.sender_state) {
             self.sending.write(NACK, batch, sending, context);
             self.said.answers += 1;
         }
@@ -178,9 +178,11 @@ impl MicroProtocol for NegativeAck {
         let wanted = match timer {
             GAP => self.receiving.on_gap(arrived, &self.limits, context).then_some(Control::Report),
             SILENCE => self.receiving.on_silence(&self.limits, context).then_some(Control::Report),
-            CONFIRM => self.sending.on_confirm(sending, &self.limits, context).then_some(Control::Holdings),
+            CONFIRM => {
+                self.sending.on_confirm(sending, &self.limits, context).then_some(Control::SenderState)
+            }
             _ => {
-                self.sending.on_forget(sending, &self.limits, context);
+                self.sending.on_discard(sending, &self.limits, context);
                 None
             }
         };
@@ -203,15 +205,15 @@ impl MicroProtocol for NegativeAck {
 #[derive(Clone, Copy, Debug)]
 enum Control {
     Report,
-    Holdings,
+    SenderState,
 }
 
 impl NegativeAck {
     fn want(&mut self, control: Control, context: &mut Context<'_>) {
         match control {
-            Control::Report => self.wants.report = true,
-            Control::Holdings => self.wants.holdings = true,
+            Control::Report => self.pending.report = true,
+            Control::SenderState => self.pending.sender_state = true,
         }
-        context.want_control();
+        context.request_control();
     }
 }

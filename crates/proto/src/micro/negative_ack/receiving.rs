@@ -4,9 +4,9 @@ use haul_base::{Span, Time};
 use haul_stack::{Attribute, Batch, Context, Kind, NACK_TIMEOUT, SharedValue, U48};
 
 use super::timing::{GAP, NegativeAckConfig, SILENCE, repeat_after};
-use super::wire::{FIXED, Holdings, Report};
+use super::wire::{FIXED, Report, SenderState};
 use crate::micro::arrived::Arrived;
-use crate::micro::stretches::{self, MOST_BYTES};
+use crate::micro::ranges::{self, MAX_BYTES};
 
 /// Unanswered reports of silence at the first interval; after them, and after an answer, the interval
 /// doubles.
@@ -26,7 +26,7 @@ pub(super) struct Receiving {
     silent: u32,
     doublings: u32,
     /// Consecutive reports about one gap without progress.
-    vain: u32,
+    without_progress: u32,
     below: u64,
     is_waiting: bool,
     is_silence: bool,
@@ -60,7 +60,7 @@ impl Receiving {
 
     /// Segments are renumbered; packets are not.
     pub(super) fn renumber(&mut self, context: &mut Context<'_>) {
-        (self.told, self.below, self.vain) = (0, 0, 0);
+        (self.told, self.below, self.without_progress) = (0, 0, 0);
         if std::mem::take(&mut self.is_waiting) {
             context.cancel_timer(GAP);
         }
@@ -79,7 +79,7 @@ impl Receiving {
                 context.cancel_timer(GAP);
             }
         } else if !self.is_waiting {
-            (self.is_waiting, self.vain) = (true, 0);
+            (self.is_waiting, self.without_progress) = (true, 0);
             context.set_timer(GAP, context.now() + wait);
         }
     }
@@ -98,8 +98,9 @@ impl Receiving {
         }
         let progress = arrived.below() > self.below;
         self.below = arrived.below();
-        self.vain = if progress { 0 } else { (self.vain + 1).min(20) };
-        let again = repeat_after(context).max(limits.reordering) * (1 << self.vain.saturating_sub(3));
+        self.without_progress = if progress { 0 } else { (self.without_progress + 1).min(20) };
+        let again =
+            repeat_after(context).max(limits.reordering) * (1 << self.without_progress.saturating_sub(3));
         context.set_timer(GAP, context.now() + again.min(limits.silence));
         true
     }
@@ -130,22 +131,22 @@ impl Receiving {
     }
 
     /// Handles the sender's state message; returns whether it requests a report.
-    pub(super) fn on_holdings(
+    pub(super) fn on_sender_state(
         &mut self,
-        holdings: &Holdings,
+        sender_state: &SenderState,
         shared: SharedValue<Arrived>,
         limits: &NegativeAckConfig,
         context: &mut Context<'_>,
     ) -> bool {
         self.listen(limits, context);
-        context.shared(shared).settle_below(holdings.oldest);
-        self.told = self.told.max(holdings.next);
-        if !holdings.confirm && self.is_whole(context.shared(shared)) {
+        context.shared(shared).settle_below(sender_state.oldest);
+        self.told = self.told.max(sender_state.next);
+        if !sender_state.confirm && self.is_whole(context.shared(shared)) {
             self.doublings += u32::from(self.silent > 0);
         }
         // The sender has already waited before reporting, so this gap is reported at once.
         self.look_for_gaps(shared, Span::ZERO, context);
-        holdings.confirm
+        sender_state.confirm
     }
 
     pub(super) fn write(
@@ -158,13 +159,13 @@ impl Receiving {
         let arrived = context.shared(shared);
         let (below, next) = (arrived.below(), arrived.next().max(self.told));
         let tail = (arrived.next() < next).then(|| arrived.next()..next);
-        let mut stretches = [0; MOST_BYTES];
-        let used = stretches::write(below, arrived.holes().chain(tail), &mut stretches);
+        let mut ranges = [0; MAX_BYTES];
+        let used = ranges::write(below, arrived.holes().chain(tail), &mut ranges);
         let report = Report { is_silence: self.is_silence, newest: self.newest, below, next };
         let Some(i) = batch.push(kind, FIXED + used) else { return };
         let (fixed, rest) = batch.payload_mut(i).split_at_mut(FIXED);
         report.write(fixed);
-        rest.copy_from_slice(&stretches[..used]);
+        rest.copy_from_slice(&ranges[..used]);
         self.is_silence = false;
     }
 }

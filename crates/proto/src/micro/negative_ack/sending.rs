@@ -3,17 +3,17 @@
 use haul_base::Time;
 use haul_stack::{Batch, Context, Event, Kind, Missing, RETRANSMIT_TIMEOUT, SharedValue};
 
-use super::timing::{CONFIRM, FORGET, NegativeAckConfig, repeat_after};
-use super::wire::{Holdings, Report, STATE_LEN};
-use crate::micro::events::{Acknowledgement, FORGOTTEN, Forgotten, Outcome, Statement};
+use super::timing::{CONFIRM, DISCARD, NegativeAckConfig, repeat_after};
+use super::wire::{Report, STATE_LEN, SenderState};
+use crate::micro::events::{Acknowledgement, DISCARDED, Discarded, Outcome, Statement};
+use crate::micro::ranges::Ranges;
 use crate::micro::scoreboard::{Scoreboard, SegmentState};
-use crate::micro::stretches::Stretches;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bindings {
     pub(super) scoreboard: SharedValue<Scoreboard>,
     pub(super) acknowledged: Event<Acknowledgement>,
-    pub(super) forgotten: Event<Forgotten>,
+    pub(super) discarded: Event<Discarded>,
 }
 
 impl Bindings {
@@ -21,7 +21,7 @@ impl Bindings {
         Self {
             scoreboard: declaration.shared(Scoreboard::default),
             acknowledged: declaration.event(crate::micro::events::ACKNOWLEDGED),
-            forgotten: declaration.event(FORGOTTEN),
+            discarded: declaration.event(DISCARDED),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Sending {
         self.next = self.next.max(next);
         if !self.running.forget {
             self.running.forget = true;
-            context.set_timer(FORGET, context.now() + limits.retention);
+            context.set_timer(DISCARD, context.now() + limits.retention);
         }
         self.ask_if_needed(bindings, context);
     }
@@ -121,7 +121,7 @@ impl Sending {
 
     /// Drops segments that were not reported missing for the retention time. Later segments would have shown
     /// the gap to the receiver; if there are none, the receiver is asked.
-    pub(super) fn on_forget(
+    pub(super) fn on_discard(
         &mut self,
         bindings: Bindings,
         limits: &NegativeAckConfig,
@@ -132,7 +132,7 @@ impl Sending {
         let newest = scoreboard.next().checked_sub(1).and_then(|newest| scoreboard.get(newest));
         if newest.is_some_and(|slot| slot.sent + limits.silence <= now) {
             self.is_stale = true;
-            context.set_timer(FORGET, now + limits.silence);
+            context.set_timer(DISCARD, now + limits.silence);
             self.ask_if_needed(bindings, context);
             return;
         }
@@ -147,31 +147,31 @@ impl Sending {
         let next = scoreboard.get(below).map(|slot| due(slot.sent).max(now));
         self.running.forget = next.is_some();
         if let Some(at) = next {
-            context.set_timer(FORGET, at);
+            context.set_timer(DISCARD, at);
         }
-        context.raise(bindings.forgotten, &mut Forgotten { below });
+        context.raise(bindings.discarded, &mut Discarded { below });
     }
 
     /// Processes a report; returns whether it needs an answer, or `None` if it is invalid.
     pub(super) fn on_report(
         &mut self,
         report: &Report,
-        stretches: Stretches<'_>,
+        ranges: Ranges<'_>,
         bindings: Bindings,
         context: &mut Context<'_>,
     ) -> Option<bool> {
         let newest_possible = report.newest == 0 || report.newest < context.next_pn();
         let next = self.next.max(context.shared(bindings.scoreboard).next());
-        if !newest_possible || report.next > next || stretches.end() > report.next {
+        if !newest_possible || report.next > next || ranges.end() > report.next {
             return None;
         }
         (self.is_heard, self.is_stale, self.asked) = (true, false, 0);
         let mut arguments = self.arguments.take().unwrap_or_default();
-        acknowledge(&mut arguments.acknowledged, report, stretches, bindings, context);
-        collect(&mut arguments.missing.sequence_numbers, report, stretches, bindings, context);
+        acknowledge(&mut arguments.acknowledged, report, ranges, bindings, context);
+        collect(&mut arguments.missing.sequence_numbers, report, ranges, bindings, context);
         let scoreboard = context.shared(bindings.scoreboard);
         let (base, is_idle) = (scoreboard.base(), scoreboard.lost() == 0);
-        let asks_for_lost = stretches.iter().any(|stretch| !stretch.is_empty() && stretch.start < base);
+        let asks_for_lost = ranges.iter().any(|range| !range.is_empty() && range.start < base);
         let repeats = !arguments.missing.sequence_numbers.is_empty();
         if repeats {
             context.raise(RETRANSMIT_TIMEOUT, &mut arguments.missing);
@@ -191,9 +191,10 @@ impl Sending {
         let scoreboard = context.shared(bindings.scoreboard);
         // An empty scoreboard holds nothing, whatever its base.
         let oldest = if scoreboard.open() == 0 { self.next } else { scoreboard.base() };
-        let holdings = Holdings { confirm: self.wants_confirmation, oldest, next: self.next.max(oldest) };
+        let sender_state =
+            SenderState { confirm: self.wants_confirmation, oldest, next: self.next.max(oldest) };
         let Some(i) = batch.push(kind, STATE_LEN) else { return };
-        holdings.write(batch.payload_mut(i));
+        sender_state.write(batch.payload_mut(i));
         self.wants_confirmation = false;
     }
 }
@@ -202,7 +203,7 @@ impl Sending {
 fn acknowledge(
     acknowledgement: &mut Acknowledgement,
     report: &Report,
-    stretches: Stretches<'_>,
+    ranges: Ranges<'_>,
     bindings: Bindings,
     context: &mut Context<'_>,
 ) {
@@ -219,12 +220,12 @@ fn acknowledge(
         }
     };
     let mut at = report.below;
-    for stretch in stretches.iter() {
-        come(at, stretch.start);
-        at = stretch.end;
+    for range in ranges.iter() {
+        come(at, range.start);
+        at = range.end;
     }
     // If the list of ranges is full, more may be missing after the last.
-    if !stretches.is_full() && !stretches.is_empty() {
+    if !ranges.is_full() && !ranges.is_empty() {
         come(at, report.next);
     }
     context.raise(bindings.acknowledged, acknowledgement);
@@ -235,7 +236,7 @@ fn acknowledge(
 fn collect(
     missing: &mut Vec<u64>,
     report: &Report,
-    stretches: Stretches<'_>,
+    ranges: Ranges<'_>,
     bindings: Bindings,
     context: &mut Context<'_>,
 ) {
@@ -243,8 +244,8 @@ fn collect(
     let scoreboard = context.shared(bindings.scoreboard);
     missing.clear();
     let tail = report.is_silence.then(|| report.next..scoreboard.next());
-    for stretch in stretches.iter().chain(tail) {
-        for sequence in stretch.start.max(scoreboard.base())..stretch.end.min(scoreboard.next()) {
+    for range in ranges.iter().chain(tail) {
+        for sequence in range.start.max(scoreboard.base())..range.end.min(scoreboard.next()) {
             let lost = scoreboard.get(sequence).is_some_and(|slot| {
                 slot.state == SegmentState::Waiting && (slot.pn < report.newest || slot.sent + wait <= now)
             });

@@ -5,7 +5,7 @@ use haul_stack::{PACKET_HEADER_LEN, Part, Recipe, SendOptions, Stack, StackEvent
 use proptest::prelude::*;
 
 use super::NACK;
-use super::wire::{self, Word};
+use super::wire::{self, Message};
 use crate::micro::stats::NegativeAckStats;
 use crate::micro::testing::{Pair, Path, T0, compiled, events, receive, setup, stats};
 
@@ -74,13 +74,13 @@ fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
     receive(&mut b, T0, &mut packet, len);
     let mut slot = vec![0; 65_536];
     let sent = b.poll_transmit(T0, &mut slot).unwrap();
-    let Some(Word::Report(report, stretches)) = wire::read(&slot[PACKET_HEADER_LEN..sent.len]) else {
+    let Some(Message::Report(report, ranges)) = wire::read(&slot[PACKET_HEADER_LEN..sent.len]) else {
         panic!("{:?}", &slot[..sent.len])
     };
     // Sequence numbers outside of all ranges count as arrived if the list is not full.
-    let missing: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
+    let missing: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     assert_eq!((report.below, report.next, missing), (0, 100_000, 100_000));
-    assert!(!stretches.is_full());
+    assert!(!ranges.is_full());
 }
 
 #[test]

@@ -6,13 +6,13 @@ use haul_stack::{Context, Parameters, configuration};
 /// IDs of the timers.
 pub(super) const GAP: u8 = 0;
 pub(super) const SILENCE: u8 = 1;
-pub(super) const FORGET: u8 = 2;
+pub(super) const DISCARD: u8 = 2;
 pub(super) const CONFIRM: u8 = 3;
 
 /// Minimum time before a report or a request is repeated.
 const SHORTEST_REPEAT: Span = Span::from_millis(10);
 /// Number of reports of silence that must fit into the time for which segments are stored.
-const LEAST_REPORTS: u64 = 8;
+const MIN_REPORTS: u64 = 8;
 
 configuration! {
     /// Parameters of `negative_ack`.
@@ -27,9 +27,9 @@ configuration! {
 impl NegativeAckConfig {
     pub(super) fn checked(parameters: &Parameters) -> Result<Self, String> {
         let limits: Self = parameters.read();
-        if limits.silence == Span::ZERO || limits.retention < limits.silence * LEAST_REPORTS {
+        if limits.silence == Span::ZERO || limits.retention < limits.silence * MIN_REPORTS {
             return Err(format!(
-                "retention must be at least {LEAST_REPORTS} times silence, and silence above zero"
+                "retention must be at least {MIN_REPORTS} times silence, and silence above zero"
             ));
         }
         Ok(limits)

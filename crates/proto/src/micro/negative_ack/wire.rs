@@ -6,7 +6,7 @@
 
 use haul_stack::{AttributeType, U48};
 
-use crate::micro::stretches::Stretches;
+use crate::micro::ranges::Ranges;
 
 const MISSING: u8 = 1;
 const STATE: u8 = 2;
@@ -31,7 +31,7 @@ pub(super) struct Report {
 
 /// The sender's state: what it can still send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Holdings {
+pub(super) struct SenderState {
     /// Whether a report is requested even if nothing is missing.
     pub(super) confirm: bool,
     /// Everything below this sequence number has arrived or is lost for good.
@@ -42,9 +42,9 @@ pub(super) struct Holdings {
 
 /// Either message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word<'b> {
-    Report(Report, Stretches<'b>),
-    Holdings(Holdings),
+pub(super) enum Message<'b> {
+    Report(Report, Ranges<'b>),
+    SenderState(SenderState),
 }
 
 impl Report {
@@ -56,7 +56,7 @@ impl Report {
     }
 }
 
-impl Holdings {
+impl SenderState {
     pub(super) fn write(&self, into: &mut [u8]) {
         into[..2].copy_from_slice(&[STATE, if self.confirm { ANSWER } else { 0 }]);
         U48::write(self.oldest, &mut into[2..8]);
@@ -65,7 +65,7 @@ impl Holdings {
 }
 
 /// Parses either message; `None` if the bytes are invalid.
-pub(super) fn read(body: &[u8]) -> Option<Word<'_>> {
+pub(super) fn read(body: &[u8]) -> Option<Message<'_>> {
     let flag = match *body.get(1)? {
         0 => false,
         ANSWER => true,
@@ -73,15 +73,15 @@ pub(super) fn read(body: &[u8]) -> Option<Word<'_>> {
     };
     match body[0] {
         MISSING => {
-            let (fixed, stretches) = body.split_at_checked(FIXED)?;
+            let (fixed, ranges) = body.split_at_checked(FIXED)?;
             let (newest, below, next) =
                 (U48::read(&fixed[2..8]), U48::read(&fixed[8..14]), U48::read(&fixed[14..20]));
             let report = Report { is_silence: flag, newest, below, next };
-            (below <= next).then_some(Word::Report(report, Stretches::read(below, stretches)?))
+            (below <= next).then_some(Message::Report(report, Ranges::read(below, ranges)?))
         }
         STATE if body.len() == STATE_LEN => {
             let (oldest, next) = (U48::read(&body[2..8]), U48::read(&body[8..14]));
-            (oldest <= next).then_some(Word::Holdings(Holdings { confirm: flag, oldest, next }))
+            (oldest <= next).then_some(Message::SenderState(SenderState { confirm: flag, oldest, next }))
         }
         _ => None,
     }
@@ -99,11 +99,11 @@ mod tests {
             let report = Report { is_silence, newest, below: low, next: low + more };
             let mut bytes = [0; FIXED];
             report.write(&mut bytes);
-            prop_assert_eq!(read(&bytes), Some(Word::Report(report, Stretches::read(low, &[]).unwrap())));
-            let holdings = Holdings { confirm: is_silence, oldest: low, next: low + more };
+            prop_assert_eq!(read(&bytes), Some(Message::Report(report, Ranges::read(low, &[]).unwrap())));
+            let sender_state = SenderState { confirm: is_silence, oldest: low, next: low + more };
             let mut bytes = [0; STATE_LEN];
-            holdings.write(&mut bytes);
-            prop_assert_eq!(read(&bytes), Some(Word::Holdings(holdings)));
+            sender_state.write(&mut bytes);
+            prop_assert_eq!(read(&bytes), Some(Message::SenderState(sender_state)));
         }
 
         #[test]
@@ -113,8 +113,8 @@ mod tests {
             if bytes.len() > 1 {
                 (bytes[0], bytes[1]) = (word, 1);
             }
-            if let Some(Word::Report(report, stretches)) = read(&bytes) {
-                prop_assert!(stretches.end() >= report.below);
+            if let Some(Message::Report(report, ranges)) = read(&bytes) {
+                prop_assert!(ranges.end() >= report.below);
             }
         }
     }

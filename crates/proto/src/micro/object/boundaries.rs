@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Maximum number of boundaries with one side missing: about 32 MB. A gap has two; a window of 10 million
 /// segments of which one in twenty is lost has a million.
-const MOST_OPEN: usize = 1 << 20;
+const MAX_OPEN: usize = 1 << 20;
 
 /// A run of contiguous segments, by number, and the offsets that they cover.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(super) struct Boundaries {
 
 impl Default for Boundaries {
     fn default() -> Self {
-        Self { next: Some((0, 0)), open: BTreeMap::new(), most: MOST_OPEN }
+        Self { next: Some((0, 0)), open: BTreeMap::new(), most: MAX_OPEN }
     }
 }
 

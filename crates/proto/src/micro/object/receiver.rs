@@ -95,7 +95,7 @@ impl ObjectReceiver {
     }
 
     /// Whether the sink accepts that many bytes now.
-    fn has_room(&self, bytes: usize, context: &mut Context<'_>) -> bool {
+    fn has_space(&self, bytes: usize, context: &mut Context<'_>) -> bool {
         self.gaps == Gaps::Held || sink_limit(context).saturating_sub(self.bytes) >= bytes as u64
     }
 
@@ -133,8 +133,8 @@ impl ObjectReceiver {
         self.pieces.clear();
         self.row = None;
         self.pieces.reserve(PIECES);
-        if !self.has_room(batch.live_bytes(), context) {
-            let refused = batch.live().count_left() as u64;
+        if !self.has_space(batch.live_bytes(), context) {
+            let refused = batch.live().remaining() as u64;
             self.without_room += refused;
             context.shared(self.bindings().received).without_room += refused;
             return batch.live().for_each(|i| batch.take(i));
@@ -217,7 +217,7 @@ impl ObjectReceiver {
 
     /// Delivers the bytes of the segments that are still live, which are new.
     pub(super) fn deliver(&mut self, batch: &Batch<'_>, context: &mut Context<'_>) {
-        let all_are_new = batch.live().count_left() == self.pieces.len();
+        let all_are_new = batch.live().remaining() == self.pieces.len();
         let joined = match self.row.take().filter(|_| all_are_new) {
             Some(row) => self.boundaries.join(row),
             None => self.join_singly(batch),
@@ -305,7 +305,7 @@ impl ObjectReceiver {
         if context.ends().object_sink.is_none() || !self.is_welcome(seq, end, fin) {
             return None;
         }
-        if !self.has_room(batch.size(i), context) {
+        if !self.has_space(batch.size(i), context) {
             self.without_room += 1;
             context.shared(bindings.received).without_room += 1;
             return Some(());

@@ -164,10 +164,10 @@ impl ObjectSender {
             return;
         }
         let mut room = context.shared(bindings.send_window).room;
-        let largest = batch.full_room();
-        while batch.room().is_some() || batch.is_empty() {
+        let largest = batch.max_space();
+        while batch.space().is_some() || batch.is_empty() {
             room -= self.fill_row(batch, (largest, room), context);
-            if !batch.is_empty() && batch.room().is_none() {
+            if !batch.is_empty() && batch.space().is_none() {
                 return;
             }
             let next = match self.next(largest, room, context) {

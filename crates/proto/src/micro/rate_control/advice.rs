@@ -7,23 +7,23 @@ use crate::control::OwnHost;
 
 /// Totals of this receiving end when last sampled.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct ReceivedTotals {
     host: HostSample,
     received: u64,
     socket_drops: u32,
 }
 
-impl Looked {
+impl ReceivedTotals {
     /// Returns the changes since the last sample, and stores the new totals.
-    pub(super) fn again(&mut self, host: Option<HostSample>, context: &Context<'_>) -> OwnHost {
+    pub(super) fn sample(&mut self, host: Option<HostSample>, context: &Context<'_>) -> OwnHost {
         let (received, drops) = (context.stats().data_received, context.arrival().socket_drops);
-        let look = OwnHost {
+        let changes = OwnHost {
             now: context.now(),
             host: host.map(|host| host.since(&self.host)),
             received: received - self.received,
             socket_drops: u64::from(drops.wrapping_sub(self.socket_drops)),
         };
         *self = Self { host: host.unwrap_or(self.host), received, socket_drops: drops };
-        look
+        changes
     }
 }

@@ -6,8 +6,8 @@ use haul_stack::{Declaration, Event, SharedValue};
 use super::{ChosenLaw, LAW_CHOSEN};
 use crate::control::ledger::LossLedger;
 use crate::micro::events::{
-    DELIVERED, DroppedGap, ENDED, HOST_SAMPLE, PAUSE_ASKED, PAUSE_WANTED, PEER_REPORT, PROBE_TIMEOUT, Pause,
-    PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
+    DELIVERED, DroppedGap, ENDED, HOST_SAMPLE, PAUSE_NEEDED, PAUSE_REQUESTED, PEER_REPORT, PROBE_TIMEOUT,
+    Pause, PeerReport, ProbeTimeout, QUOTA, Quota, RATE, ROUND_ENDED, VERDICT, WITNESSED,
 };
 use crate::micro::fixed_rate::SendingRate;
 use crate::micro::shared::{
@@ -41,8 +41,8 @@ pub(super) struct Bindings {
     pub(super) law_chosen: Event<ChosenLaw>,
     pub(super) host: Event<HostSample>,
     pub(super) witnessed: Event<DroppedGap>,
-    pub(super) pause_wanted: Event<Pause>,
-    pub(super) pause_asked: Event<Pause>,
+    pub(super) pause_needed: Event<Pause>,
+    pub(super) pause_requested: Event<Pause>,
 }
 
 impl Bindings {
@@ -64,8 +64,8 @@ impl Bindings {
             law_chosen: declaration.event(LAW_CHOSEN),
             host: declaration.event(HOST_SAMPLE),
             witnessed: declaration.event(WITNESSED),
-            pause_wanted: declaration.event(PAUSE_WANTED),
-            pause_asked: declaration.event(PAUSE_ASKED),
+            pause_needed: declaration.event(PAUSE_NEEDED),
+            pause_requested: declaration.event(PAUSE_REQUESTED),
             peer_report: declaration.event(PEER_REPORT),
             timeout: declaration.event(PROBE_TIMEOUT),
             quota: declaration.event(QUOTA),

@@ -33,7 +33,7 @@ use crate::control::{
 };
 use crate::diagnosis::Diagnostician;
 use crate::pacer::Pacer;
-use advice::Looked;
+use advice::ReceivedTotals;
 use bindings::Bindings;
 pub use chosen::{ChosenLaw, LAW_CHOSEN};
 use gaps::Gaps;
@@ -91,7 +91,7 @@ struct RateControl {
     reported_at: Option<Time>,
     gaps: Gaps,
     /// At the receiver: last sampled state of this host.
-    looked: Option<Looked>,
+    last_totals: Option<ReceivedTotals>,
 }
 
 /// Returns the registry entry.
@@ -148,7 +148,7 @@ fn build(parameters: &Parameters, setup: &mut Setup) -> Result<Box<dyn MicroProt
         sent: PacketCount::default(),
         reported_at: None,
         gaps: Gaps::default(),
-        looked: None,
+        last_totals: None,
     }))
 }
 
@@ -277,10 +277,10 @@ impl RateControl {
 
     /// At the receiver: lets the law decide how long the sender should pause.
     fn advise(&mut self, host: Option<HostSample>, context: &mut Context<'_>) {
-        let Some(looked) = &mut self.looked else { return };
-        let look = looked.again(host, context);
+        let Some(last_totals) = &mut self.last_totals else { return };
+        let look = last_totals.sample(host, context);
         if let Some(lasts) = self.controller.advise(&look) {
-            context.raise(self.bindings().pause_wanted, &mut Pause(lasts));
+            context.raise(self.bindings().pause_needed, &mut Pause(lasts));
         }
         self.schedule(context);
     }
@@ -410,7 +410,7 @@ impl MicroProtocol for RateControl {
         resolution.on_event(self.bindings().law_chosen, Order::NORMAL);
         resolution.on_event(self.bindings().host, Order::NORMAL);
         resolution.on_event(self.bindings().witnessed, Order::NORMAL);
-        resolution.on_event(self.bindings().pause_asked, Order::NORMAL);
+        resolution.on_event(self.bindings().pause_requested, Order::NORMAL);
     }
 
     fn on_start(&mut self, context: &mut Context<'_>) {
@@ -430,7 +430,7 @@ impl MicroProtocol for RateControl {
         ledger.record_signatures(self.diagnostician.wants_signatures());
         context.set_ecn(self.ecn);
         if context.ends().object_sink.is_some() {
-            self.looked = Some(Looked::default());
+            self.last_totals = Some(ReceivedTotals::default());
         }
         self.tell(context);
         self.schedule(context);
@@ -471,9 +471,9 @@ impl MicroProtocol for RateControl {
             self.advise(Some(host), context);
         } else if let Some(&mut gap) = bindings.witnessed.of(event, argument) {
             self.diagnostician.on_gap(context.now(), gap);
-        } else if let Some(&mut Pause(lasts)) = bindings.pause_asked.of(event, argument) {
+        } else if let Some(&mut Pause(lasts)) = bindings.pause_requested.of(event, argument) {
             // An end that receives the object sends nothing that could pause.
-            if self.looked.is_some() {
+            if self.last_totals.is_some() {
                 return;
             }
             self.controller.on_pause(context.now(), lasts);
@@ -489,7 +489,7 @@ impl MicroProtocol for RateControl {
 
     fn on_timer(&mut self, _: u8, context: &mut Context<'_>) {
         self.deadline = None;
-        if self.looked.is_some() {
+        if self.last_totals.is_some() {
             self.advise(None, context);
         }
         // Also at the receiver: without this call the law's deadline would expire again every 100 us.

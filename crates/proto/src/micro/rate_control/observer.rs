@@ -26,7 +26,7 @@ pub(crate) struct Own {
 }
 
 /// Maximum number of absences stored until their packets have arrived.
-const MOST_ABSENCES: usize = 64;
+const MAX_ABSENCES: usize = 64;
 
 /// State of the conversion.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Observer {
     /// `first_pn` on.
     pub(crate) fn on_absence(&mut self, first_pn: u64) {
         // In a full list, replace the newest.
-        if self.resumed.len() == MOST_ABSENCES {
+        if self.resumed.len() == MAX_ABSENCES {
             self.resumed.pop_back();
         }
         self.resumed.push_back(first_pn);

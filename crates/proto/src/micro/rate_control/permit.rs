@@ -4,7 +4,7 @@ use haul_base::{Span, Time};
 use haul_stack::{Context, SendPermit};
 
 use super::RateControl;
-use crate::control::{ControllerError, LONGEST_HOLD, Limits, MIN_WINDOW_DATAGRAMS, Permit};
+use crate::control::{ControllerError, Limits, MAX_PAUSE, MIN_WINDOW_DATAGRAMS, Permit};
 use crate::micro::shared::WaitingFor;
 
 /// UDP payload bytes that IPv4 over Ethernet carries. Larger datagrams mean another kind of path.
@@ -71,7 +71,7 @@ impl RateControl {
     /// Returns the law's limits now; or it holds, and sending resumes at the time it returns.
     fn law_limits(&mut self, context: &mut Context<'_>) -> Result<Limits, WaitingFor> {
         let now = context.now();
-        if let Permit::Hold(until) = self.controller.permit()
+        if let Permit::Pause(until) = self.controller.permit()
             && until <= now
         {
             self.controller.on_deadline(now);
@@ -85,12 +85,12 @@ impl RateControl {
                 }
                 Ok(limits.within(self.controller.ceiling()))
             }
-            Permit::Hold(until) if until > now && until <= now + LONGEST_HOLD => {
+            Permit::Pause(until) if until > now && until <= now + MAX_PAUSE => {
                 self.held = true;
                 context.resume_at(until);
                 Err(WaitingFor::Pacer)
             }
-            Permit::Hold(_) => {
+            Permit::Pause(_) => {
                 context.fail(ControllerError::HoldsForEver(self.law.name.clone()).to_string());
                 Err(WaitingFor::Pacer)
             }

@@ -5,7 +5,7 @@ use haul_base::Rate;
 use crate::control::{Limits, burst_for};
 
 /// Minimum: lower quotas count as this, about a packet per second, which keeps the sender in contact.
-const LEAST_QUOTA: Rate = Rate::from_bps(10_000);
+const MIN_QUOTA: Rate = Rate::from_bps(10_000);
 /// A path that delivers less than this fraction of the quota is itself the limit. Above it, the difference
 /// may be random loss: with more, the `delivery` law considers a loss heavy.
 const DELIVERED_SHARE: f64 = 0.9;
@@ -29,7 +29,7 @@ impl QuotaBound {
     /// Sets another rate, for packets from `next_pn` on.
     pub(super) fn set(&mut self, rate: Rate, next_pn: u64) {
         self.before = (self.rate, next_pn);
-        self.rate = rate.max(LEAST_QUOTA);
+        self.rate = rate.max(MIN_QUOTA);
     }
 
     /// Returns the law's limits, bounded by the quota.

@@ -19,7 +19,7 @@ const JUDGED_PACKETS: u64 = 100;
 /// Fraction of an upper limit that a rule for low values must not exceed, so that two rules do not alternate.
 const APART: f64 = 0.5;
 /// Recipes come from peers, and each rule stores a law with its parameters.
-const MOST_RULES: usize = 32;
+const MAX_RULES: usize = 32;
 
 /// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +172,8 @@ impl Rules {
     pub(super) fn of(config: &RateControlConfig, recipe: &Law) -> Result<Self, String> {
         let rules = config.switch.split(';').map(str::trim);
         let written: Vec<&str> = rules.filter(|rule| !rule.is_empty()).collect();
-        if written.len() > MOST_RULES {
-            return Err(format!("{} rules are too many: the maximum is {MOST_RULES}", written.len()));
+        if written.len() > MAX_RULES {
+            return Err(format!("{} rules are too many: the maximum is {MAX_RULES}", written.len()));
         }
         let list = written.iter().map(|rule| read_rule(rule, recipe)).collect::<Result<Vec<_>, _>>()?;
         for (n, later) in list.iter().enumerate() {
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn there_are_no_more_rules_than_fit_a_recipe_of_a_peer() {
-        let many = vec!["rtt > 1s -> bbr"; MOST_RULES + 1].join(";");
+        let many = vec!["rtt > 1s -> bbr"; MAX_RULES + 1].join(";");
         let error = ChosenLaw::check(&part(&[("switch", &many), ("rate", "50Mbit")])).unwrap_err();
         assert!(error.to_string().contains("too many"), "{error}");
     }

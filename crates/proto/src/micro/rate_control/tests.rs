@@ -7,7 +7,7 @@ use haul_base::{Cause, Ecn, HostSample, Machine, PathId, Rate, Received, Span, T
 use haul_stack::{Recipe, Stack, StackEvent};
 
 use crate::control::{Boundary, FeedbackSample, Limits, Permit, RateController, RateState, Unit, law_names};
-use crate::micro::events::{HOST_SAMPLE, PAUSE_WANTED, Pause, QUOTA, Quota, VERDICT};
+use crate::micro::events::{HOST_SAMPLE, PAUSE_NEEDED, Pause, QUOTA, Quota, VERDICT};
 use crate::micro::stats::RateControlStats;
 use crate::micro::testing::{Pair, Path, T0, compiled, events, object_recipe, stats};
 
@@ -137,7 +137,7 @@ fn a_batch_has_no_more_packets_than_it_may() {
 
 /// What a law has received.
 #[derive(Debug, Default)]
-struct Told {
+struct LawInputs {
     samples: Vec<Sample>,
     boundaries: Vec<Boundary>,
     deadlines: Vec<Time>,
@@ -161,7 +161,7 @@ struct Sample {
 /// A law that records its input, and permits what the test sets.
 #[derive(Debug)]
 struct Listens {
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<LawInputs>>,
     permit: Permit,
     deadline: Option<Time>,
 }
@@ -197,7 +197,7 @@ impl RateController for Listens {
         if self.deadline.is_some_and(|at| at <= now) {
             self.deadline = Some(now + Span::from_millis(50));
         }
-        if let Permit::Hold(until) = self.permit
+        if let Permit::Pause(until) = self.permit
             && until <= now
             && until > T0
         {
@@ -223,8 +223,8 @@ fn go() -> Permit {
 }
 
 /// A pair whose sender runs `Listens`.
-fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, Arc<Mutex<Told>>) {
-    let told = Arc::new(Mutex::new(Told::default()));
+fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, Arc<Mutex<LawInputs>>) {
+    let told = Arc::new(Mutex::new(LawInputs::default()));
     let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit, deadline });
     let (pair, _) = Pair::of_object_with(recipe, 100_000_000, law);
     (pair, told)
@@ -232,7 +232,7 @@ fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, 
 
 #[test]
 fn a_law_that_holds_goes_on_when_it_said_and_not_before() {
-    let (mut pair, told) = listening(&object_recipe("8Mbit"), Permit::Hold(at(70)), None);
+    let (mut pair, told) = listening(&object_recipe("8Mbit"), Permit::Pause(at(70)), None);
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(69), &mut Path::default());
     assert_eq!(pair.a.stats().data_sent, 0);
@@ -260,7 +260,7 @@ fn deadlines_of_a_law_come_when_it_wants_and_one_that_has_passed_does_not_spin()
 fn a_law_that_would_hold_for_ever_ends_the_session_by_its_name() {
     let year = T0 + Span::from_secs(31_536_000);
     for until in [T0, year] {
-        let (mut pair, _) = listening(&object_recipe("8Mbit"), Permit::Hold(until), None);
+        let (mut pair, _) = listening(&object_recipe("8Mbit"), Permit::Pause(until), None);
         pair.exchange(T0, &mut Path::default());
         let failed = events(&mut pair.a).into_iter().find_map(|event| match event {
             StackEvent::Failed { protocol, message } => Some((protocol, message)),
@@ -311,7 +311,7 @@ fn the_end_of_a_blast_round_comes_with_what_it_lost() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("bitmap_ack.when", "round").unwrap();
     recipe.set("retransmit.probe", "false").unwrap();
-    let told = Arc::new(Mutex::new(Told::default()));
+    let told = Arc::new(Mutex::new(LawInputs::default()));
     let law: Box<dyn RateController> = Box::new(Listens { told: told.clone(), permit: go(), deadline: None });
     let (mut pair, came) = Pair::of_object_with(&recipe, 1_000_000, law);
     let mut seen = 0;
@@ -474,13 +474,13 @@ fn a_pause_is_bounded_comes_once_and_is_for_laws_that_know_it() {
             recipe.set("rate_control.guess_at", "receiver").unwrap();
         }
         let mut pair = begun(&recipe);
-        pair.b.raise(at(100), PAUSE_WANTED, &mut Pause(Span::from_micros(micros)));
+        pair.b.raise(at(100), PAUSE_NEEDED, &mut Pause(Span::from_micros(micros)));
         pair.exchange(at(100), &mut Path { duplicate, ..Path::default() });
         assert_eq!(pair.a.stats().violations, 0);
         (100..20_000).position(|millis| sends_at(&mut pair, millis)).unwrap()
     };
     assert!((199..=202).contains(&lasts("stop_and_go", 200_000, false)));
     assert!((199..=202).contains(&lasts("stop_and_go", 200_000, true)));
-    assert!((9_999..=10_002).contains(&lasts("stop_and_go", u64::MAX / 1_000, false)), "LONGEST_HOLD");
+    assert!((9_999..=10_002).contains(&lasts("stop_and_go", u64::MAX / 1_000, false)), "MAX_PAUSE");
     assert!(lasts("fixed", 200_000, false) < 2);
 }

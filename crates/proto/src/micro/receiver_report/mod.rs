@@ -68,7 +68,7 @@ impl ReceiverReport {
     /// Requests a control packet for a report that is due, or sets the timer of the next one.
     fn schedule(&self, context: &mut Context<'_>) {
         match self.receiving.due() {
-            Some(due) if due <= context.now() => context.want_control(),
+            Some(due) if due <= context.now() => context.request_control(),
             Some(due) => context.set_timer(REPORT_TIMER, due),
             None => {}
         }

@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use haul_base::{Ecn, Span, Time};
 use haul_stack::{Batch, Context};
 
-use super::wire::{FIXED, Head, MOST_WORDS, REPORT};
+use super::wire::{FIXED, Head, MAX_WORDS, REPORT};
 use crate::micro::events::ReceiverCounters;
 use crate::micro::stats::ReceiverReportStats;
 
 /// Number of reports that cover the same packet.
 const REPEATS: usize = 3;
-/// Number of unreported words after which a report is due at once: a report holds [`MOST_WORDS`], and repeats
+/// Number of unreported words after which a report is due at once: a report holds [`MAX_WORDS`], and repeats
 /// the words of the last reports.
-const MOST_UNREPORTED: u64 = MOST_WORDS as u64 / (REPEATS as u64 + 1);
+const MAX_UNREPORTED: u64 = MAX_WORDS as u64 / (REPEATS as u64 + 1);
 
 /// Arrivals of the newest packets: a bit each, in words of 64.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Packets {
             self.first = word;
         }
         let Some(mut at) = word.checked_sub(self.first) else { return false };
-        let most = MOST_WORDS as u64;
+        let most = MAX_WORDS as u64;
         if at >= most {
             let passed = at - (most - 1);
             self.words.drain(..self.words.len().min(usize::try_from(passed).unwrap_or(usize::MAX)));
@@ -128,7 +128,7 @@ impl Receiving {
         counters.read_delay_us = u32::try_from(read_delay).unwrap_or(u32::MAX);
         self.arrived_at = arrival.at;
         let reported = self.reported_words.back().copied().unwrap_or(0);
-        let is_full = self.newest.is_some_and(|newest| newest.pn / 64 >= reported + MOST_UNREPORTED);
+        let is_full = self.newest.is_some_and(|newest| newest.pn / 64 >= reported + MAX_UNREPORTED);
         let regular = self.reported.map_or(now, |reported| (reported + self.interval).max(now));
         let next = if is_full { now } else { regular };
         self.due = Some(self.due.map_or(next, |due| due.min(next)));

@@ -17,7 +17,7 @@ use crate::micro::stats::ReceiverReportStats;
 /// Timer of a sender that waits for a report.
 pub(super) const PROBE_TIMER: u8 = 1;
 /// Maximum number of sent packets without a known outcome; beyond that the oldest count as lost.
-const MOST_UNSETTLED: usize = 1 << 16;
+const MAX_UNSETTLED: usize = 1 << 16;
 /// Packets that may be sent after a timeout regardless of the window (RFC 9002, section 6.2.4).
 const PROBES: u32 = 2;
 /// Maximum timeout.
@@ -135,7 +135,7 @@ impl Sending {
             self.unsettled.push_back(Packet { pn: batch.pn(i), size, sent });
             self.in_flight += u64::from(size);
         }
-        let excess = self.unsettled.len().saturating_sub(MOST_UNSETTLED);
+        let excess = self.unsettled.len().saturating_sub(MAX_UNSETTLED);
         for packet in self.unsettled.drain(..excess) {
             let bytes = u64::from(packet.size);
             self.in_flight -= bytes;

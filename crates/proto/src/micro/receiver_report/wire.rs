@@ -8,7 +8,7 @@ use crate::micro::events::ReceiverCounters;
 /// Packet kind of a report.
 pub(super) const REPORT: Kind = Kind(19);
 /// Maximum number of words of 64 packet numbers in a report.
-pub(super) const MOST_WORDS: usize = 64;
+pub(super) const MAX_WORDS: usize = 64;
 /// Bytes before the words.
 pub(super) const FIXED: usize = 64;
 
@@ -84,7 +84,7 @@ impl Head {
             },
         };
         let count = words.len() / 8;
-        let fits = words.len() % 8 == 0 && (1..=MOST_WORDS).contains(&count);
+        let fits = words.len() % 8 == 0 && (1..=MAX_WORDS).contains(&count);
         let reaches =
             head.first_word.checked_add(count as u64 - u64::from(fits)) == Some(head.largest_pn / 64);
         (fits && reaches).then_some((head, ArrivedBits { first: head.first_word, bytes: words }))

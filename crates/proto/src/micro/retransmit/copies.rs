@@ -13,7 +13,7 @@ use haul_stack::{
 use self::buffer::{Attributes, Declared, Limits, RetransmitBuffer};
 use super::keep::RetransmitConfig;
 use crate::micro::attributes::{MESSAGE, PLACE, REST_OF_LIFE, SEQUENCE};
-use crate::micro::events::{ACKNOWLEDGED, FORGOTTEN};
+use crate::micro::events::{ACKNOWLEDGED, DISCARDED};
 use crate::micro::scoreboard::Scoreboard;
 use crate::micro::stats::KeepCopiesStats;
 
@@ -48,7 +48,7 @@ impl MicroProtocol for KeepCopies {
         self.declared = Some(Declared {
             scoreboard: declaration.shared(Scoreboard::default),
             acknowledged: declaration.event(ACKNOWLEDGED),
-            forgotten: declaration.event(FORGOTTEN),
+            discarded: declaration.event(DISCARDED),
         });
     }
 
@@ -69,7 +69,7 @@ impl MicroProtocol for KeepCopies {
         resolution.on_batch(BatchEvent::SEGMENT_TO_NET, Order::NORMAL);
         resolution.on_event(SEND_PERMIT, Order::NORMAL);
         resolution.on_event(declared.acknowledged, Order::NORMAL);
-        resolution.on_event(declared.forgotten, Order::NORMAL);
+        resolution.on_event(declared.discarded, Order::NORMAL);
         resolution.on_event(RETRANSMIT_TIMEOUT, Order::NORMAL);
         resolution.on_event(MESSAGE_SETTLED, Order::NORMAL);
     }
@@ -92,7 +92,7 @@ impl MicroProtocol for KeepCopies {
         if let Some(copies) = &mut self.copies {
             copies.on_event(event, argument, context);
         } else if let Some(permit) = SEND_PERMIT.of(event, argument) {
-            permit.at_most(self.limits.room(0, 0, permit.datagram));
+            permit.at_most(self.limits.space(0, 0, permit.datagram));
         } else if let Some(ack) = acknowledged.of(event, argument) {
             ack.outcome.nothing_outstanding = true;
         }

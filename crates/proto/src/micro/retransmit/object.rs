@@ -111,7 +111,7 @@ impl KeepObject {
     fn repeat(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) {
         self.was_idle = self.in_flight() == 0;
         while let Some((seq, record)) = self.table.as_mut().and_then(|table| table.peek_lost()) {
-            let in_parts = usize::from(record.len) > batch.full_room();
+            let in_parts = usize::from(record.len) > batch.max_space();
             // Whole segments and parts cannot share a batch.
             if !batch.is_empty() && in_parts == batch.is_data() {
                 return;
@@ -158,7 +158,7 @@ impl KeepObject {
             self.part_of = Some(seq);
             self.part_sent = 0;
         }
-        let room = batch.full_room().checked_sub(PART_BODY_LEN - DATA_BODY_LEN)?;
+        let room = batch.max_space().checked_sub(PART_BODY_LEN - DATA_BODY_LEN)?;
         let (offset, whole, fin, skip) = (record.offset, record.len, record.fin, self.part_sent);
         let len = room.min(usize::from(whole - skip));
         let i = batch.push_again(DATA_PART, PART_BODY_LEN + len)?;

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use haul_wire::packet::{SEGMENT_PACKETS, SEGMENT_WORDS};
 
 use crate::micro::events::{LossBoundary, Statement};
-use expired::{Expired, Lost, Said};
+use expired::{Expired, Lost, Reported};
 
 const PACKETS: u64 = SEGMENT_PACKETS;
 const WORDS: usize = SEGMENT_WORDS;
@@ -315,9 +315,9 @@ impl SentPackets {
         }
         let (mut expired, mut losses) = (std::mem::take(&mut self.expired), std::mem::take(&mut self.losses));
         let said = |seq| match self.unacked(seq) {
-            Some(_) => Said::Missing,
-            None if seq < self.next_seq => Said::Arrived,
-            None => Said::NeverSent,
+            Some(_) => Reported::Missing,
+            None if seq < self.next_seq => Reported::Arrived,
+            None => Reported::NeverSent,
         };
         expired.settle(rule, duplicates, said, |lost, len| {
             change.lost_packets += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use haul_base::{Machine, Rate, Rng, Span, Time};
 use haul_stack::{
-    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part, RATE_WANTED, Recipe,
+    Context, Declaration, EventId, MESSAGE_SETTLED, MicroProtocol, Order, Part, RATE_REQUESTED, Recipe,
     Registration, Resolution, SendOptions, Settled, Stack, StackEvent,
 };
 use proptest::prelude::*;
@@ -344,7 +344,7 @@ impl MicroProtocol for GiveUp {
     fn declare(&mut self, _: &mut Declaration<'_>) {}
 
     fn bind(&mut self, resolution: &mut Resolution<'_>) {
-        resolution.on_event(RATE_WANTED, Order::NORMAL);
+        resolution.on_event(RATE_REQUESTED, Order::NORMAL);
     }
 
     fn on_event(&mut self, _: EventId, _: &mut dyn Any, context: &mut Context<'_>) {
@@ -365,7 +365,7 @@ fn a_message_that_another_gives_up_is_not_sent_again() {
         pair.a.send(T0, &message(n, 3_000), SendOptions::default()).unwrap();
     }
     pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
-    pair.a.want_rate(T0, Rate::from_mbps(1));
+    pair.a.request_rate(T0, Rate::from_mbps(1));
     assert_eq!(pair.a.unfinished(), 3);
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
     assert_eq!(pair.received_by_b(), [(1, message(1, 3_000))]);

@@ -13,7 +13,7 @@ use super::super::keep::RetransmitConfig;
 use super::super::messages::Ledger;
 use crate::micro::arrived::SPAN;
 use crate::micro::deadline::end_of_life;
-use crate::micro::events::{Acknowledgement, Forgotten, LossBoundary, Statement};
+use crate::micro::events::{Acknowledgement, Discarded, LossBoundary, Statement};
 use crate::micro::fixed_size::LAST;
 use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
 
@@ -21,7 +21,7 @@ use crate::micro::scoreboard::{KEPT_PLACES, Scoreboard, SegmentState, Slot};
 pub(super) struct Declared {
     pub(super) scoreboard: SharedValue<Scoreboard>,
     pub(super) acknowledged: Event<Acknowledgement>,
-    pub(super) forgotten: Event<Forgotten>,
+    pub(super) discarded: Event<Discarded>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ impl Limits {
 
     /// Number of new packets that may be sent while copies of `bytes` are stored. At least one if there are
     /// none.
-    pub(super) fn room(&self, span: u64, bytes: usize, datagram: usize) -> usize {
+    pub(super) fn space(&self, span: u64, bytes: usize, datagram: usize) -> usize {
         let memory = self.memory.saturating_sub(bytes) / datagram.max(1);
         (self.window.saturating_sub(span) as usize).min(memory.max(usize::from(bytes == 0)))
     }
@@ -247,7 +247,7 @@ impl RetransmitBuffer {
 
     fn permit(&self, permit: &mut SendPermit, context: &mut Context<'_>) {
         let span = context.shared(self.declared.scoreboard).span();
-        let room = self.limits.room(span, self.bytes, permit.datagram);
+        let room = self.limits.space(span, self.bytes, permit.datagram);
         permit.at_most(room.saturating_add(self.lost.len()));
     }
 
@@ -380,7 +380,7 @@ impl RetransmitBuffer {
         }
     }
 
-    fn forget(&mut self, below: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
+    fn discard(&mut self, below: u64, scoreboard: &mut Scoreboard, context: &mut Context<'_>) {
         let range = scoreboard.base()..below.min(scoreboard.next());
         for sequence in range.clone() {
             let _ = self.messages.arrived(sequence);
@@ -398,8 +398,8 @@ impl RetransmitBuffer {
                 copies.acknowledge(ack, scoreboard, context);
             } else if let Some(missing) = RETRANSMIT_TIMEOUT.of(event, argument) {
                 copies.lose_all(&missing.sequence_numbers, scoreboard, context);
-            } else if let Some(forgotten) = declared.forgotten.of(event, argument) {
-                copies.forget(forgotten.below, scoreboard, context);
+            } else if let Some(discarded) = declared.discarded.of(event, argument) {
+                copies.discard(discarded.below, scoreboard, context);
             } else if let Some(settled) = MESSAGE_SETTLED.of(event, argument)
                 && !settled.arrived
             {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::micro::events::LossBoundary;
 
 /// Maximum number. More accumulate only during minutes of silence; the oldest are then not reported.
-const MOST: usize = 256;
+const MAX_EXPIRED: usize = 256;
 
 /// A transmission declared lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) struct Expired {
 
 /// A report's information about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Reported {
     Missing,
     Arrived,
     NeverSent,
@@ -50,7 +50,7 @@ impl Expired {
     /// Records that a packet of `len` payload bytes will be repeated; `first` is its latest transmission so
     /// far.
     pub(super) fn add(&mut self, seq: u64, first: Lost, len: u16) {
-        if self.list.len() == MOST {
+        if self.list.len() == MAX_EXPIRED {
             self.list.pop_front();
         }
         self.list.push_back(Repeated { seq, first, len, again: None });
@@ -71,7 +71,7 @@ impl Expired {
         &mut self,
         rule: &LossBoundary,
         duplicates: u64,
-        said: impl Fn(u64) -> Said,
+        reported: impl Fn(u64) -> Reported,
         mut lost: impl FnMut(Lost, u16),
     ) {
         let mut left = self.duplicates.saturating_add(duplicates);
@@ -80,7 +80,7 @@ impl Expired {
         for one in list.iter().rev() {
             let is_passed = rule.is_passed(one.first.pn, one.first.sent_at);
             match one.again {
-                _ if is_passed && said(one.seq) == Said::Missing => found.push((one.first, one.len)),
+                _ if is_passed && reported(one.seq) == Reported::Missing => found.push((one.first, one.len)),
                 // It arrived before it was repeated.
                 None if is_passed => {}
                 Some(again) if is_passed && again.pn <= rule.largest_pn => {
@@ -88,7 +88,7 @@ impl Expired {
                         left -= 1;
                         continue;
                     }
-                    let which = if has_first_arrived(&list, one.seq, &said) { again } else { one.first };
+                    let which = if has_first_arrived(&list, one.seq, &reported) { again } else { one.first };
                     found.push((which, one.len));
                 }
                 _ => self.list.push_front(*one),
@@ -101,9 +101,9 @@ impl Expired {
 
 /// Whether it was the first transmission of a packet that has arrived: then the next packet that was not
 /// repeated has arrived too.
-fn has_first_arrived(list: &VecDeque<Repeated>, seq: u64, said: impl Fn(u64) -> Said) -> bool {
+fn has_first_arrived(list: &VecDeque<Repeated>, seq: u64, reported: impl Fn(u64) -> Reported) -> bool {
     let is_repeated = |seq: u64| list.iter().any(|one| one.seq == seq);
     // At least one of this many is not in the list.
     let mut next = seq + 1..seq + 2 + list.len() as u64;
-    next.find(|seq| !is_repeated(*seq)).is_some_and(|seq| said(seq) == Said::Arrived)
+    next.find(|seq| !is_repeated(*seq)).is_some_and(|seq| reported(seq) == Reported::Arrived)
 }

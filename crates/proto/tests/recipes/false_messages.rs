@@ -27,7 +27,7 @@ enum Claim {
     /// A sequence number that was not sent, and all below it.
     Below,
     /// A sequence number that was not sent, after a gap.
-    Stretch,
+    Range,
 }
 
 /// A way to acknowledge.
@@ -42,7 +42,7 @@ struct Way {
     lie: fn(Claim, &mut Vec<u8>, u64),
 }
 
-const ALL: &[Claim] = &[Claim::Packet, Claim::Below, Claim::Stretch];
+const ALL: &[Claim] = &[Claim::Packet, Claim::Below, Claim::Range];
 
 /// An object at a rate that leaves most of it unsent.
 const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Way {
@@ -56,7 +56,7 @@ const fn bitmap(when: &'static [(&'static str, &'static str)]) -> Way {
             let mut header = FeedbackView::parse(body).unwrap().header;
             match claim {
                 Claim::Packet => header.largest_pn = number,
-                Claim::Below | Claim::Stretch => (header.complete_below, header.highest) = (number, number),
+                Claim::Below | Claim::Range => (header.complete_below, header.highest) = (number, number),
             }
             let mut written = vec![0; FEEDBACK_HEADER_LEN + 64];
             let len = FeedbackWriter::new(&mut written, &header).unwrap().finish();
@@ -78,7 +78,7 @@ const WAYS: &[Way] = &[
         claims: &[Claim::Packet, Claim::Below],
         lie: |claim, body, number| match claim {
             Claim::Packet => put(&mut body[2..8], number),
-            Claim::Below | Claim::Stretch => {
+            Claim::Below | Claim::Range => {
                 body.truncate(20);
                 put(&mut body[8..14], number);
                 put(&mut body[14..20], number);
@@ -111,7 +111,7 @@ fn lie_in_ack(claim: Claim, body: &mut Vec<u8>, number: u64) {
     match claim {
         Claim::Packet => put(&mut body[8..14], number),
         Claim::Below => put(&mut body[14..20], number),
-        Claim::Stretch => {
+        Claim::Range => {
             body.truncate(20);
             let below = number.saturating_sub(9);
             put(&mut body[14..20], below);

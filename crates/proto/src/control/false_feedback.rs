@@ -80,8 +80,8 @@ fn lie_to(run: &mut Harness, name: &str) {
             Permit::Go(limits) => {
                 assert!(limits.rate > Rate::ZERO && limits.rate <= CEILING, "{limits:?}");
             }
-            Permit::Hold(until) => {
-                assert!(until <= run.now + super::LONGEST_HOLD, "{name} until {until:?}");
+            Permit::Pause(until) => {
+                assert!(until <= run.now + super::MAX_PAUSE, "{name} until {until:?}");
             }
         }
     }

@@ -5,11 +5,11 @@ use haul_stack::{ParameterKind, ParameterSpec};
 
 use super::registry::own_laws;
 use super::testing::{Harness, Loss, PathModel, config};
-use super::{ControllerError, LONGEST_HOLD, LawRegistration, MIN_RATE, MIN_WINDOW, Permit, hand_over};
+use super::{ControllerError, LawRegistration, MAX_PAUSE, MIN_RATE, MIN_WINDOW, Permit, hand_over};
 
 const CEILING: Rate = Rate::from_mbps(95);
 
-fn borders(spec: &ParameterSpec) -> Vec<String> {
+fn bounds(spec: &ParameterSpec) -> Vec<String> {
     let nanos = |span: Span| format!("{}ns", span.as_nanos());
     let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
     match spec.kind {
@@ -31,7 +31,7 @@ type Given = Vec<(&'static str, String)>;
 
 /// Each parameter at each of its limits, the others at their defaults; then all at their first, and last.
 fn cases(law: &LawRegistration) -> Vec<Given> {
-    let values = || law.parameters.iter().map(|spec| (spec.name, borders(spec)));
+    let values = || law.parameters.iter().map(|spec| (spec.name, bounds(spec)));
     let each = values().flat_map(|(name, values)| values.into_iter().map(move |value| vec![(name, value)]));
     let first = values().filter_map(|(name, values)| Some((name, values.into_iter().next()?))).collect();
     let last = values().filter_map(|(name, mut values)| Some((name, values.pop()?))).collect();
@@ -47,7 +47,7 @@ fn run_for(run: &mut Harness, span: Span, what: &str) {
                 assert!((1_472..=65_507).contains(&limits.burst), "{what}: {limits:?}");
                 assert!(limits.window.is_none_or(|window| window >= MIN_WINDOW), "{what}: {limits:?}");
             }
-            Permit::Hold(until) => assert!(until <= run.now + LONGEST_HOLD, "{what} holds until {until:?}"),
+            Permit::Pause(until) => assert!(until <= run.now + MAX_PAUSE, "{what} holds until {until:?}"),
         }
     }
 }

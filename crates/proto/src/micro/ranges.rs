@@ -6,18 +6,18 @@ use std::ops::Range;
 /// Bytes of a range.
 pub(super) const LEN: usize = 4;
 /// Maximum number of ranges in one packet.
-pub(super) const MOST: usize = 64;
+pub(super) const MAX_RANGES: usize = 64;
 /// Bytes of that many ranges.
-pub(super) const MOST_BYTES: usize = MOST * LEN;
+pub(super) const MAX_BYTES: usize = MAX_RANGES * LEN;
 
 /// The parsed ranges of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stretches<'b> {
+pub(super) struct Ranges<'b> {
     from: u64,
     bytes: &'b [[u8; LEN]],
 }
 
-impl<'b> Stretches<'b> {
+impl<'b> Ranges<'b> {
     /// Parses ranges above `from`; `None` if the bytes are invalid.
     pub(super) fn read(from: u64, bytes: &'b [u8]) -> Option<Self> {
         let (bytes, rest) = bytes.as_chunks();
@@ -46,17 +46,17 @@ impl<'b> Stretches<'b> {
 
     /// Whether the maximum number of ranges is present, so that more may exist.
     pub(super) fn is_full(self) -> bool {
-        self.bytes.len() >= MOST
+        self.bytes.len() >= MAX_RANGES
     }
 }
 
 /// Writes ranges above `from`, lowest first, as many as fit. A range that is too long is written as several
 /// adjacent ones, a gap that is too long as several gaps with empty ranges between them. Returns the number
 /// of bytes used.
-pub(super) fn write(from: u64, stretches: impl Iterator<Item = Range<u64>>, into: &mut [u8]) -> usize {
-    let above = stretches.scan(from, |at, stretch| {
-        let from = std::mem::replace(at, stretch.end);
-        Some(pieces(from, stretch))
+pub(super) fn write(from: u64, ranges: impl Iterator<Item = Range<u64>>, into: &mut [u8]) -> usize {
+    let above = ranges.scan(from, |at, range| {
+        let from = std::mem::replace(at, range.end);
+        Some(pieces(from, range))
     });
     let mut used = 0;
     for (place, (gap, len)) in into.as_chunks_mut::<LEN>().0.iter_mut().zip(above.flatten()) {
@@ -68,16 +68,16 @@ pub(super) fn write(from: u64, stretches: impl Iterator<Item = Range<u64>>, into
 }
 
 /// Splits a range above `from` into gaps and lengths that fit the format.
-fn pieces(from: u64, stretch: Range<u64>) -> impl Iterator<Item = (u16, u16)> {
+fn pieces(from: u64, range: Range<u64>) -> impl Iterator<Item = (u16, u16)> {
     let mut at = from;
     std::iter::from_fn(move || {
         let sayable = |distance: u64| u16::try_from(distance).unwrap_or(u16::MAX);
-        if at >= stretch.end {
+        if at >= range.end {
             return None;
         }
-        let gap = sayable(stretch.start.saturating_sub(at));
+        let gap = sayable(range.start.saturating_sub(at));
         at += u64::from(gap);
-        let len = if at < stretch.start { 0 } else { sayable(stretch.end - at) };
+        let len = if at < range.start { 0 } else { sayable(range.end - at) };
         at += u64::from(len);
         Some((gap, len))
     })
@@ -96,45 +96,45 @@ mod tests {
             from in 0u64..1 << 40,
             pieces in prop::collection::vec((0u64..90_000, 1u64..200_000), 0..9),
         ) {
-            let (mut at, mut stretches) = (from, Vec::new());
+            let (mut at, mut ranges) = (from, Vec::new());
             for (gap, len) in pieces {
-                stretches.push(at + gap..at + gap + len);
+                ranges.push(at + gap..at + gap + len);
                 at += gap + len;
             }
-            let mut bytes = [0; MOST_BYTES];
-            let used = write(from, stretches.iter().cloned(), &mut bytes);
-            let read = Stretches::read(from, &bytes[..used]).unwrap();
-            prop_assert_eq!(read.end(), stretches.last().map_or(from, |last| last.end));
-            prop_assert_eq!((read.is_empty(), read.is_full()), (stretches.is_empty(), false));
-            let of = |stretches: &mut dyn Iterator<Item = Range<u64>>| {
+            let mut bytes = [0; MAX_BYTES];
+            let used = write(from, ranges.iter().cloned(), &mut bytes);
+            let read = Ranges::read(from, &bytes[..used]).unwrap();
+            prop_assert_eq!(read.end(), ranges.last().map_or(from, |last| last.end));
+            prop_assert_eq!((read.is_empty(), read.is_full()), (ranges.is_empty(), false));
+            let of = |ranges: &mut dyn Iterator<Item = Range<u64>>| {
                 let mut set = RangeSet::new();
-                stretches.for_each(|stretch| set.insert(stretch));
+                ranges.for_each(|range| set.insert(range));
                 set
             };
-            prop_assert_eq!(of(&mut read.iter()), of(&mut stretches.into_iter()));
+            prop_assert_eq!(of(&mut read.iter()), of(&mut ranges.into_iter()));
         }
 
         #[test]
         fn no_more_are_written_than_can_be_said(count in 0u64..200, far in 65_536u64..1 << 40) {
             let starts = (0..count).map(|n| 2 * n + 1).chain([far + 2 * count]);
-            let mut bytes = [0; MOST_BYTES];
+            let mut bytes = [0; MAX_BYTES];
             let used = write(0, starts.map(|start| start..start + 1), &mut bytes);
-            let read = Stretches::read(0, &bytes[..used]).unwrap();
+            let read = Ranges::read(0, &bytes[..used]).unwrap();
             let named: Vec<u64> = read.iter().flatten().collect();
             let is_whole = named.last() == Some(&(far + 2 * count));
-            prop_assert_eq!(named.len() as u64, count.min(MOST as u64) + u64::from(is_whole));
+            prop_assert_eq!(named.len() as u64, count.min(MAX_RANGES as u64) + u64::from(is_whole));
             // An incomplete list is recognisable as such.
             prop_assert!(is_whole || read.is_full());
         }
 
         #[test]
         fn any_bytes_are_read_or_refused(from in 0u64..1 << 48, bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let read = Stretches::read(from, &bytes);
+            let read = Ranges::read(from, &bytes);
             prop_assert_eq!(read.is_some(), bytes.len().is_multiple_of(LEN));
             let mut last = from;
-            for stretch in read.into_iter().flat_map(Stretches::iter) {
-                prop_assert!(last <= stretch.start && stretch.start <= stretch.end);
-                last = stretch.end;
+            for range in read.into_iter().flat_map(Ranges::iter) {
+                prop_assert!(last <= range.start && range.start <= range.end);
+                last = range.end;
             }
         }
     }
