@@ -213,7 +213,7 @@ fn sessions(built: &Built) -> Vec<SessionReport> {
             silences: session.silences(world),
             longest_wait_ms: Some(session.longest_wait(world).as_millis_f64()),
             probe_timeouts: stats.probe_timeouts,
-            limited_by: limit.as_ref().map(|limit| limit.what.to_owned()),
+            limited_by: limit.as_ref().map(|limit| limit.what.to_string()),
             limit_evidence: limit.map(|limit| limit.evidence),
             diagnosis: DiagnosisReport::new(session, &stats, &world.truth(session.data)),
             data: world.truth(session.data),

@@ -150,7 +150,7 @@ fn the_fill_of_a_socket_is_recorded_over_time() {
 
 /// Returns what limited a sender on a path of 200 Mbit/s with this cost per packet and load, the packets sent
 /// in 4 s, and the times that it waited.
-fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64, Waiting) {
+fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (String, u64, Waiting) {
     let mut world = World::new(11);
     let (rtt, limit) = (Span::from_millis(40), u64::MAX >> 16);
     let job = Job { name: "bulk", len: 1 << 30, controller, ceiling: None, rtt, limit };
@@ -180,7 +180,7 @@ fn sent_by(controller: &str, per_sent_us: u64, load: Load) -> (&'static str, u64
         "{controller}, {per_sent_us} us, {load:?}: {} packets, {limit:?}, {:?}",
         stats.packets, stats.waiting
     );
-    (limit.unwrap().what, stats.packets, stats.waiting)
+    (limit.unwrap().what.into_owned(), stats.packets, stats.waiting)
 }
 
 /// Returns a load of CPU-bound processes.
