@@ -243,7 +243,7 @@ impl<'s> InlineDriver<'s> {
     /// Returns `None` if another thread drives inline already, or this one is driving.
     pub(super) fn start(shared: &'s SharedEndpoint, thread: &Arc<ThreadWaker>) -> Option<Self> {
         let driver = &shared.driver;
-        if is_driver() || driver.has_inline_driver.swap(true, Ordering::Acquire) {
+        if is_driver() || driver.inline_in_use.swap(true, Ordering::Acquire) {
             return None;
         }
         thread.wait_for(Some(driver.inline_waker.clone()));
@@ -307,7 +307,7 @@ impl Drop for InlineDriver<'_> {
     /// Remaining packets have woken only this thread, so it wakes the endpoint's.
     fn drop(&mut self) {
         self.thread.wait_for(None);
-        self.shared.driver.has_inline_driver.store(false, Ordering::Release);
+        self.shared.driver.inline_in_use.store(false, Ordering::Release);
         if self.received == ReceiveOutcome::More || std::thread::panicking() {
             self.shared.timers().waker.wake();
         }

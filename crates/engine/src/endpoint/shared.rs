@@ -34,7 +34,7 @@ pub(super) struct Driver {
     /// Epoll instance of the inline driver: the socket and `inline_waker`.
     pub(super) inline: OwnedFd,
     pub(super) inline_waker: Waker,
-    pub(super) has_inline_driver: AtomicBool,
+    pub(super) inline_in_use: AtomicBool,
     /// Epoll instance of the endpoint's thread: the socket and the TCP connections of handshakes.
     pub(super) background: OwnedFd,
     /// Tasks waiting for these connections, by descriptor, each with its deadline.
@@ -56,7 +56,7 @@ impl Driver {
             reader: Mutex::new(SocketReader::new(socket)),
             inline,
             inline_waker,
-            has_inline_driver: AtomicBool::new(false),
+            inline_in_use: AtomicBool::new(false),
             background,
             handshakes: Mutex::default(),
         })
