@@ -70,7 +70,7 @@ fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
     fs::write(&binary, b"1110\n11\xe9\n").unwrap();
     let output = run(&["diagnose", binary.to_str().unwrap()]);
     exits(&output, 2);
-    assert!(text(&output.stderr).contains("line 2, column 3: the byte 0xe9"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("line 2, column 3: byte 0xe9"), "{}", text(&output.stderr));
     for (name, content, words) in [("empty", "", "no packet"), ("comment", "# 101\n", "no packet")] {
         let output = run(&["diagnose", &file(dir.path(), name, content)]);
         exits(&output, 2);

@@ -505,11 +505,11 @@ fn what_pipes_cannot_do_is_said() {
     let cases: [(&[&str], i32, &str); 8] = [
         (&["cp", "-", &url], 7, "directory"),
         (&["cp", "-", &places.server.at("d/")], 2, "needs a file name"),
-        (&["cp", "-", "x", &url], 2, "alone"),
+        (&["cp", "-", "x", &url], 2, "only source"),
         (&["cp", "-", "-"], 2, "cat"),
         (&["cp", "--json", &url, "-"], 2, "--json"),
         (&["cp", "-n", "-", &url], 2, "--dry-run"),
-        (&["cp", "-q", &url, "-"], 2, "no regular file"),
+        (&["cp", "-q", &url, "-"], 2, "not a regular file"),
         (&["cp", "--max-delete", "3", "a", &url], 2, "--delete"),
     ];
     for (arguments, code, needle) in cases {
