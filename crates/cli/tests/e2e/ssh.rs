@@ -389,7 +389,7 @@ fn a_firewall_is_named_and_a_port_range_gets_through() {
         let mut command = copy(net.client.command(HAUL), &sshd.config(), words);
         Running::start(command.arg(far("got"))).wait(LIMIT)
     };
-    cp(&[]).exits(5).says(&["--port-range", "TCP and UDP port"]);
+    cp(&[]).exits(5).says(&["--port-range", "must be open for TCP and UDP"]);
     assert!(names(&sshd.home()).is_empty());
     cp(&["--port-range", "5000-5004"]).exits(0);
     assert_same_file(&source, &sshd.home().join("got"));

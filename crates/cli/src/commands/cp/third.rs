@@ -222,7 +222,7 @@ impl Watched {
         let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;
         context.say(format!(
-            "detached: it continues if this machine stops; log {host}:{log}; stop it with `{way} kill {pid}`"
+            "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"
         ));
         self.is_on_its_own = true;
     }
