@@ -353,7 +353,7 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
     let number = 2 * ((1_u32 << 20) - 1);
     let open = [&[1][..], &number.to_be_bytes(), &0_u64.to_be_bytes(), b"x"].concat();
     for (frame, expected) in
-        [(&open[..], "more streams"), (&[9, 9, 9][..], "no frame"), (&[][..], "no frame")]
+        [(&open[..], "more streams"), (&[9, 9, 9][..], "not a stream frame"), (&[][..], "not a stream frame")]
     {
         let options = OpenOptions::default();
         let liar = block_on(endpoint.connect(&url, &recipe(), &options, Ends::default())).unwrap();

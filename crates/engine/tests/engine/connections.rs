@@ -572,7 +572,7 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
         }
         one_more.join().unwrap().unwrap_err().fault()
     });
-    assert_eq!((fault.code, fault.message.contains("no room")), (FaultCode::Busy, true), "{fault}");
+    assert_eq!((fault.code, fault.message.contains("cannot accept")), (FaultCode::Busy, true), "{fault}");
     assert_eq!(listener.endpoint().known_peers(), MAX);
     // Only a peer whose connection has ended is replaced.
     let directory = tempfile::tempdir().unwrap();
