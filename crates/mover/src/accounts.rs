@@ -1,4 +1,5 @@
-//! Names and numbers of this machine's users and groups, wherever its name service has them (`nsswitch.conf(5)`).
+//! Names and IDs of users and groups on this machine, from any source of its name service
+//! (`nsswitch.conf(5)`).
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +8,8 @@ use nix::unistd::{Gid, Group, Uid, User};
 use parking_lot::Mutex;
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// Answers kept at most: a directory service is not asked twice, and names that a peer makes up take no memory.
+/// Maximum number of cached answers: a directory service is not queried twice for a name, and names invented
+/// by a peer cannot exhaust memory.
 const KEPT: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -28,7 +30,7 @@ impl<K: Eq + Hash, V: Clone> Known<K, V> {
     }
 }
 
-/// Users and groups. A service that does not answer knows nobody.
+/// Cached lookups of users and groups. If the name service fails, a name or ID is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     user_names: Known<u32, Vec<u8>>,
@@ -48,13 +50,13 @@ impl Accounts {
         self.group_names.get(number, ask)
     }
 
-    /// The number of the user of this name, or else the number that it has elsewhere.
+    /// Returns the local ID of the user `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
     pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
         let ask = |name: &Vec<u8>| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
         name.and_then(|name| self.users.get(name.to_vec(), ask)).unwrap_or(elsewhere)
     }
 
-    /// The number of the group of this name, or else the number that it has elsewhere.
+    /// Returns the local ID of the group `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
     pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
         let ask =
             |name: &Vec<u8>| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
@@ -70,7 +72,7 @@ pub(crate) fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Whether this process may give its files to a group.
+/// Whether this process may set the group of its files to `group`.
 pub(crate) fn is_member(group: u32) -> bool {
     let is = |of: rustix::process::Gid| of.as_raw() == group;
     is_root() || is(getegid()) || getgroups().is_ok_and(|groups| groups.into_iter().any(is))

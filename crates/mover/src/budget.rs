@@ -1,7 +1,7 @@
-//! What a file set takes of this side's memory: names, links, holes, attributes, and what is said of them. The other side
-//! decides how many there are, so what is held is counted, here, and one entry or message at most is taken in beyond.
+//! Memory budget of a file set: names, links, holes, attributes and messages about them. The peer determines
+//! their number, so memory held is counted here; the budget is exceeded by at most one entry or message.
 //!
-//! Contents that wait to be written have a bound of their own ([`ReceiveOptions::memory`](crate::ReceiveOptions::memory)).
+//! Buffered file contents have their own limit ([`ReceiveOptions::memory`](crate::ReceiveOptions::memory)).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use haul_base::Bytes;
 use haul_wire::control::{Fault, FaultCode, MAX_FRAME};
 
-/// What a set may take if nobody says otherwise: that of about four million entries.
+/// Default memory budget of a set, enough for about four million entries.
 pub const SET_MEMORY: Bytes = Bytes(1 << 30);
 
-/// Kept aside for messages while they are handled: one that is read, one that is decoded, and the answer to it.
+/// Reserve for messages in progress: one being read, one being decoded, and its answer.
 const IN_PASSING: u64 = 3 * MAX_FRAME as u64;
 
-/// What the set of a job takes, and may take.
+/// Memory used by the set of a job, and its limit.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     most: Bytes,
@@ -28,7 +28,7 @@ impl Budget {
         Arc::new(Self { most, ..Self::default() })
     }
 
-    /// Counts bytes that are held to the end of the job. It fails if the set takes more than it may.
+    /// Counts bytes that are held until the job ends. Fails if the set exceeds its budget.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), Fault> {
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
         if held + IN_PASSING.min(self.most.0 / 4) <= self.most.0 {
@@ -66,7 +66,7 @@ impl Reserved {
         Self { budget: budget.clone(), bytes: 0 }
     }
 
-    /// Counts so many bytes instead. That they are too many is seen when more is taken.
+    /// Replaces the reserved amount. Exceeding the budget is detected only by the next [`Budget::take`].
     pub(crate) fn change(&mut self, bytes: u64) {
         self.budget.held.fetch_add(bytes, Relaxed);
         self.budget.held.fetch_sub(self.bytes, Relaxed);
@@ -80,18 +80,19 @@ impl Drop for Reserved {
     }
 }
 
-/// What an item takes in a hash table, at most: `hashbrown` has up to 16 places for 7 items, and 8 more while it grows, each
-/// with a byte beside what it holds.
+/// Maximum bytes per item in a hash table: `hashbrown` has up to 16 slots for 7 items, and 8 more while it
+/// grows, each with one control byte.
 pub(crate) fn of_place<T>() -> u64 {
     (size_of::<T>() as u64 + 1) * 24 / 7
 }
 
-/// What so many bytes in a vector take, at most, with what [`make_room`] adds.
+/// Maximum memory of a vector with `bytes` bytes that grows with [`make_room`].
 pub(crate) fn in_vec(bytes: usize) -> u64 {
     bytes as u64 * 9 / 8
 }
 
-/// Makes room for `more`, and an eighth: twice as much at a time would leave half of a large one empty.
+/// Reserves capacity for `more` items, growing by at least an eighth: doubling would leave half of a large
+/// vector unused.
 pub(crate) fn make_room<T>(vec: &mut Vec<T>, more: usize) {
     if vec.len() + more > vec.capacity() {
         vec.reserve_exact(more.max(vec.len() / 8).max(64));

@@ -1,12 +1,12 @@
-//! Opening paths so that links lead nowhere else: a peer's paths below a directory and never outside it, those that a
-//! person gave through no link of somebody else.
+//! Opening paths without following dangerous links: a peer's paths stay below a directory, and paths given by
+//! the local user do not lead through another user's symbolic links.
 //!
-//! `openat2` with `RESOLVE_BENEATH` does the first in one call (Linux 5.6). Where it is missing or forbidden, the
-//! components are opened one by one and no symbolic link is followed at all, which is stricter.
+//! `openat2` with `RESOLVE_BENEATH` does the first in one call (Linux 5.6). Where it is missing or forbidden,
+//! the components are opened one by one and no symbolic link is followed at all, which is stricter.
 //!
-//! Whoever owns a link decides where it leads, at any moment. So a path through another user's link is another user's
-//! choice of what is read or written, with our rights; most of all with root's. The kernel refuses this only in
-//! directories like `/tmp` (`fs.protected_symlinks`, proc(5)).
+//! The owner of a link can change its target at any time. A path through another user's link therefore lets
+//! that user choose what is read or written with our rights, which is worst for root. The kernel refuses this
+//! only in directories like `/tmp` (`fs.protected_symlinks`, proc(5)).
 
 use std::fs::File;
 use std::io;
@@ -26,19 +26,19 @@ use crate::storage::{fstat, fstatfs, kind_of, lstatat, open_in, openat2, readlin
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
-    /// None is followed, nor is one opened for what it leads to.
+    /// No link is followed, not even in the last component.
     Refuse,
-    /// They are followed while they stay below the directory.
+    /// Links are followed if they stay below the directory.
     Within,
 }
 
-/// A path of this length is too long for one system call (`PATH_MAX` of Linux, with the NUL at its end).
+/// Paths of this length or more are too long for one system call (`PATH_MAX` of Linux, including the NUL).
 const LONGEST: usize = 4096;
 
-/// How often a lookup is repeated that lost a race with a rename (`openat2(2)`, `EAGAIN`).
+/// Attempts of a lookup that loses a race with a rename (`openat2(2)`, `EAGAIN`).
 const RETRIES: usize = 16;
 
-/// Opens `path`, which is relative to `dir`; empty is `dir` itself. `O_CLOEXEC` is added.
+/// Opens `path` relative to `dir`; an empty path is `dir` itself. Adds `O_CLOEXEC`.
 pub(crate) fn open_beneath(
     dir: BorrowedFd<'_>,
     path: &[u8],
@@ -67,7 +67,7 @@ fn has_openat2() -> bool {
 }
 
 fn with_openat2(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
-    // It refuses flags that O_PATH makes meaningless, which openat ignores (openat2(2), EINVAL).
+    // openat2 rejects flags that are meaningless with O_PATH, which openat ignores (openat2(2), EINVAL).
     let with_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let flags = OFlags::CLOEXEC | if flags.contains(OFlags::PATH) { flags & with_path } else { flags };
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -101,8 +101,8 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
     at.ok_or(Errno::NOENT)
 }
 
-/// Opens a path that may be longer than one system call takes, and follows links; empty is `from` itself. `O_CLOEXEC` is
-/// added.
+/// Opens a path that may exceed the limit of one system call, following links; an empty path is `from`
+/// itself. Adds `O_CLOEXEC`.
 pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let (mut at, mut rest) = (None, path);
     while rest.len() >= LONGEST {
@@ -116,19 +116,19 @@ pub(crate) fn open_long(from: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Res
     open_in(here, if rest.is_empty() { b"." } else { rest }, flags)
 }
 
-/// `O_DIRECTORY` on a link says "not a directory"; `openat2` says "loop", and so do we.
+/// Maps `ENOTDIR`, which `O_DIRECTORY` returns for a symbolic link, to `ELOOP`, as `openat2` does.
 fn link_error(dir: BorrowedFd<'_>, name: &[u8], errno: Errno) -> Errno {
     let is_link = || lstatat(dir, name).is_ok_and(|stat| kind_of(&stat) == FileType::Symlink);
     if errno == Errno::NOTDIR && is_link() { Errno::LOOP } else { errno }
 }
 
-/// So many links may be on the way, as with the kernel (`path_resolution(7)`).
+/// Maximum number of links in a path, as in the kernel (`path_resolution(7)`).
 const MAX_LINKS: usize = 40;
 
-/// The file system of processes (statfs(2)). Its links lead to what is open, which their text does not name.
+/// Magic number of procfs (statfs(2)). Its links lead to open files, which their text does not name.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-/// The link `name` of another user is on the way to `path`.
+/// The fault for a path that leads through the link `name` of another user.
 fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
     let (path, link) = (show(path), show(name));
     Fault::new(
@@ -142,14 +142,14 @@ fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
 pub(crate) enum NotOpened {
     #[from]
     Error(Errno),
-    /// A link of another user is on the way.
+    /// The path leads through a link of another user.
     Foreign(Fault),
 }
 
-/// Opens a file that a person has named, for reading. Links on the way must belong to root or to this user.
+/// Opens a file named by the local user for reading. Links in the path must belong to root or to this user.
 ///
 /// # Errors
-/// As [`File::open`], and a link of another user.
+/// Those of [`File::open`], and a link of another user.
 pub fn open_named(path: &Path) -> io::Result<File> {
     match open_own(path.as_os_str().as_bytes(), OFlags::RDONLY) {
         Ok(opened) => Ok(opened.into()),
@@ -158,12 +158,12 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens what is there. `O_CLOEXEC` is added.
+/// Opens an existing path, following only links of root or of this user. Adds `O_CLOEXEC`.
 pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened> {
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
-    // The next component last.
+    // A stack: the next component is the last item.
     let (mut at, mut rest, mut links) = (start(path)?, components(path).collect::<Vec<_>>(), 0);
     while let Some(name) = rest.pop() {
         if matches!(&name[..], b"" | b".") {
@@ -196,19 +196,19 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
     Ok(open_in(&at, ".", flags)?)
 }
 
-/// The components in reverse order.
+/// Returns the components of a path in reverse order.
 fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|&b| b == b'/').rev().map(<[u8]>::to_vec)
 }
 
-/// The directory that a path begins in.
+/// Opens the starting directory of a path: `/` or the working directory.
 fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
     let from = if path.starts_with(b"/") { "/" } else { "." };
     open_in(CWD, from, OFlags::PATH | OFlags::DIRECTORY)
 }
 
-/// Whether links of this user are followed. Where root's number is not known here (`user_namespaces(7)`), the owner of
-/// the root directory stands for root.
+/// Whether links of this owner are followed. Where root's ID is not mapped (`user_namespaces(7)`), the owner
+/// of the root directory stands for root.
 fn is_trusted(owner: u32) -> Result<bool, Errno> {
     Ok(owner == 0 || owner == euid() || owner == fstat(start(b"/")?)?.st_uid)
 }

@@ -1,4 +1,4 @@
-//! The entries of a set, compactly: a million of them take about 150 bytes each with names of 30 bytes.
+//! Compact table of a set's entries: about 150 bytes per entry with names of 30 bytes, in a set of a million.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,37 +12,37 @@ use crate::fault::{of_path, protocol, show};
 use crate::storage::Mtime;
 use crate::stream::Shape;
 
-/// More entries than this end the job: it bounds what a peer can make us remember.
+/// Maximum number of entries of a set. Bounds the memory that a peer can claim.
 pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 
-/// Bytes that each entry takes later, elsewhere: which file it became, and its places in lists.
+/// Bytes that each entry needs later in other tables: the mapping to its file, and list items.
 const LATER: u64 = 48;
 
-/// Bytes for each path of a directory that the journal and others keep whole, beside its own.
+/// Overhead in bytes of each directory path that the journal and other tables store in full.
 const PATH: u64 = 96;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// A regular file; the number counts regular files only.
+    /// A regular file with its index among the regular files.
     File(u32),
     Directory,
     Symlink,
-    /// The sender could not read it, and sends nothing of it.
+    /// The sender could not read the entry and sends no contents.
     Unread,
-    /// Another name of the regular file that is this entry.
+    /// Another name of the regular file with this entry index.
     HardLink(u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EntryState {
     Waiting,
-    /// Its temporary file, or its directory, exists.
+    /// Its temporary file or its directory exists.
     Started,
-    /// It is where it belongs.
+    /// The entry is in place under its final name.
     Done,
-    /// It was where it belongs before, and nothing was sent of it.
+    /// The entry was already in place, and no contents were sent.
     Kept,
-    /// It never will be.
+    /// The entry failed and will not be installed.
     Failed,
 }
 
@@ -54,14 +54,15 @@ pub(crate) struct Attributes {
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Size of the file, or length of a link's target.
+    /// Size of the file, or length of the symbolic link's target.
     size: u64,
     attributes: Attributes,
     name_start: u64,
     name_len: u16,
     state: EntryState,
     kind: Kind,
-    /// The directory that it lies in. An entry that was refused has none and keeps its whole path as name.
+    /// Index of the parent directory; `None` at the top. An entry that was refused has none and stores its
+    /// full path as name.
     parent: Option<u32>,
 }
 
@@ -72,18 +73,18 @@ impl Record {
     }
 }
 
-/// All entries so far, in order; finds them by number, by path and by place in the object.
+/// All entries so far, in order, indexed by number and by name.
 #[derive(Default)]
 pub(crate) struct EntryTable {
     records: Vec<Record>,
     names: Vec<u8>,
     digests: Vec<[u8; 32]>,
-    /// Of the files that have holes.
+    /// Shapes of the sparse files.
     shapes: HashMap<u32, Arc<Shape>>,
     by_name: HashTable<u32>,
     hasher: RandomState,
     pub(crate) bytes: u64,
-    /// The directory of the last entry: the next one usually lies there too.
+    /// Path and index of the last entry's directory: the next entry is usually in it too.
     last_directory: Option<(Vec<u8>, u32)>,
 }
 
@@ -92,7 +93,7 @@ impl EntryTable {
         self.records.len() as u32
     }
 
-    /// Bytes of memory that an entry takes, and will take elsewhere.
+    /// Returns the bytes of memory that an entry uses here and will use in other tables.
     pub(crate) fn cost(&self, index: u32) -> u64 {
         let record = &self.records[index as usize];
         let names = usize::from(record.name_len) + self.target(index).len();
@@ -104,15 +105,15 @@ impl EntryTable {
         in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names) + of_place::<u32>() + LATER + more
     }
 
-    /// Appends an entry, unless no sane set has such a one. `Ok(Some(fault))`: it is kept as failed, because the sender
-    /// could not read it or because it contradicts earlier entries.
+    /// Appends an entry. `Ok(Some(fault))`: the entry is stored as failed, because the sender could not read
+    /// it or because it contradicts earlier entries. Fails if the set exceeds a limit or breaks the protocol.
     pub(crate) fn push(&mut self, entry: &Entry) -> Result<Option<Fault>, Fault> {
         match self.place(entry) {
             Ok(parent) => {
                 let path = entry.path.as_bytes();
                 let name = entry.path.file_name();
                 let index = self.append(entry, parent, name, EntryState::Waiting)?;
-                // A second entry of a directory is the first one's.
+                // A repeated directory resolves to its first entry.
                 let first = self.find(parent, name);
                 if first.is_none() {
                     self.insert_name(index);
@@ -126,13 +127,13 @@ impl EntryTable {
         }
     }
 
-    /// Appends an entry that is not to be made. Its contents may travel all the same.
+    /// Appends an entry as failed. Its contents may be sent all the same.
     pub(crate) fn push_failed(&mut self, entry: &Entry, fault: Fault) -> Result<Fault, Fault> {
         self.append(entry, None, entry.path.as_bytes(), EntryState::Failed)?;
         Ok(fault)
     }
 
-    /// The directory that the entry lies in, or why it cannot lie there.
+    /// Returns the index of the entry's parent directory, or the fault that prevents installing the entry.
     pub(crate) fn place(&mut self, entry: &Entry) -> Result<Option<u32>, Fault> {
         if let EntryKind::Failed(fault) = &entry.kind {
             return Err(fault.clone());
@@ -149,7 +150,7 @@ impl EntryTable {
         Ok(parent)
     }
 
-    /// The entry of the directory `path`, where `below` is to lie.
+    /// Returns the index of the directory `path`, the parent of the entry `below`.
     fn directory(&mut self, path: &[u8], below: &[u8]) -> Result<Option<u32>, Fault> {
         if path.is_empty() {
             return Ok(None);
@@ -223,7 +224,7 @@ impl EntryTable {
         Ok(index as u32)
     }
 
-    /// The number of an entry that the peer speaks of, which has to be a regular file.
+    /// Checks an entry number from the peer, which has to be that of a regular file.
     pub(crate) fn file(&self, entry: u64) -> Result<u32, Fault> {
         let known = u32::try_from(entry).ok().filter(|&e| e < self.len());
         let file = known.filter(|&e| matches!(self.kind(e), Kind::File(_)));
@@ -239,7 +240,7 @@ impl EntryTable {
         by_name.insert_unique(hash(&index), index, hash);
     }
 
-    /// The entry of this name in a directory of the set, or at its top.
+    /// Finds the entry with this name in a directory of the set, or at its top level.
     pub(crate) fn find(&self, parent: Option<u32>, name: &[u8]) -> Option<u32> {
         let is_it = |&index: &u32| {
             let record = &self.records[index as usize];
@@ -248,7 +249,8 @@ impl EntryTable {
         self.by_name.find(self.hasher.hash_one((parent, name)), is_it).copied()
     }
 
-    /// Whether no earlier entry has its path: what is in a directory is found below the first one.
+    /// Whether no earlier entry has the same path: entries of a repeated directory have the first one as
+    /// parent.
     pub(crate) fn is_first(&self, index: u32) -> bool {
         let record = &self.records[index as usize];
         self.find(record.parent, record.name_in(&self.names)) == Some(index)
@@ -270,7 +272,7 @@ impl EntryTable {
         self.records[index as usize].kind
     }
 
-    /// The entries of which `is_meant` says so, in order.
+    /// Returns the entries that satisfy `is_meant`, in order.
     pub(crate) fn those(&self, is_meant: impl Fn(Kind, EntryState) -> bool) -> impl Iterator<Item = u32> {
         (0..self.len()).filter(move |&index| is_meant(self.kind(index), self.state(index)))
     }
@@ -283,24 +285,24 @@ impl EntryTable {
         self.records[index as usize].state = state;
     }
 
-    /// Whether the directory that the entry lies in has failed.
+    /// Whether the entry's parent directory failed.
     pub(crate) fn parent_failed(&self, index: u32) -> bool {
         self.records[index as usize].parent.is_some_and(|parent| self.state(parent) == EntryState::Failed)
     }
 
-    /// Bytes of the file, 0 for anything else.
+    /// Returns the file's size in bytes, 0 for other kinds.
     pub(crate) fn size(&self, index: u32) -> u64 {
         let record = &self.records[index as usize];
         if matches!(record.kind, Kind::File(_)) { record.size } else { 0 }
     }
 
-    /// Which bytes of the file are its stream.
+    /// Returns the mapping between the file and its stream.
     pub(crate) fn shape(&self, index: u32) -> Arc<Shape> {
         let sparse = self.shapes.get(&index).cloned();
         sparse.unwrap_or_else(|| Arc::new(Shape::new(self.size(index), &[])))
     }
 
-    /// Length of the file's stream in bytes, 0 for anything else.
+    /// Returns the length of the file's stream in bytes, 0 for other kinds.
     pub(crate) fn stream_len(&self, index: u32) -> u64 {
         self.shapes.get(&index).map_or_else(|| self.size(index), |shape| shape.len)
     }

@@ -1,6 +1,6 @@
-//! Faults from errors of the operating system, with paths shown so that any byte can be told.
+//! Faults from errors of the operating system, with paths escaped for display.
 
-/// A path for people: what a terminal would obey, and bytes that are not UTF-8, as escapes.
+/// Formats a path for display: terminal control characters and bytes that are not UTF-8 are escaped.
 pub(crate) use haul_base::printable_bytes as show;
 use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use rustix::io::Errno;
@@ -11,10 +11,10 @@ enum Side {
     Destination,
 }
 
-/// How much an error ends.
+/// What an error aborts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
-    /// One entry; the others go on.
+    /// One entry; the others continue.
     Entry,
     /// The whole job: every further entry would fail in the same way.
     Job,
@@ -26,7 +26,7 @@ pub(crate) struct IoFault {
     pub(crate) scope: Scope,
 }
 
-/// What is no error of one entry ends the job.
+/// A plain fault aborts the job.
 impl From<Fault> for IoFault {
     fn from(fault: Fault) -> Self {
         Self { fault, scope: Scope::Job }
@@ -34,12 +34,12 @@ impl From<Fault> for IoFault {
 }
 
 impl IoFault {
-    /// An error of the operating system while `doing` something to `path`, which is read.
+    /// Creates the fault for an operating system error while `doing` something to the source `path`.
     pub(crate) fn source(doing: &str, path: &[u8], errno: Errno) -> Self {
         Self::new(Side::Source, doing, path, errno)
     }
 
-    /// An error of the operating system while `doing` something to `path`, which is written.
+    /// Creates the fault for an operating system error while `doing` something to the destination `path`.
     pub(crate) fn destination(doing: &str, path: &[u8], errno: Errno) -> Self {
         Self::new(Side::Destination, doing, path, errno)
     }
@@ -47,18 +47,18 @@ impl IoFault {
     fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
         let (code, scope, hint) = classify(side, errno);
         let why = why(errno);
-        // The directory itself, below which all other paths are.
+        // The base directory itself: all other paths are relative to it.
         let path = if path.is_empty() { b"." } else { path };
         Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
     }
 
-    /// A fault that ends one entry: its path stands in front of `what`.
+    /// Creates a fault of one entry; its message is the path followed by `what`.
     pub(crate) fn entry(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Self {
         Self { fault: of_path(code, path, what, hint), scope: Scope::Entry }
     }
 }
 
-/// A fault of something that is there: its path stands in front of `what`.
+/// Creates a fault whose message is the path followed by `what`.
 pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Fault {
     Fault::new(code, format!("`{}` {what}", show(path)), hint)
 }
@@ -110,7 +110,7 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
     (code, scope, hint)
 }
 
-/// The peer said what it may not say, or not now.
+/// The fault for a message that the peer may not send, or not now.
 pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
     protocol(&format!("unexpected {} message", message.name()))
 }

@@ -1,5 +1,5 @@
-//! What tells files apart: from others of this machine, from what they were before, and directories also to another
-//! process.
+//! Identities of files and directories: to recognise hard links, detect changes, and compare directories with
+//! a peer on the same machine.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ impl FileId {
     }
 }
 
-/// What tells a file from one that took its place or was changed.
+/// Identity of a file's version; differs after the file was replaced or changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: FileId,
@@ -36,17 +36,17 @@ impl Identity {
         Self { id: FileId::of(stat), size: stat.st_size as u64, mtime: Mtime::of(stat) }
     }
 
-    /// Whether this can be the same file as `before`, with something appended.
+    /// Whether this can be the file `before` with data appended.
     pub(crate) fn has_grown_from(self, before: Self) -> bool {
         self.id == before.id && self.size >= before.size
     }
 }
 
-/// The kernel's number of this boot, the same in all containers (random(4)). Whoever does not know it learns nothing
-/// from a [`DirectoryId`], and directories of two machines never have the same.
+/// The kernel's boot ID, the same in all containers (random(4)). It keys the hash: a [`DirectoryId`] reveals
+/// nothing to a peer without it, and directories of two machines never have the same ID.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// `None`: the kernel does not say which boot this is.
+/// Hashes device and inode of a directory under the boot ID. `None`: the kernel exposes no boot ID.
 pub(crate) fn directory_id(stat: &Stat) -> Option<DirectoryId> {
     static BOOT: OnceLock<Option<[u8; 32]>> = OnceLock::new();
     let derive = |boot: Vec<u8>| blake3::derive_key("haulage 1 identity of a directory", &boot);
@@ -59,12 +59,12 @@ pub(crate) fn directory_id(stat: &Stat) -> Option<DirectoryId> {
     Some(id)
 }
 
-/// The directory that a directory lies in; that of `/` is itself.
+/// Opens the parent of a directory; the parent of `/` is `/`.
 pub(crate) fn parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
     open_in(directory, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
 }
 
-/// A directory and those that it lies in, the innermost first, as far as can be found out.
+/// Returns the IDs of a directory and its ancestors, innermost first, as far as they can be opened.
 pub(crate) fn lineage(directory: BorrowedFd<'_>) -> Vec<DirectoryId> {
     let mut found = Vec::new();
     let mut at = dup(directory);

@@ -1,6 +1,6 @@
 //! File sets over Haulage: a sender walks, reads and hashes; a receiver places, writes, verifies and commits.
 //!
-//! The contents of all regular files, one behind the other in entry order, are one object for the transport
+//! The contents of all regular files, concatenated in entry order, are one object for the transport
 //! ([`haul_proto::ObjectSource`], [`haul_proto::ObjectSink`]); everything else goes over the control channel
 //! ([`ControlLink`]). `docs/mover.md` describes the guarantees.
 
