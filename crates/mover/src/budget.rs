@@ -48,7 +48,7 @@ impl Budget {
         self.take(bytes)
     }
 
-    /// Counts bytes that are held until what this gives is dropped.
+    /// Counts bytes that are held until the returned [`Reserved`] is dropped.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Result<Reserved, Fault> {
         self.take(bytes)?;
         Ok(Reserved { budget: self.clone(), bytes })

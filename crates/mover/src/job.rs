@@ -1,4 +1,4 @@
-//! A running job: what it waits for, the threads that work for it, and what its owner holds of it.
+//! A running job: its current stage, its worker threads, and the owner's handle.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
@@ -15,14 +15,14 @@ use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::storage::Inherited;
 
-/// What the threads of a job share, at either end.
+/// State shared by the threads of a sending or receiving job.
 pub(crate) struct Common {
     pub(crate) link: Arc<dyn ControlLink>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) budget: Arc<Budget>,
-    /// What is waited for while the sender does not know of any more.
+    /// The stage to report while the sender has nothing more to read.
     pub(crate) listing: Stage,
-    /// What ended the job, and whether the peer still has to be told.
+    /// The fault that ended the job, and whether the peer still has to be told.
     ending: OnceLock<(Fault, bool)>,
 }
 
@@ -36,11 +36,11 @@ impl Common {
         self.ending.get().is_some()
     }
 
-    /// Fails with what ended the job; the peer has been told, if it had to be.
+    /// Fails with the fault that ended the job, and sends it to the peer if necessary.
     pub(crate) fn check_ending(&self) -> Result<(), Fault> {
         let Some((fault, tell_peer)) = self.ending.get() else { return Ok(()) };
         if *tell_peer {
-            // The channel may be what failed.
+            // The channel itself may have failed.
             let _ = self.link.send(ControlMessage::Abort(fault.clone()));
         }
         Err(fault.clone())
@@ -50,13 +50,13 @@ impl Common {
 pub(crate) trait Job: Send + Sync + 'static {
     fn common(&self) -> &Common;
     fn stage(&self) -> Stage;
-    /// Nobody goes on, or waits for anything.
+    /// Stops all threads and wakes those that wait.
     fn stop(&self);
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Ends the job. False: it had ended with another fault, which stays.
+    /// Ends the job. False: it had already ended with another fault, which is kept.
     fn end_with(&self, fault: Fault, tell_peer: bool) -> bool {
         let is_first = self.common().ending.set((fault, tell_peer)).is_ok();
         self.stop();
@@ -65,13 +65,13 @@ pub(crate) trait Job: Send + Sync + 'static {
 
     /// Ends the job, and tells the peer.
     fn fail(&self, fault: Fault) {
-        // A thread that does not listen any more has said why, or says it as soon as its panic has unwound.
+        // A thread that stopped listening has reported its own fault, or will once its panic has unwound.
         if fault != over(()) {
             self.end_with(fault, true);
         }
     }
 
-    /// Handles what came from the peer; what goes wrong ends the job.
+    /// Handles the result of a receive; any error ends the job.
     fn take_in(
         &self,
         received: Result<Option<ControlMessage>, Fault>,
@@ -92,12 +92,12 @@ pub(crate) trait Job: Send + Sync + 'static {
     }
 }
 
-/// The job is over; nobody listens any more.
+/// The fault for a channel whose receiver is gone because the job is over.
 pub(crate) fn over<T>(_: T) -> Fault {
     Fault::new(FaultCode::Interrupted, "the transfer is over", "")
 }
 
-/// Watches and ends a running job. Dropping it aborts the job, waits for its threads, and a receiver removes its
+/// Handle of a running job. Dropping it aborts the job and waits for its threads; a receiver then removes its
 /// temporary files.
 pub struct JobHandle {
     job: Arc<dyn Job>,
@@ -105,7 +105,7 @@ pub struct JobHandle {
 }
 
 impl JobHandle {
-    /// Runs a job to its end in a thread of this name.
+    /// Runs a job in a new thread of this name.
     pub(crate) fn start<J: Job>(
         job: Arc<J>,
         name: &str,
@@ -116,23 +116,25 @@ impl JobHandle {
         Ok(Self { job, thread: Some(thread) })
     }
 
-    /// Live numbers.
+    /// Returns the live counters of the job.
     pub fn progress(&self) -> Arc<Progress> {
         self.job.common().progress.clone()
     }
 
-    /// What the job waits for, if nothing happens.
+    /// Returns what the job waits for when it makes no progress.
     pub fn stage(&self) -> Stage {
         self.job.stage()
     }
 
-    /// Names what is called, from any thread, when there is more to send, or flow control permits materially more.
+    /// Sets the callback that any thread calls when there is more to send or flow control permits
+    /// substantially more.
     pub fn on_wake(&self, wake: Wake) {
         self.job.common().progress.wake.set(wake);
     }
 
-    /// What a person should know of a receiving job: what earlier jobs have left, and what this one could leave. A
-    /// report, on both sides, has only the former: what has ended need not be resumed.
+    /// Returns notes for the user of a receiving job: leftovers of earlier jobs, and what this job would
+    /// leave if it were interrupted. A final report, on both sides, has only the former, since a finished job
+    /// needs no resuming.
     pub fn notes(&self) -> Vec<String> {
         self.job.notes()
     }
@@ -150,7 +152,7 @@ impl JobHandle {
     /// Waits until every entry is final at the receiver and the sender knows.
     ///
     /// # Errors
-    /// What ended the whole job. Failures of single entries are in the report.
+    /// The fault that ended the whole job. Failures of single entries are in the report.
     pub fn join(mut self) -> Result<MoveReport, Fault> {
         match self.thread.take() {
             Some(thread) => join(thread)?,
@@ -164,13 +166,13 @@ impl Drop for JobHandle {
         if let Some(thread) = self.thread.take() {
             let message = "the transfer was cancelled";
             self.job.fail(Fault::new(FaultCode::Interrupted, message, "run the same command again"));
-            // Nobody is left to be told.
+            // No caller is left to receive the result.
             let _ = join(thread);
         }
     }
 }
 
-/// Starts a named thread that works for a job, which does not go on if the thread fails or panics.
+/// Starts a named worker thread; the job ends if the thread fails or panics.
 pub(crate) fn spawn_for<J: Job>(
     job: &Arc<J>,
     name: &str,
@@ -191,7 +193,7 @@ pub(crate) type Task = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
 pub(crate) type Worker = (&'static str, Task);
 
-/// Starts threads that work for a job, and gives them. The job ends if one of them cannot be started.
+/// Starts worker threads and returns their handles. The job ends if one of them cannot be started.
 pub(crate) fn spawn_all<J: Job>(
     job: &Arc<J>,
     workers: impl IntoIterator<Item = Worker>,
@@ -200,7 +202,7 @@ pub(crate) fn spawn_all<J: Job>(
     started.map_while(|thread| thread.map_err(|fault| job.fail(fault)).ok()).collect()
 }
 
-/// What a job waits for when nothing happens. Its text completes "waiting for".
+/// What a job waits for when it makes no progress. The display text completes "waiting for".
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[expect(missing_docs, reason = "their texts say it")]
 pub enum Stage {
@@ -208,8 +210,8 @@ pub enum Stage {
     Destination,
     #[display("the sources to be listed")]
     Listing,
-    /// Here or at the sender. It may be silent for as long as it likes.
-    #[display("more data from the pipe")]
+    /// The pipe is here or at the sender, and may be silent for any time.
+    #[display("more to come out of the pipe")]
     Pipe,
     #[display("the receiver to compare its files and request what it lacks")]
     Wants,
@@ -226,7 +228,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Whether it ends in time on a machine and a disk that work.
+    /// Whether the stage ends within bounded time on a working machine and disk.
     pub fn is_limited(self) -> bool {
         self != Self::Pipe
     }
@@ -250,12 +252,12 @@ pub(crate) fn panicked() -> Fault {
     Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
 }
 
-/// Waits for a thread; a panic in it becomes a fault.
+/// Joins a thread; a panic in it becomes a fault.
 pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
     thread.join().map_err(|_| panicked())
 }
 
-/// How often the calling thread has given its processor up to wait for something.
+/// Returns the number of voluntary context switches of the calling thread, each a wait for something.
 pub(crate) fn waits() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.voluntary_context_switches())
 }
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
-        // A page that is not in memory yet is waited for, too.
+        // A page fault counts as a wait, too.
         let works = |_| {
             let before = waits();
             black_box(blake3::hash(&[7; 10_000]));

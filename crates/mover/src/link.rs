@@ -1,11 +1,11 @@
-//! What the mover needs of the control channel, and how it sends lists.
+//! The control channel as the mover uses it, and sending lists over it.
 
 use std::time::Duration;
 
 use haul_wire::control::{ControlMessage, Fault, MAX_FRAME, encoded_len};
 use serde::Serialize;
 
-/// Longest wait for a message before it is looked again whether the job is over.
+/// Maximum wait for a message before checking again whether the job is over.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// An ordered, reliable channel of control messages to the peer, used from several threads at once.
@@ -16,7 +16,7 @@ pub trait ControlLink: Send + Sync {
     /// The channel is broken; the fault says how and ends the job.
     fn send(&self, message: ControlMessage) -> Result<(), Fault>;
 
-    /// The next message of the peer, or `None` if none came within `timeout`.
+    /// Returns the peer's next message, or `None` if none was received within `timeout`.
     ///
     /// # Errors
     /// The channel is broken; the fault says how and ends the job.
@@ -28,10 +28,11 @@ pub(crate) fn is_session_message(message: &ControlMessage) -> bool {
     matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
 }
 
-/// Bytes of one part; the last item may exceed it. Items are far smaller than the rest of the frame.
+/// Target size of one message in bytes; the last item may exceed it. Items are far smaller than the rest of
+/// the frame.
 const PART_BYTES: usize = MAX_FRAME / 4;
 
-/// Sends a list, `most` items in a message, in as many messages as it takes.
+/// Sends a list in as many messages as necessary, at most `most` items each.
 pub(crate) fn send_list<T: Serialize>(
     link: &dyn ControlLink,
     mut items: Vec<T>,
@@ -44,7 +45,7 @@ pub(crate) fn send_list<T: Serialize>(
     Ok(())
 }
 
-/// Splits off the items of the next message: as many as fit, at least one if there is any.
+/// Splits off the items of the next message: as many as fit, at least one if `items` is not empty.
 fn next_part<T>(items: &mut Vec<T>, most: usize, size: impl Fn(&T) -> usize) -> Vec<T> {
     let mut bytes = 0;
     let fits = items.iter().take(most).take_while(|item| {

@@ -1,4 +1,4 @@
-//! What both jobs tell while they run, and how they wake the data path.
+//! Live progress of a job on either side, and waking the data path.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use haul_wire::control::Item;
 use parking_lot::Mutex;
 
-/// Live numbers of a job. All of them only grow.
+/// Live counters of a job. They never decrease.
 #[derive(Default)]
 pub struct Progress {
     entries: AtomicU64,
@@ -16,49 +16,50 @@ pub struct Progress {
     files_done: AtomicU64,
     failed: AtomicU64,
     worked: AtomicU64,
-    /// Who learns what is done to names, and what was done before there was anybody.
+    /// Callback for changes of names, and the items recorded before it was set.
     items: Mutex<(Option<Tell>, Vec<Item>)>,
     pub(crate) wake: WakeSlot,
 }
 
 impl Progress {
-    /// Entries found so far: files, directories, links, and what could not be read.
+    /// Returns the entries found so far: files, directories, links, and unreadable entries.
     pub fn entries(&self) -> u64 {
         self.entries.load(Relaxed)
     }
 
-    /// Bytes of all regular files found so far.
+    /// Returns the bytes of all regular files found so far.
     pub fn bytes_known(&self) -> u64 {
         self.bytes_known.load(Relaxed)
     }
 
-    /// Whether nothing more will be found: entries and bytes known are those of the whole set.
+    /// Whether the listing is complete: entries and bytes known are those of the whole set.
     pub fn all_known(&self) -> bool {
         self.all_known.load(Relaxed)
     }
 
-    /// Bytes that are through: delivered to the peer (sender), written to files (receiver).
+    /// Returns the bytes transferred: delivered to the peer (sender), written to files (receiver).
     pub fn bytes_done(&self) -> u64 {
         self.bytes_done.load(Relaxed)
     }
 
-    /// Regular files that are verified and under their final names.
+    /// Returns the number of regular files that are verified and under their final names.
     pub fn files_done(&self) -> u64 {
         self.files_done.load(Relaxed)
     }
 
-    /// Entries that failed so far.
+    /// Returns the number of entries that failed so far.
     pub fn failed(&self) -> u64 {
         self.failed.load(Relaxed)
     }
 
-    /// How much has been done, of whatever kind. While it stays the same, nothing happens.
+    /// Returns a counter that changes with every kind of progress; while it stays the same, nothing happens.
     pub fn activity(&self) -> u64 {
         let counts = [&self.entries, &self.bytes_known, &self.bytes_done, &self.files_done, &self.failed];
         counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
     }
 
-    /// Names who learns what is done to names: what is removed, and in a dry run or with `--verbose` everything.
+    /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.
+    /// Items recorded earlier are passed to it first.
     pub fn on_item(&self, tell: Tell) {
         let mut items = self.items.lock();
         items.1.drain(..).for_each(|item| tell(&item));
@@ -95,7 +96,7 @@ impl Progress {
         self.files_done.fetch_add(1, Relaxed);
     }
 
-    /// Something was done that no other number shows.
+    /// Records progress that no other counter shows.
     pub(crate) fn worked(&self) {
         self.worked.fetch_add(1, Relaxed);
     }
@@ -105,16 +106,16 @@ impl Progress {
     }
 }
 
-/// Learns what is done to a name. Called from the threads of the job.
+/// Callback for a change of a name. Called from the threads of the job.
 pub type Tell = Arc<dyn Fn(&Item) + Send + Sync>;
 
-/// Items that are kept for somebody who comes late.
+/// Maximum number of items recorded before a callback is set; later ones are dropped.
 const EARLY: usize = 4096;
 
-/// Tells the data path that there is more to do. Cheap, and may be called from any thread.
+/// Wakes the data path because there is more to do. Cheap; may be called from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
-/// Where the data path leaves its [`Wake`] once it runs.
+/// Slot for the data path's [`Wake`], set once it runs.
 #[derive(Clone, Default)]
 pub(crate) struct WakeSlot(Arc<Mutex<Option<Wake>>>);
 

@@ -1,34 +1,35 @@
-//! How a job ended, in numbers, in faults, and in the digest of its set.
+//! Result of a job: counters, faults and the digest of its set.
 
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::of_path;
 
-/// How many failures a report names; the rest is only counted.
+/// Maximum number of failures that a report names; further ones are only counted.
 pub const MAX_NAMED_FAILURES: usize = 100;
 
 /// Exit code of the program when some files failed and others did not (docs/cli.md).
 pub const SOME_FAILED: u8 = 3;
 
-/// What became of a file set.
+/// Result of moving a file set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MoveReport {
-    /// Entries of the set, whatever became of them.
+    /// Number of entries of the set, failed ones included.
     pub entries: u64,
-    /// Regular files that are verified and under their final names.
+    /// Number of regular files that are verified and under their final names.
     pub files: u64,
-    /// Bytes of those files, without their holes.
+    /// Bytes of those files, excluding holes.
     pub bytes: u64,
-    /// Regular files that were there already, and of which nothing was sent.
+    /// Number of regular files that were already in place and were not sent.
     pub kept: u64,
-    /// Bytes that were not sent because an earlier attempt had left them, and that have been verified.
+    /// Verified bytes that an earlier attempt had left at the receiver and that were not sent.
     pub resumed_bytes: u64,
-    /// Names that the set does not have and that were to be removed; counted also if it was only looked.
+    /// Names at the destination that the set does not have and that were to be removed; counted in a dry run,
+    /// too.
     pub removal: Removal,
-    /// Names that became further names of files of the set, and were not sent as files.
+    /// Number of hard links: further names of files of the set, not sent as files.
     pub hard_links: u64,
-    /// What was to be preserved and could not be. The files are in place all the same.
+    /// Metadata that could not be preserved. The files are in place all the same.
     pub notes: Notes,
     /// Entries that failed.
     pub failures: Failures,
@@ -38,7 +39,7 @@ pub struct MoveReport {
 }
 
 impl MoveReport {
-    /// What the table says became of the set with this digest.
+    /// Builds the report of the set with this digest from the states in the table.
     pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
         let (files, bytes) = table
             .those(|kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done)))
@@ -49,8 +50,9 @@ impl MoveReport {
         Self { entries: table.len().into(), files, bytes, kept, hard_links, digest, ..Self::default() }
     }
 
-    /// The exit code of the program: 0, or 3 if names were not removed; the code of the failures' kind if all entries failed with it, or if
-    /// all failures are changed sources (8) or failed verifications (4); otherwise 3.
+    /// Returns the exit code of the program: 0, or 3 if names were not removed; the failures' code if all
+    /// entries failed with it, or if all failures are changed sources (8) or failed verifications (4);
+    /// otherwise 3.
     pub fn exit_code(&self) -> u8 {
         match self.failures.common {
             _ if self.failures.count == 0 => self.removal.fault.as_ref().map_or(0, |_| SOME_FAILED),
@@ -60,8 +62,8 @@ impl MoveReport {
         }
     }
 
-    /// One fault for all failures; `None` if there were none. Its code is that of the failures if they share
-    /// one, else that of the first; the exit code is [`MoveReport::exit_code`].
+    /// Returns one fault for all failures; `None` if there were none. Its code is that of the failures if
+    /// they share one, else that of the first; the exit code is [`MoveReport::exit_code`].
     pub fn fault(&self) -> Option<Fault> {
         let Some((path, first)) = self.failures.named().first() else { return self.removal.fault.clone() };
         if self.failures.count() == 1 {
@@ -79,38 +81,40 @@ impl MoveReport {
     }
 }
 
-/// Failures of single entries: the first [`MAX_NAMED_FAILURES`] by name, the others as a number. What failed because
-/// its directory did gives way to what failed by itself.
+/// Failures of single entries: the first [`MAX_NAMED_FAILURES`] with their paths, the others as a number. A
+/// failure that only follows from its directory's is displaced by one with its own cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     named: Vec<(Vec<u8>, Fault)>,
-    /// Paths of named directories that failed, and how many entries below them failed because of that.
+    /// Paths of named directories that failed, each with the number of entries below that failed because of
+    /// it.
     below: Vec<(Vec<u8>, u64)>,
     count: u64,
     special: u64,
-    /// The code that all of them share.
+    /// The code that all failures share, if they do.
     common: Option<FaultCode>,
-    /// Whether one of them lasts when the same command is repeated unchanged.
+    /// Whether a failure would persist if the same command is repeated unchanged.
     any_lasts: bool,
 }
 
 impl Failures {
-    /// How many entries failed.
+    /// Returns the number of entries that failed.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether nothing failed that the same command could mend later: what is no file, directory or link never moves.
+    /// Whether all failures are special files, which are never moved, so repeating the command would not
+    /// help.
     pub fn is_all_special(&self) -> bool {
         self.special == self.count
     }
 
-    /// Paths (as they travel) and faults of the first failures.
+    /// Returns paths (as sent) and faults of the first failures.
     pub fn named(&self) -> &[(Vec<u8>, Fault)] {
         &self.named
     }
 
-    /// How many entries failed because a directory above them, the named one at `path`, did.
+    /// Returns the number of entries that failed because the named directory at `path` above them did.
     pub fn below(&self, path: &[u8]) -> u64 {
         self.below.iter().find(|(directory, _)| directory == path).map_or(0, |&(_, count)| count)
     }
@@ -139,7 +143,7 @@ impl Failures {
 
     /// Counts an entry at the named directory that it failed with, if there is one.
     fn count_below(&mut self, path: &[u8]) {
-        // Entries of one directory come together.
+        // Entries of one directory are adjacent.
         if let Some((_, count)) = self.below.iter_mut().rev().find(|(above, _)| lies_below(path, above)) {
             *count += 1;
         } else if let Some((above, _)) = self
@@ -152,15 +156,15 @@ impl Failures {
     }
 }
 
-/// What to do about an entry whose directory failed. By this it is known at the other end, too.
-const SEE_DIRECTORY: &str = "see the error of its directory";
+/// Hint of an entry whose directory failed. The peer recognises such failures by it, too.
+const SEE_DIRECTORY: &str = "see the failure of its directory";
 
-/// What an entry fails with whose directory has failed.
+/// The fault of an entry whose directory failed.
 pub(crate) fn without_directory(path: &[u8]) -> Fault {
     of_path(FaultCode::NotADirectory, path, "has no parent directory, which failed", SEE_DIRECTORY)
 }
 
-/// Whether an entry failed only because the directory that it lies in did.
+/// Whether an entry failed only because a directory above it did.
 pub fn follows_from_directory(fault: &Fault) -> bool {
     fault.code == FaultCode::NotADirectory && fault.hint == SEE_DIRECTORY
 }
@@ -169,14 +173,15 @@ fn lies_below(path: &[u8], above: &[u8]) -> bool {
     path.strip_prefix(above).is_some_and(|rest| rest.first() == Some(&b'/'))
 }
 
-/// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
+/// Domain separation from other uses of BLAKE3 (BLAKE3 paper, section 2.3, key derivation mode).
 const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 
-/// BLAKE3 over every entry that did not fail, in entry order: length of the path (u32 little-endian), path,
-/// kind (`f`, `d`, `l`, `h` for another name of a file, or `k` for a file that was kept), size in bytes (u64 little-endian; of a link: of its
-/// target, or of the file's path), and then the BLAKE3 of the file's stream, or the link's target, or the path of the file, or nothing. A file with holes has
-/// kind `s`, and behind its BLAKE3 for each stretch with data where it begins in the stream and in the file (u64
-/// little-endian). Modes and times are not part of it.
+/// Hashes every entry that did not fail, in entry order, with BLAKE3: length of the path (u32 little-endian),
+/// path, kind (`f`, `d`, `l`, `h` for a hard link, or `k` for a file that was kept), size in bytes (u64
+/// little-endian; of a link: of its target; of a hard link: of the file's path), and then the BLAKE3 of the
+/// file's stream, the link's target, the path of the linked file, or nothing. A sparse file has kind `s`, and
+/// after its BLAKE3 the offsets of each data range in the stream and in the file (u64 little-endian). Modes
+/// and times are not included.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     for index in table.those(|_, state| state != EntryState::Failed) {
@@ -265,7 +270,7 @@ mod tests {
         add_below(&mut failures, "x2", 5);
         assert_eq!((failures.below(b"x"), failures.below(b"x2"), failures.below(b"x/sub")), (300, 5, 0));
         assert_eq!((failures.count(), failures.common), (307, None));
-        // Both causes are named, and what followed from the first as far as there is room.
+        // Both causes are named, and as many of the first one's consequences as fit.
         let named: Vec<&[u8]> = failures.named().iter().map(|(path, _)| &path[..]).collect();
         assert_eq!((named.len(), named[0], named[1]), (MAX_NAMED_FAILURES, &b"x"[..], &b"x/sub/0"[..]));
         assert_eq!(named[MAX_NAMED_FAILURES - 1], b"x2");

@@ -1,4 +1,4 @@
-//! Where sources and destinations may lie, and how their paths are read.
+//! Resolving the paths of sources and destinations, optionally confined to a directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,13 +12,13 @@ use crate::confine::{Links, open_beneath, open_long};
 use crate::fault::IoFault;
 use crate::storage::open_in;
 
-/// Where the paths of a job may lead.
+/// Directory that the paths of a job are confined to.
 #[derive(Clone, Debug)]
 pub enum Root {
-    /// Anywhere: paths are those of this process, as a person gave them.
+    /// No confinement: paths are resolved as for any process of this user.
     Anywhere,
-    /// Below this directory, whatever the paths say: a leading `/` is this directory, `..` is refused, and
-    /// symbolic links are followed only while they stay below it.
+    /// Paths stay below this directory: a leading `/` is this directory, `..` is refused, and symbolic links
+    /// are followed only if they stay below it.
     Beneath(Arc<OwnedFd>),
 }
 
@@ -26,7 +26,7 @@ impl Root {
     /// Confines a job to the directory `path`.
     ///
     /// # Errors
-    /// It does not exist, is no directory, or may not be entered.
+    /// The directory does not exist, is not a directory, or may not be entered.
     pub fn beneath(path: &Path) -> Result<Self, Fault> {
         use std::os::unix::ffi::OsStrExt as _;
         let opened = open_in(CWD, path, OFlags::PATH | OFlags::DIRECTORY);
@@ -34,7 +34,7 @@ impl Root {
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
 
-    /// Opens `path`. `O_CLOEXEC` is added.
+    /// Opens `path`. Adds `O_CLOEXEC`.
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         match self {
             Self::Anywhere if path.is_empty() => Err(Errno::NOENT),
@@ -58,31 +58,31 @@ impl Root {
     }
 }
 
-/// A path as the directory to open and the name in it.
+/// A path split into the directory to open and the name in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
-    /// The directory that the name lies in; the whole path if there is no name.
+    /// Directory of the name; the whole path if there is no name.
     pub(crate) directory: Vec<u8>,
-    /// Empty for `.`, `..`, `/` and paths that end in them.
+    /// Last component; empty for `.`, `..`, `/` and paths that end in them.
     pub(crate) name: Vec<u8>,
     /// Whether the path ends in a slash: it must be a directory, and a link to one is followed.
     pub(crate) slash: bool,
 }
 
-/// The path without empty and `.` components; `..` is refused.
+/// Removes empty and `.` components from a path; refuses `..`.
 fn without_dots(path: &[u8]) -> Result<Vec<u8>, Errno> {
     let kept: Vec<&[u8]> = path.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
     if kept.contains(&&b".."[..]) { Err(Errno::XDEV) } else { Ok(kept.join(&b'/')) }
 }
 
-/// Whether a source stands for what is in it, and not for itself: `.`, `..`, `/`, and paths that end in
-/// them. Every other source keeps its last component as its name at the destination.
+/// Whether a source stands for its contents and not for itself: `.`, `..`, `/`, and paths that end in them.
+/// Every other source keeps its last component as its name at the destination.
 pub fn copies_content(source: &[u8]) -> bool {
     Root::Anywhere.split(source).name.is_empty()
 }
 
-/// The layout that `cp` would use: [`Layout::As`] for one source that has a name, unless the destination
-/// says that it is a directory (`/` at its end, `.`, `..`, empty); otherwise [`Layout::Into`].
+/// Returns the layout that `cp` would use: [`Layout::As`] for one source that has a name, unless the
+/// destination is written as a directory (`/` at its end, `.`, `..`, empty); otherwise [`Layout::Into`].
 pub fn layout_for<S: AsRef<[u8]>>(sources: &[S], destination: &[u8]) -> Layout {
     let directory = destination.ends_with(b"/") || copies_content(destination);
     match sources {
@@ -91,20 +91,21 @@ pub fn layout_for<S: AsRef<[u8]>>(sources: &[S], destination: &[u8]) -> Layout {
     }
 }
 
-/// A directory that a source lies in, or is; entries are opened relative to it.
+/// The parent directory of a source, or the source itself; entries are opened relative to it.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
     directory: Arc<OwnedFd>,
-    /// The path of the source's directory below that one.
+    /// Path of the source's directory relative to `directory`.
     prefix: Vec<u8>,
-    /// How many leading bytes of an entry's path are not part of the path below the source's directory.
+    /// Number of leading bytes of an entry's path to skip: they are not part of the path below the source's
+    /// directory.
     strip: usize,
-    /// The links that a path may lead through; `None`: any.
+    /// Symbolic links that a path may contain; `None`: any.
     links: Option<Links>,
 }
 
 impl SourceRoot {
-    /// The directory `path`, as `root` reads it.
+    /// Opens the directory `path`, resolved by `root`.
     pub(crate) fn new(root: &Root, path: &[u8], strip: usize, links: LinkChoice) -> Result<Self, Errno> {
         let opened = Arc::new(root.open(path, OFlags::PATH | OFlags::DIRECTORY)?);
         let (directory, prefix, links) = match (links, root) {
@@ -117,7 +118,8 @@ impl SourceRoot {
         Ok(Self { directory, prefix, strip, links })
     }
 
-    /// Opens the entry with this path. Links are followed, in it and at its end, only if the job follows links.
+    /// Opens the entry with this path. Symbolic links, also in the last component, are followed only if the
+    /// job follows links.
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let (directory, below) = (self.directory.as_fd(), path.get(self.strip..).unwrap_or_default());
         match self.links {
@@ -129,13 +131,13 @@ impl SourceRoot {
     }
 }
 
-/// The directory that a path lies in (empty: the base) and its last component.
+/// Splits a path into its directory (empty: the base) and its last component.
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let slash = path.iter().rposition(|&b| b == b'/');
     slash.map_or((&[], path), |at| (&path[..at], &path[at + 1..]))
 }
 
-/// A name in a directory; nothing is in front of what is in the base.
+/// Joins a directory and a name; the base directory is empty and adds no prefix.
 pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     if directory.is_empty() { name.to_vec() } else { [directory, name].join(&b'/') }
 }

@@ -1,20 +1,20 @@
-//! Between the bytes of a file and its stream, which leaves out the holes.
+//! Mapping between offsets in a file and in its stream, which omits the holes.
 
 use std::ops::Range;
 
 use derive_more::Deref;
 use haul_wire::control::Stretch;
 
-/// Stretches of something, one behind the other.
+/// Ranges of a sequence, concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Joined {
-    /// Where each begins here, and where there.
+    /// Start of each range in the concatenation, and in the original.
     pub(crate) parts: Vec<(u64, u64)>,
     pub(crate) len: u64,
 }
 
 impl Joined {
-    /// Of ranges in order, none of them empty.
+    /// Concatenates ranges, which are in order and not empty.
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>) -> Self {
         let mut len = 0;
         let part = |range: Range<u64>| {
@@ -26,7 +26,8 @@ impl Joined {
         Self { parts, len }
     }
 
-    /// Where the byte at `offset` lies there, and how many bytes follow with it at once. Without parts it is all the same.
+    /// Returns the original offset of the byte at `offset`, and how many bytes are contiguous from there.
+    /// Without parts the mapping is the identity.
     pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
         let next = self.parts.partition_point(|&(start, _)| start <= offset);
         let Some(&(start, there)) = next.checked_sub(1).and_then(|index| self.parts.get(index)) else {
@@ -39,7 +40,7 @@ impl Joined {
         (0..self.parts.len()).map(|index| self.range(index))
     }
 
-    /// Those of them that end after `offset` there.
+    /// Returns the ranges that end after the original `offset`.
     pub(crate) fn ranges_after(&self, offset: u64) -> impl Iterator<Item = Range<u64>> {
         let behind = self.parts.partition_point(|&(_, there)| there <= offset);
         let first = behind.checked_sub(1).filter(|&before| self.range(before).end > offset);
@@ -56,7 +57,7 @@ impl Joined {
     }
 }
 
-/// The data of a file, its stream: which of its bytes that is. Without holes there are no parts.
+/// A file's size and data ranges, whose concatenation is its stream. Without holes there are no parts.
 #[derive(Clone, Debug, PartialEq, Eq, Deref)]
 pub(crate) struct Shape {
     pub(crate) size: u64,
@@ -65,7 +66,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Of a file of `size` bytes with these holes, which are in order and inside of it.
+    /// Creates the shape of a file of `size` bytes with these holes, which are in order and within the file.
     pub(crate) fn new(size: u64, holes: &[Stretch]) -> Self {
         if holes.is_empty() {
             return Self { size, data: Joined { parts: Vec::new(), len: size } };
@@ -77,7 +78,7 @@ impl Shape {
         Self { size, data: Joined::new(data.into_iter()) }
     }
 
-    /// Bytes of memory that it takes in an [`Arc`](std::sync::Arc).
+    /// Returns its memory in an [`Arc`](std::sync::Arc), in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.parts.capacity() * size_of::<(u64, u64)>() + size_of::<Self>() + 2 * size_of::<usize>()) as u64
     }
@@ -86,7 +87,7 @@ impl Shape {
         self.len != self.size
     }
 
-    /// The holes: where each begins in the file, and its length.
+    /// Returns the holes: offset in the file, and length.
     pub(crate) fn holes(&self) -> Vec<(u64, u64)> {
         if !self.is_sparse() {
             return Vec::new();
@@ -101,7 +102,7 @@ impl Shape {
         holes
     }
 
-    /// Tells files of the same size with different holes apart; zeros without holes.
+    /// Returns a hash that differs for files of the same size with different holes; zeros without holes.
     pub(crate) fn fingerprint(&self) -> [u8; 32] {
         if !self.is_sparse() {
             return [0; 32];
@@ -113,7 +114,7 @@ impl Shape {
         *hasher.update(&self.len.to_le_bytes()).finalize().as_bytes()
     }
 
-    /// The pieces of the file that a part of the stream is, in order.
+    /// Returns the pieces of the file (offset, length) that make up a range of the stream, in order.
     pub(crate) fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut at = range.start;
         std::iter::from_fn(move || {

@@ -1,21 +1,21 @@
-//! The digest of a file, put together from its groups in any order.
+//! Digest of a file, computed from groups of its stream in any order.
 //!
-//! A file's stream is cut into groups of a power of two of bytes; each is a subtree of the BLAKE3 tree (BLAKE3
-//! paper, section 2.4), whose chaining values can be computed in any order and merged to the same hash that
-//! any BLAKE3 program gives for the whole.
+//! A stream is divided into groups of 2^n bytes; each is a subtree of the BLAKE3 tree (BLAKE3 paper, section
+//! 2.4). The chaining values can be computed in any order and merge to the standard BLAKE3 hash of the whole
+//! stream.
 
 use std::ops::Range;
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt as _, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
 
-/// Size of a group, unless there would be more than [`MAX_GROUPS`] of them.
+/// Size of a group in bytes, unless there would be more than [`MAX_GROUPS`].
 const GROUP: u64 = 1 << 20;
 
-/// Most groups of a file: 2 MiB of values.
+/// Maximum number of groups of a file: 2 MiB of values.
 const MAX_GROUPS: u64 = 1 << 16;
 
-/// A chaining value; of a file that is one group, its hash.
+/// A chaining value; for a file of one group, its hash.
 pub(crate) type Value = [u8; 32];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Groups {
         Self { len, size }
     }
 
-    /// How many there are; none if the stream is empty.
+    /// Returns the number of groups; 0 for an empty stream.
     pub(crate) fn count(self) -> u32 {
         self.len.div_ceil(self.size) as u32
     }
@@ -48,7 +48,7 @@ impl Groups {
         if range.is_empty() { 0..0 } else { self.at(range.start)..self.at(range.end - 1) + 1 }
     }
 
-    /// The groups that have bytes in one of `ranges`, which are in order; each once.
+    /// Returns the groups that overlap any of `ranges`, which are in order; each group once.
     pub(crate) fn touched_by(self, ranges: impl Iterator<Item = Range<u64>>) -> impl Iterator<Item = u32> {
         ranges
             .scan(0, move |next, range| {
@@ -74,13 +74,13 @@ impl Groups {
         hasher
     }
 
-    /// The value of a group whose bytes `hasher`, which is from [`Groups::hasher`], has had.
+    /// Returns the value of a group whose bytes were fed to `hasher`, which is from [`Groups::hasher`].
     pub(crate) fn value(self, hasher: &Hasher) -> Value {
         if self.count() > 1 { hasher.finalize_non_root() } else { *hasher.finalize().as_bytes() }
     }
 }
 
-/// The values of a stream's groups, as far as they are known.
+/// The known values of a stream's groups.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) groups: Groups,
@@ -110,7 +110,7 @@ impl Tree {
         }
     }
 
-    /// Hash of the whole stream, once all values are known.
+    /// Returns the hash of the whole stream, once all values are known.
     pub(crate) fn root(&self) -> Option<Value> {
         if self.missing > 0 {
             return None;
@@ -126,7 +126,7 @@ impl Tree {
         }
     }
 
-    /// The values of both children of the node above `values`, which are those of `len` bytes.
+    /// Returns the values of both children of the node above `values`, which cover `len` bytes.
     fn halves(&self, values: &[Option<Value>], len: u64) -> (Option<Value>, Option<Value>) {
         let left_len = left_subtree_len(len);
         let (left, right) = values.split_at((left_len / self.groups.size) as usize);

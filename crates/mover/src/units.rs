@@ -1,16 +1,17 @@
-//! Files read and written a chunk of the object at a time, as FOBS has it (dickens-system-aware-fobs, section 2.1).
+//! Units of file I/O: files are read and written one chunk of the object at a time, as in FOBS
+//! (dickens-system-aware-fobs, section 2.1).
 
 use std::ops::Range;
 
 use haul_base::Bytes;
 
-/// What one read or write takes at most: the chunk of the paper.
+/// Maximum size of one read or write: the chunk of the paper.
 const MOST: u64 = 100_000_000;
 
-/// Units in memory at each end: one that is sent or filled, and one that is read or written meanwhile.
+/// Units in memory on each side: one being sent or filled, and one being read or written.
 const IN_MEMORY: u64 = 2;
 
-/// What is read and written at a time: chunks of the object; larger ones in equal parts of at most 100 MB.
+/// Division of the object into I/O units: its chunks; larger ones in equal parts of at most 100 MB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Units {
     chunk: u64,
@@ -23,17 +24,17 @@ impl Units {
         Self { chunk, unit: chunk.div_ceil(chunk.div_ceil(MOST)) }
     }
 
-    /// Bytes of the longest unit.
+    /// Returns the size of the largest unit in bytes.
     pub(crate) fn longest(self) -> usize {
         self.unit as usize
     }
 
-    /// Memory that they need.
+    /// Returns the memory needed on one side, in bytes.
     pub(crate) fn memory(self) -> u64 {
         IN_MEMORY * self.unit
     }
 
-    /// The unit with the byte at `offset` of the object.
+    /// Returns the range of the unit that contains `offset` of the object.
     pub(crate) fn around(self, offset: u64) -> Range<u64> {
         let chunk = offset / self.chunk * self.chunk;
         let start = chunk + (offset - chunk) / self.unit * self.unit;

@@ -9,17 +9,17 @@ use rustix::io::Errno;
 use crate::root::join;
 use crate::storage::{Call, repeat};
 
-/// Names are not longer together (`XATTR_LIST_MAX` of Linux).
+/// Maximum total length of the names of all attributes (`XATTR_LIST_MAX` of Linux).
 const LIST: usize = 64 << 10;
 
-/// What a program may do without being root (capabilities(7)).
+/// Attribute with the capabilities of an executable (capabilities(7)).
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
-/// Something that may have extended attributes, as a path by way of `/proc`, which leads to it and no further: the calls
-/// that take a descriptor take none of a symbolic link, nor of what may not be read.
+/// A file, directory or link that may have extended attributes, as a path through `/proc/self/fd`: the calls
+/// on file descriptors do not work for symbolic links or for files opened with `O_PATH`.
 pub(crate) struct Bearer {
     path: Vec<u8>,
-    /// The path ends in a name, and a link of that name is not followed.
+    /// Whether the path ends in a name; a symbolic link of that name is not followed.
     is_name: bool,
 }
 
@@ -28,12 +28,12 @@ impl Bearer {
         Self { path: format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), is_name: false }
     }
 
-    /// A name in an open directory. It is not opened: a walk would open each entry only for that.
+    /// Names an entry of an open directory, without opening it: a walk would open each entry only for this.
     pub(crate) fn named(directory: BorrowedFd<'_>, name: &[u8]) -> Self {
         Self { path: join(&Self::new(directory).path, name), is_name: true }
     }
 
-    /// The names of all attributes; none where the file system has none.
+    /// Returns the names of all attributes; none where the file system does not support them.
     pub(crate) fn list(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let mut buffer = Vec::with_capacity(LIST);
         let listed = repeat(Call::Look, || match &self.path[..] {
@@ -48,7 +48,7 @@ impl Bearer {
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
-        // The longest value has as many bytes as all names; most are short, and are kept.
+        // The maximum length of a value equals that of all names; most are short, and are kept.
         let mut value = Vec::with_capacity(LIST);
         repeat(Call::Look, || match &self.path[..] {
             path if self.is_name => lgetxattr(path, name, spare_capacity(&mut value)),
@@ -67,17 +67,17 @@ impl Bearer {
     }
 }
 
-/// What an attribute is, by its name space (`xattr(7)`).
+/// Kind of an attribute, by its name space (`xattr(7)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Space {
-    /// Anybody's who may write the file.
+    /// Writable by every user who may write the file.
     User,
-    /// The administrator's, of no effect on rights.
+    /// Reserved to the administrator, without effect on access rights.
     Trusted,
-    /// Labels and capabilities: they may lend rights.
+    /// Security labels and capabilities, which may grant rights.
     Security,
     Acl,
-    /// The system's own.
+    /// Other system attributes.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! Receives files into a pipe, one after the other: a job like any other, of which nothing lies at a destination.
+//! Receives files one after the other into a pipe: an ordinary job without files at a destination.
 
 use std::io::{ErrorKind, Write};
 use std::ops::Range;
@@ -18,23 +18,20 @@ use crate::receive::{
 };
 use crate::tree::Groups;
 
-/// Pieces that may wait for the verifier.
+/// Capacity of the verifier's queue in pieces.
 const PIECES: usize = 64;
 
-/// Zeros written at a time where a file has a hole.
+/// Size of one write of zeros for a hole, in bytes.
 const ZEROS: usize = 16 << 10;
 
-/// Receives regular files and writes them to `output`, in the order in which they are sent. What has come is written
-/// before it is verified; the report says whether it was right.
-///
-/// # Errors
-/// The threads could not be started.
+/// Receives regular files and writes them to `output` in the order in which they are sent. Data is written
+/// before it is verified; the report says whether it was intact.
 pub fn receive_to(
     output: Box<dyn Write + Send>,
     link: Arc<dyn ControlLink>,
     options: ReceiveOptions,
 ) -> Result<ReceiveJob, Fault> {
-    // There is nothing to compare with, to replace or to remove.
+    // A pipe has no existing files to compare, replace or remove.
     let options = ReceiveOptions { receive_policy: ReceivePolicy::default(), chunk: None, ..options };
     let place = Place::new(Base::nowhere()?, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Listing));
@@ -54,8 +51,8 @@ pub fn receive_to(
     Ok(ReceiveJob { sink, handle })
 }
 
-/// Has everything written, and what is written verified. If the job ends before, the thread that writes may wait for a
-/// reader who does not read; it ends with the process.
+/// Runs the drain in a thread and passes written pieces to the verifier. If the job ends early, the drain's
+/// thread may still block on a reader that does not read; it ends with the process.
 fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) -> Result<(), Fault> {
     let draining = job::spawn("haul-drain", move || drain.run())?;
     loop {
@@ -72,10 +69,10 @@ struct Drain {
     shared: Arc<Shared>,
     output: Box<dyn Write + Send>,
     in_order: InOrder,
-    /// The file whose turn it is, and up to where it is written.
+    /// The current file, and the offset up to which it is written.
     entry: u32,
     in_file: u64,
-    /// What is to be verified when the output has taken it.
+    /// Pieces to verify once the output has been flushed.
     written: Vec<Written>,
     verified: Sender<Written>,
 }
@@ -108,7 +105,7 @@ impl Drain {
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
         let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, len);
-        // The verifier holds what the queue has room for: nothing can be read back.
+        // The verifier may hold as many bytes as the queue has capacity: a pipe cannot be read back.
         let lent = Queue::lend(guard, usize::MAX).map(Arc::new);
         let mut start = run.start;
         for piece in pieces {
@@ -133,7 +130,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Finishes the files that have no more bytes to come.
+    /// Finishes the files whose bytes have all been written.
     fn finish_entries(&mut self) -> Result<(), Fault> {
         let book = self.shared.book.lock();
         let next =
@@ -175,7 +172,7 @@ impl Drain {
         self.output.write_all(bytes).map_err(|error| fault(&error))
     }
 
-    /// What is written is out, and may be verified.
+    /// Flushes the output and passes the written pieces to the verifier.
     fn flush(&mut self) -> Result<(), Fault> {
         self.output.flush().map_err(|error| fault(&error))?;
         self.written.drain(..).try_for_each(|piece| self.verified.send(piece).map_err(over))

@@ -1,7 +1,7 @@
-//! Bytes whose length is not known beforehand, into one file; and files, one after the other, out of a pipe.
+//! Streams: bytes of unknown length sent into one file, and files received one after the other into a pipe.
 //!
-//! A stream is read once, so what was sent is kept in memory until it has arrived, and nothing can be resumed. Its
-//! entry follows it, when its length and its hash are known.
+//! A stream is read once, so data is kept in memory until it is delivered, and nothing can be resumed. Its
+//! entry is sent after it, when its length and hash are known.
 
 mod drain;
 mod store;
@@ -25,25 +25,22 @@ use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Shared, listen};
 
-/// What the entry of a stream is called while it travels; the receiver gives it the destination's name.
+/// Name of a stream's entry in messages; the receiver uses the destination's name instead.
 const STREAM: &[u8] = b"stdin";
 
-/// Longest wait before it is looked again whether everything is written.
+/// Maximum wait before checking again whether everything is written.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 const MODE: u32 = 0o644;
 
-/// Blocks in memory at most, however little is in them.
+/// Maximum number of blocks in memory, however small they are.
 const MOST_BLOCKS: usize = 1 << 16;
 
-/// Longest wait before it is looked again whether there is room.
+/// Maximum wait before checking again for free memory.
 const LOOK_FOR_ROOM: Duration = Duration::from_millis(2);
 
-/// Sends what `input` gives, to its end, to [`receive_stream`](crate::receive_stream). At most
+/// Sends all data of `input`, up to its end, to [`receive_stream`](crate::receive_stream). At most
 /// `limits.read_ahead + limits.keep` bytes are in memory.
-///
-/// # Errors
-/// The threads could not be started.
 pub fn send_stream(
     input: Box<dyn Read + Send>,
     link: Arc<dyn ControlLink>,
@@ -52,7 +49,7 @@ pub fn send_stream(
     let most = limits.read_ahead + limits.keep;
     let (jobs, _) = crossbeam_channel::unbounded();
     let (proofs, _) = crossbeam_channel::unbounded();
-    // Nothing can be read again: it is kept until the receiver has it.
+    // A stream cannot be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
     let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Pipe));
     let source = Box::new(FileSource::new(shared.clone()));
@@ -68,7 +65,8 @@ fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<M
     if result.is_ok() {
         job::join(feeding)?;
     }
-    // Else it may wait for input that never comes; it ends at the next byte, or with the process.
+    // On an error the thread may block on input that never comes; it ends at the next byte, or with the
+    // process.
     result
 }
 
@@ -86,7 +84,7 @@ impl Feed {
         let mut hasher = Hasher::new();
         let mut offset = 0;
         let mut buffer = AlignedBytes::zeroed(BLOCK);
-        // Nobody knows when a pipe gives more: what it gave leaves at once.
+        // It is unknown when a pipe provides more, so each read is sent at once.
         self.shared.set_idle(true);
         loop {
             if !self.wait_for_room() {
@@ -120,7 +118,7 @@ impl Feed {
         false
     }
 
-    /// What there is, at most a block; nothing at the end.
+    /// Reads the available bytes, at most a block; empty at the end of input.
     fn read(&mut self, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
         loop {
             match self.input.read(buffer) {
@@ -134,7 +132,7 @@ impl Feed {
         }
     }
 
-    /// The length is known now, and what the stream hashes to.
+    /// Announces the stream's entry, now that its length and hash are known.
     fn finish(&self, len: u64, digest: [u8; 32]) -> Result<(), Fault> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let entry = Entry {

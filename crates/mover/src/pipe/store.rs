@@ -23,12 +23,12 @@ use crate::root::Root;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 
-/// Receives a stream that [`send_stream`](crate::send_stream) sends into the file `destination`, which [`Root`] may
-/// confine. It has its name when it is whole and verified, and not before.
+/// Receives a stream from [`send_stream`](crate::send_stream) into the file `destination`, which [`Root`] may
+/// confine. The file gets its name only when it is complete and verified.
 ///
 /// # Errors
-/// The destination is a directory, or its directory does not exist or cannot be opened; then the peer is told nothing
-/// yet. Or the threads could not be started.
+/// The destination is a directory, or its directory does not exist or cannot be opened; then nothing has been
+/// sent to the peer yet. Or the threads could not be started.
 pub fn receive_stream(
     destination: &[u8],
     root: &Root,
@@ -39,7 +39,7 @@ pub fn receive_stream(
     if base.rename.is_none() {
         return Err(IoFault::destination("write to", destination, Errno::ISDIR).fault);
     }
-    // It is one stream; nothing of it waits for the rest of a chunk.
+    // A stream has no chunks to wait for.
     let options = ReceiveOptions { chunk: None, ..options };
     let place = Place::new(base, &options);
     let shared = Arc::new(Shared::new(link, place, options, Destination::Fresh, Stage::Pipe));
@@ -71,7 +71,7 @@ struct Stored {
     digest: [u8; 32],
 }
 
-/// Writes what comes to the temporary file. `None`: the job was over before.
+/// Writes received bytes to the temporary file. `None`: the job ended before.
 fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
     let path = shared.place.local(STREAM);
     let identity =
@@ -98,7 +98,7 @@ fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
     }
 }
 
-/// Writes bytes that end at `upto`.
+/// Writes bytes that end at offset `upto`.
 fn append(shared: &Shared, file: &File, bytes: &[u8], upto: u64) -> Result<(), NoSpace> {
     let len = bytes.len() as u64;
     shared.place.space.arrived(0, file, len)?;
@@ -167,7 +167,7 @@ impl Store {
         book.table.push(entry)?.map_or(Ok(()), Err)
     }
 
-    /// Commits what is stored as any other file, if it is what was announced.
+    /// Commits the stored file like any other, if it matches the announcement.
     fn commit(&self, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
         let shared = &self.shared;
         let mut book = shared.book.lock();
