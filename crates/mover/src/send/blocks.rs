@@ -1,4 +1,4 @@
-//! What has been read of the object and may still be asked for.
+//! Buffer of object data that was read and may still have to be sent or retransmitted.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,13 +14,14 @@ use crate::identity::Identity;
 use crate::root::SourceRoot;
 use crate::stream::{Joined, Shape};
 
-/// Bytes that are read at a time, and the size of a block.
+/// Size of a block in bytes, unless whole units are read.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// Parts of this size on hold their files open until they have arrived, the newest of them at least.
+/// Parts of at least this many bytes keep their files open until delivered, up to [`MOST_OPENED`] files.
 pub(crate) const LARGE: u64 = 4 << 20;
 
-/// Files that are held open, the newest: a round of a blast can leave any number of parts unconfirmed.
+/// Maximum number of files kept open, the newest ones: a round of a blast can leave any number of parts
+/// unacknowledged.
 const MOST_OPENED: usize = 64;
 
 #[derive(Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Of the first `len` bytes of `memory`.
+    /// Creates a block of the first `len` bytes of `memory`.
     pub(crate) fn new(offset: u64, memory: AlignedBytes, len: usize) -> Self {
         let len = len.min(memory.len());
         Self { offset, memory, len }
@@ -46,26 +47,26 @@ impl Block {
     }
 }
 
-/// A file of the set as it was found.
+/// A file of the set as the walk found it.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
     pub(crate) entry: u32,
     pub(crate) source_root: Arc<SourceRoot>,
     pub(crate) path: Vec<u8>,
     pub(crate) shape: Arc<Shape>,
-    /// Which file it was when it was found.
+    /// Identity of the file when it was found.
     pub(crate) identity: Identity,
     pub(crate) growth: Growth,
 }
 
-/// What is sent of a file, in the object.
+/// The part of the object that is sent from one file.
 #[derive(Debug)]
 pub(crate) struct SentPart {
     pub(crate) at: u64,
-    /// Which bytes of the file's stream it is.
+    /// Ranges of the file's stream that the part consists of.
     pub(crate) sections: Arc<Sections>,
     pub(crate) file: Arc<SourceFile>,
-    /// The file as it was opened for reading, of parts of at least [`LARGE`] bytes.
+    /// The file opened for reading, if the part has at least [`LARGE`] bytes.
     pub(crate) opened: Option<Arc<File>>,
 }
 
@@ -74,32 +75,33 @@ impl SentPart {
         self.at + self.sections.len
     }
 
-    /// Where the byte at `offset` of the object is in the stream, and how many bytes follow there with it.
+    /// Returns the stream offset of the byte at `offset` of the object, and how many bytes are contiguous
+    /// from there.
     pub(crate) fn locate(&self, offset: u64) -> (u64, u64) {
         self.sections.locate(offset - self.at)
     }
 }
 
-/// How much of what was sent stays in memory for sending it again, bytes.
+/// Bytes of sent data that stay in memory for retransmission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keep {
-    /// With what was not sent yet, at most.
+    /// Limit for all blocks, including those not sent yet.
     pub(crate) in_all: u64,
-    /// Of large parts, behind the last byte that was sent. Their files are open, so that any of their bytes can be
-    /// had again with one call, and memory that is used again soon is still in the processor's caches.
+    /// Limit for large parts, counted back from the last sent byte. Their files are open, so any of their
+    /// bytes can be re-read with one call, and memory that is reused soon is still in the processor's caches.
     pub(crate) of_large: u64,
 }
 
-/// Blocks and parts of files from the first byte that was not released on.
+/// Blocks and file parts from the first unreleased byte on.
 #[derive(Debug)]
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
     parts: VecDeque<Arc<SentPart>>,
-    /// Where those begin that hold their files open.
+    /// Object offsets of the parts that keep their files open.
     opened: VecDeque<u64>,
-    /// Emptied buffers, the one used last at the end. New ones are made only when there is none.
+    /// Buffers for reuse, the most recently used last. New ones are allocated only if there is none.
     spare: Vec<AlignedBytes>,
-    /// Length of a buffer that is used again.
+    /// Length of reusable buffers.
     buffer_len: usize,
     held: u64,
 }
@@ -110,12 +112,13 @@ impl Store {
         Self { blocks, parts, opened, spare: Vec::new(), buffer_len, held: 0 }
     }
 
-    /// A buffer with anything in it that was used before.
+    /// Takes a reusable buffer with arbitrary contents.
     pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
         self.spare.pop()
     }
 
-    /// Appends a block. Of those below `sent` the oldest go that are not kept: what is lost of them is read again.
+    /// Appends a block. Drops the oldest blocks below `sent` that exceed `keep`; if lost, their data is read
+    /// again.
     pub(crate) fn publish(&mut self, block: Block, sent: u64, keep: Keep) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
@@ -146,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Drops what was sent, the oldest first, until no more than `most` bytes are held.
+    /// Drops sent blocks, oldest first, until at most `most` bytes are held.
     pub(crate) fn shrink(&mut self, sent: u64, most: u64) {
         while self.held > most && self.blocks.front().is_some_and(|oldest| oldest.end() <= sent) {
             self.drop_front();
@@ -202,7 +205,7 @@ impl Store {
     }
 }
 
-/// Stretches of a file's stream, one behind the other in the object. There may be very many: they are shared.
+/// Ranges of a file's stream, concatenated in the object. Shared, because there may be very many.
 #[derive(Debug, Deref)]
 pub(crate) struct Sections {
     #[deref]
@@ -213,7 +216,7 @@ pub(crate) struct Sections {
 impl Sections {
     pub(crate) const EACH: u64 = size_of::<(u64, u64)>() as u64;
 
-    /// Of ranges in order, none of them empty.
+    /// Concatenates ranges, which are in order and not empty.
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
         Self { each: Joined::new(ranges), _reserved: reserved }
     }

@@ -1,4 +1,4 @@
-//! The sending side.
+//! The sending side: walks the sources, reads and hashes files, and handles the receiver's messages.
 
 mod blocks;
 mod peer;
@@ -39,19 +39,19 @@ use walk::completeness::{Completeness, FilteredReporter};
 
 /// A running job that sends files.
 pub struct SendJob {
-    /// The contents, for the data path.
+    /// The object's contents, read by the data path.
     pub source: Box<dyn ObjectSource>,
-    /// The rest of the job.
+    /// Controls the job and reports its progress.
     pub handle: JobHandle,
 }
 
-/// Sends `sources` (files, directories, symbolic links; any bytes) as `cp -a` would name them: each keeps its
-/// last component, except that `.`, `..` and `/` stand for what is in them. Symbolic links are sent as links;
-/// one that ends in `/` is followed. What cannot be read is reported and the rest goes on. `selection` says what
-/// of the sources is sent.
+/// Sends `sources` (files, directories, symbolic links; paths of any bytes), naming entries as `cp -a` does:
+/// each source keeps its last component, except that `.`, `..` and `/` stand for their contents. Symbolic
+/// links are sent as links; one that ends in `/` is followed. Unreadable entries are reported and the rest is
+/// sent. `selection` restricts which entries are sent.
 ///
 /// # Errors
-/// The selection cannot be used, or the threads could not be started.
+/// The selection is invalid, or the threads could not be started.
 pub fn send_files(
     sources: Vec<Vec<u8>>,
     root: Root,
@@ -73,11 +73,11 @@ pub fn send_files(
     Ok(SendJob { source, handle })
 }
 
-/// The entries that [`send_files`] would send, in order, without reading contents; for a dry run. What cannot
-/// be read comes as [`EntryKind::Failed`](haul_wire::control::EntryKind::Failed).
+/// Lists the entries that [`send_files`] would send, in order, without reading contents; for a dry run.
+/// Unreadable entries are [`EntryKind::Failed`](haul_wire::control::EntryKind::Failed).
 ///
 /// # Errors
-/// The selection cannot be used.
+/// The selection is invalid.
 pub fn list_entries(
     sources: Vec<Vec<u8>>,
     root: Root,
@@ -88,7 +88,7 @@ pub fn list_entries(
     Ok(walker.map(|found| found.entry))
 }
 
-/// Runs the job to its end; every thread that it starts has ended when it returns.
+/// Runs the job to its end; all threads that it starts have ended when it returns.
 fn run(
     shared: &Arc<Shared>,
     walker: Walker,
@@ -106,7 +106,7 @@ fn run(
     let threads = spawn_all(shared, workers);
     let result = listen(shared);
     shared.stop();
-    // Nobody waits for work any more.
+    // Dropping the channels' senders ends the threads that wait for work.
     *shared.wanted.lock() = Requests::default();
     threads.into_iter().try_for_each(job::join)?;
     result

@@ -1,4 +1,4 @@
-//! Listens to the receiver until the job is over.
+//! Handles the receiver's messages until the job is over.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::link::LOOK_AGAIN;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
-/// Handles the receiver's messages; returns when the set is final or the job has failed.
+/// Handles the receiver's messages until the set is final or the job has failed.
 pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let mut report = None;
     loop {
@@ -24,7 +24,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     }
 }
 
-/// Gives the report when the set is final.
+/// Handles one message; returns the report once the set is final.
 fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
     match message {
         ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
@@ -56,7 +56,7 @@ fn take_item(shared: &Shared, item: &Item) {
     shared.progress.tell(item);
 }
 
-/// Only of an occupied destination it is said what is wanted.
+/// Requests are valid only if the destination is occupied.
 fn occupied(shared: &Shared) -> Result<(), Fault> {
     match shared.destination() {
         Some(Destination::Occupied) => Ok(()),
@@ -89,7 +89,7 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Everything is final at the receiver: both sides must mean the same set.
+/// Checks that both sides have the same set, and returns the report; everything is final at the receiver.
 fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
     let ledger = shared.ledger.lock();
     let entries = u64::from(ledger.table.len());
@@ -110,7 +110,7 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
         ..MoveReport::of(&ledger.table, digest)
     };
     drop(ledger);
-    // The receiver is content without it; the channel may close at once.
+    // The receiver does not need this message; the channel may close at once.
     let _ = shared.link.send(ControlMessage::Close);
     Ok(report)
 }

@@ -1,4 +1,4 @@
-//! What the threads of a sending job share.
+//! State shared by the threads of a sending job.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,40 +18,41 @@ use crate::send::blocks::{BLOCK, Block, Keep, Store};
 use crate::send::plan::jobs::Requests;
 use crate::units::Units;
 
-/// Longest wait before a thread looks again whether the job is over.
+/// Maximum wait of a thread before it checks again whether the job is over.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Bytes read ahead at first: they are still in the processor's caches when they are sent.
+/// Initial read-ahead in bytes: small enough that data is still in the processor's caches when it is sent.
 const AHEAD: u64 = 1 << 20;
 
-/// Bytes of large files that are kept behind what was sent, once reading again has waited for the storage; nothing
-/// before.
+/// Bytes of large files kept after sending once a re-read has waited for the storage; none before.
 const KEPT_OF_LARGE: u64 = 1 << 20;
 
-/// With less than a batch left the data path has to wait: it keeps back what does not fill a packet.
+/// With less than a batch left, in bytes, the data path has to wait: it holds back what does not fill a
+/// packet.
 const LAST_BATCH: u64 = 64 << 10;
 
-/// Files that may wait between the walk and the end of their reading.
+/// Maximum number of files found by the walk and not yet completely read.
 const PLANNED_AHEAD: usize = 1 << 16;
 
-/// How a sending job works.
+/// Limits and options of a sending job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
-    /// Bytes of contents read ahead of what was sent, at most. It begins with less, and grows when the data path had to
-    /// wait because reading waited for the storage: what lies further ahead leaves the processor's caches before it is sent.
+    /// Maximum read-ahead of contents in bytes. The read-ahead starts small and grows when the data path had
+    /// to wait because reading waited for the storage: data further ahead leaves the processor's caches
+    /// before it is sent.
     pub read_ahead: u64,
-    /// Bytes kept for retransmission, at most; what is lost beyond is read from the files again. Of large files nothing
-    /// is kept at first, and more each time that reading again had to wait for the storage.
+    /// Maximum bytes kept for retransmission; lost data beyond that is read from the files again. Of large
+    /// files nothing is kept at first, and more each time a re-read had to wait for the storage.
     pub keep: u64,
-    /// Bytes that names, links, holes of the set, and what the receiver wants of it, may take; above, the job ends with
-    /// [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
+    /// Memory limit in bytes for names, links and holes of the set and for the receiver's requests; above it,
+    /// the job ends with [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
     pub set_memory: Bytes,
-    /// What happens to files that grow meanwhile.
+    /// How files that grow during the transfer are handled.
     pub growth: Growth,
-    /// What of hard links, owners, attributes and access control lists travels.
+    /// Which hard links, owners, extended attributes and access control lists are sent.
     pub preserve: Preserve,
-    /// Files are read so much of the object at a time, at most 100 MB, and two of these are in memory whatever
-    /// `read_ahead` and `keep` say. `None`: 128 KiB at a time.
+    /// Size of one read of the object, at most 100 MB; two of these are in memory regardless of `read_ahead`
+    /// and `keep`. `None`: 128 KiB.
     pub chunk: Option<Bytes>,
 }
 
@@ -62,7 +63,7 @@ impl Default for SendLimits {
     }
 }
 
-/// How many files may wait between the walk and their end: a counting semaphore that a stopped job does not wait for.
+/// Limits the files between the walk and their end: a counting semaphore whose waits end when the job stops.
 pub(crate) struct Slots {
     free: Mutex<usize>,
     given: Condvar,
@@ -73,7 +74,7 @@ impl Slots {
         Self { free: Mutex::new(count), given: Condvar::new() }
     }
 
-    /// Takes one, waits while there is none. False: `over` said that the job is over.
+    /// Takes a slot, waiting until one is free. False: `over` reported that the job is over.
     pub(crate) fn take(&self, over: impl Fn() -> bool) -> bool {
         let mut free = self.free.lock();
         while *free == 0 {
@@ -92,16 +93,16 @@ impl Slots {
     }
 }
 
-/// The set and what became of it.
+/// The set and the results of its entries.
 #[derive(Default)]
 pub(crate) struct Ledger {
     pub(crate) table: EntryTable,
     pub(crate) failures: Failures,
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
-    /// The same as the receiver has said it name by name; in a dry run nothing else tells.
+    /// The same, summed from the receiver's items; the only source in a dry run.
     pub(crate) resumed_as_said: u64,
-    /// What became of names that the set does not have.
+    /// Result of removing names that the set does not have.
     pub(crate) removal: Removal,
 }
 
@@ -118,7 +119,7 @@ pub(crate) struct Shared {
     upto: AtomicU64,
     ahead: AtomicU64,
     kept: AtomicU64,
-    /// Whether the reader had to wait for the last that it read.
+    /// Whether the reader's last read had to wait for the storage.
     disk_is_slow: AtomicBool,
     idle: AtomicBool,
     ended: AtomicBool,
@@ -135,10 +136,10 @@ impl Job for Shared {
         &self.common
     }
 
-    /// The peer is told at once: it would go on with what it has.
+    /// Tells the peer at once: it would continue with the data that it has.
     fn fail(&self, fault: Fault) {
         if self.end_with(fault.clone(), false) {
-            // The channel may be what failed; the fault is kept anyway.
+            // The channel itself may have failed; the fault is kept anyway.
             let _ = self.link.send(ControlMessage::Abort(fault));
         }
     }
@@ -199,14 +200,15 @@ impl Shared {
         }
     }
 
-    /// The receiver is ready. False: it was before.
+    /// Records that the receiver is ready. False: it already was.
     pub(crate) fn set_ready(&self, destination: Destination) -> bool {
         let first = self.ready.set(destination).is_ok();
         self.room.notify_all();
         first
     }
 
-    /// Where the set goes, before the receiver is ready. False: it was said before.
+    /// Records the destination's lineage, which is sent before the receiver is ready. False: too late or
+    /// repeated.
     pub(crate) fn set_lineage(&self, lineage: DestinationLineage) -> bool {
         self.ready.get().is_none() && self.lineage.set(lineage).is_ok()
     }
@@ -215,7 +217,7 @@ impl Shared {
         self.ready.get().copied()
     }
 
-    /// Waits for the receiver. `None`: the job is over.
+    /// Waits until the receiver is ready. `None`: the job is over.
     pub(crate) fn wait_until_ready(&self) -> Option<Destination> {
         let mut store = self.store.lock();
         while !self.stopped() {
@@ -236,27 +238,27 @@ impl Shared {
         (self.upto.load(Ordering::Acquire), ended)
     }
 
-    /// Whether the data path has taken all that there was.
+    /// Whether the data path has consumed all published data.
     pub(crate) fn hungry(&self) -> bool {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
     }
 
-    /// The reader says whether it had to wait for the last that it read, or for the next file.
+    /// Called by the reader: whether its last read, or the next file, had to be waited for.
     pub(crate) fn set_disk_is_slow(&self, slow: bool) {
         self.disk_is_slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Whether reading waits for the storage, and does not just take processor time.
+    /// Whether reading waits for the storage rather than using processor time.
     pub(crate) fn disk_is_slow(&self) -> bool {
         self.disk_is_slow.load(Ordering::Relaxed)
     }
 
-    /// Whether all that can be read has been published, and what comes next depends on somebody else: on the walk, on
-    /// a pipe, or on the receiver, who may wait for the last bytes before it says what it wants next.
+    /// Sets whether all readable data has been published, so that what comes next depends on the walk, on a
+    /// pipe, or on the receiver, which may need the last bytes before it sends further requests.
     pub(crate) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
         if idle && !self.hungry() {
-            // The data path may have kept back what does not fill a packet.
+            // The data path may hold back bytes that do not fill a packet.
             self.progress.wake.call();
         }
     }
@@ -265,7 +267,7 @@ impl Shared {
         self.idle.load(Ordering::Acquire)
     }
 
-    /// Whether all that the receiver wants so far has been read, and only it knows what comes next.
+    /// Whether all data requested so far has been read, and only further requests can continue the job.
     pub(crate) fn waits_for_receiver(&self) -> bool {
         self.is_idle() && self.progress.all_known()
     }
@@ -274,7 +276,7 @@ impl Shared {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
         if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow() {
-            // Only the reader publishes, so nobody else changes it.
+            // Only the reader publishes, so no other thread changes it.
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
@@ -285,7 +287,7 @@ impl Shared {
         self.progress.wake.call();
     }
 
-    /// Only the data path calls this.
+    /// Keeps more sent bytes of large files in memory. Only the data path calls this.
     pub(crate) fn keep_more(&self) {
         let kept = self.kept.load(Ordering::Relaxed);
         self.kept.store((2 * kept).max(KEPT_OF_LARGE).min(self.limits.keep), Ordering::Relaxed);
@@ -296,7 +298,7 @@ impl Shared {
         self.progress.wake.call();
     }
 
-    /// The data path has read up to here (only it calls this).
+    /// Records that the data path has read up to `end`. Only the data path calls this.
     pub(crate) fn note_sent(&self, end: u64) {
         if end <= self.sent.load(Ordering::Relaxed) {
             return;
@@ -319,14 +321,14 @@ impl Shared {
         ahead < self.ahead.load(Ordering::Relaxed) || self.units.is_some_and(next_fits)
     }
 
-    /// Makes room for the next unit: what was sent goes, the oldest first, even if it may be lost yet.
+    /// Frees memory for the next unit: drops sent blocks, oldest first, even if they may still be lost.
     pub(crate) fn make_room_for(&self, units: Units) {
         let most = units.memory().max(self.limits.read_ahead.saturating_add(self.limits.keep));
         let sent = self.sent.load(Ordering::Relaxed);
         self.store.lock().shrink(sent, most - units.longest() as u64);
     }
 
-    /// Waits until the reader may read on. False: the job is over.
+    /// Waits until the reader may continue. False: the job is over.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut store = self.store.lock();
         while !self.stopped() {
@@ -334,7 +336,7 @@ impl Shared {
                 return true;
             }
             self.reader_waits.store(true, Ordering::Relaxed);
-            // A notice can fall between the look and the wait, hence the time limit.
+            // A notification may arrive between the check and the wait, hence the timeout.
             self.room.wait_for(&mut store, LOOK_AGAIN);
         }
         false

@@ -1,4 +1,4 @@
-//! The object as the data path reads it.
+//! The object as read by the data path.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,10 +13,10 @@ use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
 use crate::storage::{Inherited, fstat, read_exact_at};
 
-/// Files kept open for reading parts of them again.
+/// Maximum number of files kept open for re-reading.
 const OPEN_AGAIN: usize = 8;
 
-/// The contents of the regular files, one behind the other.
+/// The concatenated contents of the regular files.
 pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
@@ -29,7 +29,7 @@ impl FileSource {
         Self { shared, current: None, again: VecDeque::new(), storage: Inherited::here() }
     }
 
-    /// The block with the byte at `offset`; without a lock while reading goes on in the same block.
+    /// Returns the block with the byte at `offset`; takes no lock while reads stay in the same block.
     fn block_at(&mut self, offset: u64) -> Option<&Block> {
         let hit = self.current.as_ref().is_some_and(|b| b.offset <= offset && offset < b.end());
         if !hit {
@@ -38,7 +38,8 @@ impl FileSource {
         self.current.as_deref()
     }
 
-    /// Reads again what is no longer in memory; how many bytes. For what cannot be read zeros go: verification fails.
+    /// Re-reads bytes that are no longer in memory and returns their number. Bytes that cannot be read are
+    /// sent as zeros; verification then fails.
     fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
         let Some(part) = self.shared.store.lock().part_at(offset) else {
             into.fill(0);
@@ -68,7 +69,7 @@ impl FileSource {
         }
         let opened =
             file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
-        // Of another file under its name nothing is sent.
+        // No data is sent from another file under the same name.
         let is_same = |opened: &File| fstat(opened).is_ok_and(|stat| FileId::of(&stat) == file.identity.id);
         self.again.push_back((file.clone(), opened.filter(is_same)));
         self.again.back().and_then(|(_, opened)| opened.as_ref())
@@ -95,7 +96,7 @@ impl ObjectSource for FileSource {
             left = &mut left[filled..];
             offset += filled as u64;
         }
-        // Whoever holds a block keeps its memory from being used again.
+        // Holding a block prevents the reuse of its memory.
         self.current.take_if(|block| block.end() <= offset);
         self.shared.note_sent(offset);
     }

@@ -1,4 +1,4 @@
-//! What the receiver wants, as work for the reader and for the prover.
+//! The receiver's requests as jobs for the reader and for the prover.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,20 +15,21 @@ use crate::tree::{Groups, Tree, Value};
 
 pub(crate) enum Job {
     Whole(Arc<SourceFile>),
-    /// Stretches of the stream of a file that the receiver has in part.
+    /// Ranges of the stream of a file that the receiver has in part.
     Stretches(Stretches),
-    /// Nothing: the object ends here.
+    /// The object ends here.
     End,
 }
 
 pub(crate) struct Stretches {
     pub(crate) file: Arc<SourceFile>,
     pub(crate) sections: Arc<Sections>,
-    /// Where the groups that the stretches touch are proved; `None` if they are already.
+    /// Collects the hashes of the groups that the ranges overlap; `None` if they were already sent.
     pub(crate) hashes: Option<Arc<BlockHashes>>,
 }
 
-/// A file that is proved group by group: by the reader where it sends bytes of a group, else by the prover.
+/// A file whose group hashes are sent to the receiver: computed by the reader where it sends bytes of a
+/// group, else by the prover.
 pub(crate) struct BlockHashes {
     pub(crate) file: Arc<SourceFile>,
     tree: Mutex<Tree>,
@@ -45,7 +46,8 @@ impl BlockHashes {
         Groups::of(self.file.shape.len)
     }
 
-    /// Notes the values of groups. The digest of the file, if all are known now; an empty stream has none.
+    /// Records the values of groups. Returns the file's digest once all are known; an empty stream has no
+    /// groups.
     pub(crate) fn set(&self, values: &[(u32, Value)]) -> Option<Value> {
         let mut tree = self.tree.lock();
         for &(group, value) in values {
@@ -54,7 +56,7 @@ impl BlockHashes {
         tree.root()
     }
 
-    /// What the receiver is told of the whole file; it is told once.
+    /// Returns the digest message of the file for the first caller, `None` afterwards.
     pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
         let first = !self.told.swap(true, Ordering::AcqRel);
         first.then(|| FileDigest { entry: self.file.entry.into(), result })
@@ -66,15 +68,15 @@ pub(crate) struct HashJob {
     pub(crate) groups: Vec<u32>,
 }
 
-/// A file of which the receiver had something.
+/// A file that the receiver had in part.
 pub(crate) struct Partial {
     pub(crate) hashes: Arc<BlockHashes>,
-    /// What it counts as if it turns out that nothing has to be sent.
+    /// Final state of the entry if no bytes need to be sent.
     pub(crate) without_sending: EntryState,
     pub(crate) asked: u64,
-    /// What the receiver had has turned out to be different, if only in a dry run.
+    /// Whether the receiver's data turned out to differ, also in a dry run.
     pub(crate) differs: bool,
-    /// What it takes of memory until it is settled.
+    /// Memory reserved until the entry is settled.
     pub(crate) _reserved: Reserved,
 }
 
@@ -82,9 +84,9 @@ pub(crate) struct Partial {
 pub(crate) struct Requests {
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) proofs: Option<Sender<HashJob>>,
-    /// Files that were announced and not answered yet, in entry order.
+    /// Files that were announced and not requested yet, in entry order.
     pub(crate) announced: VecDeque<Arc<SourceFile>>,
-    /// Entries below this number were answered.
+    /// Entries below this number have been answered by the receiver.
     pub(crate) answered: u32,
     pub(crate) partial: HashMap<u32, Partial>,
     pub(crate) object: u64,
@@ -97,7 +99,7 @@ impl Requests {
     }
 
     pub(crate) fn send(&self, job: Job) {
-        // The reader ends only when the job does.
+        // The reader ends only with the job.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
     }
 }

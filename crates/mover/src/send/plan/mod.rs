@@ -1,4 +1,4 @@
-//! Turns the walk into messages for the peer, while it goes on.
+//! Announces entries to the peer during the walk.
 
 pub(super) mod jobs;
 mod requests;
@@ -24,7 +24,8 @@ struct Planner {
     names: Names,
 }
 
-/// Goes through a walk that finds what `completeness` says, if nothing fails, once the receiver is ready.
+/// Runs the walk once the receiver is ready and announces its entries; `completeness` applies if nothing
+/// fails.
 pub(super) fn run(shared: Arc<Shared>, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
     let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
     let announcer = Arc::new(Announcer::new(shared.clone(), destination));
@@ -103,15 +104,15 @@ impl Planner {
     }
 }
 
-/// The files that have names left which were not met yet.
+/// Files with further hard links that the walk has not reached yet.
 #[derive(Default)]
 pub(crate) struct Names {
-    /// The entry that is the file, and how many of its names are still to come.
+    /// First entry of the file, and number of its names still to come.
     open: HashMap<Identity, (u32, u64)>,
 }
 
 impl Names {
-    /// The entry that is this file already; if there is none, it is `entry`, and its other `names` are still to come.
+    /// Returns the earlier entry of this file. `None`: `entry` is recorded as the first of its `names`.
     pub(crate) fn first(&mut self, identity: Identity, names: u64, entry: u32) -> Option<u32> {
         let (first, left) = self.open.entry(identity).or_insert((entry, names));
         let first = *first;
@@ -125,19 +126,19 @@ impl Names {
 
 const BATCH_ENTRIES: usize = 1024;
 
-/// Bytes of entries in one message; the last may exceed it.
+/// Target size of one message in bytes; the last entry may exceed it.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Found entries wait no longer than this before they go out.
+/// Maximum time that a found entry waits before it is sent.
 const BATCH_AGE: Duration = Duration::from_millis(10);
 
-/// Tells the peer what the walk finds, in batches that wait no longer than a moment: also while the walk itself waits
-/// for a directory. A file is read only after its entry went out, so that no digest overtakes it.
+/// Announces found entries to the peer in batches, after [`BATCH_AGE`] at the latest, even while the walk
+/// waits for a directory. A file is read only after its entry was sent, so no digest precedes it.
 pub(super) struct Announcer {
     shared: Arc<Shared>,
     destination: Destination,
     batch: Mutex<Batch>,
-    /// The first entry of a batch is there, or no more come.
+    /// Signalled when a batch gets its first entry or the announcer closes.
     begun: Condvar,
 }
 
@@ -162,7 +163,7 @@ impl Announcer {
         Self { shared, destination, batch, begun: Condvar::new() }
     }
 
-    /// An entry, with its file if it is one that may be read.
+    /// Adds an entry, with its file if it can be read.
     pub(super) fn add(&self, entry: Entry, file: Option<Arc<SourceFile>>) -> Result<(), Fault> {
         let mut batch = self.batch.lock();
         if batch.entries.is_empty() {
@@ -185,7 +186,7 @@ impl Announcer {
         self.begun.notify_one();
     }
 
-    /// Announces what has waited long enough, until no more comes.
+    /// Sends batches that have reached their maximum age, until the announcer closes.
     pub(super) fn keep_time(&self) -> Result<(), Fault> {
         let mut batch = self.batch.lock();
         while !batch.closed && !self.shared.stopped() {

@@ -1,4 +1,4 @@
-//! Turns what the receiver wants into work for the reader and the prover.
+//! Turns the receiver's requests into jobs for the reader and the prover.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
 use crate::tree::{Groups, Value};
 
-/// Bytes of memory for a file of which the receiver had something, with its path.
+/// Memory in bytes for a file that the receiver had in part, with its path.
 const OF_PARTIAL: u64 = 1024;
 
-/// Bytes of memory for the values of a file's groups, and for the numbers of those that are proved apart.
+/// Returns the memory in bytes for the values of a file's groups, and for the list of groups left to the
+/// prover.
 fn bytes_of_groups(groups: Groups) -> u64 {
     u64::from(groups.count()) * (size_of::<Option<Value>>() + size_of::<u32>()) as u64
 }
@@ -89,13 +90,13 @@ impl Requests {
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = HashJob { hashes, groups: proved_apart };
-            // The prover ends only when the job does.
+            // The prover ends only with the job.
             let _ = self.proofs.as_ref().map(|proofs| proofs.send(job));
         }
         Ok(())
     }
 
-    /// What the receiver had has turned out to be different.
+    /// Sends further ranges, because the receiver's data turned out to differ.
     pub(crate) fn more(&mut self, shared: &Shared, more: &More) -> Result<(), Fault> {
         let entry = u32::try_from(more.entry).ok();
         let Some(partial) = entry.and_then(|entry| self.partial.get_mut(&entry)) else {
@@ -126,7 +127,8 @@ impl Requests {
         Ok(())
     }
 
-    /// An entry is settled: its final state, and how many of its bytes were not sent because the receiver had them.
+    /// Settles an entry. Returns its final state, and how many of its bytes were not sent because the
+    /// receiver had them.
     pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (EntryState, u64) {
         let Some(partial) = self.partial.remove(&entry) else {
             return (EntryState::Done, 0);
@@ -148,7 +150,7 @@ impl Requests {
     }
 }
 
-/// Checks stretches that came from the receiver, and takes memory for them.
+/// Checks ranges received from the peer, and reserves memory for them.
 fn sections(shared: &Shared, stretches: &[Stretch], len: u64) -> Result<Arc<Sections>, Fault> {
     if !Stretch::in_order(stretches, len) {
         return Err(protocol("stretches that a file does not have are wanted"));

@@ -1,4 +1,4 @@
-//! Reads the files ahead of the data path, in order, and hashes them on the way.
+//! Reads the files in order, ahead of the data path, and hashes them.
 
 pub(super) mod opened;
 
@@ -23,16 +23,16 @@ use crate::units::Units;
 
 const DIGEST_BATCH: usize = 256;
 
-/// How long what is to be said may wait for more while contents are read: the receiver completes no file before.
+/// Maximum delay of digests and proofs while contents are read: the receiver completes no file without them.
 const TELL_WITHIN: Duration = Duration::from_millis(100);
 
-/// Bytes that are read and then hashed at a time: they are in the core's own cache meanwhile.
+/// Bytes read and then hashed at a time, small enough to stay in the core's cache in between.
 const STEP: usize = 128 << 10;
 
 #[derive(From)]
 enum Halt {
     Stopped,
-    /// The file cannot be sent as it was announced; the others go on.
+    /// The file cannot be sent as announced; the others are.
     #[from]
     File(Fault),
 }
@@ -40,12 +40,12 @@ enum Halt {
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     incoming: Receiver<Job>,
-    /// Empty until the memory for it is free, if a whole unit is read at a time.
+    /// Empty until its memory is available, if whole units are read.
     buffer: AlignedBytes,
     used: usize,
     offset: u64,
     statements: Statements,
-    /// When all that is to be said was said last.
+    /// Time of the last flush of digests and proofs.
     told: Instant,
     scratch: AlignedBytes,
 }
@@ -57,7 +57,7 @@ impl Reader {
         Self { shared, incoming, buffer, used: 0, offset: 0, statements, told: Instant::now(), scratch }
     }
 
-    /// Reads until the object or the job ends.
+    /// Handles jobs until the object or the job ends.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Some(job) = self.next_job()? {
             let goes_on = match job {
@@ -80,7 +80,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What to read next. Before waiting for it, everything read so far goes out.
+    /// Returns the next job. Publishes everything read so far before waiting for it.
     fn next_job(&mut self) -> Result<Option<Job>, Fault> {
         if let Ok(job) = self.incoming.try_recv() {
             return Ok(Some(job));
@@ -103,7 +103,7 @@ impl Reader {
         self.statements.flush()
     }
 
-    /// Reads one file and notes its digest. False: the job is over.
+    /// Reads one file and records its digest. False: the job is over.
     fn read_file(&mut self, file: &Arc<SourceFile>) -> bool {
         let whole = 0..file.shape.len;
         let copied = self.read(file, Sections::whole(whole.end).into(), |reader, opened| {
@@ -122,12 +122,12 @@ impl Reader {
         true
     }
 
-    /// Reads stretches of a file. False: the job is over.
+    /// Reads ranges of a file. False: the job is over.
     fn read_stretches(&mut self, wanted: &Stretches) -> bool {
         let copy = |reader: &mut Self, opened: Opened<'_>| reader.copy_stretches(opened, wanted);
         let Some(copied) = self.read(&wanted.file, wanted.sections.clone(), copy) else { return false };
         if let Err(fault) = copied {
-            // Proved before, it has changed since: what was proved does not hold any more either.
+            // The file changed after its groups were proved, so those proofs are invalid too.
             let told = match &wanted.hashes {
                 Some(hashes) => hashes.tell(Err(fault)),
                 None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
@@ -138,7 +138,8 @@ impl Reader {
         true
     }
 
-    /// Has what is wanted of a file copied, and fills what is missing with zeros. `None`: the job is over.
+    /// Runs `copy` for the requested ranges of a file, and fills missing bytes with zeros. `None`: the job is
+    /// over.
     fn read<T>(
         &mut self,
         file: &Arc<SourceFile>,
@@ -147,7 +148,7 @@ impl Reader {
     ) -> Option<Result<T, Fault>> {
         let at = self.offset + self.used as u64;
         let (opened, end) = (Opened::open(file), at + sections.len);
-        // Noted before the bytes: they may be lost on the way as soon as they are published.
+        // Recorded before the bytes, which may be lost in the network as soon as they are published.
         let kept = opened.as_ref().ok().filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
         let part = SentPart { at, sections, file: file.clone(), opened: kept };
         self.shared.store.lock().add_part(part);
@@ -182,7 +183,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads a whole group, and sends those of its bytes that are in `wanted`.
+    /// Reads and hashes a whole group, and sends those of its bytes that are in `wanted`.
     fn copy_group(
         &mut self,
         opened: &Opened<'_>,
@@ -200,7 +201,7 @@ impl Reader {
         Ok(opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)?)
     }
 
-    /// Reads, hashes and sends.
+    /// Reads and hashes a range and appends it to the object.
     fn copy(&mut self, opened: &Opened<'_>, mut left: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
         while left.start < left.end {
             let room = self.room().ok_or(Halt::Stopped)?;
@@ -217,7 +218,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Keeps the places of bytes that could not be read. False: the job is over.
+    /// Appends zeros in place of unreadable bytes. False: the job is over.
     fn zeros(&mut self, mut left: u64) -> bool {
         while left > 0 {
             let Some(room) = self.room() else { return false };
@@ -229,14 +230,14 @@ impl Reader {
         true
     }
 
-    /// Free bytes of the buffer, at least 1; waits for memory. `None`: the job is over.
+    /// Returns the free bytes of the buffer, at least 1, waiting for memory. `None`: the job is over.
     fn room(&mut self) -> Option<usize> {
         let capacity = self.capacity();
         if self.used == capacity {
             self.publish();
         }
         if self.used == 0 {
-            // It may be long until there is room, or until a large file is read.
+            // Memory may be unavailable for long, or a large file may take long to read.
             let is_time = !self.shared.has_room() || self.told.elapsed() >= TELL_WITHIN;
             if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
                 self.shared.end_with(fault, false);
@@ -253,7 +254,7 @@ impl Reader {
         Some(self.capacity() - self.used)
     }
 
-    /// Bytes of the present block.
+    /// Returns the capacity of the current block in bytes.
     fn capacity(&self) -> usize {
         let unit = |units: Units| (units.around(self.offset).end - self.offset) as usize;
         self.shared.units.map_or(BLOCK, unit)
@@ -265,7 +266,7 @@ impl Reader {
         }
     }
 
-    /// A buffer with anything in it. The store is not locked while it is made.
+    /// Returns a buffer with arbitrary contents. The store is not locked while it is allocated.
     fn fresh_buffer(&self, len: usize) -> AlignedBytes {
         let spare = self.shared.store.lock().take_spare();
         spare.unwrap_or_else(|| AlignedBytes::zeroed(len))
@@ -291,11 +292,11 @@ impl Reader {
 
 const PROOF_BATCH: usize = 4096;
 
-/// What the receiver is told of what was read.
+/// Digests and proofs of data that was read, to be sent to the receiver.
 struct Statements {
     shared: Arc<Shared>,
     proofs: Vec<Proof>,
-    /// Values of groups in them.
+    /// Number of group values in `proofs`.
     values: usize,
     digests: Vec<FileDigest>,
 }
@@ -317,7 +318,8 @@ impl Statements {
         if self.values >= PROOF_BATCH { self.flush() } else { Ok(()) }
     }
 
-    /// Groups of a file were read in one state of it. If they were the last, its digest is known.
+    /// Records group values read from one consistent state of a file. If they were the last, queues its
+    /// digest.
     fn settle(&mut self, hashes: &BlockHashes, values: &[(u32, Value)]) {
         if let Some(root) = hashes.set(values) {
             self.shared.ledger.lock().table.set_digest(hashes.file.entry, root);
@@ -335,7 +337,7 @@ impl Statements {
     }
 }
 
-/// Reads and hashes what the receiver has, beside the reader.
+/// Reads and hashes data that the receiver already has, in parallel with the reader.
 pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Result<(), Fault> {
     let (mut statements, mut buffer) = (Statements::new(shared), AlignedBytes::zeroed(BLOCK));
     while let Ok(job) = jobs.recv() {

@@ -1,4 +1,4 @@
-//! A file of the set, open for reading, and proof that it is still the one that was found.
+//! A source file open for reading, with checks that it is still the one found by the walk.
 
 use std::fs::File;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::progress::Progress;
 use crate::send::blocks::SourceFile;
 use crate::storage::{fstat, read_at};
 
-/// Files from this size on are announced to the kernel as read in order.
+/// Minimum size in bytes of files for which the kernel is advised of sequential reading.
 const ADVISE_ABOVE: u64 = 1 << 20;
 
 const SINCE_FOUND: &str = "was modified or replaced after it was found";
@@ -30,7 +30,7 @@ impl<'a> Opened<'a> {
         let path = &source.path;
         let opened = source.source_root.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
         let file = Arc::new(File::from(opened.map_err(|errno| match errno {
-            // It was a file when it was found, and is a link or gone now.
+            // It was a regular file when found, and is now a link.
             Errno::LOOP => changed(path, "was replaced"),
             errno => IoFault::source("open", path, errno).fault,
         })?));
@@ -38,13 +38,13 @@ impl<'a> Opened<'a> {
         opened.must_be_same(SINCE_FOUND)?;
         opened.must_have_a_size()?;
         if source.shape.len >= ADVISE_ABOVE {
-            // Only advice.
+            // Errors are irrelevant: it is only advice.
             let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
         }
         Ok(opened)
     }
 
-    /// After the last read: what was read is one state of the file.
+    /// Checks after the last read that all data comes from one state of the file.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.must_be_same("was modified while it was read")
     }
@@ -57,7 +57,7 @@ impl<'a> Opened<'a> {
         if same { Ok(()) } else { Err(changed(path, how)) }
     }
 
-    /// Files of `/proc` say that they are empty and are not.
+    /// Rejects files that report size 0 but have contents, as in `/proc`.
     fn must_have_a_size(&self) -> Result<(), Fault> {
         let path = &self.source.path;
         if self.source.shape.size > 0 {
@@ -65,7 +65,7 @@ impl<'a> Opened<'a> {
         }
         match read_at(&self.file, &mut [0], 0) {
             Ok(0) => Ok(()),
-            // It was empty when it was found.
+            // It was empty when found and has grown.
             Ok(_) if fstat(&*self.file).is_ok_and(|stat| stat.st_size > 0) => self.must_be_same(SINCE_FOUND),
             Ok(_) => {
                 let what = "has contents but no size, as files of /proc do";
@@ -75,7 +75,7 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Reads bytes of the stream at `offset`; returns how many, at least 1.
+    /// Reads bytes of the stream at `offset`; returns their number, at least 1.
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
         let path = &self.source.path;
         let (at, run) = self.source.shape.locate(offset);
