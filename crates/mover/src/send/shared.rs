@@ -243,7 +243,7 @@ impl Shared {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
     }
 
-    /// Called by the reader: whether its last read, or the next file, had to be waited for.
+    /// Records whether the reader had to wait for its last read or for the next file.
     pub(crate) fn set_disk_is_slow(&self, slow: bool) {
         self.disk_is_slow.store(slow, Ordering::Relaxed);
     }

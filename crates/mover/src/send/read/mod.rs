@@ -127,7 +127,7 @@ impl Reader {
         let copy = |reader: &mut Self, opened: Opened<'_>| reader.copy_stretches(opened, wanted);
         let Some(copied) = self.read(&wanted.file, wanted.sections.clone(), copy) else { return false };
         if let Err(fault) = copied {
-            // The file changed after its groups were proved, so those proofs are invalid too.
+            // If the file was already proved, it has changed since, so the proofs no longer hold either.
             let told = match &wanted.hashes {
                 Some(hashes) => hashes.tell(Err(fault)),
                 None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),

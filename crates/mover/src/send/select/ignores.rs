@@ -1,4 +1,4 @@
-//! Ignore files that are found in the tree while it is walked: `.gitignore` and `.ignore`.
+//! Ignore files found during the walk: `.gitignore` and `.ignore`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,23 +17,23 @@ use crate::fault::of_path;
 use crate::root::join;
 use crate::storage::{fstat, kind_of, open_in};
 
-/// The ignore files, the one that decides in front.
+/// Names of ignore files, in order of precedence.
 pub(crate) const NAMES: [&[u8]; 2] = [b".ignore", b".gitignore"];
 
-/// Longest ignore file that is read, in bytes.
+/// Maximum size of an ignore file in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The ignore files of a directory and of those above it, as far as the walk goes.
+/// The ignore files of a directory and its ancestors within the walk.
 #[derive(Debug)]
 pub(crate) struct Ignores {
-    /// Leading bytes of a path that are the directory.
+    /// Length of the directory's path with its trailing slash, to strip from paths.
     skip: usize,
     files: [Option<Gitignore>; 2],
     above: Option<Arc<Ignores>>,
 }
 
-/// Adds the ignore files of the directory `path` to those above it. `names` are those of [`NAMES`] that are there; it
-/// fails if one of them cannot be used, so that more would be sent than it permits.
+/// Adds the ignore files of the directory `path` to those of its ancestors. `names` are those of [`NAMES`]
+/// that exist in it. Fails if one of them is unusable, because more would be sent than it permits.
 pub(crate) fn enter(
     above: Option<Arc<Ignores>>,
     directory: impl AsFd,
@@ -57,8 +57,8 @@ fn unusable(path: &[u8], why: &str) -> Fault {
     of_path(FaultCode::Unreadable, path, &what, "correct the file, or do not use --gitignore")
 }
 
-/// The patterns of the file; `None` for what is no regular file. Lines that git does not understand and lines
-/// that are no UTF-8 say nothing, as in git.
+/// Reads the patterns of a file; `None` if it is not a regular file. Lines that git does not understand and
+/// lines that are not UTF-8 are ignored, as in git.
 fn read(directory: impl AsFd, name: &[u8]) -> Result<Option<Gitignore>, String> {
     let opened = match open_in(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK) {
         Ok(opened) => opened,
@@ -83,14 +83,15 @@ fn compile(text: &[u8]) -> Result<Gitignore, String> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     for line in text.split(|&b| b == b'\n').filter_map(|line| std::str::from_utf8(line).ok()) {
         let line = line.strip_suffix('\r').unwrap_or(line);
-        // A line that is no pattern says nothing.
+        // Invalid lines are ignored.
         let _ = builder.add_line(None, line);
     }
     builder.build().map_err(|e| format!("has patterns that are too large ({e})"))
 }
 
 impl Ignores {
-    /// Whether a path is left out. A `.ignore` decides before any `.gitignore`, and the nearest before those above.
+    /// Whether a path is ignored. A `.ignore` takes precedence over every `.gitignore`, and the nearest file
+    /// over those above.
     pub(crate) fn ignores(&self, path: &[u8], is_directory: bool) -> bool {
         for kind in 0..NAMES.len() {
             let mut level = Some(self);

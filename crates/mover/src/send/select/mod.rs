@@ -1,4 +1,4 @@
-//! Which entries are sent: a [`Selection`] made ready for the walk.
+//! Selection of entries to send: a [`Selection`] compiled for the walk.
 
 pub(super) mod ignores;
 pub(super) mod pattern;
@@ -21,12 +21,13 @@ pub(crate) struct Chooser {
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
-    /// Of regular files, in bytes.
+    /// Permitted sizes of regular files in bytes.
     pub(crate) sizes: RangeInclusive<u64>,
 }
 
 impl Chooser {
-    /// It fails for a bad pattern, and for a list of paths without the one source that they are relative to.
+    /// Compiles a selection. Fails for an invalid pattern, and for a list of paths without exactly one source
+    /// that they are relative to.
     pub(crate) fn new(selection: &Selection, sources: usize) -> Result<Self, Fault> {
         if selection.paths.is_some() && sources != 1 {
             return Err(Fault::new(
@@ -50,19 +51,20 @@ impl Chooser {
     }
 }
 
-/// Whether a server can do what the selection asks for.
+/// Checks that a selection is valid for this number of sources.
 ///
 /// # Errors
-/// As [`send_files`](super::send_files) has them.
+/// Those of [`send_files`](super::send_files) for the selection.
 pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Fault> {
     Chooser::new(selection, sources).map(|_| ())
 }
 
-/// Rules of which the first that matches decides. Those about one name or path are looked up: there may be thousands.
+/// Ordered rules; the first match decides. Literal names and paths are looked up in hash tables, since there
+/// may be thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     all: Vec<(Verdict, Pattern)>,
-    /// Numbers of the rules about one last component, and about one path, ascending.
+    /// Indices of the rules for a literal last component, and for a literal path, ascending.
     names: HashMap<Vec<u8>, Vec<u32>>,
     paths: HashMap<Vec<u8>, Vec<u32>>,
     others: Vec<u32>,
@@ -102,29 +104,29 @@ fn refused(pattern: &[u8], why: BadPattern) -> Fault {
     Fault::new(FaultCode::Usage, message, "patterns are those of rsync; `haul cp --help` has examples")
 }
 
-/// Paths relative to the source, each once, those of one directory next to each other.
+/// Distinct paths relative to the source, sorted so that those of one directory are adjacent.
 #[derive(Debug)]
 pub(crate) struct Listed {
     paths: Vec<RelPath>,
 }
 
-/// A directory's share of the list: paths that begin with the directory's and go on.
+/// The listed paths below one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
     range: Range<usize>,
-    /// Bytes of the directory's path with the `/` behind it.
+    /// Length of the directory's path including the trailing `/`.
     skip: usize,
 }
 
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Child {
     pub(crate) name: Vec<u8>,
-    /// Whether it was asked for, or is only on the way to what was.
+    /// Whether the path itself is listed, and not only something below it.
     pub(crate) listed: bool,
     pub(crate) below: Share,
 }
 
-/// Components in byte order, one behind the other: NUL, which no path has, stands for the slash.
+/// Sort key of a path that orders it by components: NUL, which no path contains, replaces the slash.
 fn key(path: &RelPath) -> impl Iterator<Item = u8> {
     path.as_bytes().iter().map(|&b| if b == b'/' { 0 } else { b })
 }
@@ -141,7 +143,7 @@ impl Listed {
         Share { range: 0..self.paths.len(), skip: 0 }
     }
 
-    /// The names in a directory, in byte order.
+    /// Returns the names in a directory, in byte order.
     pub(crate) fn children(&self, share: &Share) -> Vec<Child> {
         let mut children = Vec::new();
         let mut rest = share.range.clone();
@@ -162,7 +164,7 @@ impl Listed {
         children
     }
 
-    /// The paths of a share, below the directory.
+    /// Returns the paths of a share, relative to its directory.
     pub(crate) fn tails(&self, share: &Share) -> impl Iterator<Item = &[u8]> {
         self.paths[share.range.clone()].iter().map(|path| &path.as_bytes()[share.skip..])
     }
@@ -249,7 +251,7 @@ mod listed_tests {
         Listed::new(&paths)
     }
 
-    /// All listed paths, found by going down.
+    /// Collects all listed paths by recursive descent.
     fn walk(wanted: &Listed, share: &Share, at: &[u8], found: &mut Vec<Vec<u8>>) {
         for child in wanted.children(share) {
             let path = if at.is_empty() { child.name.clone() } else { [at, &child.name].join(&b'/') };

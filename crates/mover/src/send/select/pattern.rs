@@ -1,11 +1,11 @@
-//! One pattern of a rule, with rsync's meaning.
+//! A pattern of a rule, with rsync's semantics.
 //!
-//! All ways through a pattern are followed at once (K. Thompson: Regular expression search algorithm, CACM 11(6), 1968),
-//! so no pattern makes matching take longer than its length times that of the path.
+//! Matching simulates an NFA (K. Thompson: Regular expression search algorithm, CACM 11(6), 1968), so its
+//! time is bounded by the product of the lengths of pattern and path.
 
 use crate::root::split;
 
-/// Why a pattern cannot be used, and what to write instead.
+/// Why a pattern is invalid, and what to write instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "their messages say it")]
 pub enum BadPattern {
@@ -19,23 +19,23 @@ pub enum BadPattern {
     Component,
     #[error("'[' has no ']'; write '\\[' for a literal bracket")]
     Unclosed,
-    /// Also of a range that ends before it begins.
-    #[error("between '[' and ']' write characters, ranges like a-z or classes like [:digit:]")]
+    /// Also a range whose end is below its start.
+    #[error("between '[' and ']' stand characters, ranges like a-z, or classes like [:digit:]")]
     Class,
     #[error("a backslash is followed by nothing; write '\\\\' for a literal backslash")]
     Escape,
 }
 
-/// What a pattern is compared with.
+/// Part of the path that a pattern is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
     Name,
-    /// The path from any component on to its end.
+    /// Any trailing components of the path.
     Tail,
     Path,
 }
 
-/// Whether a pattern has wildcards. Only then a backslash in it escapes, else it is itself.
+/// Whether a pattern has wildcards. Only then is a backslash an escape character.
 fn is_wild(pattern: &[u8]) -> bool {
     pattern.iter().any(|b| b"*?[".contains(b))
 }
@@ -45,28 +45,28 @@ pub(crate) struct Pattern {
     scope: Scope,
     only_directories: bool,
     parts: Vec<Part>,
-    /// What the subject ends with in any case.
+    /// Literal suffix that every match has.
     ending: Vec<u8>,
-    /// What stands in front of every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
-    /// is also an `a` at the top (rsync(1), on patterns with `**`).
+    /// Prefix added to every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
+    /// also matches `a` at the top (rsync(1), on patterns with `**`).
     lead: &'static [u8],
 }
 
-/// Whether the pattern can be compiled.
+/// Checks that a pattern can be compiled.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why the pattern is invalid.
 pub fn check_pattern(pattern: &[u8]) -> Result<(), BadPattern> {
     Pattern::compile(pattern).map(|_| ())
 }
 
 impl Pattern {
-    /// Compiles a pattern; `dir/***` makes two: the directory, and everything in it.
+    /// Compiles a pattern; `dir/***` becomes two: the directory, and everything in it.
     pub(crate) fn compile(pattern: &[u8]) -> Result<Vec<Self>, BadPattern> {
         let (body, end) = pattern.strip_suffix(b"/").map_or((pattern, &b""[..]), |body| (body, b"/"));
         let stars = body.iter().rev().take_while(|&&b| b == b'*').count();
         match body[..body.len() - stars].strip_suffix(b"/") {
-            // Both escape as the pattern does, also the directory's, in which no wildcard may be left.
+            // Backslashes are escapes in both, as in the pattern, even if the directory has no wildcard.
             Some(directory) if stars >= 3 && !directory.is_empty() => {
                 let itself = Self::one(&[directory, b"/"].concat(), true)?;
                 let contents = Self::one(&[directory, b"/**", end].concat(), true)?;
@@ -102,17 +102,17 @@ impl Pattern {
         Ok(Self { scope, only_directories, parts, ending, lead })
     }
 
-    /// What alone is matched, where nothing in the pattern stands for something else.
+    /// Returns the only string that matches, if the pattern has no wildcards.
     pub(crate) fn literal(&self) -> Option<(Scope, &[u8])> {
         (self.ending.len() == self.parts.len()).then_some((self.scope, &self.ending[..]))
     }
 
-    /// Whether it is about such entries.
+    /// Whether the pattern applies to directories or to other entries.
     pub(crate) fn takes(&self, is_directory: bool) -> bool {
         is_directory || !self.only_directories
     }
 
-    /// Whether the entry with this path is matched. The path begins with no `/` and has none at its end.
+    /// Whether the entry with this path matches. The path has no leading or trailing `/`.
     pub(crate) fn matches(&self, path: &[u8], is_directory: bool) -> bool {
         if !self.takes(is_directory) {
             return false;
@@ -122,7 +122,7 @@ impl Pattern {
         if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
             return false;
         }
-        // Place `i`: the first `i` parts have taken the bytes so far.
+        // State `i`: the first `i` parts match the bytes so far.
         let mut places = vec![false; self.parts.len() + 1];
         let mut next = places.clone();
         self.reach(&mut places, 0);
@@ -133,7 +133,7 @@ impl Pattern {
                     self.reach(&mut next, if part.is_star() { at } else { at + 1 });
                 }
             }
-            // What is left of the path from some component on.
+            // A tail may start at any component.
             if self.scope == Scope::Tail && byte == b'/' {
                 self.reach(&mut next, 0);
             }
@@ -142,7 +142,7 @@ impl Pattern {
         places[self.parts.len()]
     }
 
-    /// Notes a place, and those behind stars, which may take nothing.
+    /// Enters a state, and those after stars, which may match nothing.
     fn reach(&self, places: &mut [bool], mut at: usize) {
         while !std::mem::replace(&mut places[at], true) && self.parts.get(at).is_some_and(Part::is_star) {
             at += 1;
@@ -155,7 +155,7 @@ enum Part {
     Byte(u8),
     /// Any byte but `/`.
     Any,
-    /// The bytes whose bits are set; never `/`.
+    /// Bytes whose bits are set; never `/`.
     Class(Box<[u64; 4]>),
     /// Any bytes but `/`.
     Star,
@@ -198,7 +198,7 @@ impl Part {
     }
 }
 
-/// The parts of a pattern, each byte for itself unless some have a meaning; and the bytes that it ends with.
+/// Parses a pattern, as literal bytes unless they `have_meaning`. Returns its parts and its literal suffix.
 fn parts(mut rest: &[u8], have_meaning: bool) -> Result<(Vec<Part>, Vec<u8>), BadPattern> {
     let (mut parts, mut ending) = (Vec::new(), Vec::new());
     while let Some((&first, behind)) = rest.split_first() {
@@ -217,7 +217,8 @@ fn parts(mut rest: &[u8], have_meaning: bool) -> Result<(Vec<Part>, Vec<u8>), Ba
     Ok((parts, ending))
 }
 
-/// Reads a class (`[abc]`, `[a-z]`, `[!0-9]`, `[[:digit:]]`, over bytes) whose `[` is taken already, up to and with its `]`.
+/// Parses a class (`[abc]`, `[a-z]`, `[!0-9]`, `[[:digit:]]`, over bytes) up to and including its `]`; its
+/// `[` is already consumed.
 fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
     let negated = matches!(rest.first(), Some(b'!' | b'^'));
     if negated {
@@ -243,7 +244,7 @@ fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
     if bits == [0; 4] { Err(BadPattern::Class) } else { Ok(Box::new(bits)) }
 }
 
-/// One byte, or two with `-` between them.
+/// Parses one byte, or a range of two with `-` between them.
 fn range(rest: &mut &[u8], set: &mut [bool; 256]) -> Result<(), BadPattern> {
     let low = byte(rest)?;
     let is_range = rest.first() == Some(&b'-') && !matches!(rest.get(1), None | Some(b']'));
@@ -270,7 +271,7 @@ fn byte(rest: &mut &[u8]) -> Result<u8, BadPattern> {
     Ok(found)
 }
 
-/// `[:name:]`; ASCII only, since names are bytes.
+/// Parses `[:name:]`; ASCII only, since names are bytes.
 fn named(rest: &mut &[u8], set: &mut [bool; 256]) -> Result<(), BadPattern> {
     let end = rest.windows(2).skip(2).position(|pair| pair == b":]").ok_or(BadPattern::Class)? + 2;
     let member: fn(&u8) -> bool = match &rest[2..end] {

@@ -1,4 +1,4 @@
-//! What a walk may say about names that it does not find, and the names that it leaves out.
+//! What the receiver is told about names missing from a walk: its extent, and the names left out.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use haul_wire::control::{
 use crate::link::{ControlLink, send_list};
 use crate::root::copies_content;
 
-/// How much a set says about names that it does not have, and what was left out of it by rules.
+/// Extent of the set and the rules that left something out, by which the receiver may remove other names.
 #[derive(Debug)]
 pub(crate) struct Completeness {
     extent: Extent,
     rules: Vec<Rule>,
 }
 
-/// Whether the receiver cannot tell what is left out from what the sources do not have. What rules leave out it is
-/// told, and what ignore files, sizes and other file systems leave out if the selection asks for that; of what a list
-/// of paths leaves out nothing is known, because nothing but the list is walked.
+/// Whether the receiver cannot distinguish names that were left out from names that the sources do not have.
+/// It is always told the rules, and the names left out by ignore files, sizes and other file systems if the
+/// selection requests that; names left out by a list of paths are unknown, because only the list is walked.
 pub fn is_untellable(selection: &Selection) -> bool {
-    // Following links changes what stands for a name, not which names there are.
+    // Following links changes what a name refers to, not which names exist.
     let Selection { rules: _, paths, links: _, left_out, .. } = selection;
     paths.is_some() || *left_out == LeftOutNames::Untold && leaves_out_unseen(selection)
 }
 
-/// Whether anything but rules and a list of paths leaves something out.
+/// Whether the selection leaves out entries by anything other than rules and a list of paths.
 pub fn leaves_out_unseen(selection: &Selection) -> bool {
     let Selection { ignore_files, file_systems, min_bytes, max_bytes, .. } = selection;
     *ignore_files == IgnoreFiles::Obey
@@ -39,7 +39,7 @@ impl Completeness {
     pub(crate) fn of(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
-            // What was left out is not to be taken for what the sources do not have.
+            // The receiver must not take names that were left out for names that the sources do not have.
             _ if is_untellable(selection) => Extent::Part,
             true => Extent::Destination,
             false => Extent::Directories,
@@ -47,7 +47,7 @@ impl Completeness {
         Self { extent, rules: selection.rules.clone() }
     }
 
-    /// Tells the receiver, if the walk `is_whole`.
+    /// Sends rules and extent to the receiver; only a partial extent unless the walk `is_whole`.
     pub(crate) fn tell(&self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
         if !is_whole || self.extent == Extent::Part {
             return link.send(ControlMessage::Extent(Extent::Part));
@@ -59,7 +59,7 @@ impl Completeness {
 
 const BATCH: usize = 1024;
 
-/// Bytes of names in one message; the last may exceed it.
+/// Target size of one message in bytes; the last name may exceed it.
 const BATCH_BYTES: usize = 64 << 10;
 
 pub(crate) struct FilteredReporter {
@@ -71,14 +71,14 @@ pub(crate) struct FilteredReporter {
 }
 
 impl FilteredReporter {
-    /// `None`: nobody wants to know, or nothing is left out in such a way.
+    /// Returns `None` if the selection does not request the names, or leaves out none in this way.
     pub(crate) fn new(link: &Arc<dyn ControlLink>, selection: &Selection) -> Option<Self> {
         let wanted = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);
         let (link, ignore_files) = (link.clone(), selection.ignore_files);
         wanted.then(|| Self { link, ignore_files, paths: Vec::new(), bytes: 0, sent: Ok(()) })
     }
 
-    /// Something has this name and is left out. What cannot travel has no such name at the receiver either.
+    /// Reports a name that is left out. A name that cannot be sent cannot exist at the receiver either.
     pub(crate) fn add(&mut self, path: &[u8]) {
         let Ok(path) = RelPath::new(path.to_vec()) else { return };
         self.bytes += encoded_len(&path);
@@ -88,7 +88,7 @@ impl FilteredReporter {
         }
     }
 
-    /// Tells the rest, and in any case whether ignore files are obeyed.
+    /// Sends the rest, and in any case whether ignore files are obeyed.
     pub(crate) fn finish(mut self) -> Result<(), Fault> {
         self.flush();
         self.sent

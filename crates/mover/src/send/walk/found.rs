@@ -1,5 +1,4 @@
-//! Makes the entries of a walk from what the file system says, with their holes and what is preserved beside contents,
-//! permissions and time.
+//! Creates entries from file metadata, with holes and the metadata preserved beyond permissions and time.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::root::SourceRoot;
 use crate::storage::{Mtime, kind_of, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
-/// Stands for a source whose name cannot travel.
+/// Path of an entry whose source has no name that can be sent.
 pub(super) const NAMELESS: &[u8] = b"source";
 
 /// An entry, and for a regular file how to open it.
@@ -26,11 +25,11 @@ pub(super) const NAMELESS: &[u8] = b"source";
 pub(crate) struct Found {
     pub(crate) entry: Entry,
     pub(crate) file: Option<(Arc<SourceRoot>, Identity)>,
-    /// How many names the file has; 0 for anything else.
+    /// Number of hard links of the file; 0 for other kinds.
     pub(crate) names: u64,
 }
 
-/// The entry for something that is no directory.
+/// Creates the entry of a name that is not a directory.
 #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
 pub(super) fn leaf(
     source_root: &Arc<SourceRoot>,
@@ -71,8 +70,8 @@ fn special(kind: FileType) -> &'static str {
     }
 }
 
-/// A file whose name is that of a journal or a temporary file: no receiver takes it. As with other things that are never
-/// moved, the rest is finished.
+/// Creates the failed entry of a file named like a journal or temporary file, which no receiver accepts. As
+/// with special files, the rest of the job completes.
 pub(super) fn working_file(path: &[u8]) -> Found {
     let what = "has a name reserved for unfinished copies and is never copied";
     let hint =
@@ -107,19 +106,19 @@ pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Fo
     with_fault(path, IoFault::source(doing, shown, errno).fault)
 }
 
-/// A link that would be followed for ever.
+/// Creates the failed entry of a link that leads to one of its ancestors.
 pub(super) fn endless(path: &[u8]) -> Found {
     let hint = "skip it with --exclude, or copy without --copy-links";
     refused(FaultCode::Unreadable, path, "leads back to a directory that contains it", hint)
 }
 
-/// The directory that the set goes to, found among the sources.
+/// Creates the failed entry of the destination directory, found among the sources.
 pub(super) fn destination(path: &[u8]) -> Found {
     let hint = "skip it with --exclude, or choose a destination outside the sources";
     refused(FaultCode::Usage, path, "is the destination itself", hint)
 }
 
-/// A source that paths were listed of, and that is no directory.
+/// Creates the failed entry of a source with a list of paths that is not a directory.
 pub(super) fn no_directory(path: &[u8]) -> Found {
     let what = "is not a directory, but a list of paths below it was given";
     let hint = "name the directory that the paths of --files-from are relative to";
@@ -134,8 +133,8 @@ pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
     Found { entry: failed_entry(path, fault), file: None, names: 0 }
 }
 
-/// A failed entry. Where the path is too long to travel, the next directory above it that is not stands for
-/// it; the fault's message names the path.
+/// Creates a failed entry. If the path is too long to send, the nearest ancestor that is not replaces it; the
+/// fault's message names the full path.
 fn failed_entry(path: &[u8], fault: Fault) -> Entry {
     let mut shown = path;
     while shown.len() > MAX_PATH {
@@ -147,10 +146,11 @@ fn failed_entry(path: &[u8], fault: Fault) -> Entry {
     Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }
 
-/// Holes below this many bytes are taken for data: a hole less is one system call less on the other side.
+/// Minimum size of a hole in bytes; smaller ones are sent as data, which saves a system call at the receiver.
 const WORTH_IT: u64 = 4096;
 
-/// The holes of a file that has fewer blocks than bytes, in order; none if the file system cannot tell.
+/// Finds the holes of a file that has fewer allocated bytes than its size, in order; none if the file system
+/// cannot report them.
 pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stretch> {
     let size = stat.st_size as u64;
     let allocated = (stat.st_blocks as u64).saturating_mul(512);
@@ -159,7 +159,7 @@ pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stret
     }
     let found = open_in(directory, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK)
         .and_then(|file| find(&file, size));
-    // Without them, zeros travel.
+    // On an error the holes are sent as zeros.
     largest(found.unwrap_or_default())
 }
 
@@ -169,7 +169,7 @@ fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
     while at < size {
         let data = match seek(file, SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
-            // No data from here on.
+            // No data after this offset.
             Err(Errno::NXIO) => size,
             Err(errno) => return Err(errno),
         };
@@ -184,7 +184,7 @@ fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
     Ok(holes)
 }
 
-/// As many as an entry may have.
+/// Keeps the largest holes, at most [`MAX_HOLES`], in order.
 fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
     if holes.len() > MAX_HOLES {
         holes.sort_unstable_by_key(|hole| std::cmp::Reverse(hole.len));
@@ -196,18 +196,18 @@ fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
 
 pub(crate) struct Preserver {
     preserve: Preserve,
-    /// Names are looked up if they are to be sent.
+    /// Looks up names; `None` if no names are sent.
     accounts: Option<Accounts>,
 }
 
 impl Preserver {
-    /// `None` if nobody asked for anything.
+    /// Returns `None` if no extra metadata is to be preserved.
     pub(crate) fn new(preserve: Preserve) -> Option<Self> {
         let accounts = (preserve.owner == Ownership::Names).then(Accounts::default);
         preserve.has_extras().then_some(Self { preserve, accounts })
     }
 
-    /// Adds to an entry what `name` in `directory` has; `.` is the directory itself.
+    /// Adds the extra metadata of `name` in `directory` to an entry; `.` is the directory itself.
     pub(crate) fn add(&self, entry: &mut Entry, directory: impl AsFd, name: &[u8], stat: &Stat) {
         if !matches!(entry.kind, EntryKind::Failed(_)) {
             entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
@@ -227,7 +227,8 @@ impl Preserver {
         Extras { owner, xattrs, acls: wanted(self.preserve.acls, acls), left_out }
     }
 
-    /// Attributes and ACLs, and how many could not be read or were too many.
+    /// Returns attributes, ACLs, and the number of attributes that could not be read or exceeded
+    /// [`MAX_EXTRAS`] bytes.
     fn attributes(&self, directory: BorrowedFd<'_>, name: &[u8]) -> (Vec<Xattr>, Vec<Xattr>, u32) {
         let (mut xattrs, mut acls, mut left_out, mut room) = (Vec::new(), Vec::new(), 0, MAX_EXTRAS);
         if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {

@@ -1,5 +1,5 @@
-//! Walks sources into entries, one at a time: a directory, then what is in it that is no directory, then its
-//! subdirectories. Names of a directory come in byte order.
+//! Walks the sources and yields entries one at a time: a directory, its entries that are not directories,
+//! then its subdirectories. Names within a directory are in byte order.
 
 pub(super) mod completeness;
 mod found;
@@ -31,17 +31,17 @@ use found::{
 
 pub(crate) use found::Found;
 
-/// What holds for a directory because of those above it.
+/// State that a directory inherits from its ancestors.
 #[derive(Clone)]
 struct Inherited {
     source_root: Arc<SourceRoot>,
     ignores: Option<Arc<Ignores>>,
-    /// The directories above; kept only while links are followed.
+    /// Ancestors; only recorded if links are followed.
     lineage: Option<Arc<Lineage>>,
     device: Option<u64>,
 }
 
-/// A directory and those that it lies in.
+/// A directory and its ancestors.
 struct Lineage {
     id: FileId,
     above: Option<Arc<Lineage>>,
@@ -50,15 +50,15 @@ struct Lineage {
 struct Pending {
     inherited: Inherited,
     path: Vec<u8>,
-    /// What is wanted of it, if not all.
+    /// Requested part of the directory; `None`: all of it.
     share: Option<Share>,
 }
 
 struct Name {
     bytes: Vec<u8>,
-    /// [`FileType::Unknown`] if that takes another look.
+    /// Type from the listing; [`FileType::Unknown`] if it needs a `stat`.
     kind: FileType,
-    /// Whether it is wanted itself, and not only as a way to what is.
+    /// Whether the name itself is requested, and not only something below it.
     listed: bool,
     below: Option<Share>,
 }
@@ -69,7 +69,7 @@ struct Listing {
     directory: OwnedFd,
     names: std::vec::IntoIter<Name>,
     subdirectories: Vec<Pending>,
-    /// The names broke off here.
+    /// Error that interrupted listing the names.
     broken: Option<Errno>,
 }
 
@@ -83,25 +83,25 @@ pub(crate) struct Walker {
     root: Root,
     chooser: Chooser,
     sources: std::vec::IntoIter<Vec<u8>>,
-    /// Directories still to be entered, the next one last.
+    /// Stack of directories to enter; the next one is last.
     pending: Vec<Pending>,
     listing: Option<Listing>,
-    /// Found beside what was returned.
+    /// Further entries to yield before the walk continues.
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
     preserver: Option<Preserver>,
     filtered_reporter: Option<FilteredReporter>,
-    /// Where it is counted what was looked at.
+    /// Counts the steps of the walk.
     progress: Arc<Progress>,
-    /// The directory that the set goes to, if it can be met.
+    /// The destination directory, if the walk could enter it.
     destination: Option<DirectoryId>,
-    /// What the first source has that stands for what is in it, until it is taken.
+    /// Attributes of the first source that stands for its contents, until taken.
     attributes: Option<DestinationAttributes>,
     has_attributes: bool,
 }
 
 impl Walker {
-    /// What is left out is told to `filtered_reporter`, and counted in `progress` what is looked at.
+    /// Creates a walker that reports names left out to `filtered_reporter` and its activity to `progress`.
     pub(crate) fn new(
         root: Root,
         sources: Vec<Vec<u8>>,
@@ -129,18 +129,19 @@ impl Walker {
         }
     }
 
-    /// To be called before anything is walked.
+    /// Checks that sources and destination do not overlap. Must be called before the walk starts.
     pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
         self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
         Ok(())
     }
 
-    /// What the destination itself gets, once.
+    /// Returns the attributes for the destination directory itself, once.
     pub(crate) fn take_attributes(&mut self) -> Option<DestinationAttributes> {
         self.attributes.take()
     }
 
-    /// Notes what a source has that stands for what is in it. Of a list of paths it is not part, as with rsync.
+    /// Records the attributes of the first source that stands for its contents. Not for a list of paths, as
+    /// in rsync.
     fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
         if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.has_attributes, true) {
             let found = self.with_extras(entry(NAMELESS, EntryKind::Directory, stat), directory, b".", stat);
@@ -149,7 +150,7 @@ impl Walker {
         }
     }
 
-    /// All was found. Who learns what was left out learns the rest of it.
+    /// Ends a complete walk: sends the remaining names that were left out.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
     }
@@ -160,7 +161,7 @@ impl Walker {
         }
     }
 
-    /// The entry with what was asked for beside contents, permissions and time.
+    /// Adds the requested extra metadata to an entry.
     fn with_extras(&self, mut found: Found, directory: impl AsFd, name: &[u8], stat: &Stat) -> Found {
         if let Some(preserver) = &self.preserver {
             preserver.add(&mut found.entry, directory, name, stat);
@@ -180,10 +181,10 @@ impl Walker {
         listing.broken.map(|errno| failed(&listing.path, "list", &listing.path, errno))
     }
 
-    /// The entry of a name; a directory is kept for later.
+    /// Returns the entry of a name; directories are queued.
     fn look_at(&mut self, listing: &mut Listing, name: Name) -> Option<Found> {
         let path = join(&listing.path, &name.bytes);
-        // What is left out by its name alone is not looked at.
+        // Names left out by rules need no `stat`.
         let known = !matches!(name.kind, FileType::Unknown | FileType::Symlink);
         if known && !self.takes(&listing.inherited, &path, name.kind == FileType::Directory) {
             return None;
@@ -218,7 +219,7 @@ impl Walker {
         self.leaf(&listing.inherited.source_root, &listing.directory, &name.bytes, &path, &stat)
     }
 
-    /// The entry of what is no directory, unless its size leaves it out.
+    /// Returns the entry of a name that is not a directory, unless its size leaves it out.
     fn leaf(
         &mut self,
         source_root: &Arc<SourceRoot>,
@@ -235,7 +236,7 @@ impl Walker {
         Some(self.with_extras(leaf(source_root, directory, name, path, stat), directory, name, stat))
     }
 
-    /// Whether the rules and the ignore files let it through.
+    /// Whether the rules and the ignore files permit the path.
     fn takes(&mut self, inherited: &Inherited, path: &[u8], is_directory: bool) -> bool {
         if !self.chooser.takes(path, is_directory) {
             return false;
@@ -248,7 +249,7 @@ impl Walker {
         true
     }
 
-    /// What the name stands for.
+    /// Returns the metadata of a name, following links if the job does.
     fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<Stat, Errno> {
         let stat = lstatat(&listing.directory, name)?;
         let is_link = kind_of(&stat) == FileType::Symlink;
@@ -258,13 +259,13 @@ impl Walker {
         Ok(stat)
     }
 
-    /// A name that cannot be looked at, and what was wanted below it.
+    /// Reports a name whose metadata cannot be read, and all listed paths below it.
     fn lost(&mut self, name: &Name, path: &[u8], errno: Errno) -> Option<Found> {
         self.lose_below(name.below.as_ref(), path, errno);
         name.listed.then(|| failed(path, "read", path, errno))
     }
 
-    /// Reports all that was listed below a path that does not lead there.
+    /// Reports all listed paths below a path that cannot be entered.
     fn lose_below(&mut self, share: Option<&Share>, path: &[u8], errno: Errno) {
         let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) else { return };
         self.ready.extend(wanted.tails(share).map(|tail| {
@@ -323,11 +324,11 @@ impl Walker {
         found
     }
 
-    /// Notes what holds below this directory. False: it is one of those that it lies in.
+    /// Updates the inherited state for a directory. False: the directory is its own ancestor.
     fn descend(&self, inherited: &mut Inherited, stat: &Stat) -> bool {
         let id = FileId::of(stat);
         inherited.device.get_or_insert(id.device);
-        // A list of paths ends by itself.
+        // A list of paths is finite even if links form a cycle.
         if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
             let mut above = inherited.lineage.as_deref();
             while let Some(ancestor) = above {
@@ -341,7 +342,7 @@ impl Walker {
         true
     }
 
-    /// The names that are to be gone through, and what broke off the reading, if anything did.
+    /// Returns the names to visit, and the error that interrupted the listing, if any.
     fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
         if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
             let name = |child: crate::send::select::Child| {
@@ -420,7 +421,7 @@ impl Iterator for Walker {
     }
 }
 
-/// Reads a directory: its names in byte order, and what broke off the reading, if anything did.
+/// Lists a directory: its names in byte order, and the error that interrupted the listing, if any.
 fn list(directory: &OwnedFd, buffer: &mut [MaybeUninit<u8>]) -> (Vec<Name>, Option<Errno>) {
     let mut names = Vec::new();
     let take = |item: &RawDirEntry<'_>| {

@@ -1,5 +1,5 @@
-//! Refuses what would copy a directory into itself or remove a source, whatever names lead there: directories are told
-//! by device and inode.
+//! Refuses jobs that would copy a directory into itself or remove a source, by whatever paths: directories
+//! are identified by device and inode.
 
 use std::os::fd::OwnedFd;
 
@@ -15,35 +15,35 @@ use crate::root::{Root, join};
 use crate::send::select::Chooser;
 use crate::storage::{fstat, kind_of, list, lstatat, open_in};
 
-/// A source, opened without being read.
+/// A source, opened without read access.
 struct Source<'a> {
     given: &'a [u8],
-    /// Its name in the set; empty if it stands for what is in it.
+    /// Its name in the set; empty if it stands for its contents.
     name: Vec<u8>,
     itself: OwnedFd,
     stat: Stat,
-    /// The directory in which it has its name; itself if it has none.
+    /// Directory that contains its name; the source itself if it has none.
     holder: OwnedFd,
 }
 
-/// How a directory of the destination is reached from one that it lies in.
+/// How a directory is reached from one of its ancestors.
 enum Descent {
     Names(Vec<Vec<u8>>),
-    /// By way of another file system, which is not entered.
+    /// Through another file system, which is not entered.
     Elsewhere,
 }
 
-/// Which directory the walk must not enter, because the set goes there. It fails if a source is or holds that, or would
-/// be removed from there, and is not left out by rules.
+/// Returns the destination directory, which the walk must not enter. Fails if a source is or contains it, or
+/// would be removed from it, and is not left out by rules.
 pub(super) fn check(
     root: &Root,
     sources: &[Vec<u8>],
     chooser: &Chooser,
     to: &DestinationLineage,
 ) -> Result<Option<DirectoryId>, Fault> {
-    // A list of paths ends by itself, and removes nothing.
+    // A list of paths is finite, and removes nothing.
     let (Some(&base), None) = (to.directories.first(), &chooser.wanted) else { return Ok(None) };
-    // What cannot be opened is reported when it is walked.
+    // Sources that cannot be opened are reported by the walk.
     let open = |source| Source::open(root, source, chooser.links).ok();
     let sources: Vec<Source<'_>> = sources.iter().filter_map(|source| open(source)).collect();
     for source in &sources {
@@ -54,7 +54,7 @@ pub(super) fn check(
             return Err(removes_source(source.given));
         }
     }
-    // A directory that only gets a new name may itself be walked.
+    // A directory that only receives a new name may itself be walked.
     let may_be_walked = to.name.is_some() && sources.iter().any(|source| source.depth(to).is_some());
     Ok((!may_be_walked).then_some(base))
 }
@@ -74,13 +74,13 @@ impl<'a> Source<'a> {
         kind_of(&self.stat) == FileType::Directory
     }
 
-    /// So many directories above the one that the set goes to it is.
+    /// Returns how many levels above the destination directory this source is.
     fn depth(&self, to: &DestinationLineage) -> Option<usize> {
         let own = directory_id(&self.stat).filter(|_| self.is_directory())?;
         to.directories.iter().position(|&id| id == own)
     }
 
-    /// Whether what is made at the destination would be found by the walk of this source.
+    /// Whether the walk of this source would find what the job creates at the destination.
     fn would_hold_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
         let Some(depth) = self.depth(to) else { return to.name.is_none() && self.takes_its_place(to) };
         let mut names = match descend(&self.itself, &to.directories[..depth], chooser.file_systems) {
@@ -93,12 +93,12 @@ impl<'a> Source<'a> {
             None if !self.name.is_empty() => names.push(self.name.clone()),
             None => {}
         }
-        // What ignore files leave out is known to the walk alone, which does not enter the destination.
+        // Only the walk knows what ignore files leave out, and it does not enter the destination.
         let is_known = chooser.ignore_files == IgnoreFiles::Disregard || names.is_empty();
         is_known && takes_all(chooser, self.name.clone(), &names)
     }
 
-    /// Whether it is a directory that would take its own place.
+    /// Whether it is a directory that would be copied onto itself.
     fn takes_its_place(&self, to: &DestinationLineage) -> bool {
         let holder = fstat(&self.holder).ok().and_then(|stat| directory_id(&stat));
         let there = lstatat(&self.holder, &self.name[..]);
@@ -106,11 +106,11 @@ impl<'a> Source<'a> {
         is_there && there.is_ok_and(|there| directory_id(&there) == directory_id(&self.stat))
     }
 
-    /// Whether it lies in a directory of the destination from which names are removed, and is none that stays.
+    /// Whether it is in a directory of the destination from which names are removed, and is not kept.
     fn would_be_removed(&self, sources: &[Self], chooser: &Chooser, to: &DestinationLineage) -> bool {
         let Some(names) = self.below(to.directories[0], chooser.file_systems) else { return false };
         let Some(first) = names.first() else { return false };
-        // It is what the set has under this name.
+        // The set has an entry with this name.
         if names.len() == 1 && *first == self.name {
             return false;
         }
@@ -121,7 +121,7 @@ impl<'a> Source<'a> {
         sources.iter().any(is_swept) && takes_all(chooser, Vec::new(), &names)
     }
 
-    /// The names that lead here from `base`, if it is there.
+    /// Returns the path components from `base` to this source, if it is below `base`.
     fn below(&self, base: DirectoryId, file_systems: FileSystems) -> Option<Vec<Vec<u8>>> {
         let mut between = Vec::new();
         let is_directory = self.is_directory();
@@ -143,7 +143,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether no rule leaves out any of the directories on the way from `path` down.
+/// Whether the rules permit `path` and every directory below it along `names`.
 fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
     let is_taken = |path: &Vec<u8>| path.is_empty() || chooser.takes(path, true);
     is_taken(&path)
@@ -153,8 +153,8 @@ fn takes_all(chooser: &Chooser, mut path: Vec<u8>, names: &[Vec<u8>]) -> bool {
         })
 }
 
-/// Finds the directories of `ids`, the innermost first, below `from`. `None`: not by listing, since one is mounted from
-/// elsewhere, or may not be read.
+/// Finds the names of the directories `ids` (innermost first) below `from`. `None`: listing does not find
+/// one, because it is a mount point or a directory is unreadable.
 fn descend(from: &OwnedFd, ids: &[DirectoryId], file_systems: FileSystems) -> Option<Descent> {
     let device = fstat(from).ok()?.st_dev;
     let (mut at, mut names) = (from.try_clone().ok()?, Vec::new());
