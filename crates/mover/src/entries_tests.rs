@@ -79,7 +79,7 @@ fn a_million_entries_stay_compact() {
     let heap = table.records.capacity() * size_of::<Record>()
         + table.names.capacity()
         + table.digests.capacity() * 32
-        // A hash table keeps one byte beside each slot.
+        // A hash table stores one control byte per slot.
         + table.by_name.capacity() * 8 / 7 * (size_of::<u32>() + 1);
     let per_entry = heap / table.len() as usize;
     assert!(per_entry <= 200, "{per_entry} bytes per entry");

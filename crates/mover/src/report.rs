@@ -24,8 +24,7 @@ pub struct MoveReport {
     pub kept: u64,
     /// Verified bytes that an earlier attempt had left at the receiver and that were not sent.
     pub resumed_bytes: u64,
-    /// Names at the destination that the set does not have and that were to be removed; counted in a dry run,
-    /// too.
+    /// Removal of names that the set does not have; in a dry run, names that would be removed.
     pub removal: Removal,
     /// Number of hard links: further names of files of the set, not sent as files.
     pub hard_links: u64,

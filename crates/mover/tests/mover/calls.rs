@@ -1,4 +1,4 @@
-//! A chosen call to the file system fails, or something happens just before it.
+//! Fails a chosen file system call, or triggers an event just before it.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ const MIB: usize = 1 << 20;
 
 const BROKEN: Verdict = Verdict::Fail(Errno::IO.raw_os_error());
 
-/// A source and a destination, both empty.
+/// An empty source and an empty destination.
 fn places(dir: &Path) -> (PathBuf, PathBuf) {
     let (src, dst) = (dir.join("src"), dir.join("dst"));
     fs::create_dir(&src).unwrap();
@@ -31,7 +31,7 @@ fn places(dir: &Path) -> (PathBuf, PathBuf) {
     (src, dst)
 }
 
-/// What is in `src` goes to `dst`, where `rule` decides about each call, with the name of its thread.
+/// Copies the contents of `src` to `dst`, where `rule` decides about each call by its thread's name.
 fn pair(
     src: &Path,
     dst: &Path,
@@ -69,12 +69,12 @@ fn by_contents() -> ReceivePolicy {
     ReceivePolicy { equal: Equal::Contents, ..cached() }
 }
 
-/// Whether it is the first time.
+/// Whether this is the first call.
 fn first(seen: &AtomicBool) -> bool {
     !seen.swap(true, Ordering::Relaxed)
 }
 
-/// Two groups, of both of which a part has come.
+/// Two groups, both partly received.
 fn begun(dir: &Path, seed: u64) -> (PathBuf, PathBuf) {
     let (src, dst) = places(dir);
     fs::write(src.join("big"), contents(MIB + 600_000, 1)).unwrap();
@@ -109,7 +109,7 @@ fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
     for seed in 1..5 {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = begun(dir.path(), seed);
-        // As after a power failure: what was written last is missing, and the rest of it comes.
+        // As after a power failure: the last writes are missing, and the rest is received.
         let is_part = |path: &PathBuf| path.extension().is_some_and(|end| end == "part");
         let part = names_below(&dst).into_iter().find(is_part).unwrap();
         let part = fs::OpenOptions::new().write(true).open(part).unwrap();
@@ -123,7 +123,7 @@ fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
 
 #[test]
 fn a_part_that_cannot_be_read_fails_its_file_only() {
-    // What comes out of order is read back, and that depends on when the writer takes it.
+    // Data received out of order is read back, depending on when the writer handles it.
     for attempt in 0.. {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path());
@@ -179,7 +179,7 @@ fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
         fs::write(dst.join(name), contents(5000, 1)).unwrap();
     }
     let (lost, seen) = (dst.join("gone"), AtomicBool::new(false));
-    // The committer looks at what was equal.
+    // The committer checks files that were equal.
     let ends = copy(&src, &dst, by_contents(), move |thread, call| {
         if thread == "haul-commit" && call == Call::Look && first(&seen) {
             fs::remove_file(&lost).unwrap();
@@ -201,7 +201,7 @@ fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
     fs::write(src.join("a"), "x").unwrap();
     fs::hard_link(src.join("a"), src.join("sub/b")).unwrap();
     let seen = dst.join("sub");
-    // From then on nothing works, as after `kill -9`.
+    // Every later call fails, as after `kill -9`.
     let dead = AtomicBool::new(false);
     let ends = copy(&src, &dst, cached(), move |_, call| {
         if call == Call::Rename && fs::read_dir(&seen).is_ok_and(|mut names| names.next().is_some()) {
@@ -212,13 +212,13 @@ fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
     assert!(ends.received.is_err());
     let left = names_below(&dst.join("sub"));
     assert!(left.len() == 1 && left[0].extension().is_some_and(|end| end == "part"), "{left:?}");
-    // A copy of something else: it tidies up, and takes no name from the one that was left.
+    // A copy of another set cleans up, and reuses no name of the leftover journal.
     fs::write(dir.path().join("other"), "y").unwrap();
     crate::harness::copy(&[&dir.path().join("other")], &dst, Layout::Into).clean();
     assert_eq!(names_below(&dst.join("sub")), Vec::<PathBuf>::new());
 }
 
-/// Something mounted, unmounted in the end.
+/// A mount, unmounted on drop.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {
@@ -269,7 +269,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
     let (count, wait) = (reads.clone(), Mutex::new(wait));
     let disk = Disk::new(move |_, call| {
         let compares = std::thread::current().name() == Some("haul-compare");
-        // The second read begins when the sender has been asked for the file.
+        // The second read starts when the file has been requested from the sender.
         if compares && matches!(call, Call::Read(_)) && count.fetch_add(1, Ordering::Relaxed) == 1 {
             wait.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Files read and written a chunk of the object at a time.
+//! Reading and writing files one chunk of the object at a time.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::trees::{assert_same, contents, set_mtime};
 
 const CHUNK: usize = 300_000;
 
-/// What was read and what was written of files, in order, by the threads that move them.
+/// Reads and writes of files, in order, by the threads that move them.
 #[derive(Clone, Default)]
 struct Sizes(Arc<Mutex<(Vec<usize>, Vec<usize>)>>);
 
@@ -38,7 +38,7 @@ impl Sizes {
         self.0.lock().unwrap().0.clone()
     }
 
-    /// The longest first: the chunk that begins to come first may be a later one.
+    /// The longest first: the first chunk to be received may be a later one.
     fn written(&self) -> Vec<usize> {
         let mut written = self.0.lock().unwrap().1.clone();
         // The journal's records are short.
@@ -48,7 +48,7 @@ impl Sizes {
     }
 }
 
-/// Files of these sizes in a new directory.
+/// Creates files of these sizes in a new directory.
 fn files(dir: &Path, sizes: &[usize]) -> std::path::PathBuf {
     let src = dir.join("src");
     fs::create_dir(&src).unwrap();
@@ -116,7 +116,7 @@ fn without_a_chunk_reads_are_short() {
 
 #[test]
 fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_ends() {
-    // Of shorter files nothing is kept.
+    // Nothing is kept of shorter files.
     const LARGE: usize = 2_000_000;
     for waits in [true, false] {
         let dir = tempfile::tempdir().unwrap();
@@ -133,9 +133,9 @@ fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_end
         }
         broken.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
         assert!(broken.send.handle.join().is_err() && broken.receive.handle.join().is_err());
-        // It has the journal locked.
+        // The job has the journal locked.
         drop(broken.receive.sink);
-        // What came before is not sent again, and the rest of its chunk is written when it is here.
+        // Data received before is not sent again, and the rest of its chunk is written once received.
         let sizes = Sizes::default();
         let ends = pair(dir.path(), Some(LARGE), &sizes).run(&Pump::default());
         assert!(ends.clean().resumed_bytes >= LARGE as u64, "{waits}");

@@ -1,4 +1,4 @@
-//! What rules leave out of a set is not removed with what the set does not have.
+//! Names left out by rules are not removed with the names that the set does not have.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use haul_wire::control::{
 use crate::harness::{Pump, bytes, link_pair, names_below, options};
 use crate::receive_policy::{DELETE, content, places};
 
-/// Rules as `+ pattern` and `- pattern`.
+/// Parses rules written as `+ pattern` and `- pattern`.
 fn rules(list: &[&str]) -> Selection {
     let rule = |text: &&str| {
         let verdict = if text.starts_with('+') { Verdict::Include } else { Verdict::Exclude };
@@ -24,7 +24,8 @@ fn rules(list: &[&str]) -> Selection {
     Selection { rules: list.iter().map(rule).collect(), ..Selection::default() }
 }
 
-/// What is in `src` and chosen, to `dst`: the names that the receiver removes or would remove, and its report.
+/// Copies the selected contents of `src` to `dst`; returns the names that the receiver removes or would
+/// remove, and its report.
 fn mirror_chosen(
     src: &Path,
     dst: &Path,
@@ -52,7 +53,7 @@ fn mirror_chosen(
     (items, received)
 }
 
-/// A destination with much that the source does not have.
+/// Creates a destination with many names that the source does not have.
 fn crowded(dst: &Path) {
     for path in [
         "old",
@@ -114,13 +115,13 @@ fn what_rules_leave_out_stays_as_with_rsync() {
     }
 }
 
-/// Both leave the same names, and a dry run before says which go.
+/// Asserts that both leave the same names, and that a dry run before reports the removed ones.
 fn same_as_rsync((src, dst, theirs): (&Path, &Path, &Path), selection: &Selection, words: &[String]) {
     let mut rsync = Command::new("rsync");
     rsync.args(["-rlpt", "--delete-after"]).args(words);
     let ended = rsync.arg(src.join("")).arg(theirs).output().unwrap();
     assert!(ended.status.success(), "{words:?}: {}", String::from_utf8_lossy(&ended.stderr));
-    // First it is only looked, then done with just enough permitted.
+    // First a dry run, then a run with just enough removals permitted.
     let before = names(dst);
     let run = |run, extraneous| {
         let receive_policy = ReceivePolicy { run, extraneous, ..DELETE };
@@ -188,7 +189,7 @@ fn ignore_files_that_the_set_does_not_have_say_nothing() {
     crowded(&dst);
     fs::write(dst.join(".gitignore"), "*\n").unwrap();
     fs::write(dst.join("only/.gitignore"), "*\n").unwrap();
-    // One that ignores itself is not sent; the destination's stays, and holds.
+    // An ignore file that ignores itself is not sent; the destination's is kept and applies.
     fs::write(src.join("sub/.gitignore"), ".gitignore\n").unwrap();
     fs::write(dst.join("sub/.gitignore"), "*.o\n").unwrap();
     let obey = told(Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() });
@@ -236,7 +237,7 @@ fn a_receiver_that_has_asked_spares_what_its_own_rules_leave_out() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     crowded(&dst);
-    // The sender says nothing of rules, as if there were none.
+    // The sender does not send the rules.
     let asked = Some(Expectations::new(&[b"src/.".to_vec()], &rules(&["- *.o", "- build"])));
     let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
     let (went, report) = mirror_chosen(&src, &dst, &Selection::default(), options);

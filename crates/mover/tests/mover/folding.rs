@@ -1,5 +1,5 @@
-//! Destinations that take two names of the set for one: without case, or normalising. What has come under the first
-//! of them stays, and the second fails by its name.
+//! Destinations on which two names of the set are one, because they fold case or normalise. The file received
+//! under the first name stays, and the second name fails.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,12 +16,12 @@ use crate::trees::{contents, set_mtime};
 /// Case, and `é` as one character and as two.
 const PAIRS: [(&str, &str); 3] = [("README", "readme"), ("caf\u{e9}", "cafe\u{301}"), ("\u{c9}", "e\u{301}")];
 
-/// A disk without case that normalises.
+/// A case-insensitive disk that normalises.
 fn folding() -> Disk {
     Disk::folding(Disk::lower_case)
 }
 
-/// A source and a destination, empty.
+/// An empty source and an empty destination.
 fn places() -> (tempfile::TempDir, PathBuf, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
@@ -56,7 +56,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
     fs::read_dir(directory).unwrap().map(name).collect()
 }
 
-/// What both sides say of a set in which some names failed, all of them because of another one of the set.
+/// Asserts what both sides report of a set in which names failed, all because of another name of the set.
 fn refused(ends: Ends) -> (MoveReport, BTreeSet<String>) {
     let report = ends.sent.unwrap();
     assert_eq!(report, ends.received.unwrap());
@@ -73,7 +73,7 @@ fn refused(ends: Ends) -> (MoveReport, BTreeSet<String>) {
     (report, failed)
 }
 
-/// That one of two names has failed; gives the other one.
+/// Asserts that one of two names failed; returns the other one.
 fn one_of(ends: Ends, (one, two): (&'static str, &'static str)) -> (MoveReport, &'static str) {
     let (report, failed) = refused(ends);
     assert_eq!(failed.len(), 1, "{failed:?}");
@@ -82,7 +82,7 @@ fn one_of(ends: Ends, (one, two): (&'static str, &'static str)) -> (MoveReport, 
     (report, other)
 }
 
-/// Of a pair there is one file, and it has what the set has under the name that did not fail.
+/// Asserts that one file of a pair exists, with the contents of the name that did not fail.
 fn assert_one(src: &Path, dst: &Path, name_there: &str, good: &str) {
     assert_eq!(names(dst), BTreeSet::from([name_there.to_owned(), "bystander".to_owned()]));
     for (from, to) in [(good, name_there), ("bystander", "bystander")] {
@@ -142,7 +142,7 @@ fn receive_policy() -> ReceivePolicy {
 fn neither_name_overwrites_the_other_where_a_file_of_one_of_them_was_before() {
     for (one, two) in PAIRS {
         for before in [one, two] {
-            // What is there is old; or is the file that the set has under that name.
+            // The existing file is old, or is the file that the set has under that name.
             for salt in [9, if before == one { 1 } else { 2 }] {
                 for equal in [Equal::SizeAndTime, Equal::Contents, Equal::Nothing] {
                     let (_dir, src, dst) = places();
@@ -153,7 +153,7 @@ fn neither_name_overwrites_the_other_where_a_file_of_one_of_them_was_before() {
                     let what = format!("{before} was there, salt {salt}, {equal:?}");
                     let (report, good) = one_of(ends, (one, two));
                     assert_eq!(report.failures.count(), 1, "{what}");
-                    // A file system goes on calling it what it was called.
+                    // A file system keeps the original spelling of a name.
                     assert_one(&src, &dst, before, good);
                 }
             }

@@ -1,4 +1,4 @@
-//! A sender that lies gets nothing written where it should not be.
+//! A malicious sender cannot write outside of the destination.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -34,7 +34,7 @@ fn link(path: &str, target: &str) -> (Entry, Vec<u8>) {
     (entry(path, EntryKind::Symlink { target: target.into() }), Vec::new())
 }
 
-/// Outcomes until the receiver finishes.
+/// Collects outcomes until the receiver finishes.
 fn outcomes(link: &Arc<Link>, early: Vec<Outcome>) -> Vec<Outcome> {
     let mut all = early;
     loop {
@@ -64,7 +64,7 @@ fn deliver(sink: &mut dyn ObjectSink, object: &[u8]) {
     sink.complete(object.len() as u64);
 }
 
-/// The contents of the files that the receiver wants, which are all those that may be made.
+/// Returns the contents of the files that the receiver requests, which are all that may be created.
 fn wanted(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) -> Vec<u8> {
     let (mut object, mut entries) = (Vec::new(), set.iter());
     loop {
@@ -84,14 +84,14 @@ fn wanted(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) 
                 assert_eq!(bytes, object.len() as u64);
                 return object;
             }
-            // What failed at once.
+            // Entries that failed at once.
             Some(ControlMessage::Outcomes(some)) => early.extend(some),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Sends a set by hand, with right digests; returns the code of each entry's failure.
+/// Sends handcrafted entries with correct digests; returns the code of each entry's failure.
 fn send(
     set: &[(Entry, Vec<u8>)],
     destination: &Path,
@@ -105,7 +105,7 @@ fn send(
     let mut early = Vec::new();
     let fresh = is_fresh(&peer);
     if fresh {
-        // Data comes before the entries that say where it goes.
+        // Data is sent before the entries that say where it belongs.
         deliver(&mut *job.sink, &object);
     }
     peer.send(ControlMessage::Entries(set.iter().map(|(entry, _)| entry.clone()).collect())).unwrap();
@@ -237,7 +237,7 @@ fn one_name_is_for_one_source() {
     assert_eq!(names_below(dir.path()).len(), 1);
 }
 
-/// Messages that no honest sender sends; each ends the job with a fault, and cleans up.
+/// Messages that a correct sender never sends; each ends the job with a fault and cleans up.
 #[test]
 fn lies_about_the_protocol_end_the_job() {
     let entries = || ControlMessage::Entries(vec![file("f", "12345").0, directory("d").0]);
@@ -343,7 +343,7 @@ fn a_receiver_that_lies_ends_the_sender() {
     }
 }
 
-/// Paths of few names, so that they meet; everything that an entry can be.
+/// Generates paths from few names, so that they collide, with entries of every kind.
 fn any_entry() -> impl Strategy<Value = (Entry, Vec<u8>)> {
     let path = proptest::collection::vec(prop_oneof![Just("a"), Just("b"), Just("c")], 1..4);
     (path, 0..4u8, 0..40usize).prop_map(|(path, kind, len)| {
@@ -359,7 +359,7 @@ fn any_entry() -> impl Strategy<Value = (Entry, Vec<u8>)> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is sent, every entry gets exactly one outcome, and nothing outside is touched.
+    /// Every entry gets exactly one outcome, and nothing outside is touched, for arbitrary entries.
     #[test]
     fn no_set_leads_out_of_the_destination(set in proptest::collection::vec(any_entry(), 0..30), again: bool) {
         let dir = tempfile::tempdir().unwrap();

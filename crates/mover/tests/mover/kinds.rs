@@ -1,4 +1,4 @@
-//! Hard links, attributes, owners, odd times, deep and read-only places.
+//! Hard links, attributes, owners, unusual times, and deep or read-only directories.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -17,7 +17,7 @@ fn inode(path: &Path) -> (u64, u64) {
     (meta.ino(), meta.nlink())
 }
 
-/// Copies what is in `src` with these wishes, of which the receiver permits all.
+/// Copies the contents of `src` with these options, all permitted by the receiver.
 fn preserving(src: &Path, dst: &Path, preserve: Preserve) -> MoveReport {
     with(src, dst, preserve, ReceiveOptions { permit: preserve, ..options() }).clean().clone()
 }
@@ -68,11 +68,11 @@ fn names_of_one_file_stay_names_of_one_file() {
     assert_eq!((inode(&dst.join("b")).0, inode(&dst.join("d/c")).0), (ino, ino));
     assert_eq!(inode(&dst.join("empty")), inode(&dst.join("d/empty too")));
     assert_same(&src.join("a"), &dst.join("d/c"));
-    // Once more: everything is there already.
+    // Again: everything is up to date.
     let again = preserving(&src, &dst, Preserve::default());
     assert_eq!((again.files, again.kept, again.hard_links), (0, 3, 3));
     assert_eq!(inode(&dst.join("b")), (ino, 3));
-    // What has become a file of its own becomes a name again.
+    // A separate file becomes a hard link again.
     fs::remove_file(dst.join("b")).unwrap();
     fs::write(dst.join("b"), "another").unwrap();
     preserving(&src, &dst, Preserve::default());
@@ -149,7 +149,7 @@ fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Whether the place for temporary files has what the test needs.
+/// Whether the temporary directory supports what the test needs.
 pub(crate) fn has_attributes(dir: &Path) -> bool {
     let works = set(dir, "user.haul-test", b"x").is_ok();
     if !works {
@@ -158,7 +158,7 @@ pub(crate) fn has_attributes(dir: &Path) -> bool {
     works
 }
 
-/// An ACL with an entry for one more user (`acl(5)`; the format is Linux's, version 2).
+/// Returns an ACL with an entry for one more user (`acl(5)`; Linux's format, version 2).
 fn acl(user: u32) -> Vec<u8> {
     let mut value = 2u32.to_le_bytes().to_vec();
     for (tag, rights, id) in
@@ -189,7 +189,7 @@ fn attributes_and_lists_travel_on_request_only() {
     symlink("f", src.join("l")).unwrap();
     preserving(&src, &dst, Preserve::default());
     assert_eq!((get(&dst.join("f"), "user.long"), get(&dst.join("d"), "user.of a directory")), (None, None));
-    // The file is kept, and gets its attributes all the same.
+    // The file is kept, but its attributes are updated.
     let report = preserving(&src, &dst, Preserve::ALL);
     assert_eq!((report.kept, report.notes.count), (1, 0), "{:?}", report.notes);
     for name in ["user.long", "user.empty", "system.posix_acl_access"] {
@@ -200,7 +200,7 @@ fn attributes_and_lists_travel_on_request_only() {
         assert!(get(&dst.join("d"), name).is_some());
     }
     assert_same_contents(&src, &dst);
-    // What the source has no more goes; new files have everything at once.
+    // Attributes that the source no longer has are removed; new files get all at once.
     rustix::fs::removexattr(src.join("f"), "user.empty").unwrap();
     fs::write(src.join("new"), "new").unwrap();
     set(&src.join("new"), "user.new", b"n").unwrap();
@@ -228,7 +228,7 @@ fn a_receiver_takes_no_more_than_it_permits() {
     assert_eq!(fs::metadata(dst.join("f")).unwrap().mode() & 0o7777, 0o755, "no rights are lent");
 }
 
-/// As when files have moved to a larger disk, links to them stand in their old place, and that is copied to the new one.
+/// Copies to a tree whose files were moved to a larger disk and replaced by symbolic links.
 #[test]
 fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
     let (_dir, src, dst) = places();
@@ -247,7 +247,7 @@ fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
     for name in ["straight", "around"] {
         assert_eq!(fs::read_to_string(dst.join(name)).unwrap(), name);
     }
-    // What the link replaces is there under its other name.
+    // The file that the link replaces still has its other name.
     assert_eq!(fs::read_to_string(dst.join("again")).unwrap(), "again");
     assert!(dst.join("again").is_symlink() && dst.join("other").is_symlink());
     assert_no_parts(&dst);
@@ -274,7 +274,7 @@ fn root_sets_owners_and_their_bits_when_asked() {
     };
     preserving(&src, &dst, Preserve::default());
     assert_eq!((owners("f").0, owners("set-user-ID").2), (0, 0o755));
-    // Refused, it is noted of each, and of none that has its owner anyway.
+    // If refused, it is noted for each file that does not already have its owner.
     let notes = with(&src, &dst, Preserve { owner: Ownership::Names, ..Preserve::default() }, options());
     let notes = notes.clean().notes.clone();
     assert_eq!(notes.count, 4, "{notes:?}");
@@ -350,7 +350,7 @@ fn a_file_system_that_clamps_times_does_not_get_files_again() {
         assert!(fs::metadata(dst.join("late")).unwrap().mtime() < 10_000_000_000, "it was to be clamped");
         let again = preserving(&src, &dst, Preserve::default());
         assert_eq!((again.files, again.kept), (0, 3));
-        // What has changed is still noticed.
+        // Changes are still detected.
         set_mtime(&src.join("usual"), 1_700_000_001, 0);
         fs::write(src.join("late"), "longer").unwrap();
         set_mtime(&src.join("late"), 10_000_000_000, 0);

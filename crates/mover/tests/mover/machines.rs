@@ -1,5 +1,5 @@
-//! Both jobs over the bulk transport and a simulated path that loses packets, in virtual time: whatever an earlier
-//! attempt has left of a file, the next one ends, and soon.
+//! Both jobs over the bulk transport and a simulated lossy path, in virtual time: whatever an earlier attempt
+//! has left of a file, the next one completes in bounded time.
 
 use std::collections::HashMap;
 use std::fs;
@@ -26,23 +26,23 @@ use haul_wire::control::{ControlMessage, Fault, FaultCode, Layout};
 use crate::harness::{Ends, Link, Pair, all, assert_no_parts, bytes, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents, set_mtime};
 
-/// Bytes that are hashed as one.
+/// Size of a hash group in bytes.
 const GROUP: u64 = 1 << 20;
-/// Bytes that are read as one.
+/// Size of a read block in bytes.
 const BLOCK: u64 = 256 << 10;
-/// Payload of a packet, about.
+/// Approximate payload of a packet in bytes.
 const PACKET: u64 = 1_430;
-/// The path: some 3 MB take 0.25 s.
+/// The path: 3 MB take about 0.25 s.
 const RATE: Rate = Rate::from_mbps(100);
 const DELAY: Span = Span::from_millis(5);
 const LOSS: f64 = 0.02;
-/// Virtual time that a copy may take.
+/// Maximum virtual time of a copy.
 const BOUND: Span = Span::from_secs(30);
-/// What passes of it while the threads of the jobs get [`REAL_STEP`].
+/// Virtual time that passes while the threads of the jobs get [`REAL_STEP`].
 const STEP: Span = Span::from_millis(1);
 const REAL_STEP: Duration = Duration::from_micros(100);
 
-/// Packets as they are: nobody listens in.
+/// Packets without encryption.
 #[derive(Debug)]
 struct Plain;
 
@@ -60,7 +60,7 @@ impl Open for Plain {
     }
 }
 
-/// One direction of the path, and the bytes of what is in it.
+/// One direction of the path, with the bytes in flight.
 struct Direction {
     path: SimulatedPath,
     packets: HashMap<u64, Vec<u8>>,
@@ -153,7 +153,7 @@ impl World {
         (world, send.handle, receive.handle)
     }
 
-    /// Lets both sides send what they can; whether anything was sent.
+    /// Lets both sides send; returns whether anything was sent.
     fn transmit(&mut self) -> bool {
         let mut slot = vec![0; 65_536];
         let mut any = false;
@@ -170,7 +170,7 @@ impl World {
         any
     }
 
-    /// Lets time pass up to the next event, or a little if the threads of the jobs have to do something.
+    /// Advances time to the next event, or a little if the threads of the jobs have work.
     fn advance(&mut self, sent: bool) {
         let deadlines = [self.sender.deadline(), self.receiver.deadline()];
         let events = [self.forth.path.next_event(), self.back.path.next_event()];
@@ -211,7 +211,7 @@ fn run(seed: u64, pair: Pair, what: &str) -> Ends {
     Ends { sent: send.join(), received: receive.join() }
 }
 
-/// A control channel on which nothing is said of what files hash to, so that none of them can be completed.
+/// A control channel that drops all digests and proofs, so that no file can be completed.
 struct Undigested(Arc<Link>);
 
 impl ControlLink for Undigested {
@@ -224,7 +224,7 @@ impl ControlLink for Undigested {
     }
 }
 
-/// An attempt of which these bytes of the object are written.
+/// Simulates an attempt that has written these bytes of the object.
 fn begin(src: &Path, dst: &Path, written: &RangeSet) -> (JobHandle, JobHandle) {
     let (a, b) = link_pair();
     let mut receive = receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options()).unwrap();
@@ -266,7 +266,7 @@ fn contents_of(directory: &Path) -> Vec<u8> {
     [&bytes(directory)[..], b"/."].concat()
 }
 
-/// Where the file is in its set.
+/// Position of the file in its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     Single,
@@ -275,7 +275,7 @@ enum Position {
 }
 
 impl Position {
-    /// The other files: names that come before and after `file`, with their sizes.
+    /// Returns the other files: names sorted before and after `file`, with their sizes.
     fn others(self) -> &'static [(&'static str, u64)] {
         match self {
             Self::Single => &[],
@@ -284,7 +284,7 @@ impl Position {
         }
     }
 
-    /// Where the file begins in the object.
+    /// Returns the offset of the file in the object.
     fn start(self) -> u64 {
         match self {
             Self::Single => 0,
@@ -302,7 +302,8 @@ fn sizes() -> Vec<u64> {
     sizes
 }
 
-/// What may be there of a file of `size` bytes: beginnings up to around every boundary, and holes around them.
+/// Returns possible partial states of a file of `size` bytes: prefixes ending near every boundary, and holes
+/// around them.
 fn cuts(size: u64) -> Vec<RangeSet> {
     let mut ends = vec![1, size / 2, size.saturating_sub(PACKET), size.saturating_sub(1), size];
     for at in [BLOCK, GROUP - BLOCK, GROUP, GROUP + BLOCK, 2 * GROUP] {
@@ -317,7 +318,7 @@ fn cuts(size: u64) -> Vec<RangeSet> {
         set
     };
     if size < GROUP {
-        // No journal speaks of so small a file.
+        // No journal is kept for so small a file.
         ends = vec![size / 2];
     }
     let mut cuts: Vec<_> = ends.iter().map(|&end| range(0..end)).collect();
@@ -330,7 +331,7 @@ fn cuts(size: u64) -> Vec<RangeSet> {
     cuts
 }
 
-/// One file, what is there of it, and where it is in the set.
+/// One file, its existing data, and its position in the set.
 fn resume(seed: u64, position: Position, size: u64, have: &RangeSet) {
     let what = format!("seed {seed}: {position:?}, {size} bytes, of which {have:?} are there");
     let dir = tempfile::tempdir().unwrap();
@@ -385,7 +386,7 @@ fn a_file_amid_a_set_is_resumed_from_every_cut() {
     resume_everything(Position::Middle);
 }
 
-/// Waits while no packet travels.
+/// Waits without any packet being sent.
 fn await_soon(what: &str, is_so: &dyn Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -418,7 +419,7 @@ fn complete_files_get_their_names_while_a_large_one_travels() {
     Ends { sent: send.join(), received: receive.join() }.clean();
 }
 
-/// A pipe from which somebody writes now and then.
+/// A pipe to which data is written now and then.
 struct Trickle(crossbeam_channel::Receiver<Vec<u8>>);
 
 impl Read for Trickle {
@@ -451,7 +452,7 @@ fn what_a_pipe_gave_arrives_before_it_gives_more() {
     assert_eq!(fs::read(to).unwrap(), b"a line\na line\na line\n");
 }
 
-/// A control channel that looks what is at the destination when the sender is told that all is well.
+/// A control channel that checks the destination when the sender is told that the job succeeded.
 struct AtFinish {
     link: Arc<Link>,
     destination: PathBuf,
@@ -472,7 +473,7 @@ impl ControlLink for AtFinish {
     }
 }
 
-/// The sender may end at once then, and with it the process in which the receiver is.
+/// The sender may end at this point, and with it the process of the receiver.
 #[test]
 fn no_journal_is_left_when_the_sender_is_told_of_success() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ fn join(mut send: SendJob, mut receive: ReceiveJob, pump: &Pump<'_>) -> Ends {
     Ends { sent: send.handle.join(), received: receive.handle.join() }
 }
 
-/// What comes out of a pipe: a few bytes at a time.
+/// A pipe that provides a few bytes at a time.
 struct Trickle(Cursor<Vec<u8>>, usize);
 
 impl Read for Trickle {
@@ -66,7 +66,7 @@ fn a_stream_takes_the_place_of_a_file_when_it_is_whole_and_not_before() {
     assert!(stopped.sent.is_err() && stopped.received.is_err());
     assert_eq!(fs::read(&to).unwrap(), b"old");
     assert_no_parts(dir.path());
-    // A bit that flips on the way is found.
+    // A bit flipped in transit is detected.
     let flip = |offset: u64, bytes: &mut [u8]| {
         if (2_000_000..2_001_400).contains(&offset) {
             bytes[0] ^= 1;
@@ -109,7 +109,7 @@ fn an_error_of_the_input_ends_the_job() {
     assert_eq!(names_below(dir.path()), Vec::<PathBuf>::new());
 }
 
-/// What was written.
+/// Collects the bytes written.
 #[derive(Clone, Default)]
 struct Shown(Arc<Mutex<Vec<u8>>>);
 
@@ -181,7 +181,7 @@ fn directories_and_what_is_missing_do_not_come_out() {
     fs::write(dir.path().join("one"), "1").unwrap();
     let ends = show(&[dir.path().to_path_buf()], Box::new(Shown::default()), &Pump::default());
     assert_eq!(ends.received.unwrap_err().code, FaultCode::Usage);
-    // As a link to what came before it, a file has no contents.
+    // As a hard link to an earlier file, an entry has no contents.
     fs::hard_link(dir.path().join("one"), dir.path().join("other")).unwrap();
     let linked = ["one", "other"].map(|name| dir.path().join(name));
     let ends = show(&linked, Box::new(Shown::default()), &Pump::default());
@@ -193,7 +193,7 @@ fn directories_and_what_is_missing_do_not_come_out() {
     assert_eq!(*shown.0.lock().unwrap(), b"1");
 }
 
-/// Reads a little and goes away.
+/// Reads a little and closes the pipe.
 struct Head(usize);
 
 impl Write for Head {

@@ -1,4 +1,4 @@
-//! What is at an entry's name and of another kind gives way to it if names may be removed.
+//! An existing file of another kind is replaced by an entry if names may be removed.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -14,7 +14,7 @@ fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
     sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
-/// Of each kind of entry there is something else at the destination; of `outside` there is a link.
+/// Creates something of another kind at the destination for each kind of entry; one is a link to `outside`.
 fn crossed(dir: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
     let (src, dst) = places(dir);
     fs::hard_link(src.join("a"), src.join("z")).unwrap();
@@ -96,7 +96,7 @@ fn without_the_option_everything_stays() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
     let report = mirror(&src, &dst, ReceivePolicy::default()).ends.received.unwrap();
-    // With what is in the two directories that could not be made.
+    // Including the contents of the two directories that could not be created.
     assert_eq!((report.failures.count(), report.removal.removed), (9, 0));
     assert!(dst.join("a/deep/2").exists() && dst.join("linked").symlink_metadata().unwrap().is_symlink());
     assert_eq!(fs::read(dst.join("file")).unwrap(), b"in the way");
@@ -108,7 +108,7 @@ fn no_more_than_the_most_give_way() {
     let (src, dst) = crossed(dir.path());
     let most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
     let report = mirror(&src, &dst, most(12)).ends.received.unwrap();
-    // The file and the link were in the way of directories; of the rest nothing goes, as not all of it may.
+    // The file and the link blocked directories; nothing else is removed, as not all of it may be.
     assert_eq!((report.removal.removed, report.exit_code()), (2, 3));
     assert!(report.removal.fault.unwrap().message.contains("more than the 12 permitted"));
     assert!(dst.join("a/deep/2").exists() && dst.join("z/5").exists());
@@ -118,13 +118,13 @@ fn no_more_than_the_most_give_way() {
     assert_no_parts(&dst);
 }
 
-/// What is said of a run and of the dry run before it, which leaves the destination as it is.
+/// Returns the items of a run and of the dry run before it, which leaves the destination unchanged.
 fn both(sources: &[Vec<u8>], dst: &Path, receive_policy: ReceivePolicy) -> [Said; 2] {
     [RunMode::ListChanges, RunMode::Verbose]
         .map(|run| sync(sources, dst, Layout::Into, ReceivePolicy { run, ..receive_policy }, Growth::Refuse))
 }
 
-/// A run did what the dry run before it had said.
+/// Asserts that a run did what the dry run before it reported.
 fn assert_same([looked, done]: &[Said; 2], what: &str) {
     let [looked_at, made] = [looked, done].map(|said| said.ends.received.as_ref().unwrap());
     assert_eq!(looked.lines(), done.lines(), "{what}");

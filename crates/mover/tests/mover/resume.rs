@@ -1,4 +1,4 @@
-//! What an earlier attempt has left, or what is there anyway, is not sent again.
+//! Data left by an earlier attempt, or already at the destination, is not sent again.
 
 use std::cell::RefCell;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
 const MIB: u64 = 1 << 20;
 
-/// A source of `name` and a destination directory beside it.
+/// Creates a source with `name` and a destination directory beside it.
 fn places(dir: &Path, files: &[(&str, u64)]) -> (PathBuf, PathBuf) {
     let (src, dst) = (dir.join("src"), dir.join("dst"));
     fs::create_dir(&src).unwrap();
@@ -31,7 +31,7 @@ fn with(receive_policy: ReceivePolicy) -> ReceiveOptions {
     ReceiveOptions { receive_policy, ..options() }
 }
 
-/// Copies what is in `src` to `dst`; also the bytes that travelled.
+/// Copies the contents of `src` to `dst`; also returns the bytes sent.
 fn sync(src: &Path, dst: &Path, receive_policy: ReceivePolicy, pump: &Pump<'_>) -> (Ends, u64) {
     let sources = vec![[&bytes(src)[..], b"/."].concat()];
     let mut pair = start(sources, dst, Layout::Into, SendLimits::default(), with(receive_policy)).unwrap();
@@ -43,7 +43,7 @@ fn sync(src: &Path, dst: &Path, receive_policy: ReceivePolicy, pump: &Pump<'_>) 
     (Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() }, travelled)
 }
 
-/// Copies until so many bytes have travelled, and then stops.
+/// Copies until this many bytes were sent, and then stops.
 fn interrupt(src: &Path, dst: &Path, after: u64) {
     let pump = Pump { stop_after: Some(after), loss: 0.0, ..Pump::default() };
     let (ends, travelled) = sync(src, dst, ReceivePolicy::default(), &pump);
@@ -56,7 +56,7 @@ fn again(src: &Path, dst: &Path) -> (MoveReport, u64) {
     (ends.clean().clone(), travelled)
 }
 
-/// All names of both directories, which themselves may differ in their time.
+/// Asserts that both directories have the same entries; they themselves may differ in their time.
 fn assert_same_contents(src: &Path, dst: &Path) {
     let names = |path: &Path| {
         let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -85,7 +85,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
     assert_same_contents(&src, &dst);
     assert_no_parts(&dst);
     assert_eq!(names_below(&dst).len(), 3, "no journal is left");
-    // A megabyte at most is received and not written when it stops, or written and not noted.
+    // At most a megabyte is received and not written at the stop, or written and not recorded.
     assert!(travelled < 12 * MIB, "{travelled}");
     assert_eq!(report.resumed_bytes, 20 * MIB + 5 + 1000 + 1000 * (1 - report.kept) - travelled);
 }
@@ -93,7 +93,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
 #[test]
 fn it_may_be_interrupted_again_and_again() {
     let dir = tempfile::tempdir().unwrap();
-    // No interruption comes where the first file is whole and the second has not begun: nothing would be left to resume.
+    // No interruption is exactly between the first and the second file, where nothing could be resumed.
     let (src, dst) = places(dir.path(), &[("one", 5 * MIB), ("two", 7 * MIB)]);
     for seed in 0..5 {
         let pump = Pump { stop_after: Some(2 * MIB), seed, ..Pump::default() };
@@ -149,14 +149,14 @@ fn a_source_that_has_changed_is_sent_anew() {
         interrupt(&src, &dst, 5 * MIB);
         let big = src.join("big");
         match change {
-            // Another time: nothing that is there counts.
+            // Another time: existing data does not count.
             0 => set_mtime(&big, 1_000_000_001, 0),
             // Another size.
             1 => {
                 fs::write(&big, contents(7 << 20, 9)).unwrap();
                 set_mtime(&big, 1_000_000_000, 123_456_789);
             }
-            // Other contents of the same size and time: only the hashes tell.
+            // Other contents with the same size and time: only the hashes differ.
             _ => {
                 fs::write(&big, contents(8 << 20, 9)).unwrap();
                 set_mtime(&big, 1_000_000_000, 123_456_789);
@@ -165,7 +165,7 @@ fn a_source_that_has_changed_is_sent_anew() {
         let (report, travelled) = again(&src, &dst);
         assert_same_contents(&src, &dst);
         assert_eq!(report.resumed_bytes, 0, "{change}");
-        // What had not been sent before is asked for before the proofs tell that all is different.
+        // Data not sent before is requested before the proofs show that all is different.
         assert!(travelled >= big.metadata().unwrap().len());
         assert_no_parts(&dst);
     }
@@ -217,7 +217,7 @@ fn a_directory_under_another_name_is_resumed_in_its_place() {
     assert!(dst.is_dir());
     assert!(run(&Pump::default()).clean().resumed_bytes > 0);
     assert_same_contents(&src, &dst);
-    // Complete, it is a directory like any other.
+    // Once complete, it is an ordinary directory.
     run(&Pump::default());
     assert_same(&src, &dst.join("src"));
 }
@@ -283,7 +283,7 @@ fn what_counts_as_equal_can_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 3 * MIB), ("other", 3 * MIB), ("empty", 0)]);
     again(&src, &dst);
-    // As large and as old, but not the same.
+    // Same size and time, but different contents.
     let other = fs::OpenOptions::new().write(true).open(dst.join("other")).unwrap();
     other.write_all_at(b"x", 2 * MIB).unwrap();
     drop(other);
@@ -366,7 +366,7 @@ fn holes_are_kept_and_resumed_over() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[]);
     let file = fs::File::create(src.join("sparse")).unwrap();
-    // 100 TB do not fit every file system.
+    // Not every file system supports files of 100 TB.
     let size = [100 << 40, 10 << 40, 1 << 40].into_iter().find(|&size| file.set_len(size).is_ok()).unwrap();
     for (at, salt) in [(0, 1), (size / 2, 2), (size - 3 * MIB, 3)] {
         file.write_all_at(&contents(3 << 20, salt), at).unwrap();
@@ -387,7 +387,7 @@ fn holes_are_kept_and_resumed_over() {
     assert_eq!(again(&src, &dst).0.kept, 1);
 }
 
-/// A source with a subdirectory of a file of so many bytes, and an empty destination.
+/// Creates a source whose subdirectory has a file of this many bytes, and an empty destination.
 fn with_subdirectory(dir: &Path, len: u64) -> (PathBuf, PathBuf) {
     let (src, dst) = places(dir, &[]);
     fs::create_dir(src.join("sub")).unwrap();
@@ -398,13 +398,13 @@ fn with_subdirectory(dir: &Path, len: u64) -> (PathBuf, PathBuf) {
     (src, dst)
 }
 
-/// Everything is the same, the time of both directories too, and nothing else is there.
+/// Asserts that both trees are equal, including the times of both directories.
 fn assert_same_with_times(src: &Path, dst: &Path) {
     assert_same_contents(src, dst);
     assert_eq!(src.metadata().unwrap().modified().unwrap(), dst.metadata().unwrap().modified().unwrap());
 }
 
-/// The journal that was left below a directory, as its job holds it while it runs.
+/// Opens the journal left below a directory and locks it, as its running job does.
 fn locked_journal(dst: &Path) -> fs::File {
     let is_journal = |path: &PathBuf| path.extension().is_some_and(|e| e == "journal");
     let journal = names_below(dst).into_iter().find(is_journal).unwrap();

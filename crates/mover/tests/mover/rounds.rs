@@ -1,4 +1,4 @@
-//! A set that is blasted in rounds: what is missing is sent again only when all else has left.
+//! A set sent by blasting: lost packets are retransmitted only after all others were sent.
 
 use std::fs;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::trees::{assert_same, contents};
 
 const PACKET: u64 = 1_400;
 
-/// Sends all in order and then, round by round, what was lost; never more than the sink has room for, wherever it lies.
-/// Gives the number of rounds.
+/// Sends everything in order and then, in rounds, what was lost; never more than the sink has capacity for.
+/// Returns the number of rounds.
 fn blast(source: &mut dyn ObjectSource, sink: &mut dyn ObjectSink, loss: f64) -> usize {
     let (mut rng, mut delivered, mut next, mut rounds) = (Rng::from_seed(5), 0, 0, 1);
     let mut lost = Vec::new();

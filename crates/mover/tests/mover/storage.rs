@@ -1,4 +1,4 @@
-//! Disks that lie, fill up, are slow, or change under a job.
+//! Disks that corrupt data, fill up, are slow, or change during a job.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, symlink};
@@ -19,7 +19,7 @@ use crate::trees::{assert_same, contents, set_mtime};
 
 const MIB: usize = 1 << 20;
 
-/// Two directories, the first with files of these sizes, some in a directory `sub`.
+/// Creates two directories, the first with files of these sizes, some in a subdirectory `sub`.
 fn places(dir: &Path, sizes: &[usize], salt: u64) -> (PathBuf, PathBuf) {
     let (src, dst) = (dir.join(format!("src{salt}")), dir.join("dst"));
     fs::create_dir_all(src.join("sub")).unwrap();
@@ -33,7 +33,7 @@ fn places(dir: &Path, sizes: &[usize], salt: u64) -> (PathBuf, PathBuf) {
     (src, dst)
 }
 
-/// What is in `src` goes to `dst`, whose disk is `disk`.
+/// Copies the contents of `src` to `dst`, which is on `disk`.
 fn pair(src: &Path, dst: &Path, options: ReceiveOptions, disk: &Disk) -> Pair {
     let (a, b) = link_pair();
     let receive = disk.run(|| receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options)).unwrap();
@@ -50,7 +50,7 @@ fn healthy() -> Disk {
     Disk::new(|_, _| Verdict::Pass)
 }
 
-/// The set is at `dst`, and nothing of ours besides.
+/// Asserts that the set is at `dst`, and that no working files are left.
 fn assert_copied(src: &Path, dst: &Path) {
     for path in names_below(src) {
         assert_same(&path, &dst.join(path.strip_prefix(src).unwrap()));
@@ -108,7 +108,7 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[300; 400], 1);
     copy_on(&src, &dst, options(), &healthy()).clean();
-    // What fails, fails at once, while the receiver still makes up its mind about the other files.
+    // Failures are immediate, while the receiver still decides about the other files.
     let disk = Disk::new(|_, call| match std::thread::current().name() {
         Some("haul-compare") if matches!(call, Call::Read(_)) => Verdict::Fail(Errno::IO.raw_os_error()),
         Some("haul-receive") => {
@@ -159,7 +159,7 @@ fn a_thread_that_panics_ends_the_job_at_both_sides() {
     }
 }
 
-/// Counts the calls that bring a file to the disk while it comes, and fails the first of them with `errno`.
+/// Counts the calls that start writeback of a file during reception, and fails the first with `errno`.
 fn behind(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
     let count = Arc::new(AtomicU64::new(0));
     let counted = count.clone();
@@ -228,7 +228,7 @@ fn a_quota_that_is_used_up_ends_the_job_and_more_room_lets_it_go_on() {
     let (src, dst) = places(dir.path(), &[500_000, 6 * MIB, 500_000], 1);
     let used = AtomicU64::new(0);
     let disk = Disk::new(move |_, call| match call {
-        // Contents come in pieces of 1,400 bytes; the journal has reserved its room.
+        // Contents are received in pieces of 1,400 bytes; the journal has reserved its space.
         Call::Write(len)
             if len % 1400 == 0 && used.fetch_add(len as u64, Ordering::Relaxed) > 4 * MIB as u64 =>
         {
@@ -295,7 +295,7 @@ fn a_directory_that_becomes_a_link_in_the_middle_leads_nowhere() {
         assert_eq!(names_below(&elsewhere), Vec::<PathBuf>::new(), "{when:?} {after}");
         assert!(dst.join("sub").is_symlink() || !dst.join("moved").exists());
         for (_, fault) in ends.received.unwrap().failures.named() {
-            // What lies below what could not be reached says so.
+            // Entries below an unreachable directory say so.
             assert!(matches!(fault.code, FaultCode::PathEscape | FaultCode::NotADirectory), "{fault}");
         }
         for i in (0..20).step_by(2) {
@@ -375,7 +375,7 @@ fn journals_with_flipped_bits_lose_nothing() {
         fs::write(&journal, text).unwrap();
         copy_on(&src, &dst, options(), &healthy()).clean();
         assert_same(&src.join("f0"), &dst.join("f0"));
-        // A header that is not ours any more keeps its files; whatever else was damaged, nothing is left.
+        // A journal with a damaged header keeps its files; after any other damage nothing is left.
         assert!(
             at < 14 || names_below(&dst).len() == names_below(&src).len(),
             "{at}: {:?}",
@@ -390,7 +390,7 @@ fn journals_with_flipped_bits_lose_nothing() {
 fn times_in_the_future_are_times_like_others() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[6 * MIB, 100], 1);
-    // The year 2096: what clocks that are wrong may say.
+    // The year 2096, as from a wrong clock.
     for path in [src.join("f0"), src.join("sub/f1"), src.join("sub")] {
         set_mtime(&path, 4_000_000_000, 7);
     }
@@ -404,14 +404,14 @@ fn times_in_the_future_are_times_like_others() {
 fn a_slow_disk_holds_the_sender_and_never_the_receiver() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[8 * MIB], 1);
-    // Far slower than the bytes come: without a limit they would pile up.
+    // Far slower than the network: without a limit, data would accumulate in memory.
     let options = ReceiveOptions { memory: 1 << 20, ..options() };
     let mut pair = pair(&src, &dst, options, &Disk::slow(40 << 20));
     let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
     let moved =
         Pump { loss: 0.0, ..Pump::default() }.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
     assert_eq!(moved, 8 * MIB as u64, "nothing came twice");
-    // A byte more than permitted would have ended the job.
+    // Exceeding the limit would have ended the job.
     let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
     ends.clean();
     assert_copied(&src, &dst);

@@ -1,8 +1,8 @@
-//! The n-th call to the file system fails, for every n: nothing is lost, nothing is half, and the next attempt
-//! puts everything right.
+//! Fails the n-th file system call, for every n: no data is lost or left incomplete, and the next attempt
+//! succeeds.
 //!
-//! `HAUL_SWEEP=full` tries every call with every error. Otherwise a sample of them is tried, in the same order each
-//! time; `HAUL_SWEEP=1000` makes it larger. `HAUL_SWEEP=1@4700` tries the second failure with every call from 4,700 on.
+//! `HAUL_SWEEP=full` tests every call with every error. Otherwise a fixed sample is tested; `HAUL_SWEEP=1000`
+//! enlarges it. `HAUL_SWEEP=1@4700` tests the second failure with every call from 4,700 on.
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
@@ -20,27 +20,27 @@ use rustix::io::Errno;
 use crate::harness::{Ends, Pair, Pump, bytes, copy, link_pair, names_below, options};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
-/// Cases of each scenario that are tried unless all are.
+/// Number of cases of each scenario unless all are tested.
 const SAMPLE: usize = 70;
 
-/// No case takes so long.
+/// Timeout of a case.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Whose disk fails.
+/// The side whose disk fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Side {
     Sender,
     Receiver,
 }
 
-/// What is at the destination.
+/// Initial contents of the destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Scene {
-    /// Nothing: the source takes the destination's name.
+    /// Nothing: the source is installed under the destination's name.
     Fresh,
-    /// Files to keep, to replace, to resume.
+    /// Files to keep, to replace and to resume.
     Occupied,
-    /// As `Occupied`; what the set does not have is to go.
+    /// As `Occupied`; names that the set does not have are removed.
     Mirrored,
 }
 
@@ -51,13 +51,13 @@ impl Scene {
     }
 }
 
-/// How a disk fails, and what may be said about it.
+/// How a disk fails, and the faults permitted.
 #[derive(Clone, Debug)]
 struct Failure {
     verdict: Verdict,
     /// Every call from the n-th on fails.
     for_good: bool,
-    /// None: nobody notices.
+    /// None: no failure is visible.
     codes: Vec<FaultCode>,
 }
 
@@ -77,7 +77,7 @@ fn failures(side: Side) -> Vec<Failure> {
     let once = |verdict, codes: &[C]| Failure { verdict, for_good: false, codes: codes.to_vec() };
     let fail = |errno: Errno, codes| once(Verdict::Fail(errno.raw_os_error()), codes);
     let dead = |codes| Failure { for_good: true, ..fail(Errno::IO, codes) };
-    // A directory that cannot be made costs what would have been in it, and a file its other names.
+    // If a directory or file cannot be created, its contents or its hard links fail too.
     match side {
         Side::Sender => vec![
             fail(Errno::IO, &[C::Io]),
@@ -97,7 +97,7 @@ fn failures(side: Side) -> Vec<Failure> {
     }
 }
 
-/// Some of everything.
+/// Creates a source with entries of every kind.
 fn source(src: &Path) {
     fs::create_dir_all(src.join("sub/deeper")).unwrap();
     fs::create_dir(src.join("closed")).unwrap();
@@ -123,7 +123,7 @@ fn source(src: &Path) {
     set_mtime(&src.join("closed"), 5, 5);
 }
 
-/// A destination with files that are equal, older, and begun.
+/// Creates a destination with files that are equal, older, and incomplete.
 fn occupied(src: &Path, dst: &Path) {
     fs::create_dir_all(dst.join("sub")).unwrap();
     fs::write(dst.join("old"), "what was there before").unwrap();
@@ -160,7 +160,7 @@ fn copy_tree(from: &Path, to: &Path) {
     set_mtime(to, meta.mtime(), meta.mtime_nsec());
 }
 
-/// A source, and what is at the destination before each case.
+/// A source, and the initial state of the destination.
 struct World {
     dir: tempfile::TempDir,
     scene: Scene,
@@ -190,7 +190,7 @@ impl World {
         self.dir.path().join("before")
     }
 
-    /// A copy of what was there before.
+    /// Copies the initial state of the destination.
     fn begin(&self, case: &str) -> PathBuf {
         let place = self.dir.path().join(case);
         copy_tree(&self.before(), &place);
@@ -213,7 +213,7 @@ impl World {
         Ok(Pair { send, receive })
     }
 
-    /// Names that were there or are to come have either what they had or what they get, whole.
+    /// Asserts that every name has either its old or its new contents, complete.
     fn assert_old_or_new(&self, place: &Path) {
         let (dst, old) = (place.join("dst"), self.before().join("dst"));
         for path in if dst.exists() { names_below(&dst) } else { Vec::new() } {
@@ -232,7 +232,7 @@ impl World {
         }
     }
 
-    /// Everything is there as it should be, and nothing else.
+    /// Asserts that the destination is complete and has nothing else.
     fn assert_complete(&self, place: &Path) {
         let (src, dst) = (self.src(), place.join("dst"));
         for path in names_below(&src) {
@@ -251,7 +251,7 @@ impl World {
         assert_eq!(left, ["dst"]);
     }
 
-    /// One case. True: the call was reached.
+    /// Runs one case. True: the call was reached.
     fn case(&self, side: Side, n: u64, failure: &Failure) -> bool {
         let place = self.begin("case");
         let disk = failure.disk(n);
@@ -262,11 +262,11 @@ impl World {
             assert_same(&self.src(), &place.join("dst"));
         }
         if !failed && self.scene == Scene::Fresh && !has_journal(&place) {
-            // The same command would copy into the directory now, as `cp` does; any other tidies up as well.
+            // The same command would now copy into the directory, as `cp` does; any other cleans up as well.
             copy(&[&self.src().join("dangling")], &place, Layout::Into).clean();
             fs::remove_file(place.join("dangling")).unwrap();
         } else {
-            // Also where a disk died when all was done but the journal's removal: the same command finds it so.
+            // Also if the disk failed when only the journal's removal was left: the same command finds it so.
             let none = Disk::new(|_, _| Verdict::Pass);
             self.start(&place, side, &none).unwrap().run(&Pump::default()).clean();
         }
@@ -277,7 +277,7 @@ impl World {
     }
 }
 
-/// Whether anything failed; it did so with one of `codes`, and both sides know.
+/// Whether anything failed; asserts that it failed with one of `codes` and that both sides know.
 fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
     let ends = match ends {
         Ok(ends) => ends,
@@ -307,10 +307,11 @@ fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
     }
 }
 
-/// Bytes in front of a journal's records.
+/// Length of a journal's header in bytes.
 const JOURNAL_HEADER: u64 = 14;
 
-/// Whether a journal is there that says something. That of what is finished is emptied where it cannot be removed.
+/// Whether a journal with records exists. The journal of a finished job is emptied where it cannot be
+/// removed.
 fn has_journal(place: &Path) -> bool {
     fs::read_dir(place).unwrap().map(Result::unwrap).any(|entry| {
         let is_journal = entry.path().extension().is_some_and(|extension| extension == "journal");
@@ -318,7 +319,7 @@ fn has_journal(place: &Path) -> bool {
     })
 }
 
-/// Names at the destination that the set does not have.
+/// Returns the names at the destination that the set does not have.
 fn is_mine(name: &Path) -> bool {
     name.starts_with("mine") || name.starts_with("sub/mine")
 }
@@ -333,7 +334,7 @@ fn same_contents(a: &Path, b: &Path) -> bool {
         }
 }
 
-/// Runs `work` and does not wait for ever.
+/// Runs `work` with a timeout.
 fn watched<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
     let (done, watch) = channel::<()>();
     std::thread::scope(|scope| {
@@ -385,7 +386,7 @@ fn sweep(scene: Scene, side: Side) {
         Verdict::Pass
     });
     world.start(&place, side, &disk).unwrap().run(&Pump::default()).clean();
-    // Most of them move bytes, and one of those is like the other.
+    // Most calls move bytes, and those are alike.
     let mut is_chosen = |call: &Call| !matches!(call, Call::Read(_) | Call::Write(_)) || rng.chance(0.05);
     let calls = log.lock().unwrap();
     let chosen: Vec<u64> = (0..).zip(&*calls).filter_map(|(n, call)| is_chosen(call).then_some(n)).collect();

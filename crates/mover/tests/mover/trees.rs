@@ -1,4 +1,4 @@
-//! Making trees, and comparing them byte by byte.
+//! Creates trees of files and compares them byte by byte.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 
-/// Sets the time of last modification, of a link itself too.
+/// Sets the modification time, without following a link.
 pub(crate) fn set_mtime(path: &Path, secs: i64, nanos: i64) {
     let time = Timespec { tv_sec: secs, tv_nsec: nanos };
     let times = Timestamps { last_access: time, last_modification: time };
@@ -17,14 +17,14 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Bytes that differ from place to place and from file to file.
+/// Returns bytes that differ by offset and by file.
 pub(crate) fn contents(len: usize, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     haul_base::Rng::from_seed(salt).fill(&mut bytes);
     bytes
 }
 
-/// Both trees have the same names, kinds, contents, permissions and times.
+/// Asserts that both trees have the same names, kinds, contents, permissions and times.
 pub(crate) fn assert_same(a: &Path, b: &Path) {
     let (meta_a, meta_b) = (a.symlink_metadata().unwrap(), b.symlink_metadata().unwrap());
     let what = format!("{} and {}", a.display(), b.display());
@@ -52,7 +52,7 @@ pub(crate) fn assert_same(a: &Path, b: &Path) {
     }
 }
 
-/// A tree with everything odd in it.
+/// Creates a tree with unusual entries of every kind.
 pub(crate) fn odd_tree(root: &Path) {
     fs::create_dir_all(root.join("empty directory")).unwrap();
     fs::create_dir_all(root.join("deep")).unwrap();

@@ -1,4 +1,4 @@
-//! What is said of names while a set is moved.
+//! Reports of changed names during a transfer.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -32,7 +32,7 @@ fn each_name_that_is_made_or_changed_is_said_once() {
         "send sub/deeper/c 3000",
     ];
     assert_eq!(said.lines(), all);
-    // What is there and equal is not said, nor are directories that only get their time.
+    // Equal files are not reported, nor are directories that only get their time.
     assert_eq!(run().lines(), [""; 0]);
     fs::write(src.join("sub/b"), "changed").unwrap();
     fs::write(src.join("sub/new"), "").unwrap();
@@ -44,7 +44,7 @@ fn each_name_that_is_made_or_changed_is_said_once() {
     assert_eq!(said.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
 }
 
-/// A run says what the dry run before it has said, and then nothing is left to do.
+/// Asserts that a run reports the same as the dry run before it, and that nothing is left to do.
 #[test]
 fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
     let dir = tempfile::tempdir().unwrap();

@@ -45,7 +45,7 @@ pub(crate) struct Pattern {
     scope: Scope,
     only_directories: bool,
     parts: Vec<Part>,
-    /// Literal suffix that every match has.
+    /// Literal suffix of the pattern.
     ending: Vec<u8>,
     /// Prefix added to every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
     /// also matches `a` at the top (rsync(1), on patterns with `**`).

@@ -124,7 +124,7 @@ fn a_pattern_made_to_blow_up_only_takes_its_length_times_the_paths() {
     assert!(!compiled(&long)[0].matches(&path[..2000], false));
 }
 
-/// By trying everything; what a pattern is compared with.
+/// Matches by exhaustive search, as the reference.
 fn naive(pattern: &[u8], path: &[u8]) -> bool {
     match pattern {
         [] => path.is_empty(),
@@ -149,12 +149,12 @@ fn naive_rule(pattern: &[u8], path: &[u8], is_directory: bool) -> bool {
     matched && (is_directory || !only_directories)
 }
 
-/// Which stands for two patterns.
+/// Whether a pattern compiles to two.
 fn ends_in_three_stars(pattern: &[u8]) -> bool {
     pattern.strip_suffix(b"/").unwrap_or(pattern).ends_with(b"***")
 }
 
-/// Joins small pieces, so that patterns and paths often meet.
+/// Joins small pieces, so that patterns often match.
 fn text(pieces: &'static [&'static str], most: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(pieces), 1..most).prop_map(|p| p.concat().into_bytes())
 }
@@ -178,7 +178,7 @@ proptest! {
     fn long_patterns_behave_as_short_ones(
         pattern in text(&["a", "b", "/", "*", "**", "?"], 9), path in path(), pad in 60usize..140,
     ) {
-        // The same behind a stretch of other bytes, so that there are many places.
+        // The same after a run of other bytes, to have many states.
         let head = vec![b'x'; pad];
         let (long, subject) = ([b"/", &head[..], b"a", &pattern].concat(), [&head[..], b"a", &path].concat());
         if let Ok(compiled) = Pattern::compile(&long) && !ends_in_three_stars(&pattern) {

@@ -1,4 +1,5 @@
-//! What a peer may say in any order and with any number: a job ends with a fault, and no thread of it panics.
+//! Arbitrary messages with arbitrary numbers in any order: the job ends with a fault, and none of its threads
+//! panics.
 
 use std::fs;
 use std::path::Path;
@@ -18,10 +19,10 @@ use super::world::World;
 use crate::check;
 use crate::harness::link_pair;
 
-/// Conversations of each kind.
+/// Number of conversations of each kind.
 const ROUNDS: u64 = 150;
 
-/// Numbers at which programs break.
+/// Boundary values.
 const NUMBERS: [u64; 10] =
     [0, 1, 2, 5, 1 << 20, u32::MAX as u64, 1 << 32, (1 << 48) - 1, u64::MAX - 1, u64::MAX];
 
@@ -29,7 +30,7 @@ fn number(rng: &mut Rng) -> u64 {
     NUMBERS[rng.below(NUMBERS.len() as u64) as usize]
 }
 
-/// Mostly one of the first entries.
+/// Generates an entry number, mostly one of the first.
 fn entry_number(rng: &mut Rng) -> u64 {
     if rng.chance(0.8) { rng.below(4) } else { number(rng) }
 }
@@ -76,7 +77,7 @@ fn result(rng: &mut Rng) -> Result<[u8; 32], Fault> {
     if rng.chance(0.5) { Ok([0; 32]) } else { Err(fault()) }
 }
 
-/// Anything that either side may say, whatever its turn is.
+/// Generates any message of either side, in any order.
 fn message(rng: &mut Rng) -> ControlMessage {
     let some = |rng: &mut Rng| 1 + rng.below(3);
     match rng.below(20) {
@@ -118,7 +119,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
     }
 }
 
-/// Says something that a frame can hold; false when the other side has ended.
+/// Sends a message that fits in a frame; false when the peer has ended.
 fn say(peer: &crate::harness::Link, rng: &mut Rng) -> bool {
     let message = loop {
         let message = message(rng);
@@ -148,7 +149,7 @@ fn assert_no_panic<T>(ended: Result<T, Fault>, case: &str) {
     }
 }
 
-/// A message as the body of its frame.
+/// Encodes a message as the body of its frame.
 fn body(rng: &mut Rng) -> Vec<u8> {
     loop {
         if let Some(body) = message_body(&message(rng)) {
@@ -168,7 +169,7 @@ fn conversation(rng: &mut Rng, out: &mut Vec<u8>) {
     }
 }
 
-/// The check of a fuzz target that runs a job, in a directory of its own.
+/// Runs the check of a fuzz target in its own directory.
 fn in_directory(check: fn(&Path, &[u8]) -> bool) -> impl Fn(&[u8]) -> bool {
     move |bytes| check(tempfile::tempdir().unwrap().path(), bytes)
 }
@@ -291,7 +292,7 @@ fn no_message_of_a_receiver_makes_a_sender_panic() {
         while rest > 0 && say(&peer, &mut rng) {
             rest -= 1;
             if rng.chance(0.5) {
-                // It may have announced something by now.
+                // The peer may have announced entries by now.
                 let _ = peer.recv(Duration::from_millis(1));
             }
         }

@@ -1,4 +1,4 @@
-//! Names that a peer gives: of entries, of destinations, of streams.
+//! Names chosen by a peer: of entries, destinations and streams.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, Lay
 use super::world::World;
 use crate::harness::{link_pair, names_below, options};
 
-/// Names of journals and temporary files of some job, also as file systems find them that do not tell case apart.
+/// Names of journals and temporary files of a job, also as matched by case-insensitive file systems.
 const RESERVED: [&str; 6] = [
     ".haul-0000000a.journal",
     ".haul-0000000a-0.part",
@@ -20,7 +20,7 @@ const RESERVED: [&str; 6] = [
     ".haul-0000000a.jOurnal",
 ];
 
-/// Paths that lead out of the root, or try.
+/// Paths that lead out of the root, or attempt to.
 const OUT: [&str; 9] = [
     "../outside/new",
     "/../outside/new",
@@ -43,7 +43,7 @@ fn world() -> World {
     world
 }
 
-/// A destination of each kind; what the server says.
+/// Requests a destination of each kind; returns the server's answer.
 fn begin(world: &World, destination: &str) -> Vec<Option<Fault>> {
     let (root, path) = (world.root(), destination.as_bytes());
     let files = |layout| receive_files(path, &root, layout, link_pair().1, options()).err();
@@ -84,7 +84,7 @@ fn entry(path: &str, kind: EntryKind) -> Entry {
     Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None }
 }
 
-/// Sends entries of which nothing can be made; gives what became of the last one.
+/// Sends invalid entries; returns the outcome of the last one.
 fn last_outcome(world: &World, entries: Vec<Entry>) -> Option<FaultCode> {
     let (peer, link) = link_pair();
     let options = ReceiveOptions { session: 5, ..options() };

@@ -1,4 +1,4 @@
-//! What lies in the root before a transfer begins.
+//! Hostile contents of the root before a transfer starts.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use super::world::{World, leaks};
 use crate::harness::Pump;
 use crate::trees::contents;
 
-/// Puts something into the root.
+/// Plants something in the root.
 type Plant = fn(&World);
 
 fn pipe(path: &Path) {
@@ -94,7 +94,7 @@ fn options(receive_policy: ReceivePolicy) -> ReceiveOptions {
     ReceiveOptions { permit: Preserve::ALL, ..ReceiveOptions::with_policy(0xabcd, receive_policy) }
 }
 
-/// What a client may ask for.
+/// Destinations that a client may request.
 fn all_manners() -> Vec<ReceivePolicy> {
     let usual = ReceivePolicy::default();
     vec![
@@ -120,7 +120,7 @@ fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
             let before = world.outside();
             let ends = world.upload(b"", options(receive_policy), &Pump::default());
             world.assert_same_outside(&before, &format!("{what}: {receive_policy:?}: {ends:?}"));
-            // A second run takes what is equal by now, and changes nothing either.
+            // A second run handles files that are equal by now, and changes nothing either.
             let ends = world.upload(b"", options(receive_policy), &Pump::default());
             world.assert_same_outside(&before, &format!("{what}, again: {receive_policy:?}: {ends:?}"));
             cases += 1;
@@ -130,7 +130,7 @@ fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
     assert!(cases >= 200, "{cases}");
 }
 
-/// A set comes whole also over files that have other names: they get files of their own.
+/// A set is received completely also over files with further hard links: new files are created.
 #[test]
 fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
     let world = World::new();
@@ -145,7 +145,7 @@ fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
     }
 }
 
-/// What a server may send of what lies in its root.
+/// Sources in its root that a server may send.
 #[test]
 fn nothing_outside_is_read_by_way_of_what_lies_in_the_root() {
     use haul_wire::control::{LinkChoice, Selection};

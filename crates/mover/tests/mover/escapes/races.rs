@@ -16,21 +16,21 @@ use crate::trees::contents;
 
 /// Files in each directory of the set.
 const FILES: u64 = 12;
-/// Bytes of each.
+/// Size of each file in bytes.
 const SIZE: usize = 200_000;
-/// Transfers against each program.
+/// Number of transfers against each attacking program.
 const ROUNDS: u64 = 6;
 
-/// Does its mischief once; the number tells which time it is.
+/// One step of an attack; the argument is the number of the step.
 type Mischief = fn(&World, u64);
 
-/// Exchanges `name` in `base` with a link to `to`, made beside it. `base` itself may be exchanged by another, so it is not
-/// followed.
+/// Exchanges `name` in `base` with a link to `to`, created beside it. `base` itself may be exchanged by
+/// another attack, so it is not followed.
 fn with_link(base: &Path, name: &str, to: &Path) {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
     let Ok(base) = open(base, flags, Mode::empty()) else { return };
     let spare = format!("{name}.spare");
-    // What is not there at this moment may be there at the next.
+    // A name that does not exist now may exist later.
     let _ = symlinkat(to, &base, &spare);
     let _ = renameat_with(&base, name, &base, &spare, RenameFlags::EXCHANGE);
 }
@@ -52,7 +52,7 @@ fn replace(path: &Path, with: impl FnOnce(&Path) -> std::io::Result<()>) {
     }
 }
 
-/// At the side that writes: the parent, the final name, the temporary file, the link, the journal.
+/// Attacks on the receiver: parent directory, final name, temporary file, link, journal.
 const AT_DESTINATION: [(&str, Mischief); 9] = [
     ("a parent and a link", |w, _| with_link(&w.root, "d", &w.outside.join("d"))),
     ("a deeper parent and a link", |w, _| with_link(&w.root.join("d"), "sub", &w.outside.join("d/sub"))),
@@ -93,7 +93,7 @@ const AT_DESTINATION: [(&str, Mischief); 9] = [
     }),
 ];
 
-/// At the side that reads.
+/// Attacks on the sender.
 const AT_SOURCE: [(&str, Mischief); 5] = [
     ("a parent and a link", |w, _| with_link(&w.root, "d", &w.outside.join("d"))),
     ("a deeper parent and a link", |w, _| with_link(&w.root.join("d"), "sub", &w.outside.join("d/sub"))),
@@ -109,7 +109,7 @@ const AT_SOURCE: [(&str, Mischief); 5] = [
     }),
 ];
 
-/// More files, so that there is time for mischief.
+/// Adds files, to give the attack more time.
 fn fill(base: &Path) {
     for directory in ["", "d", "d/sub"] {
         for number in 0..FILES {
@@ -118,7 +118,7 @@ fn fill(base: &Path) {
     }
 }
 
-/// Runs `transfer` while somebody else does mischief; how often that was.
+/// Runs `transfer` during an attack; returns the number of attack steps.
 fn beside(world: &World, mischief: Mischief, transfer: impl FnOnce()) -> u64 {
     let (over, times) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn beside(world: &World, mischief: Mischief, transfer: impl FnOnce()) -> u64 {
     times.into_inner()
 }
 
-/// Ends the mischief also where the transfer panics.
+/// Ends the attack also if the transfer panics.
 fn ending(over: &AtomicBool) -> impl Drop + '_ {
     struct End<'a>(&'a AtomicBool);
     impl Drop for End<'_> {
@@ -160,12 +160,12 @@ fn nothing_outside_is_changed_while_somebody_exchanges_names_at_the_destination(
             let world = World::new();
             fill(&world.src);
             if round % 2 == 1 {
-                // There is something to go on with.
+                // Leaves something to resume.
                 world.cut_off(FILES * SIZE as u64 + (2 << 20), options(0));
             }
             let before = world.outside();
             times += beside(&world, mischief, || {
-                // It may fail, and be repeated, and complete.
+                // The transfer may fail, be repeated, or complete.
                 for _ in 0..2 {
                     let pump = Pump { seed: round, ..Pump::default() };
                     let _ = world.upload(b"", options(round), &pump);

@@ -1,4 +1,4 @@
-//! A root that a server offers, and what lies outside of it.
+//! A root exported by a server, and files outside of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +12,25 @@ use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use crate::harness::{Ends, Pump, bytes, link_pair, names_below};
 use crate::trees::{contents, set_mode, set_mtime};
 
-/// What no transfer may read or change.
+/// Contents that no transfer may read or change.
 pub(crate) const SECRET: &[u8] = b"SECRET: what is outside is nobody's business";
 
-/// The time that files of the set have.
+/// Modification time of the set's files.
 const THEN: i64 = 1_600_000_000;
 
-/// Bytes of the set's large file.
+/// Size of the set's large file in bytes.
 pub(crate) const LARGE: usize = 3 << 20;
 
 pub(crate) struct World {
     _dir: tempfile::TempDir,
-    /// What the sender has.
+    /// The sender's directory.
     pub(crate) src: PathBuf,
-    /// What the server offers.
+    /// The server's root.
     pub(crate) root: PathBuf,
     pub(crate) outside: PathBuf,
 }
 
-/// What can be told of a name: inode, size, mode, owner, time of modification, an attribute, contents.
+/// Observable state of a name: inode, size, mode, owner, modification time, an attribute, contents.
 pub(crate) type Seen = (u64, u64, u32, (u32, u32), (i64, i64), Vec<u8>, blake3::Hash);
 
 fn file(path: &Path, bytes: &[u8], mode: u32) {
@@ -61,20 +61,20 @@ impl World {
         let world = Self { _dir: dir, src, root, outside };
         for at in [world.src.join("f"), world.outside.join("f"), world.outside.join("equal")] {
             let value = at.as_os_str().as_encoded_bytes();
-            // Where there are no attributes, none can be lost.
+            // Without support for attributes, none can be lost.
             let _ = lsetxattr(&at, "user.at", value, XattrFlags::empty());
         }
         world
     }
 
-    /// Everything outside.
+    /// Returns the state of everything outside.
     pub(crate) fn outside(&self) -> BTreeMap<PathBuf, Seen> {
         let mut names = names_below(&self.outside);
         names.push(self.outside.clone());
         names.into_iter().map(|path| (path.clone(), seen(&path))).collect()
     }
 
-    /// Nothing outside has been changed, made or removed.
+    /// Asserts that nothing outside was changed, created or removed.
     pub(crate) fn assert_same_outside(&self, before: &BTreeMap<PathBuf, Seen>, case: &str) {
         let after = self.outside();
         let names: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
@@ -87,7 +87,7 @@ impl World {
         Root::beneath(&self.root).unwrap()
     }
 
-    /// An honest sender sends what is in `src` to `destination` below the root.
+    /// Sends the contents of `src` from a correct sender to `destination` below the root.
     pub(crate) fn upload(
         &self,
         destination: &[u8],
@@ -102,7 +102,7 @@ impl World {
         Ok(join(send, receive, pump))
     }
 
-    /// A server sends what is in the root to `destination`, which is the client's own.
+    /// Sends the contents of the root from the server to `destination`, which belongs to the client.
     pub(crate) fn download(
         &self,
         selection: &Selection,
@@ -115,8 +115,8 @@ impl World {
         Ok(join(send, receive, &Pump::default()))
     }
 
-    /// Leaves a job that was cut off after so many bytes, within the large file: its journal and the temporary file of
-    /// that, both in the root.
+    /// Interrupts a job after this many bytes, within the large file: leaves its journal and that file's
+    /// temporary file in the root.
     pub(crate) fn cut_off(&self, after: u64, options: ReceiveOptions) -> (PathBuf, PathBuf) {
         let pump = Pump { stop_after: Some(after), loss: 0.0, ..Pump::default() };
         let ends = self.upload(b"", options, &pump).unwrap();
@@ -156,7 +156,7 @@ fn seen(path: &Path) -> Seen {
     (meta.ino(), meta.size(), meta.mode(), owner, (meta.mtime(), meta.mtime_nsec()), attribute, hash)
 }
 
-/// Whether anything below a directory has what is outside.
+/// Whether any file below a directory has the contents from outside.
 pub(crate) fn leaks(directory: &Path) -> Vec<PathBuf> {
     let is_leak = |path: &PathBuf| {
         path.symlink_metadata().is_ok_and(|meta| meta.is_file())
