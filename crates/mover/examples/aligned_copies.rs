@@ -1,8 +1,8 @@
-//! What it costs the kernel to copy a file where memory begins a few bytes behind a page.
+//! Cost of file copies in the kernel if the buffer starts a few bytes after a page boundary.
 //!
-//! `cargo run --release -p haul-mover --example aligned_copies [DIRECTORY]` reads 1 GB from a file on a tmpfs (`/dev/shm`)
-//! and writes as much to another, 256 KiB at a time, from and to memory that begins some bytes behind the start of a page;
-//! GB/s, medians of 11 rounds.
+//! `cargo run --release -p haul-mover --example aligned_copies [DIRECTORY]` reads 1 GB from a file on a tmpfs
+//! (`/dev/shm`) and writes as much to another, in blocks of 256 KiB, with buffers at several offsets from a
+//! page boundary; prints GB/s, medians of 11 rounds.
 
 use std::error::Error;
 use std::fs::File;
@@ -15,7 +15,7 @@ const PIECE: usize = 256 << 10;
 const PAGE: usize = 4_096;
 const PIECES: u64 = 4_000;
 const ROUNDS: usize = 11;
-/// 16 is what large pieces of memory from the system's allocator have.
+/// Large allocations of the system's allocator have offset 16.
 const BEHIND: [usize; 6] = [0, 1, 8, 16, 40, 64];
 
 fn main() -> Result<(), Box<dyn Error>> {

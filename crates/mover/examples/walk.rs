@@ -1,4 +1,4 @@
-//! Lists what would be sent of a directory and says how long the walk took, for measuring it.
+//! Lists the entries that would be sent of a directory and measures the time of the walk.
 use std::os::unix::ffi::OsStringExt as _;
 use std::time::Instant;
 

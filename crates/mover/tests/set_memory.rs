@@ -1,5 +1,5 @@
-//! What a set of a hostile peer takes of memory, by every means that the peer has. Counts the allocations of the whole
-//! process, so nothing may run beside it.
+//! Memory that a hostile peer's set can occupy, by every means of the peer. Counts the allocations of the
+//! whole process, so no other test may run in it.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -21,7 +21,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// What the set may take.
+/// Memory budget of the set.
 const BUDGET: usize = 16 << 20;
 
 /// The most memory in use that was seen since [`peak`] began.
@@ -34,14 +34,15 @@ fn in_use() -> usize {
     now
 }
 
-/// A channel on which a message is sent when the one before is taken, as little memory of a connection bounds it.
+/// A channel that accepts a message only when the previous one was received, as a connection with little
+/// memory does.
 struct Narrow {
     out: Sender<ControlMessage>,
     inc: Receiver<ControlMessage>,
 }
 
 fn narrow_pair() -> (Arc<Narrow>, Arc<Narrow>) {
-    // What the job under test says must not wait.
+    // Messages of the job under test must not block.
     let (to, from) = (bounded(0), unbounded());
     (Arc::new(Narrow { out: to.0, inc: from.1 }), Arc::new(Narrow { out: from.0, inc: to.1 }))
 }
@@ -65,7 +66,7 @@ impl ControlLink for Narrow {
 }
 
 impl Narrow {
-    /// Sends, unless the job ends before it takes the message. False: it has.
+    /// Sends a message, unless the job ends before it receives it. False: it has ended.
     fn push(&self, mut message: ControlMessage, is_over: &dyn Fn() -> bool) -> bool {
         while !is_over() {
             // On a busy machine nobody else may look while the set grows.
@@ -80,7 +81,7 @@ impl Narrow {
     }
 }
 
-/// The most memory in use while something runs, above what was at its beginning.
+/// Returns the peak memory use while something runs, above that at its start.
 fn peak(work: impl FnOnce()) -> usize {
     MOST.store(0, Ordering::Relaxed);
     let (before, over) = (in_use(), AtomicBool::new(false));
@@ -108,7 +109,7 @@ fn empty(path: String) -> Entry {
     entry(path, EntryKind::File { size: 0, holes: vec![] })
 }
 
-/// Messages of a kind: the n-th, of so many entries each.
+/// Creates the n-th message of a kind, each with a fixed number of entries.
 type Flood = fn(u64) -> ControlMessage;
 
 fn entries(of: u64, number: u64, make: impl Fn(u64) -> Entry) -> ControlMessage {
@@ -176,10 +177,10 @@ const FLOODS: [(&str, Flood); 11] = [
     }),
 ];
 
-/// Floods a receiver until it ends; what it took, and how it ended.
+/// Floods a receiver until it ends; returns its memory use and its result.
 fn flood(what: &str, flood: Flood) -> (usize, Fault) {
     let dir = tempfile::tempdir().unwrap();
-    // Something is there, so that bytes come when they are asked for.
+    // The destination is occupied, so that bytes are sent on request.
     std::fs::write(dir.path().join("there"), "").unwrap();
     let root = Root::beneath(dir.path()).unwrap();
     let (peer, link) = narrow_pair();
@@ -194,7 +195,7 @@ fn flood(what: &str, flood: Flood) -> (usize, Fault) {
         ..ReceiveOptions::with_policy(1, receive_policy)
     };
     let mut job = receive_files(b"", &root, Layout::Into, link, options).unwrap();
-    // The job's own buffers are there.
+    // The job's own buffers are allocated by now.
     loop {
         match peer.recv(Duration::from_secs(30)).unwrap() {
             Some(ControlMessage::Ready(_)) => break,
@@ -214,7 +215,7 @@ fn flood(what: &str, flood: Flood) -> (usize, Fault) {
                     .map(|at| Piece { offset: (number * 256 + at) * 2, range: at as usize..at as usize + 1 })
                     .collect();
                 job.sink.deliver(&[7; 256], &pieces);
-                // Contents that wait to be written have a bound of their own.
+                // Buffered contents have their own limit.
                 let done = || job.handle.progress().bytes_done() >= (number + 1) * 256;
                 while !done() && !job.handle.is_finished() {
                     std::thread::sleep(Duration::from_micros(100));
@@ -230,12 +231,12 @@ fn report(what: &str, taken: usize, fault: &Fault) {
     println!("{what}: {:.1} MiB of {} MiB", taken as f64 / f64::from(1 << 20), BUDGET >> 20);
     assert_eq!(fault.code, FaultCode::SetTooLarge, "{what}: {fault}");
     assert!(taken <= BUDGET, "{what}: {taken} bytes");
-    // What is counted and not taken would keep sets out that have room. Of directories the journal takes the paths later.
+    // Overestimates would reject sets that fit. The journal stores paths of directories later.
     let least = if what == "directories" { 0 } else { BUDGET / 3 };
     assert!(taken >= least, "{what}: {taken} bytes");
 }
 
-/// Attributes that nobody may set are not kept, however many there are.
+/// Attributes that may not be set are not stored, however many there are.
 fn attributes_that_are_not_permitted_take_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (peer, link) = narrow_pair();
@@ -255,7 +256,7 @@ fn attributes_that_are_not_permitted_take_nothing() {
     job.handle.join().unwrap_err();
 }
 
-/// A receiver that wants bytes one by one of each file, and takes none.
+/// A receiver that requests every byte of each file separately, and receives none.
 fn what_is_wanted_of_a_sender_is_counted() {
     let dir = tempfile::tempdir().unwrap();
     for number in 0..64 {

@@ -1,4 +1,4 @@
-//! A copy begins before it is known what there is to copy.
+//! A copy starts before all its entries are known.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,19 +14,19 @@ use haul_wire::control::{Layout, Selection};
 use crate::harness::{Pair, Pump, bytes, link_pair, names_below, options};
 use crate::trees::{assert_same, contents};
 
-/// The walk waits no longer than this; a copy that waits for the walk has failed by then.
+/// Timeout of the walk; a copy that waits for the walk has failed by then.
 const GUARD: Duration = Duration::from_secs(60);
 
-/// The calls that read a directory's names, and see that there are no more.
+/// Number of calls that list a directory: those that return names, and one that returns none.
 const CALLS_OF_A_DIRECTORY: u64 = 2;
 
-/// What the two sides have in common about a walk that waits.
+/// State that both sides share about a blocked walk.
 #[derive(Default)]
 struct Wait {
     lists: AtomicU64,
-    /// The receiver has bytes of the first file.
+    /// Whether the receiver has bytes of the first file.
     arrived: AtomicBool,
-    /// The walk goes on, for one reason or the other.
+    /// Whether the walk has continued, for either reason.
     over: AtomicBool,
 }
 
@@ -39,14 +39,14 @@ fn has_bytes(dst: &Path) -> bool {
     names_below(dst).iter().any(|path| of_first(path) && written(path))
 }
 
-/// A disk on which the names of the second directory come only when the receiver has something of the first file.
+/// A disk that lists the second directory only when the receiver has part of the first file.
 fn waiting(wait: Arc<Wait>, src: &Path, dst: &Path) -> Disk {
     let (late, dst) = (src.join("sub/late"), dst.to_path_buf());
     Disk::new(move |_, call| {
         let is_second =
             call == Call::List && wait.lists.fetch_add(1, Ordering::Relaxed) == CALLS_OF_A_DIRECTORY;
         if is_second {
-            // Asked until it has some: between two names, a file has none for a moment.
+            // Polled: between two names, a file has none for a moment.
             let start = Instant::now();
             let arrived = loop {
                 match has_bytes(&dst) {
@@ -94,7 +94,7 @@ fn copies_while_the_walk_waits(size: usize, occupied: bool) {
 #[test]
 fn the_first_file_arrives_while_the_walk_waits_for_the_second_directory() {
     for occupied in [false, true] {
-        // One that is whole with its first bytes, and one that is not.
+        // One that is complete with its first bytes, and one that is not.
         for size in [5000, 8 << 20] {
             copies_while_the_walk_waits(size, occupied);
         }

@@ -1,4 +1,4 @@
-//! What goes wrong is named, costs no more than it must, and leaves nothing half behind.
+//! Failures are reported with their path, affect as few entries as possible, and leave nothing incomplete.
 
 use std::cell::Cell;
 use std::fs;
@@ -83,7 +83,7 @@ fn a_source_that_changes_while_it_is_read_is_not_delivered() {
         let ends = pair.run(&Pump { tamper: &tamper, ..Pump::default() });
         assert!(changed.get());
         if name == "replace" {
-            // The open file is still the one that was found, byte for byte: it may be delivered.
+            // The open file is still the one found, byte for byte: it may be delivered.
             assert_no_parts(&dst);
             continue;
         }

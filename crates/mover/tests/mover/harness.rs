@@ -1,4 +1,4 @@
-//! Two jobs joined by channels and by a transport that shuffles, loses and repeats.
+//! Two jobs connected by channels and by a transport that reorders, loses and repeats data.
 
 use std::fs;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -17,25 +17,25 @@ use crate::check::link::links;
 
 pub(crate) use crate::check::link::Link;
 
-/// Payload of a packet.
+/// Payload of a packet in bytes.
 const PACKET: usize = 1400;
 
-/// Two ends of a control channel.
+/// Creates the two ends of a control channel.
 pub(crate) fn link_pair() -> (Arc<Link>, Arc<Link>) {
     let (a, b) = links();
     (Arc::new(a), Arc::new(b))
 }
 
-/// A transport: takes pieces in random order out of a window, and loses some the first time.
+/// A transport: delivers pieces of a window in random order, and loses some the first time.
 pub(crate) struct Pump<'a> {
     pub(crate) seed: u64,
-    /// Bytes on the way at most.
+    /// Maximum number of bytes in flight.
     pub(crate) window: u64,
-    /// Share of pieces that must be read again.
+    /// Share of pieces that are lost the first time.
     pub(crate) loss: f64,
-    /// Changes bytes on the way.
+    /// Corrupts bytes in transit.
     pub(crate) tamper: &'a dyn Fn(u64, &mut [u8]),
-    /// Gives up once so many bytes were delivered.
+    /// Stops after this many delivered bytes.
     pub(crate) stop_after: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Pump<'_> {
 }
 
 impl Pump<'_> {
-    /// Moves the object; ends early when `over` says so. Returns the bytes delivered.
+    /// Transfers the object; stops early when `over` returns true. Returns the bytes delivered.
     pub(crate) fn run(
         &self,
         source: &mut dyn ObjectSource,
@@ -107,7 +107,7 @@ impl Pump<'_> {
     }
 }
 
-/// How both sides ended.
+/// Results of both sides.
 #[derive(Debug)]
 pub(crate) struct Ends {
     pub(crate) sent: Result<MoveReport, Fault>,
@@ -115,7 +115,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Both succeeded, without a failed entry, and agree.
+    /// Asserts that both succeeded without a failed entry, and agree.
     pub(crate) fn clean(&self) -> &MoveReport {
         let (sent, received) = (self.sent.as_ref().unwrap(), self.received.as_ref().unwrap());
         assert_eq!(sent.failures.named(), &[]);
@@ -123,7 +123,7 @@ impl Ends {
         sent
     }
 
-    /// Both succeeded, agree, and one entry failed.
+    /// Asserts that both succeeded and agree, and that one entry failed.
     pub(crate) fn one_failure(&self) -> (&[u8], &Fault) {
         let (sent, received) = (self.sent.as_ref().unwrap(), self.received.as_ref().unwrap());
         assert_eq!(sent, received);
@@ -137,17 +137,17 @@ pub(crate) fn bytes(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 
-/// Options of tests: no waiting for the disk.
+/// Returns the options of tests, without syncing.
 pub(crate) fn options() -> ReceiveOptions {
     ReceiveOptions { durability: Durability::Cached, ..ReceiveOptions::new(0xabcd) }
 }
 
-/// Everything is sent.
+/// Returns a selection of everything.
 pub(crate) fn all() -> Selection {
     Selection::default()
 }
 
-/// A sending and a receiving job, joined.
+/// A connected pair of a sending and a receiving job.
 pub(crate) struct Pair {
     pub(crate) send: SendJob,
     pub(crate) receive: ReceiveJob,
@@ -175,25 +175,25 @@ impl Pair {
     }
 }
 
-/// Copies with everything at its default.
+/// Copies with default options.
 pub(crate) fn copy(sources: &[&Path], destination: &Path, layout: Layout) -> Ends {
     let sources = sources.iter().map(|path| bytes(path)).collect();
     start(sources, destination, layout, SendLimits::default(), options()).unwrap().run(&Pump::default())
 }
 
-/// Waits for a receiver that should fail, and returns its fault.
+/// Joins a receiver that should fail, and returns its fault.
 pub(crate) fn fault_of(handle: JobHandle) -> Fault {
     handle.join().unwrap_err()
 }
 
-/// Every name below a directory.
+/// Returns every name below a directory.
 pub(crate) fn names_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![directory.to_path_buf()];
     while let Some(at) = open.pop() {
         for item in fs::read_dir(&at).unwrap() {
             let path = item.unwrap().path();
-            // What has gone meanwhile, by a rename, is no directory.
+            // A directory removed or renamed in the meantime is skipped.
             if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
                 open.push(path.clone());
             }
@@ -203,14 +203,14 @@ pub(crate) fn names_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// No temporary file is left.
+/// Asserts that no temporary file is left.
 pub(crate) fn assert_no_parts(directory: &Path) {
     let parts: Vec<_> =
         names_below(directory).into_iter().filter(|p| p.as_os_str().as_bytes().ends_with(b".part")).collect();
     assert!(parts.is_empty(), "{parts:?}");
 }
 
-/// Every temporary file that is left belongs to a journal that is left in `base`.
+/// Asserts that every temporary file left belongs to a journal left in `base`.
 pub(crate) fn assert_resumable(base: &Path) {
     let names: Vec<_> =
         names_below(base).iter().map(|p| p.file_name().unwrap().as_bytes().to_vec()).collect();
@@ -222,12 +222,12 @@ pub(crate) fn assert_resumable(base: &Path) {
     }
 }
 
-/// A name of any bytes.
+/// Generates a name of arbitrary bytes.
 pub(crate) fn name(bytes: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes.to_vec()))
 }
 
-/// Waits until a temporary file is there, which the receiver makes when it gets to it.
+/// Waits until the receiver has created a temporary file.
 pub(crate) fn await_part(directory: &Path) {
     let is_part = |path: &PathBuf| path.as_os_str().as_bytes().ends_with(b".part");
     while !(directory.exists() && names_below(directory).iter().any(is_part)) {

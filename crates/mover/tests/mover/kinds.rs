@@ -228,7 +228,7 @@ fn a_receiver_takes_no_more_than_it_permits() {
     assert_eq!(fs::metadata(dst.join("f")).unwrap().mode() & 0o7777, 0o755, "no rights are lent");
 }
 
-/// Copies to a tree whose files were moved to a larger disk and replaced by symbolic links.
+/// The source has symbolic links to files that were moved to the destination, for example to a larger disk.
 #[test]
 fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
     let (_dir, src, dst) = places();

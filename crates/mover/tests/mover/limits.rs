@@ -1,4 +1,4 @@
-//! Full and read-only places. Some need root to be made; without it they say that they were skipped.
+//! Full and read-only file systems. Tests that need root report that they were skipped without it.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,7 +14,7 @@ use crate::harness::{Pair, Pump, assert_no_parts, assert_resumable, bytes, copy,
 use crate::receive_policy::{DELETE, content};
 use crate::trees::{assert_same, contents, set_mode};
 
-/// A file system in memory, unmounted in the end.
+/// A tmpfs, unmounted on drop.
 struct Tmpfs<'a>(&'a Path);
 
 impl<'a> Tmpfs<'a> {
@@ -90,11 +90,10 @@ fn a_read_only_file_system_is_refused_at_once() {
     assert_eq!(started.err().map(|fault| fault.code), Some(FaultCode::ReadOnly));
 }
 
-/// Set for the child in which the test runs without root's rights.
+/// Environment variable of the child process that runs the test without root's rights.
 const UNPRIVILEGED: &str = "HAUL_TEST_UNPRIVILEGED";
 
-/// Runs the named test again as a user without rights, where permissions mean something. False: this is
-/// that child.
+/// Runs the named test again as an unprivileged user, for whom permissions apply. False: this is that child.
 fn again_without_rights(test: &str, dir: &Path) -> bool {
     if std::env::var_os(UNPRIVILEGED).is_some() || !rustix::process::getuid().is_root() {
         return false;
@@ -106,7 +105,7 @@ fn again_without_rights(test: &str, dir: &Path) -> bool {
     command.args(["--exact", test]).env(UNPRIVILEGED, "1").env("TMPDIR", dir).uid(65_534).gid(65_534);
     let done = loop {
         match command.output() {
-            // Another test's child still has the copy open, as it was while it was written (fork before exec).
+            // A child of another test may still have the copy open for writing (fork before exec).
             Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
@@ -144,7 +143,7 @@ fn missing_permissions_fail_what_they_forbid() {
     assert_eq!(report.failures.count(), 2);
     assert_eq!(report.exit_code(), 3);
     assert_same(&src.join("open"), &dst.join("open"));
-    // A directory of the set is ours to write, and gets the set's permissions anyway.
+    // A directory of the set is writable while filled, and gets the set's permissions in the end.
     assert_same(&src.join("sub"), &dst.join("sub"));
     assert_no_parts(&dst);
     set_mode(&src.join("closed"), 0o755);
@@ -187,7 +186,7 @@ fn read_only_directories_are_filled_and_kept_in_step() {
     modes(0o555);
     copy(&[&src.join(".")], &dst, Layout::Into).clean();
     assert_same(&closed, &dst.join("closed"));
-    // Everything that can be made in a directory that may not be written.
+    // Every kind of entry, in a directory without write permission.
     modes(0o755);
     fs::write(closed.join("below/new"), "new").unwrap();
     fs::hard_link(closed.join("f"), closed.join("below/linked")).unwrap();
@@ -196,7 +195,7 @@ fn read_only_directories_are_filled_and_kept_in_step() {
     modes(0o555);
     copy(&[&src.join(".")], &dst, Layout::Into).clean();
     assert_same(&closed, &dst.join("closed"));
-    // A job that is cut off leaves them as they were.
+    // An interrupted job leaves the permissions as they were.
     modes(0o755);
     fs::write(closed.join("below/large"), contents(4 << 20, 3)).unwrap();
     modes(0o555);

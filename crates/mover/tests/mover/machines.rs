@@ -211,7 +211,7 @@ fn run(seed: u64, pair: Pair, what: &str) -> Ends {
     Ends { sent: send.join(), received: receive.join() }
 }
 
-/// A control channel that drops all digests and proofs, so that no file can be completed.
+/// A control channel that drops all digests, so that no file can be completed.
 struct Undigested(Arc<Link>);
 
 impl ControlLink for Undigested {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use crate::harness::{Pump, assert_no_parts, bytes, name, options, start};
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
-/// A tree to make.
+/// A tree to create.
 #[derive(Clone, Debug)]
 enum Node {
     File { len: usize, mode: u32, mtime: i64 },

@@ -1,4 +1,4 @@
-//! What happens to names that the set does not have, dry runs, and files that grow.
+//! Handling of names that the set does not have, dry runs, and growing files.
 
 use std::fs;
 use std::io::Write as _;
@@ -28,7 +28,7 @@ pub(crate) const DELETE: ReceivePolicy = ReceivePolicy {
     readback: Readback::No,
 };
 
-/// What was said about names, sorted, as seen by the sender and by the receiver.
+/// Changes of names, as reported to the sender and to the receiver.
 pub(crate) struct Said {
     pub(crate) ends: Ends,
     pub(crate) sender: Vec<Item>,
@@ -37,7 +37,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Both sides were told the same.
+    /// Returns the reports, sorted; asserts that both sides got the same.
     pub(crate) fn lines(&self) -> Vec<String> {
         let lines = |items: &[Item]| {
             let line = |item: &Item| match item.action {
@@ -99,7 +99,7 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
     [&bytes(path)[..], b"/."].concat()
 }
 
-/// What is in `src`, to `dst`.
+/// Copies the contents of `src` to `dst`.
 fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
     sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
@@ -115,7 +115,7 @@ pub(crate) fn places(dir: &Path) -> (PathBuf, PathBuf) {
     (src, dst)
 }
 
-/// What is in both directories is the same; they themselves may differ in their time.
+/// Asserts that both directories have the same contents; they themselves may differ in their time.
 fn assert_same_below(src: &Path, dst: &Path) {
     let names = |path: &Path| {
         let mut names: Vec<_> = fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -134,7 +134,7 @@ fn set_link_mtime(path: &Path, secs: i64) {
     utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
-/// Everything below a directory, with the contents of files.
+/// Returns everything below a directory, with the contents of files.
 fn picture(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
     let mut all: Vec<_> = names_below(root)
         .into_iter()
@@ -156,7 +156,7 @@ fn what_the_set_does_not_have_is_removed_from_its_directories() {
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "p").unwrap();
     mirror(&src, &dst, ReceivePolicy::default()).ends.clean();
-    // Names of all kinds, trees, links that lead out, and an empty directory.
+    // Names of all kinds, trees, links that lead outside, and an empty directory.
     fs::write(dst.join("old"), "x").unwrap();
     fs::create_dir_all(dst.join("sub/gone/and/deep")).unwrap();
     fs::write(dst.join("sub/gone/and/deep/f"), "x").unwrap();
@@ -199,12 +199,12 @@ fn only_directories_of_the_set_lose_names() {
     fs::create_dir_all(dst.join("src/sub")).unwrap();
     fs::write(dst.join("beside"), "x").unwrap();
     fs::write(dst.join("src/sub/old"), "x").unwrap();
-    // The source has a name, so the destination itself is not the set's.
+    // The source has a name, so the destination directory itself is not part of the set.
     let said = sync(&[bytes(&src)], &dst, Layout::Into, DELETE, Growth::Refuse);
     said.ends.clean();
     assert_eq!(said.lines(), ["delete src/sub/old"]);
     assert!(dst.join("beside").exists());
-    // Nor is the directory in which a source takes another name.
+    // Nor is the directory in which a source gets another name.
     let named = dir.path().join("named");
     fs::write(dir.path().join("neighbour"), "x").unwrap();
     sync(&[bytes(&src)], &named, Layout::As, DELETE, Growth::Refuse).ends.clean();
@@ -220,7 +220,7 @@ fn a_sender_who_claims_the_whole_destination_is_not_believed() {
     fs::create_dir_all(dst.join("src/sub")).unwrap();
     fs::write(dst.join("beside"), "x").unwrap();
     fs::write(dst.join("src/sub/old"), "x").unwrap();
-    // `src` was asked for; what is in `here` is sent, which is just that.
+    // `src` was requested; the contents of `here` are sent, which is only `src`.
     let asked = Some(Expectations::new(&[b"somewhere/src".to_vec()], &Selection::default()));
     let options = ReceiveOptions { receive_policy: DELETE, expectations: asked, ..options() };
     let pair = start(vec![content(&here)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
@@ -250,7 +250,7 @@ fn a_set_that_is_not_whole_removes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
-    // Another source has a file of the same name: one of both cannot go.
+    // Another source has a file of the same name: one of the two cannot be sent.
     let other = dir.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("a"), "other").unwrap();
@@ -277,7 +277,7 @@ fn what_is_never_moved_keeps_nothing_from_being_finished() {
     assert_eq!((report.removal.removed, &report.removal.fault, report.exit_code()), (1, &None, 3));
     assert_eq!(said.lines(), ["delete old"]);
     assert!(dst.join("sub/socket").exists());
-    // A directory that takes the destination's name is finished too: nobody waits for the same command.
+    // A directory installed under the destination's name is finished too: the same command will not follow.
     let new = dir.path().join("new");
     sync(&[bytes(&src)], &new, Layout::As, ReceivePolicy::default(), Growth::Refuse).ends.one_failure();
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -305,7 +305,7 @@ fn leftovers_and_running_jobs_lose_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(src.join("big"), contents(8 << 20, 9)).unwrap();
-    // Somebody's half file of another set, and one in a directory that goes otherwise.
+    // A partial file of another set, and one in a directory that is removed.
     fs::write(dst.join(".haul-0000abcd-7.part"), "half").unwrap();
     fs::create_dir_all(dst.join("old/er")).unwrap();
     fs::write(dst.join("old/er/.haul-0000abcd-8.part"), "half").unwrap();
@@ -345,7 +345,7 @@ fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
     assert_eq!((report.files, report.bytes, report.kept, report.removal.removed), (3, 11, 2, 1));
     assert_eq!(said.travelled, 0);
     assert_eq!(picture(&dst), before);
-    // The run itself removes what was said, and then there is nothing to do.
+    // The run itself removes the reported names, and then nothing is left to do.
     assert_eq!(mirror(&src, &dst, DELETE).lines(), ["delete old"]);
     assert_same_below(&src, &dst);
     let after = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE }).lines();
@@ -399,7 +399,7 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     pair.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
     assert!(pair.send.handle.join().is_err() && pair.receive.handle.join().is_err());
     drop((pair.send.source, pair.receive.sink));
-    // A directory is where a file would go.
+    // A directory has the name of a file to install.
     let _ = fs::remove_file(dst.join("a"));
     fs::create_dir(dst.join("a")).unwrap();
     let before = picture(&dst);
@@ -429,11 +429,11 @@ fn links_that_are_there_stay_as_they_are() {
     assert_eq!(looked.lines(), ["keep a", "keep link", "keep sub/b", "keep sub/deeper/c", "keep z"]);
     mirror(&src, &dst, DELETE).ends.clean();
     assert_eq!(ids(), before);
-    // A link's time is corrected where it is.
+    // The time of a link is updated in place.
     set_link_mtime(&src.join("link"), 1_000_000_000);
     mirror(&src, &dst, DELETE).ends.clean();
     assert_eq!((dst.join("link").symlink_metadata().unwrap().mtime(), ids()), (1_000_000_000, before));
-    // What the names of a changed file lead to is made anew, and that is said before.
+    // Hard links of a changed file are recreated, and this is reported first.
     fs::write(src.join("a"), "changed").unwrap();
     let looked = mirror(&src, &dst, ReceivePolicy { run: RunMode::ListChanges, ..DELETE });
     assert!(looked.lines().contains(&"link z".to_owned()), "{:?}", looked.lines());
@@ -441,7 +441,7 @@ fn links_that_are_there_stay_as_they_are() {
     assert_eq!(fs::read(dst.join("z")).unwrap(), b"changed");
 }
 
-/// A log of so many bytes, which always begins in the same way.
+/// Returns a log of this many bytes; shorter ones are prefixes of longer ones.
 fn grow(path: &Path, len: u64) {
     fs::write(path, &contents(16 << 20, 3)[..len as usize]).unwrap();
 }
@@ -466,14 +466,14 @@ fn of_a_file_that_has_grown_only_the_end_travels() {
     assert_eq!(said.ends.clean().resumed_bytes, 5 * MIB + 300);
     assert_same(&src.join("log"), &dst.join("log"));
     assert_no_parts(&dst);
-    // What was not the beginning of it is found by comparing, and sent again.
+    // Data that is not a prefix is detected by comparing, and sent again.
     let mut spoiled = fs::read(dst.join("log")).unwrap();
     spoiled.truncate(6 << 20);
     spoiled[2_200_000] ^= 1;
     fs::write(dst.join("log"), spoiled).unwrap();
     assert_eq!(run().travelled, 4 * MIB + 17);
     assert_same(&src.join("log"), &dst.join("log"));
-    // Without the option it comes whole.
+    // Without the option the whole file is sent.
     grow(&src.join("log"), 10 * MIB);
     assert_eq!(mirror(&src, &dst, ReceivePolicy::default()).travelled, 10 * MIB);
 }
@@ -490,7 +490,7 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
         let whole = contents(4 << 20, 3);
         fs::write(&log, &whole[..found]).unwrap();
         set_mtime(&log, 1_000_000_000, 5);
-        // Something must be read before it, so that it can grow between the walk and its turn.
+        // Another file is read first, so that this one can grow between the walk and its reading.
         fs::write(src.join("a"), contents(30 << 20, 4)).unwrap();
         let limits = SendLimits { growth, read_ahead: 1 << 20, ..SendLimits::default() };
         let mut pair = start(vec![content(&src)], &dst, Layout::Into, limits, options()).unwrap();
@@ -510,7 +510,7 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
     }
 }
 
-/// As when directories have moved to a larger disk and links to them stand in their old place.
+/// The source has symbolic links to directories that were moved, for example to a larger disk.
 #[test]
 fn a_link_does_not_take_the_place_of_the_directory_that_it_leads_to_or_into_and_a_dry_run_says_so() {
     for (extraneous, also) in

@@ -14,7 +14,7 @@ fn mirror(src: &Path, dst: &Path, receive_policy: ReceivePolicy) -> Said {
     sync(&[content(src)], dst, Layout::Into, receive_policy, Growth::Refuse)
 }
 
-/// Creates something of another kind at the destination for each kind of entry; one is a link to `outside`.
+/// Creates a destination with a name of another kind for each kind of entry, among them a link to `outside`.
 fn crossed(dir: &Path) -> (std::path::PathBuf, std::path::PathBuf) {
     let (src, dst) = places(dir);
     fs::hard_link(src.join("a"), src.join("z")).unwrap();
@@ -118,7 +118,7 @@ fn no_more_than_the_most_give_way() {
     assert_no_parts(&dst);
 }
 
-/// Returns the items of a run and of the dry run before it, which leaves the destination unchanged.
+/// Returns the reports of a dry run and of the run after it. The dry run leaves the destination unchanged.
 fn both(sources: &[Vec<u8>], dst: &Path, receive_policy: ReceivePolicy) -> [Said; 2] {
     [RunMode::ListChanges, RunMode::Verbose]
         .map(|run| sync(sources, dst, Layout::Into, ReceivePolicy { run, ..receive_policy }, Growth::Refuse))

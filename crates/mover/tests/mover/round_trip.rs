@@ -1,4 +1,4 @@
-//! What arrives is what was sent.
+//! Received files equal the sources.
 
 use std::cell::Cell;
 use std::fs;
@@ -147,7 +147,7 @@ fn little_memory_on_both_sides_only_slows_down() {
     let options = ReceiveOptions { memory: 1 << 20, ..options() };
     let dst = dir.path().join("g");
     let pair = start(vec![bytes(&src)], &dst, Layout::As, limits, options).unwrap();
-    // The window is larger than what the sender keeps, so losses are read from the file again.
+    // The window is larger than the sender's buffer, so lost data is read from the file again.
     let pump = Pump { window: 8 << 20, loss: 0.2, ..Pump::default() };
     pair.run(&pump).clean();
     assert_same(&src, &dst);
@@ -165,7 +165,7 @@ fn of_a_large_file_that_loses_its_name_meanwhile_everything_can_be_sent_again() 
         }
     };
     let pair = start(vec![bytes(&src)], &dst, Layout::As, SendLimits::default(), options()).unwrap();
-    // Losses are seen long after the memory has been used for other bytes.
+    // Losses are detected long after the memory was reused.
     pair.run(&Pump { window: 8 << 20, loss: 0.2, tamper: &move_away, ..Pump::default() }).clean();
     assert_same(&other, &dst);
 }
@@ -192,7 +192,7 @@ fn a_server_keeps_both_directions_below_its_root() {
     };
     assert_eq!(get("/in", "got").failures.count(), 0);
     assert_eq!(fs::read(dir.path().join("got/in/f")).unwrap(), b"inside");
-    // A link is sent as a link, and what it points to is not.
+    // A link is sent as a link, and its target is not sent.
     assert_eq!(get("out", "got").failures.count(), 0);
     assert!(dir.path().join("got/out").is_symlink());
     for source in ["up/secret", "../secret", "/../secret", "up/"] {

@@ -1,4 +1,4 @@
-//! What is sent is what was chosen, and what was left out is not looked at.
+//! Only selected entries are sent, and names left out are not examined.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use crate::harness::{Pump, all, bytes, link_pair, options};
 use crate::trees::{assert_same, set_mode};
 
-/// Rules as `+ pattern` and `- pattern`.
+/// Parses rules written as `+ pattern` and `- pattern`.
 fn rules(list: &[&str]) -> Selection {
     let rule = |text: &&str| {
         let verdict = if text.starts_with('+') { Verdict::Include } else { Verdict::Exclude };
@@ -37,7 +37,7 @@ fn obey() -> Selection {
     Selection { ignore_files: IgnoreFiles::Obey, ..Selection::default() }
 }
 
-/// A tree of files at these paths, each with its path as contents; those that end in `/` are directories.
+/// Creates files at these paths, each with its path as contents; paths that end in `/` are directories.
 fn tree(paths: &[&str]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for path in paths {
@@ -56,7 +56,7 @@ fn entries(source: &Path, root: &Root, selection: &Selection) -> Vec<Entry> {
     list_entries(vec![bytes(source)], root.clone(), selection).unwrap().collect()
 }
 
-/// What is sent of the directory's contents, and what fails (with a `!`).
+/// Returns the entries sent of the directory's contents; failures have a `!`.
 fn chosen(dir: &Path, selection: &Selection) -> Vec<String> {
     let name = |entry: Entry| match entry.kind {
         EntryKind::Failed(fault) => format!("!{} {}", entry.path, fault.code.as_str()),
@@ -65,7 +65,7 @@ fn chosen(dir: &Path, selection: &Selection) -> Vec<String> {
     entries(&dir.join("."), &Root::Anywhere, selection).into_iter().map(name).collect()
 }
 
-/// Copies `source` to `destination` from below `root`, and gives what failed.
+/// Copies `source` to `destination` from below `root`, and returns the failures.
 fn copied(
     source: &[u8],
     root: &Root,
@@ -90,7 +90,7 @@ fn rules_decide_in_order_and_an_excluded_directory_is_not_entered() {
         chosen(dir.path(), &rules(&["- *.o", "- /build/"])),
         ["a.c", "src", "src/b.c", "src/build", "src/build/y.c"]
     );
-    // An include below an excluded directory comes too late.
+    // An include rule below an excluded directory has no effect.
     assert_eq!(chosen(dir.path(), &rules(&["- build/", "+ keep.c", "- *.o"])), ["a.c", "src", "src/b.c"]);
     assert_eq!(
         chosen(dir.path(), &rules(&["+ */", "+ *.o", "- *"])),
@@ -253,7 +253,7 @@ fn followed_links_send_what_they_point_to() {
         assert!(!at("dst").join(path).is_symlink());
     }
     assert!(!at("dst/to-directory").is_symlink() && !at("dst/out").is_symlink());
-    // A link that is the source itself.
+    // The source itself is a link.
     assert!(copied(&bytes(&at("s/to-directory")), &Root::Anywhere, &follow(), &at("dst2")).is_empty());
     assert_eq!(fs::read_to_string(at("dst2/f")).unwrap(), "s/real/f");
 }
@@ -308,7 +308,7 @@ fn a_server_follows_links_only_below_its_root() {
 
 #[test]
 fn other_file_systems_are_not_entered() {
-    // /proc is one wherever there is a /proc; a list keeps the walk of / to it.
+    // /proc is another file system wherever it exists; a list restricts the walk of / to it.
     if !Path::new("/proc/self").exists() {
         eprintln!("SKIPPED: there is no /proc");
         return;
@@ -322,7 +322,7 @@ fn other_file_systems_are_not_entered() {
     assert_eq!(listed(FileSystems::One), ["proc"]);
 }
 
-/// Makes `levels` directories named `name`, each in the one before, and a file `f` in the last.
+/// Creates `levels` nested directories named `name`, and a file `f` in the innermost.
 fn chain(dir: &Path, name: &str, levels: usize) {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut at: OwnedFd = openat(CWD, dir, flags, Mode::empty()).unwrap();
@@ -334,7 +334,7 @@ fn chain(dir: &Path, name: &str, levels: usize) {
     rustix::io::write(&file, b"bottom").unwrap();
 }
 
-/// Removes a tree deeper than any path.
+/// Removes a tree whose paths exceed the length limit.
 fn remove_deep(dir: &Path) {
     assert!(std::process::Command::new("rm").arg("-rf").arg(dir).status().unwrap().success());
 }
@@ -361,8 +361,8 @@ fn two_thousand_levels_are_walked_and_arrive() {
 fn paths_longer_than_the_kernel_takes_in_one_call_arrive() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("s")).unwrap();
-    // 15 names of 255 bytes and their slashes are 3,840 bytes; `m/` and a name of 254 make it 4,096, one more than
-    // the kernel takes in one call.
+    // 15 names of 255 bytes and their slashes are 3,840 bytes; `m/` and a name of 254 make it 4,096, one more
+    // than the kernel accepts in one call.
     let name = "n".repeat(255);
     chain(&dir.path().join("s"), &name, 15);
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -380,7 +380,7 @@ fn paths_longer_than_the_kernel_takes_in_one_call_arrive() {
     let longest = found.iter().map(|e| e.path.as_bytes().len()).max().unwrap();
     let failed = found.iter().filter(|e| matches!(e.kind, EntryKind::Failed(_))).count();
     assert_eq!((found.len(), longest, failed), (15 + 5, 4098, 0));
-    // The file with the longest path is read; whether it can be made is the receiver's affair.
+    // The file with the longest path is read; whether it can be created depends on the receiver.
     let no_directory = rules(&["- y*"]);
     let source = [&bytes(&dir.path().join("s"))[..], b"/."].concat();
     let failed = copied(&source, &Root::Anywhere, &no_directory, &dir.path().join("t"));
@@ -395,7 +395,7 @@ fn the_first_entries_come_before_the_walk_has_ended() {
     let mut walk = list_entries(vec![bytes(dir.path())], Root::Anywhere, &all()).unwrap();
     let first: Vec<_> = walk.by_ref().take(3).collect();
     assert!(first[2].path.as_bytes().ends_with(b"a/1"));
-    // What changes behind the walk's back is still ahead of it.
+    // Changes during the walk are made ahead of it.
     fs::write(dir.path().join("b/3"), "new").unwrap();
     assert_eq!(walk.count(), 3);
 }

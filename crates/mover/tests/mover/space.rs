@@ -1,4 +1,4 @@
-//! How much of the disk a sender can take without sending it.
+//! How much disk space a sender can occupy without sending the data.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
@@ -14,10 +14,10 @@ use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, Lay
 use crate::harness::{Link, bytes, fault_of, link_pair, names_below, options};
 
 const MIB: u64 = 1 << 20;
-/// What a file system may need to say where the bytes are.
+/// Overhead of a file system for the location of the data.
 const TABLES: u64 = 128 << 10;
 
-/// A receiver that has been told of files of this size, and its peer.
+/// A receiver to which files of this size were announced, and its peer.
 fn told(dst: &Path, options: ReceiveOptions, count: u64, size: u64) -> (Arc<Link>, ReceiveJob) {
     fs::create_dir(dst).unwrap();
     let (peer, link) = link_pair();
@@ -47,7 +47,7 @@ fn deliver(job: &mut ReceiveJob, offset: u64, len: u64) {
     job.sink.deliver(&bytes, &[Piece { offset, range: 0..bytes.len() }]);
 }
 
-/// Bytes on the disk of the temporary files, and their lengths.
+/// Returns the allocated bytes of the temporary files, and their lengths.
 fn occupied(dst: &Path) -> (u64, u64) {
     let parts = names_below(dst).into_iter().filter(|name| name.as_os_str().as_bytes().ends_with(b".part"));
     let stats = parts.filter_map(|part| fs::metadata(part).ok());
@@ -105,7 +105,7 @@ fn what_has_to_stay_free_stays_free() {
     assert!(fault.message.contains("file-0") && fault.message.contains("must stay free"), "{fault}");
     assert!(fault.hint.contains("--min-free"), "{fault}");
     assert_eq!(occupied(&dst), (0, 0));
-    // Small files are looked at together.
+    // Small files are checked together.
     let dst = dir.path().join("small");
     let (_peer, mut job) = told(&dst, options, 40, 600_000);
     deliver(&mut job, 0, 40 * 600_000);

@@ -44,7 +44,7 @@ fn each_name_that_is_made_or_changed_is_said_once() {
     assert_eq!(said.lines(), ["delete z", "link link", "replace sub/b 7", "send sub/new 0"]);
 }
 
-/// Asserts that a run reports the same as the dry run before it, and that nothing is left to do.
+/// A run reports the same as the dry run before it, and then nothing is left to do.
 #[test]
 fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
     let dir = tempfile::tempdir().unwrap();

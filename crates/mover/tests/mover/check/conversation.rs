@@ -1,4 +1,4 @@
-//! A peer that says what the bytes of a check hold, and the transport between the two.
+//! A peer that sends the messages encoded in the bytes of a check, and the transport between peer and job.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use haul_mover::{ControlLink, MoveReport, ReceiveJob, SendJob};
 
 use super::link::{Link, links};
 
-/// Most steps of a conversation.
+/// Maximum number of steps of a conversation.
 const STEPS: usize = 48;
-/// How long a waiting step waits.
+/// Duration of a waiting step.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The peer's end; when it is dropped, the peer is gone.
+/// The peer's end of the channel; dropping it disconnects the peer.
 pub(super) struct Peer {
     link: Link,
     understood: bool,
@@ -28,29 +28,29 @@ impl Peer {
         (Self { link, understood: false }, Arc::new(ours))
     }
 
-    /// Says what the body of a frame means, if it means anything.
+    /// Sends the message that the body of a frame decodes to, if any.
     fn say(&mut self, body: &[u8]) {
         if let Some(message) = message(body) {
             self.understood = true;
-            // It may have ended.
+            // The job may have ended.
             let _ = self.link.out.send(message);
         }
     }
 
-    /// Waits for the job for a moment.
+    /// Waits briefly for the job.
     fn wait(&self) {
         let _ = self.link.inc.recv_timeout(PAUSE);
         while self.link.inc.try_recv().is_ok() {}
     }
 }
 
-/// A number (3, big-endian) in front of other bytes; missing bytes are zeros.
+/// Splits off a number (3 bytes, big-endian); missing bytes are zeros.
 fn offset_and_rest(body: &[u8]) -> (u64, &[u8]) {
     let (number, rest) = body.split_at(body.len().min(3));
     (number.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)), rest)
 }
 
-/// Runs a receiving job to its end; whether it was told a message.
+/// Runs a receiving job to its end; returns whether it received a message.
 pub(super) fn receiving(mut job: ReceiveJob, mut peer: Peer, steps: &[u8]) -> bool {
     for (what, body) in Steps::new(steps).take(STEPS) {
         match what % 4 {
@@ -71,7 +71,7 @@ pub(super) fn receiving(mut job: ReceiveJob, mut peer: Peer, steps: &[u8]) -> bo
     understood
 }
 
-/// Runs a sending job to its end; whether it was told a message.
+/// Runs a sending job to its end; returns whether it received a message.
 pub(super) fn sending(mut job: SendJob, mut peer: Peer, steps: &[u8]) -> bool {
     let (mut released, mut upto) = (0, 0);
     for (what, body) in Steps::new(steps).take(STEPS) {

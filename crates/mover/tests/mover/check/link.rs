@@ -6,13 +6,13 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use haul_mover::ControlLink;
 use haul_wire::control::{ControlMessage, Fault, FaultCode, encode_frame};
 
-/// One end.
+/// One end of the channel.
 pub(crate) struct Link {
     pub(super) out: Sender<ControlMessage>,
     pub(super) inc: Receiver<ControlMessage>,
 }
 
-/// Two ends.
+/// Creates both ends of a channel.
 pub(crate) fn links() -> (Link, Link) {
     let (a, b) = (unbounded(), unbounded());
     (Link { out: a.0, inc: b.1 }, Link { out: b.0, inc: a.1 })

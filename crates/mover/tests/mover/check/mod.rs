@@ -1,5 +1,5 @@
-//! The rules of jobs as functions, for the tests here and for the fuzz targets of the same names. Each takes an empty
-//! directory; what the job reads and writes lies in it.
+//! Invariants of jobs as functions, for the tests here and for the fuzz targets of the same names. Each uses
+//! an empty directory for all files of the job.
 
 mod conversation;
 pub(crate) mod link;
@@ -17,7 +17,7 @@ use haul_mover::check::seal;
 use haul_mover::{ReceiveOptions, Root, SendLimits, receive_files, receive_to, send_files};
 use world::{JOURNAL, World, tree};
 
-/// The options that a byte stands for.
+/// Decodes the options from a byte.
 fn options(byte: u8) -> ReceiveOptions {
     let pick = |shift: u32| usize::from(byte >> shift & 3);
     let receive_policy = ReceivePolicy {
@@ -32,13 +32,13 @@ fn options(byte: u8) -> ReceiveOptions {
     ReceiveOptions::with_policy(1, receive_policy)
 }
 
-/// Checks a receiving job: whatever its peer says and whatever contents come, no thread of it panics, it ends when the
-/// peer is gone, nothing outside of its root changes, and a job that only reports changes nothing inside either. Of
-/// arbitrary bytes the first two say how it receives, the others are [`Steps`](haul_wire::check::Steps): messages, contents, waiting. True if a
-/// message was understood.
+/// Checks a receiving job: for arbitrary messages and contents, none of its threads panics, it ends when the
+/// peer disconnects, nothing outside of its root changes, and a dry run changes nothing inside either. The
+/// first two bytes select the options, the others are [`Steps`](haul_wire::check::Steps): messages, contents,
+/// waiting. Returns true if a message was valid.
 ///
 /// # Panics
-/// If a rule is broken, or the directory cannot be used.
+/// If an invariant is violated, or the directory cannot be used.
 pub(crate) fn receive_job(directory: &Path, bytes: &[u8]) -> bool {
     let Some((&[how, place], steps)) = bytes.split_first_chunk() else { return false };
     let world = World::new(directory);
@@ -48,7 +48,7 @@ pub(crate) fn receive_job(directory: &Path, bytes: &[u8]) -> bool {
     receive(&world, how, place & 2 == 2, steps)
 }
 
-/// Runs a receiving job and its peer in the world; whether a message was understood.
+/// Runs a receiving job and its peer in the world; returns whether a message was valid.
 fn receive(world: &World, how: u8, to_pipe: bool, steps: &[u8]) -> bool {
     let (outside, inside) = (tree(&world.outside), tree(&world.root));
     let (peer, link) = Peer::new();
@@ -66,12 +66,12 @@ fn receive(world: &World, how: u8, to_pipe: bool, steps: &[u8]) -> bool {
     understood
 }
 
-/// Checks a sending job: whatever its peer says, no thread of it panics, it ends when the peer is gone, what it has to
-/// send never becomes less, and its sources do not change. Arbitrary bytes are [`Steps`](haul_wire::check::Steps): messages, reading, waiting. True
-/// if a message was understood.
+/// Checks a sending job: for arbitrary messages, none of its threads panics, it ends when the peer
+/// disconnects, the available length never decreases, and its sources do not change. The bytes are
+/// [`Steps`](haul_wire::check::Steps): messages, reading, waiting. Returns true if a message was valid.
 ///
 /// # Panics
-/// If a rule is broken, or the directory cannot be used.
+/// If an invariant is violated, or the directory cannot be used.
 pub(crate) fn send_job(directory: &Path, bytes: &[u8]) -> bool {
     let world = World::new(directory);
     world.occupy();
@@ -85,13 +85,13 @@ pub(crate) fn send_job(directory: &Path, bytes: &[u8]) -> bool {
     understood
 }
 
-/// Checks what becomes of a journal that is found: whatever it claims, and whatever set comes then, all that
-/// [`receive_job`] checks holds. Of arbitrary bytes the first says how the job receives, the next one whether the journal is
-/// made of records with right checks; then come the length (2, big-endian) of the journal's bytes, those, and [`Steps`](haul_wire::check::Steps).
-/// True if a message was understood.
+/// Checks the handling of an existing journal: for arbitrary journals and sets, the invariants of
+/// [`receive_job`] hold. The first byte selects the options, the next one whether the journal consists of
+/// records with valid checksums; then follow the length (2 bytes, big-endian) of the journal, its bytes, and
+/// [`Steps`](haul_wire::check::Steps). Returns true if a message was valid.
 ///
 /// # Panics
-/// If a rule is broken, or the directory cannot be used.
+/// If an invariant is violated, or the directory cannot be used.
 pub(crate) fn journal_with_set(directory: &Path, bytes: &[u8]) -> bool {
     let Some((&[how, form, len_high, len_low], rest)) = bytes.split_first_chunk() else { return false };
     let world = World::new(directory);
@@ -102,7 +102,7 @@ pub(crate) fn journal_with_set(directory: &Path, bytes: &[u8]) -> bool {
     receive(&world, how, false, steps)
 }
 
-/// Writes a file of the world of a job.
+/// Writes a file for the world of a job.
 fn write(path: &Path, contents: &[u8]) {
     fs::write(path, contents).expect("the directory can be written");
 }

@@ -1,4 +1,4 @@
-//! What lies around a job that is checked.
+//! The files inside and outside of the root of a checked job.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,23 +8,23 @@ use std::path::{Path, PathBuf};
 
 use super::write;
 
-/// The id of the journal that is left in a root.
+/// ID of the journal left in a root.
 pub(super) const JOURNAL: u32 = 0x6861_756c;
-/// Numbers of the temporary files that are left with it.
+/// Numbers of the temporary files left with it.
 const PARTS: u32 = 4;
 
 fn part_name(number: u32) -> String {
     format!(".haul-{JOURNAL:08x}-{number}.part")
 }
 
-/// A root that a job may use, and what lies outside of it.
+/// A root that a job may use, and files outside of it.
 pub(super) struct World {
     pub(super) root: PathBuf,
     pub(super) outside: PathBuf,
 }
 
 impl World {
-    /// An empty root but for links that lead out.
+    /// Creates a root that only has links leading outside.
     pub(super) fn new(directory: &Path) -> Self {
         let [root, outside] = ["root", "outside"].map(|name| directory.join(name));
         let made = fs::create_dir(&root)
@@ -41,7 +41,7 @@ impl World {
         Self { root, outside }
     }
 
-    /// Puts files into the root, and a second name of one that is outside.
+    /// Adds files to the root, and a hard link to a file outside.
     pub(super) fn occupy(&self) {
         fs::create_dir(self.root.join("d")).expect("the root can be written");
         write(&self.root.join("f"), b"12345");
@@ -49,7 +49,7 @@ impl World {
         fs::hard_link(self.outside.join("f"), self.root.join("h")).expect("it is the same file system");
     }
 
-    /// Leaves a journal in the root, with temporary files there and in a directory below.
+    /// Adds a journal to the root, with temporary files there and in a subdirectory.
     pub(super) fn leave(&self, journal: &[u8]) {
         fs::create_dir(self.root.join("d")).expect("the root can be written");
         write(&self.root.join(format!(".haul-{JOURNAL:08x}.journal")), journal);
@@ -61,10 +61,10 @@ impl World {
     }
 }
 
-/// What is told of a name: inode, mode, time of modification, contents or target.
+/// Observable state of a name: inode, mode, modification time, contents or target.
 type Seen = (u64, u32, (i64, i64), Vec<u8>);
 
-/// Everything below a directory, and that itself.
+/// Returns the state of a directory and of everything below it.
 pub(super) fn tree(directory: &Path) -> BTreeMap<PathBuf, Seen> {
     let (mut seen, mut open) = (BTreeMap::new(), vec![directory.to_path_buf()]);
     while let Some(path) = open.pop() {
