@@ -15,7 +15,7 @@ const PIECE: usize = 256 << 10;
 const PAGE: usize = 4_096;
 const PIECES: u64 = 4_000;
 const ROUNDS: usize = 11;
-/// Large allocations of the system's allocator have offset 16.
+/// Offsets from a page boundary in bytes; large allocations of the system's allocator have 16.
 const BEHIND: [usize; 6] = [0, 1, 8, 16, 40, 64];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -24,7 +24,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Memory budget of the set.
 const BUDGET: usize = 16 << 20;
 
-/// The most memory in use that was seen since [`peak`] began.
+/// Peak memory use since [`peak`] started.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 fn in_use() -> usize {

@@ -55,7 +55,7 @@ fn waiting(wait: Arc<Wait>, src: &Path, dst: &Path) -> Disk {
                 }
             };
             wait.arrived.store(arrived, Ordering::Relaxed);
-            // Only a walk that has not been here finds it.
+            // Only a walk that has not listed this directory yet finds it.
             fs::write(&late, "late").unwrap();
             wait.over.store(true, Ordering::Relaxed);
         }
@@ -63,7 +63,8 @@ fn waiting(wait: Arc<Wait>, src: &Path, dst: &Path) -> Disk {
     })
 }
 
-/// Copies a set whose second directory cannot be read until the first file, of `size` bytes, has begun to arrive.
+/// Copies a set whose second directory cannot be listed until the receiver has part of the first file, of
+/// `size` bytes.
 fn copies_while_the_walk_waits(size: usize, occupied: bool) {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));

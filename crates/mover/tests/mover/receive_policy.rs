@@ -441,7 +441,7 @@ fn links_that_are_there_stay_as_they_are() {
     assert_eq!(fs::read(dst.join("z")).unwrap(), b"changed");
 }
 
-/// Returns a log of this many bytes; shorter ones are prefixes of longer ones.
+/// Writes a log of this many bytes; shorter ones are prefixes of longer ones.
 fn grow(path: &Path, len: u64) {
     fs::write(path, &contents(16 << 20, 3)[..len as usize]).unwrap();
 }
@@ -510,7 +510,8 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
     }
 }
 
-/// The source has symbolic links to directories that were moved, for example to a larger disk.
+/// The source has symbolic links to directories that were moved to the destination, for example to a larger
+/// disk.
 #[test]
 fn a_link_does_not_take_the_place_of_the_directory_that_it_leads_to_or_into_and_a_dry_run_says_so() {
     for (extraneous, also) in
