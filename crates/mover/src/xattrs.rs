@@ -16,7 +16,8 @@ const LIST: usize = 64 << 10;
 pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// A file, directory or link that may have extended attributes, as a path through `/proc/self/fd`: the calls
-/// on file descriptors do not work for symbolic links or for files opened with `O_PATH`.
+/// on file descriptors do not work for symbolic links or for unreadable files, which can only be opened with
+/// `O_PATH`.
 pub(crate) struct Bearer {
     path: Vec<u8>,
     /// Whether the path ends in a name; a symbolic link of that name is not followed.

@@ -49,7 +49,7 @@ pub struct SendLimits {
     pub set_memory: Bytes,
     /// How files that grow during the transfer are handled.
     pub growth: Growth,
-    /// Which hard links, owners, extended attributes and access control lists are sent.
+    /// Whether hard links, owners, extended attributes and access control lists are preserved.
     pub preserve: Preserve,
     /// Size of one read of the object, at most 100 MB; two of these are in memory regardless of `read_ahead`
     /// and `keep`. `None`: 128 KiB.

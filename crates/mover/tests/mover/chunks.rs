@@ -38,7 +38,7 @@ impl Sizes {
         self.0.lock().unwrap().0.clone()
     }
 
-    /// The longest first: the first chunk to be received may be a later one.
+    /// Returns the lengths of the writes, longest first: chunks may be received in any order.
     fn written(&self) -> Vec<usize> {
         let mut written = self.0.lock().unwrap().1.clone();
         // The journal's records are short.
@@ -133,7 +133,7 @@ fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_end
         }
         broken.send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
         assert!(broken.send.handle.join().is_err() && broken.receive.handle.join().is_err());
-        // The job has the journal locked.
+        // The sink keeps the journal locked.
         drop(broken.receive.sink);
         // Data received before is not sent again, and the rest of its chunk is written once received.
         let sizes = Sizes::default();
@@ -147,7 +147,7 @@ fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_end
 fn large_chunks_are_read_in_equal_parts() {
     let dir = tempfile::tempdir().unwrap();
     files(dir.path(), &[]);
-    // Zeros without holes would take long to make in a debug build.
+    // Writing zeros instead of holes would take long in a debug build.
     let file = fs::File::create(dir.path().join("src/f")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &vec![7; 130_000_000], 0).unwrap();
     drop(file);

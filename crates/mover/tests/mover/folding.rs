@@ -36,7 +36,7 @@ fn write(path: &Path, size: usize, salt: u64) {
     set_mtime(path, 1_000_000_000 + salt.cast_signed(), 0);
 }
 
-/// Two files of the same size, of which the destination sees one, and another one.
+/// Writes two files of the same size whose names the destination folds into one, and a third file.
 fn write_pair(src: &Path, (one, two): (&str, &str), size: usize) {
     for (salt, name) in [(1, one), (2, two), (3, "bystander")] {
         write(&src.join(name), size, salt);
@@ -121,7 +121,7 @@ fn the_second_name_fails_again_when_the_first_is_there_already() {
             let (_, good) = one_of(again(&src, &dst, equal), pair);
             assert_one(&src, &dst, first, good);
         }
-        // By size and time the two are one: what is there stays as it is.
+        // The two have equal size and time: the existing file is kept.
         let (_dir, src, dst) = places();
         write_pair(&src, pair, 3000);
         for name in [pair.0, pair.1] {
@@ -178,7 +178,7 @@ fn directories_and_links_of_one_name_are_told_apart_from_what_was_there_first() 
     assert_eq!(report, ends.received.as_ref().unwrap());
     let failed: BTreeSet<&str> =
         report.failures.named().iter().map(|(path, _)| std::str::from_utf8(path).unwrap()).collect();
-    // Names come in the order of their bytes, files before links; what is in a directory fails with it.
+    // Names are in byte order, files before links; the contents of a directory fail with it.
     assert_eq!(failed, BTreeSet::from(["docs", "docs/inside", "docs/only in docs", "link", "mixed"]));
     assert_eq!(report.exit_code(), 3);
     assert_eq!(names(&dst), BTreeSet::from(["Docs", "Link", "Mixed"].map(str::to_owned)));

@@ -395,7 +395,7 @@ fn the_first_entries_come_before_the_walk_has_ended() {
     let mut walk = list_entries(vec![bytes(dir.path())], Root::Anywhere, &all()).unwrap();
     let first: Vec<_> = walk.by_ref().take(3).collect();
     assert!(first[2].path.as_bytes().ends_with(b"a/1"));
-    // Changes during the walk are made ahead of it.
+    // The walk has not reached `b` yet, so it sees this change.
     fs::write(dir.path().join("b/3"), "new").unwrap();
     assert_eq!(walk.count(), 3);
 }

@@ -57,7 +57,7 @@ struct Failure {
     verdict: Verdict,
     /// Every call from the n-th on fails.
     for_good: bool,
-    /// None: no failure is visible.
+    /// Permitted codes; empty if the failure is not visible.
     codes: Vec<FaultCode>,
 }
 
@@ -319,7 +319,7 @@ fn has_journal(place: &Path) -> bool {
     })
 }
 
-/// Returns the names at the destination that the set does not have.
+/// Whether a name at the destination is not in the set.
 fn is_mine(name: &Path) -> bool {
     name.starts_with("mine") || name.starts_with("sub/mine")
 }

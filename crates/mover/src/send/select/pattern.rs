@@ -107,7 +107,7 @@ impl Pattern {
         (self.ending.len() == self.parts.len()).then_some((self.scope, &self.ending[..]))
     }
 
-    /// Whether the pattern applies to directories or to other entries.
+    /// Whether the pattern can match an entry of this type.
     pub(crate) fn takes(&self, is_directory: bool) -> bool {
         is_directory || !self.only_directories
     }

@@ -43,7 +43,7 @@ fn world() -> World {
     world
 }
 
-/// Requests a destination of each kind; returns the server's answer.
+/// Requests a destination of each kind; returns the server's answers.
 fn begin(world: &World, destination: &str) -> Vec<Option<Fault>> {
     let (root, path) = (world.root(), destination.as_bytes());
     let files = |layout| receive_files(path, &root, layout, link_pair().1, options()).err();
