@@ -211,7 +211,7 @@ pub enum Stage {
     #[display("the sources to be listed")]
     Listing,
     /// The pipe is here or at the sender, and may be silent for any time.
-    #[display("more to come out of the pipe")]
+    #[display("more data from the pipe")]
     Pipe,
     #[display("the receiver to compare its files and request what it lacks")]
     Wants,

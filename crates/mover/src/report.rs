@@ -156,7 +156,7 @@ impl Failures {
 }
 
 /// Hint of an entry whose directory failed. The peer recognises such failures by it, too.
-const SEE_DIRECTORY: &str = "see the failure of its directory";
+const SEE_DIRECTORY: &str = "see the error of its directory";
 
 /// The fault of an entry whose directory failed.
 pub(crate) fn without_directory(path: &[u8]) -> Fault {

@@ -20,7 +20,7 @@ pub enum BadPattern {
     #[error("'[' has no ']'; write '\\[' for a literal bracket")]
     Unclosed,
     /// Also a range whose end is below its start.
-    #[error("between '[' and ']' stand characters, ranges like a-z, or classes like [:digit:]")]
+    #[error("between '[' and ']' write characters, ranges like a-z or classes like [:digit:]")]
     Class,
     #[error("a backslash is followed by nothing; write '\\\\' for a literal backslash")]
     Escape,
