@@ -16,13 +16,13 @@ use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
 
-/// Bytes that may be written and not yet noted: so many are sent again at most after the process was killed.
+/// Bytes that may be written but not yet journalled: the most that is sent again after the process was killed.
 const NOTE_EVERY: u64 = 8 << 20;
 
-/// How long written bytes may wait to be noted, however few they are.
+/// Longest time for which written bytes stay unjournalled, however few they are.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Room that a journal reserves, so that a full disk does not keep it from saying what is there.
+/// Disk space in bytes that a journal preallocates, so that it can still be appended to on a full disk.
 const RESERVE: u64 = 64 << 10;
 
 const ATTEMPTS: usize = 16;
@@ -34,7 +34,7 @@ const ATTEMPTS: usize = 16;
 pub(crate) struct Journal {
     id: u32,
     directory: OwnedFd,
-    /// Locked as long as the job runs.
+    /// Locked while the job runs.
     file: OwnedFd,
     book: Mutex<Book>,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Journal {
 struct Book {
     /// With the files that have a record, and no record that they are gone.
     log: Log,
-    /// What is written of files and not noted yet, and how many bytes that are.
+    /// Ranges of each file that are written but not yet journalled, and their total in bytes.
     pending: HashMap<u32, RangeSet>,
     pending_bytes: u64,
     /// A temporary file could not be removed.
@@ -167,17 +167,17 @@ impl Journal {
         [noted, book.pending.get(&number)].into_iter().flatten().any(|written| !written.is_empty())
     }
 
-    /// Why nothing is noted any more; `None` while all is well.
+    /// Returns the error that stopped the journal; `None` while it works.
     pub(crate) fn broken(&self) -> Option<Errno> {
         self.book.lock().broken
     }
 
-    /// Writes out what is pending: then it survives the end of the process.
+    /// Writes pending records, which then survive the end of the process.
     pub(crate) fn flush(&self) {
         self.book.lock().flush(&self.file);
     }
 
-    /// Writes out what has been pending for long. To be called often.
+    /// Writes pending records if the last flush was [`NOTE_WITHIN`] ago. Must be called often.
     pub(crate) fn flush_in_time(&self) {
         let mut book = self.book.lock();
         if book.flushed.elapsed() >= NOTE_WITHIN {
@@ -201,7 +201,7 @@ impl Journal {
         }
     }
 
-    /// Ends the journal: it is removed if nothing can be resumed, and otherwise kept and synced.
+    /// Removes the journal if nothing can be resumed; otherwise keeps and syncs it.
     pub(crate) fn finish(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);

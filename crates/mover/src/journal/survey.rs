@@ -1,4 +1,4 @@
-//! Journals for people: what lies in a directory, and how to get rid of it.
+//! Journals for users: lists and removes the journals in a directory.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,48 +16,48 @@ use crate::journal::leftovers::{self, Hold, Leftover, reason};
 use crate::journal::record::{Why, journal_name, part_name};
 use crate::storage::{Mtime, kind_of, list, lstatat};
 
-/// What a journal says.
+/// Summary of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalReport {
     id: u32,
-    /// Name of its file.
+    /// Name of the journal file.
     pub name: String,
-    /// Whether it can be gone on from.
+    /// Whether the job can be resumed.
     pub state: JournalState,
-    /// When it was written to last.
+    /// Time of the last write.
     pub modified: SystemTime,
-    /// Files that the next job could go on with.
+    /// Files that the next job could resume.
     pub files: Vec<PartialFile>,
-    /// How many temporary files there are.
+    /// Number of temporary files.
     pub parts: u64,
-    /// Room that they take on the disk.
+    /// Disk space that the temporary files occupy.
     pub occupied: Bytes,
 }
 
-/// Whether a journal can be gone on from.
+/// Whether the job of a journal can be resumed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalState {
     /// Its job is running.
     Running,
-    /// Its job was cut off.
+    /// Its job was interrupted.
     LeftOver,
-    /// It is left alone, for this reason.
+    /// The journal is ignored, for this reason.
     NotOurs(String),
 }
 
-/// A file of which a part is there.
+/// A partially received file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartialFile {
     /// Relative to the directory of the journal.
     pub path: Vec<u8>,
-    /// Bytes that are there.
+    /// Bytes received.
     pub have: Bytes,
     /// Length of the file. If it has holes, it is complete with fewer bytes.
     pub size: Bytes,
 }
 
-/// What lies in one directory (not below it) of running jobs and of those that were cut off, the newest first.
-/// Nothing is changed.
+/// Returns the journals of running and interrupted jobs in one directory (not in its subdirectories), newest first.
+/// Changes nothing.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -67,11 +67,11 @@ pub fn find_journals(directory: &Path) -> io::Result<Vec<JournalReport>> {
     Ok(ids.into_iter().filter_map(|id| report(&directory, id)).collect())
 }
 
-/// Removes the temporary files of a job that was cut off, and its journal. False: its job is running, or the
-/// journal is not one of ours or has gone; it was left alone.
+/// Removes the temporary files of an interrupted job and its journal. Returns false, and removes nothing, if the
+/// job is running, or the journal is not one of ours or no longer exists.
 ///
 /// # Errors
-/// Something could not be removed. The journal then stays, so that it can be tried again.
+/// Something could not be removed. The journal is then kept, so that the caller can retry.
 pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<bool> {
     let directory = open(directory)?;
     match Leftover::open(directory.as_fd(), journal.id, Hold::Keep) {
@@ -82,7 +82,7 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
     }
 }
 
-/// The names of the directories in a directory, in no order. Links are not followed.
+/// Returns the names of the subdirectories, in no particular order. Does not follow links.
 ///
 /// # Errors
 /// The directory cannot be read.

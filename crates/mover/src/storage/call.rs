@@ -1,6 +1,6 @@
 //! The calls to the file system, by kind.
 
-/// What a call is for.
+/// Kind of a file system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(feature = "faults"), expect(unreachable_pub, reason = "only tests see it"))]
 pub enum Call {
@@ -8,13 +8,13 @@ pub enum Call {
     Open,
     /// `fstat`, `fstatat`, `fstatfs`, `faccessat`, `readlinkat`, `getxattr`, `listxattr`.
     Look,
-    /// Names of a directory.
+    /// Lists the names in a directory.
     List,
     /// `lseek` for holes.
     Seek,
-    /// `pread` of so many bytes at most.
+    /// `pread` of at most this many bytes.
     Read(usize),
-    /// `write`, `pwrite`, `copy_file_range` of so many bytes.
+    /// `write`, `pwrite`, `copy_file_range` of this many bytes.
     Write(usize),
     /// `fallocate`, `ftruncate`.
     Size,

@@ -65,16 +65,16 @@ mod kernel {
     }
 }
 
-/// Bytes of names that are asked of the kernel at a time.
+/// Buffer size in bytes for listing a directory.
 pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
-/// Bytes that the kernel is asked to copy at a time.
+/// Most bytes per `copy_file_range` call.
 const COPY: u64 = 64 << 20;
 
-/// Bytes that are copied at a time where the kernel does not copy.
+/// Most bytes per read and write where `copy_file_range` is unavailable.
 const COPY_BUFFER: u64 = 1 << 20;
 
-/// Makes a call, again when a signal has interrupted it.
+/// Makes a call, and repeats it if a signal interrupts it.
 #[inline]
 pub(crate) fn repeat<T>(call: Call, mut real: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
@@ -162,17 +162,17 @@ pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
     repeat(Call::Open, || io::fcntl_dupfd_cloexec(fd.as_fd(), 0))
 }
 
-/// What is at a name; a link is not followed.
+/// Returns the status of a name. Does not follow a link.
 pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
-/// What kind of thing something is.
+/// Returns the file type.
 pub(crate) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// What a path leads to; links are followed.
+/// Returns the status of a path's target. Follows links.
 pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
 }
