@@ -43,7 +43,7 @@ fn not_a_request(why: &str) -> Fault {
     fault::usage(message, "this option is internal to `haul cp` with HOST:PATH")
 }
 
-/// Waits until nobody is at the other end of stdin any more.
+/// Waits until stdin is closed.
 fn wait_for_end_of_stdin() {
     // Retries after a signal by itself; any other failure is an end too.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
@@ -57,14 +57,14 @@ fn go_home() {
     }
 }
 
-/// Says it on stdout, which ssh carries.
+/// Writes the announcement to stdout, which ssh forwards.
 fn announce(announcement: &Announcement) {
     out_verbatim(String::from_utf8_lossy(&announcement.line()).trim_end());
 }
 
 /// All addresses of the machine; where there is no IPv6, those of IPv4.
 const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
-/// What stands in the URL for a host; the client knows better.
+/// Placeholder for the host in the URL. The client replaces it.
 const SOME_HOST: &str = "by-ssh";
 
 /// Serves one session. Returns the exit code.
@@ -258,9 +258,9 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
     Ok(report)
 }
 
-/// Lines that may be queued; further ones are dropped.
+/// Capacity of the queue, lines.
 const QUEUE: usize = 64;
-/// How long a line that must not be lost may wait for room.
+/// How long a line that must not be lost may wait for space in the queue.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Writes lines to stdout from a thread of its own.
@@ -303,12 +303,12 @@ impl Reporter {
     }
 }
 
-/// Queues a line that must not be lost, if there is room within `TIMEOUT`.
+/// Queues a line that must not be lost, waiting up to `TIMEOUT` for space.
 fn patient(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.send_timeout(line, TIMEOUT);
 }
 
-/// Queues a line, or drops it where there is no room.
+/// Queues a line, or drops it if the queue is full.
 fn lossy(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.try_send(line);
 }

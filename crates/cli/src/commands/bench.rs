@@ -1,4 +1,4 @@
-//! `haul bench`: memory to memory.
+//! `haul bench`: memory-to-memory transfers.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! `haul cp`, and with `--dry-run` what would be done to every name.
+//! `haul cp`, and its `--dry-run`, which lists the changes to every name.
 
 mod many;
 mod stdio;

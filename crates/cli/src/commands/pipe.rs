@@ -1,4 +1,4 @@
-//! `haul pipe`: stdin of one machine to stdout of another.
+//! `haul pipe`: carries stdin of one machine to stdout of another.
 
 mod control;
 mod recipe;
@@ -39,18 +39,18 @@ use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::control_socket::Side;
 use crate::transfer::{Context, counters};
 
-/// How often a wait looks whether it should end.
+/// Interval at which a wait checks whether to end.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long the rest of the messages may take to arrive after the last one was read.
 const LAST_WORDS: Duration = Duration::from_secs(60);
-/// The other side is asked for a sign of life so often.
+/// Keep-alive interval.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long the other side's answer to the end of a conversation that is broken off may take.
 const BROKEN_OFF: Duration = Duration::from_secs(3);
-/// What to do when the other side was lost.
-const ANEW: &str = "start both sides again: a pipe cannot be resumed";
-/// What to do when only one side was given `--reverse`.
-const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
+/// Advice when the peer was lost.
+const ANEW: &str = "start both sides again: a pipe begins anew";
+/// Advice when only one side was given `--reverse`.
+const BOTH_OR_NEITHER: &str = "give --reverse on both sides, or on neither, and start both again";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -60,7 +60,7 @@ const RECEIVING: &str = "pipe from the listener: ";
 struct Tally {
     report: RunReport,
     messages: u64,
-    /// Messages that are missing between the first and the last that came.
+    /// Messages missing between the first and the last received.
     lost: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `haul presets`: the recipes that have a name.
+//! `haul presets`: the named recipes.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::settings::Preset;
 /// Columns of a name: the longest is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
 
-/// Lists the presets, or prints one. Gives the exit code.
+/// Lists the presets, or prints one. Returns the exit code.
 pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.name else {
         list(as_object);

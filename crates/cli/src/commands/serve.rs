@@ -1,4 +1,4 @@
-//! `haul serve`.
+//! `haul serve`: serves clients until it is stopped.
 
 mod filesystem;
 
@@ -78,7 +78,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }
 
-/// Says it where this process may open too few files to serve clients.
+/// Warns if this process may open too few files to serve clients.
 fn warn_of_few_files() {
     if let Some(most) = getrlimit(Resource::Nofile).current.filter(|&most| most < FEW_FILES) {
         tell(format_args!(

@@ -1,4 +1,4 @@
-//! `haul train`: a model of one's own system.
+//! `haul train`: fits a loss model to the user's own system.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::commands::diagnose::signatures_of;
 use crate::fault::{self, Fault};
 use crate::output::{count, out_fields, out_verbatim};
 
-/// Parts that are held out in turn.
+/// Number of cross-validation folds.
 const FOLDS: usize = 10;
 /// Below this probability, numbers are called not normal.
 const SIGNIFICANT: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! Memory to memory: what `haul bench` does on both sides.
+//! Memory-to-memory transfers: both sides of `haul bench`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::transfer::outcome::of_memory;
 use crate::transfer::watch::{Measured, Watch};
 
 const TICK: Duration = Duration::from_millis(5);
-/// How long the other side may take for its last words.
+/// Timeout for the peer's last message.
 const LAST_WORDS: Duration = Duration::from_secs(15);
 
 /// Sends memory until the limit is reached and everything has arrived.
@@ -48,7 +48,7 @@ pub(crate) fn receive(session: &mut Session, sides: &Sides) -> RunReport {
     run(sides, Side::Receives, (&gauge, None), start, agree)
 }
 
-/// Runs the data path to its end, and has both sides `agree` on how much that was.
+/// Runs the data path to its end, then lets both sides `agree` on the number of bytes.
 fn run(
     sides: &Sides,
     side: Side,
@@ -123,7 +123,7 @@ fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
     compare(bytes, theirs)
 }
 
-/// The number that the other side's last message has.
+/// Returns the number in the peer's last message.
 fn hear(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
     loop {
         let message = sides.control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
@@ -143,13 +143,13 @@ fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
     Err(Fault::new(FaultCode::VerifyFailed, message, "this is a bug: please report it"))
 }
 
-/// Bytes of the pattern that repeats through the object.
+/// Length of the pattern that repeats through the object, bytes.
 const PATTERN: usize = 1 << 20;
 /// How far ahead of the sender a timed bench offers bytes at most, and sends at the end: two of the largest batches.
 const AHEAD: u64 = 128 << 10;
 /// A slow one offers only what leaves in this time, so that its end is not late.
 const AHEAD_TIME: Duration = Duration::from_millis(10);
-/// More than any packet takes.
+/// Upper bound of a packet's object bytes.
 const ANY_PACKET: u64 = 16 << 10;
 /// Seed of the pattern. Any will do: it only must not compress or look like zeros.
 const SEED: u64 = 0x6861_756c;

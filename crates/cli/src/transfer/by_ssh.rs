@@ -1,4 +1,4 @@
-//! `haul cp` with a machine that ssh leads to.
+//! `haul cp` with a machine reached by ssh.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
@@ -15,9 +15,9 @@ use crate::transfer::{Context, CopyPlan, Policy, session, with_own_server};
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
     pub(crate) remote: Remote,
-    /// Its URL; the host in it is to be one of `hosts`.
+    /// The server's URL. The caller replaces its host by one of `hosts`.
     pub(crate) url: HaulUrl,
-    /// The ways to it, the best first.
+    /// Addresses of the server, best first.
     pub(crate) hosts: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What every run is given, whichever command it is.
+//! Context that every command's run receives.
 
 use std::sync::Arc;
 
@@ -20,16 +20,16 @@ pub(crate) struct Context {
     pub settings: Settings,
     /// What signatures are judged by where this side sends; `None`: the shipped model.
     pub loss_model: Option<Arc<Model>>,
-    /// The recipe parameters that somebody has set, by name; the others are the preset's.
+    /// Names of the recipe parameters that were set explicitly; the others come from the preset.
     pub named: Vec<String>,
     pub transfer: TransferOptions,
-    /// Learns what is done to names, if anybody wants to know.
+    /// Receives each change to a name, if anybody wants to know.
     pub on_item: Option<Tell>,
     /// Learns, before anything else is done, what two machines would agree on: for a dry run.
     pub on_agreed: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
-    /// How what is received here is divided among those who send.
+    /// Divides this receiver's capacity among its senders.
     pub quotas: Quotas,
-    /// What this side is to the other one.
+    /// Role of this side in the session.
     pub role: Role,
     /// Whether a session gets on, for a server that has no place left.
     pub pulse: Pulse,
@@ -38,12 +38,12 @@ pub(crate) struct Context {
     pub style: ProgressStyle,
     pub quiet: bool,
     pub json: bool,
-    /// The options that stand on the command line itself, by name.
+    /// Names of the options given on the command line itself.
     pub typed: Vec<String>,
 }
 
 impl Context {
-    /// Without anything for people or scripts.
+    /// Creates a context without output for people or scripts.
     pub(crate) fn quiet(settings: Settings, transfer: TransferOptions, cancel: Cancel) -> Self {
         Self {
             settings,

@@ -20,14 +20,14 @@ use crate::fault;
 
 /// A connected client must send its request within this time, or the copy drops it.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
-/// Longest request, bytes.
+/// Maximum length of a request, bytes.
 const MAX_REQUEST: u64 = 64 << 10;
-/// How the names of sockets begin that do not listen yet.
+/// Name prefix of sockets that do not listen yet.
 pub(crate) const UNNAMED: &str = ".";
-/// Most control sockets of one process.
+/// Maximum number of control sockets per process.
 const MAX_SOCKETS: u32 = 1_000;
 
-/// A request. Without changes it asks for the state only.
+/// A request. Without changes it only requests the state.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ControlRequest {
@@ -77,7 +77,7 @@ pub(crate) fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
     changes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// A change that no law takes.
+/// The fault for a change that the control law rejects.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn unknown(error: ControllerError) -> Fault {
     fault::usage(error.to_string(), "`haul presets` lists the controllers and their parameters")
@@ -144,7 +144,7 @@ impl ControlSocket {
                 Ok(request) => self.reply(&request, controlled, moved),
                 Err(error) => fault_json(&fault::io("cannot read the request", &error)),
             };
-            // A client that has gone misses the reply.
+            // A client that has disconnected misses the reply.
             let _ = stream.write_all(format!("{reply}\n").as_bytes());
         }
     }

@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::output::{EventLog, by_cause};
 use crate::settings::Settings;
 
-/// Object bytes that have arrived, as far as this side knows.
+/// Returns the object bytes that have arrived, as far as this side knows.
 pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
     match counters {
         Some(Counters::Sending(sending)) => sending.stats.object_acked,

@@ -1,4 +1,4 @@
-//! What a copy amounts to, before anything is done: which way, and from where to where.
+//! Plan of a copy, made before it starts: direction, sources and destination.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -70,7 +70,7 @@ pub(crate) enum Way<'a> {
 }
 
 impl CopyPlan {
-    /// Reads the words of `haul cp`: sources, then the destination.
+    /// Parses the arguments of `haul cp`: sources, then the destination.
     pub(crate) fn parse(words: &[OsString]) -> Result<Self, Fault> {
         let [words @ .., destination] = words else { return Err(missing("a source and a destination are")) };
         if words.is_empty() {
@@ -166,15 +166,15 @@ pub(crate) struct How<'a> {
     pub ssh: &'a SshArgs,
 }
 
-/// What two machines have agreed on, by name.
+/// Negotiated values of a session, by name.
 pub(crate) type Negotiated = Vec<(Cow<'static, str>, String)>;
 
-/// What `--dry-run` says.
+/// Output of `--dry-run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DryRun {
-    /// What would be done, one line each.
+    /// Actions that the copy would perform, one line each.
     pub actions: Vec<String>,
-    /// What was agreed on with the server; empty without a server.
+    /// Values negotiated with the server; empty without a server.
     pub negotiated: Negotiated,
 }
 

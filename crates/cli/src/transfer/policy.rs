@@ -1,4 +1,4 @@
-//! What a server permits and prefers.
+//! A server's policy: limits and preferences.
 
 use haul_engine::{Role, ceiling, offer, take_parameters};
 use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
@@ -19,7 +19,7 @@ pub(crate) struct Policy {
     pub read_only: bool,
     /// When a file counts as received at the latest; clients may ask for more.
     pub durability: Durability,
-    /// What clients may set of files that they send.
+    /// File metadata that sending clients may set.
     pub permit: Preserve,
     pub min_free: MinFree,
 }
@@ -119,7 +119,7 @@ impl Policy {
         }
     }
 
-    /// What no client changes of the law by which this server sends: as [`Policy::settle`] has it.
+    /// Returns the limits on clients' changes to this server's control law, as in [`Policy::settle`].
     pub(crate) fn law_limits(&self) -> LawLimits {
         let is_named = |name| self.context.named.iter().any(|known| known == name);
         let settings = &self.context.settings;
@@ -129,7 +129,7 @@ impl Policy {
         }
     }
 
-    /// The ciphers that clients may choose from, and whether they may choose none.
+    /// Returns the ciphers that clients may choose from, and whether they may choose none.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.context.settings.crypto {
             Some(Cipher::None) => (ciphers(None), true),

@@ -1,4 +1,4 @@
-//! Many to one: what a receiver can take is divided among those who send to it at the same time.
+//! Many to one: divides a receiver's capacity among its concurrent senders.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::transfer::counters::carried;
 
-/// A round lasts so long: some round trips of any path, so that what is measured was sent at the new rate.
+/// Duration of a round: several round trips of any path, so that the measured data was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct Table {
     since: Instant,
 }
 
-/// Without a capacity everybody sends as fast as its path permits.
+/// Quotas of all senders. Without a capacity each sends as fast as its path permits.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
 
@@ -58,7 +58,7 @@ impl Quotas {
         }))
     }
 
-    /// Another sender. From now on all have less.
+    /// Adds a sender, which reduces the others' quotas.
     pub(crate) fn join(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
         let table = self.0.clone()?;
         let mut open = table.lock();
@@ -70,7 +70,7 @@ impl Quotas {
 }
 
 impl Part {
-    /// Ends a round if it is time to. To be called often.
+    /// Ends the round when it is due. Must be called often.
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
         if table.since.elapsed() >= ROUND {

@@ -1,4 +1,4 @@
-//! What of the sources is to be sent: the options and the files that they name, made into a selection.
+//! Builds the selection of source files from the options and the files that they name.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -15,10 +15,10 @@ use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
 
 const STDIN: &str = "-";
-/// No path and no pattern is as long, with all that may stand around it.
+/// Maximum length of an entry, bytes: longer than any path or pattern.
 const LONGEST_ENTRY: u64 = 1 << 20;
 
-/// Reads the options, and the files that they name.
+/// Builds a selection from the options and the files that they name.
 pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
     if args.files_from.is_some() && sources != 1 {
         return Err(fault::usage(
@@ -146,7 +146,7 @@ impl<'a> Entries<'a> {
         Ok(Self { from, file, option, separator, number: 0, entry: Vec::new() })
     }
 
-    /// The next entry that is not empty, with its number from 1 on.
+    /// Returns the next non-empty entry and its number, counted from 1.
     fn next(&mut self) -> Result<Option<(usize, &[u8])>, Fault> {
         loop {
             let read = self.read().map_err(|error| unreadable(self.file, self.option, &error))?;

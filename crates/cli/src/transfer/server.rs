@@ -1,4 +1,4 @@
-//! Answers sessions: what each request means on the server's side.
+//! Server side of a session: handles each kind of request.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive};
 
-/// How soon a server notices that it is to stop.
+/// Interval at which a server checks whether to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
 /// How long a client may take to look whether packets get through.
 const CHECK: Duration = Duration::from_secs(10);
-/// A bench without a limit of its own ends after this.
+/// Limit of a bench whose client sets none.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
 /// Serves one client to the end of its session.
@@ -104,7 +104,7 @@ fn check_path(session: &mut Session) -> Result<(), Fault> {
     }
 }
 
-/// The next client; `None` when it is time to stop.
+/// Waits for the next client; `None` when the server has to stop.
 pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Option<Incoming> {
     while !until() {
         let incoming = listener.accept(POLL);
@@ -115,7 +115,7 @@ pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Opti
     None
 }
 
-/// How a server listens at `addr` under its rules.
+/// Returns the options for listening at `addr` under `policy`.
 pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions {
     let (ciphers, permit_cipher_none) = policy.ciphers();
     ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }

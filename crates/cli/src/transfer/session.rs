@@ -18,11 +18,11 @@ use crate::settings::ciphers;
 use crate::signals::Cancel;
 use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive};
 
-/// How soon an interruption is noticed.
+/// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// What to do when a copy of files has lost the other side.
-const GOES_ON: &str = "run the same command again to resume";
-/// How long a dry run waits for packets to get through.
+/// Advice for a file copy that lost its peer.
+const GOES_ON: &str = "run the same command again: it goes on where it stopped";
+/// Timeout of a dry run's path check.
 const CHECK: Duration = Duration::from_secs(6);
 
 pub(crate) fn open(

@@ -1,4 +1,4 @@
-//! The sessions of a server. When there would be too many, that without progress for longest gives way.
+//! The sessions of a server. At the limit, the session without progress for longest is evicted.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::output::{Stall, clock, count};
 pub(crate) struct SessionLimits {
     pub total: usize,
     pub per_address: usize,
-    /// A session without progress for so long gives way when another one needs its place.
+    /// Time without progress after which a session may be evicted for another one.
     pub idle: Span,
 }
 
@@ -104,10 +104,10 @@ impl Drop for SessionPermit<'_> {
 
 /// A job in which nothing was done for so long ends. Syncing what a machine holds in memory to a slow disk takes minutes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
-/// What the threads of a job may take to end when it was ended from here.
+/// Timeout for a job's threads to end after this side stops it.
 pub(crate) const ENDING: Duration = Duration::from_secs(60);
 
-/// Follows since when a number has been the same.
+/// Tracks how long a number has been unchanged.
 #[derive(Debug)]
 pub(crate) struct Unchanged {
     value: u64,

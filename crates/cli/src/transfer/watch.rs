@@ -1,4 +1,4 @@
-//! What is done beside every running transfer: progress, the trace, `haul ctl`, and looking whether to stop.
+//! Work beside every running transfer: progress, the trace, `haul ctl`, and checks for a reason to stop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ use crate::transfer::{
 };
 
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
-/// What to do about an interruption.
-pub(crate) const REST: &str = "completed files are in place; run the command again for the rest";
+/// Advice after an interruption.
+pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
 
 /// The law of a transfer: what this side sends by, or asks the other one for.
 enum Law {
@@ -73,7 +73,7 @@ pub(crate) struct Watch<'a> {
     judged: LimitEvidence,
 }
 
-/// What a transfer has counted when it is over.
+/// Final counters of a transfer.
 #[derive(Default)]
 pub(crate) struct Measured {
     pub counters: Option<Counters>,
@@ -137,13 +137,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Why the run has to end, if somebody wants it to.
+    /// Returns the reason to stop the run, if there is one.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
         let Context { cancel, pulse, .. } = &self.sides.context;
         if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
     }
 
-    /// What the other side is told of a fault that ends the session from here.
+    /// Returns the fault to report to the peer when this side ends the session.
     pub(crate) fn for_peer(&self, fault: &Fault) -> Fault {
         let Context { cancel, role, .. } = &self.sides.context;
         let is_own = fault.code == FaultCode::Interrupted;

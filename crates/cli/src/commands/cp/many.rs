@@ -15,7 +15,7 @@ use crate::fault::place;
 use crate::output::{FileFailure, Progress, ProgressStyle, RunReport};
 use crate::transfer::{Context, CopyPlan, Quotas};
 
-/// Copies from all of them and adds up what comes of it.
+/// Copies from all machines and sums up the reports.
 pub(crate) fn copy_all(
     context: &Context,
     plan: &CopyPlan,

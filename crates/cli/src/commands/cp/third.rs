@@ -14,11 +14,11 @@ use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
 use crate::transfer::{Context, CopyPlan, How, LIMIT, REST, Served, by_ssh};
 
-/// How soon an interruption is noticed.
+/// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(50);
 /// By then a signal that ended ssh has been noted here too, on a busy machine as well.
 const NOTICED: Duration = Duration::from_millis(500);
-/// How long the other machine may take to stop.
+/// Timeout for the other machine to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
 /// Copies, or lists what would be done.

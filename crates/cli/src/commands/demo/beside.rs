@@ -14,14 +14,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::path::emulator;
 use crate::args::PathArgs;
 
-/// The longest that one flow may take, from its first packet on.
+/// Maximum duration of a flow, from its first packet.
 const LONGEST: Duration = Duration::from_secs(10);
-/// How often it is looked whether a flow is over, and its progress is reported.
+/// Interval of progress reports and of checks whether a flow is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// The congestion controls that are shown, in this order.
 pub(super) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
-/// What a TCP flow has done, memory to memory.
+/// Result of a memory-to-memory TCP flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct TcpFlow {
     pub congestion: String,

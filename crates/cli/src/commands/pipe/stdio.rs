@@ -1,4 +1,4 @@
-//! Stdin in pieces, without waiting for ever, and stdout, whose reader may go away.
+//! Reads stdin in pieces with a timeout, and writes to stdout, whose reader may go away.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault;
 
-/// Read at a time.
+/// Maximum length of a read, bytes.
 const PIECE: usize = 64 << 10;
 
 /// Where one message ends and the next begins.
@@ -24,7 +24,7 @@ pub(crate) enum Framing {
     Frames(usize),
 }
 
-/// Bytes of stdin that were read and not used.
+/// Bytes read from stdin but not yet used.
 #[derive(Debug, Default)]
 pub(crate) struct Input {
     buffer: Vec<u8>,
@@ -131,7 +131,7 @@ pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
     }
 }
 
-/// The longest message that a recipe carries.
+/// Returns the length of the longest message that a recipe carries.
 fn longest_message(recipe: &Recipe) -> Bytes {
     let header = if recipe.has("streams") { MESSAGE_HEADER as u64 } else { 0 };
     // A recipe that is wrong is refused by whoever runs it, in better words.
