@@ -48,9 +48,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long the other side's answer to the end of a conversation that is broken off may take.
 const BROKEN_OFF: Duration = Duration::from_secs(3);
 /// Advice when the peer was lost.
-const ANEW: &str = "start both sides again: a pipe begins anew";
+const ANEW: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
-const BOTH_OR_NEITHER: &str = "give --reverse on both sides, or on neither, and start both again";
+const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";

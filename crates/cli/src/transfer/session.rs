@@ -21,7 +21,7 @@ use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive};
 /// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(20);
 /// Advice for a file copy that lost its peer.
-const GOES_ON: &str = "run the same command again: it goes on where it stopped";
+const GOES_ON: &str = "run the same command again to resume";
 /// Timeout of a dry run's path check.
 const CHECK: Duration = Duration::from_secs(6);
 

@@ -20,7 +20,7 @@ use crate::transfer::{
 
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// Advice after an interruption.
-pub(crate) const REST: &str = "what is complete is in place; run it again for the rest";
+pub(crate) const REST: &str = "completed files are in place; run the command again for the rest";
 
 /// The law of a transfer: what this side sends by, or asks the other one for.
 enum Law {
