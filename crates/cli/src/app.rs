@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(lost_result().filter(|_| code == 0).map_or(code, unreported))
 }
 
-/// All was done, and who asked does not know.
+/// Reports that the work is done but its result could not be written to stdout.
 fn unreported(why: &str) -> u8 {
     let message = format!("cannot write the result to stdout: {why}");
     let hint = "the operation itself succeeded; free space where stdout goes";

@@ -103,7 +103,7 @@ pub(crate) fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// What `haul-lab wan` tells its command begins so.
+/// Prefix of the variables that `haul-lab wan` sets for its command.
 const OF_THE_LAB: &str = "HAUL_WAN_";
 /// Variables that are no options.
 const OTHERS: [&str; 6] =

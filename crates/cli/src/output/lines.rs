@@ -1,4 +1,4 @@
-//! The one door through which words for people leave: to a terminal, a log, or a file.
+//! Output to stdout and stderr. All text for people is escaped here.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};

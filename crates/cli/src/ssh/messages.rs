@@ -1,5 +1,5 @@
-//! What two `haul` say to each other by ssh. The first words of the one on the other side are found among those of a
-//! login shell; then it is told one thing to do. The machine that connects to a server there need not be the one that
+//! Messages between two `haul` processes over ssh. The remote one prints an announcement, possibly after output of the
+//! login shell; then it receives one permit or job. The machine that connects to a server there need not be the one that
 //! started it, and is trusted with no more than this.
 
 use std::io::{BufRead, Read as _};
@@ -21,7 +21,7 @@ pub(super) const MOST: usize = 64 << 10;
 /// Addresses that are taken from an announcement.
 pub(super) const MOST_HOSTS: usize = 8;
 
-/// What the other side says when it is ready.
+/// Message that the remote haul prints when it is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     pub program: String,

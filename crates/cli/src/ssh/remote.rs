@@ -20,24 +20,24 @@ use crate::fault;
 use crate::output::tell;
 use crate::signals::Cancel;
 
-/// How soon an interruption or an end is noticed.
+/// Polling interval for an interruption or the end of ssh.
 const TICK: Duration = Duration::from_millis(20);
 /// How long ssh may take to get there, with all that it asks a person.
 const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// How long ssh may take to end when its work is done, and its last words to come when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
-/// How much is remembered of stderr.
+/// Bytes of stderr kept for error messages.
 const TAIL: usize = 4 << 10;
-/// The longest line that the other side may send.
+/// Longest line accepted from the remote haul, in bytes.
 const LONGEST_LINE: u64 = 4 << 20;
-/// Lines that may wait.
+/// Capacity of the line queue.
 const QUEUE: usize = 64;
 
-/// The other side, and the ssh that leads to it. Dropping it ends both.
+/// The remote haul and the ssh process connected to it. Dropping this ends both.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) host: SshHost,
-    /// The command that leads there, for a person's shell.
+    /// The ssh command line, for the user's shell.
     pub(crate) way: String,
     child: Child,
     stdin: Option<ChildStdin>,
@@ -157,7 +157,7 @@ impl Remote {
         next
     }
 
-    /// How an ssh ended that should not have.
+    /// Describes how ssh ended, if ssh itself failed.
     pub(crate) fn early_end(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
         // Any other code is that of haul on the other side, which has said all by itself.
