@@ -423,7 +423,9 @@ mod tests {
             assert!(life.is_answered_by(number) && !life.is_answered_by(number + 1));
         }
         at = life.deadline().unwrap();
-        let Some(Due::End(Ending::Silent(silence))) = life.poll_due(at, rtt) else { panic!("it does not respond") };
+        let Some(Due::End(Ending::Silent(silence))) = life.poll_due(at, rtt) else {
+            panic!("it does not respond")
+        };
         assert!(silence >= timeout * 2 * u64::from(MAX_UNANSWERED), "{silence}");
         life.end(Some(()));
         life.end(None);
