@@ -1,4 +1,4 @@
-//! Output to stdout and stderr. All text for people is escaped here.
+//! Output to stdout and stderr. [`Lines`] escapes text for people.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};

@@ -1,6 +1,6 @@
-//! Messages between two `haul` processes over ssh. The remote one prints an announcement, possibly after output of the
-//! login shell; then it receives one permit or job. The machine that connects to a server there need not be the one that
-//! started it, and is trusted with no more than this.
+//! Messages between two `haul` processes over ssh. The remote one prints an announcement, possibly after
+//! output of the login shell; then it receives one permit or job. The machine that connects to a server there
+//! need not be the one that started it, and is trusted with no more than this.
 
 use std::io::{BufRead, Read as _};
 

@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(20);
 const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// How long ssh may take to end when its work is done, and its last words to come when it has ended.
 const GRACE: Duration = Duration::from_secs(2);
-/// Bytes of stderr kept for error messages.
+/// Bytes of stderr kept for error messages, and read at a time.
 const TAIL: usize = 4 << 10;
 /// Longest line accepted from the remote haul, in bytes.
 const LONGEST_LINE: u64 = 4 << 20;

@@ -177,7 +177,7 @@ impl Journal {
         self.book.lock().flush(&self.file);
     }
 
-    /// Writes pending records if the last flush was [`NOTE_WITHIN`] ago. Must be called often.
+    /// Writes pending records if the last flush was at least [`NOTE_WITHIN`] ago. Must be called often.
     pub(crate) fn flush_in_time(&self) {
         let mut book = self.book.lock();
         if book.flushed.elapsed() >= NOTE_WITHIN {

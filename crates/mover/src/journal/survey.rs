@@ -50,13 +50,14 @@ pub enum JournalState {
 pub struct PartialFile {
     /// Relative to the directory of the journal.
     pub path: Vec<u8>,
-    /// Bytes received.
+    /// Bytes in the temporary file.
     pub have: Bytes,
     /// Length of the file. If it has holes, it is complete with fewer bytes.
     pub size: Bytes,
 }
 
-/// Returns the journals of running and interrupted jobs in one directory (not in its subdirectories), newest first.
+/// Returns the journals of running and interrupted jobs in one directory, without subdirectories, newest
+/// first.
 /// Changes nothing.
 ///
 /// # Errors
