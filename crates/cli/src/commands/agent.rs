@@ -258,7 +258,7 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
     Ok(report)
 }
 
-/// Capacity of the queue, lines.
+/// Capacity of the queue, lines; further ones are dropped.
 const QUEUE: usize = 64;
 /// How long a line that must not be lost may wait for space in the queue.
 const TIMEOUT: Duration = Duration::from_secs(20);

@@ -17,7 +17,6 @@ use haul_stack::{
     SendOptions,
 };
 use haul_wire::control::{Cipher, FaultCode};
-use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use crate::support::{
     LOOPBACKS, Relay, TIMEOUT, Waits, connect_by, listen_options, listener, next_connection,
@@ -37,7 +36,7 @@ pub(crate) fn agree_with_client(listener: &Listener, terms: &Terms) -> Result<()
 }
 
 /// Connects while the server agrees by `terms`.
-fn connect_and_agree(
+pub(crate) fn connect_and_agree(
     listener: &Listener,
     terms: &Terms,
     url: &HaulUrl,
@@ -444,55 +443,6 @@ fn a_panic_in_a_users_micro_protocol_ends_its_own_session_by_name() {
     assert!(matches!(doomed.recv(Some(TIMEOUT)), Err(EngineError::Peer(_))));
     send(&client, b"fine");
     assert_eq!(recv(&server), b"fine");
-}
-
-/// A client by way of the relay that asks for signs of life every 400 ms, and its server.
-fn kept_alive(listener: &Listener, relay: &Relay) -> [Channel; 2] {
-    let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let channel =
-        ConnectionOptions { keep_alive: Some(Duration::from_millis(400)), ..ConnectionOptions::default() };
-    let options = OpenOptions { connection: channel, ..OpenOptions::default() };
-    let (client, accepted) =
-        connect_and_agree(listener, &Terms::new(own_registry()), &url, &recipe(), &own_registry(), &options);
-    accepted.unwrap();
-    let client = client.unwrap();
-    client.wait_confirmed(TIMEOUT).unwrap();
-    [client, connection(listener)]
-}
-
-/// It sends nothing else that says where it is.
-#[test]
-fn a_client_at_rest_whose_nat_has_forgotten_it_is_found_by_its_keep_alives() {
-    let listener = listener("127.0.0.1");
-    let relay = Relay::start(listener.local_addr());
-    let [client, server] = kept_alive(&listener, &relay);
-    for _ in 0..2 {
-        let before = server.peer();
-        relay.rebind.store(true, Ordering::Relaxed);
-        until("the connection has not moved", || server.peer() != before);
-    }
-    assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
-    send(&server, b"found");
-    assert_eq!(recv(&client), b"found");
-}
-
-#[test]
-fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
-    let listener = listener("127.0.0.1");
-    let relay = Relay::start(listener.local_addr());
-    let [client, server] = kept_alive(&listener, &relay);
-    // Several times the interval: alive as long as somebody answers.
-    assert!(matches!(client.recv(Some(Duration::from_millis(2_400))), Err(EngineError::TimedOut { .. })));
-    assert!(client.ended().is_none());
-    relay.to_server.store(false, Ordering::Relaxed);
-    // A replayed `Opened` frame is no keep-alive.
-    let is_opened =
-        |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
-    let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
-    *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the connection"));
-    until("the silence was not noticed", || client.ended().is_some());
-    assert!(matches!(client.ended(), Some(EngineError::Silent(_))));
-    assert!(server.ended().is_none());
 }
 
 /// Sends `count` messages of `len` bytes to a server with an inbox of `inbox`; returns how many it keeps for

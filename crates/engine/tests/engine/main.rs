@@ -13,6 +13,8 @@ mod host;
 #[cfg(test)]
 mod interleavings;
 #[cfg(test)]
+mod keep_alives;
+#[cfg(test)]
 mod pairs;
 #[cfg(test)]
 mod recipes;

@@ -26,6 +26,9 @@ const ZEROS: usize = 16 << 10;
 
 /// Receives regular files and writes them to `output` in the order in which they are sent. Data is written
 /// before it is verified; the report says whether it was intact.
+///
+/// # Errors
+/// A thread could not be started.
 pub fn receive_to(
     output: Box<dyn Write + Send>,
     link: Arc<dyn ControlLink>,

@@ -41,6 +41,9 @@ const LOOK_FOR_ROOM: Duration = Duration::from_millis(2);
 
 /// Sends all data of `input`, up to its end, to [`receive_stream`](crate::receive_stream). At most
 /// `limits.read_ahead + limits.keep` bytes are in memory.
+///
+/// # Errors
+/// A thread could not be started.
 pub fn send_stream(
     input: Box<dyn Read + Send>,
     link: Arc<dyn ControlLink>,
