@@ -393,7 +393,7 @@ impl Committer {
     ) -> Result<Option<Arc<OwnedFd>>, IoFault> {
         let note = match linked {
             Linked::Name | Linked::Already => None,
-            Linked::Copy => Some("a copy: the file system's limit of hard links is reached"),
+            Linked::Copy => Some("a copy: the file system allows no further hard link to it"),
             Linked::KeptNewer => Some("kept because it is newer, and not hard-linked"),
         };
         if let Some(note) = note {
