@@ -1,5 +1,5 @@
-//! Everything that is done to names below the destination. Directories are always reached from the base
-//! without following a link, and names are used relative to them, so a set cannot lead out.
+//! File operations below the destination. Directories are opened from the base without following symbolic links, and
+//! names are resolved relative to an open directory, so that a file set cannot escape the destination.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -42,24 +42,24 @@ pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable, ta
 
 /// Permissions of files until they are complete.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
-/// Streams from this length on are journalled, so that they can be resumed; a smaller file is sent again.
+/// Minimum stream length in bytes for journalling and thus for resuming; smaller files are sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
 const OPEN_DIRECTORIES: usize = 64;
 
 pub(crate) struct Place {
     pub(crate) base: Base,
     session: u32,
-    /// Made when the first temporary file is. `None`: it cannot be made here, and nothing can be resumed.
+    /// Created with the first temporary file. `None` inside: it cannot be created, and nothing can be resumed.
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
     installed: Installed,
-    /// With this, directories, pipes and devices may give way to a file, which is seen when the file is whole.
+    /// Unless `Keep`, directories, pipes and devices may be removed for a file once the file is complete.
     extraneous: Extraneous,
-    /// Nothing was here when the job began.
+    /// Whether the destination was empty or missing when the job started.
     fresh: OnceLock<bool>,
-    /// Directories that have other permissions for the time of the job, by their path at the destination: which they
-    /// are, and what they had or are to have if the set does not say it.
+    /// Directories whose permissions are relaxed during the job, by path at the destination: identity, and the
+    /// permissions to set at the end unless the set has some.
     pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
     pub(crate) is_included: AtomicBool,
     finished: AtomicBool,
@@ -98,7 +98,7 @@ impl Place {
         self.base.presence == Presence::There
     }
 
-    /// Whether nothing of any set can be here already.
+    /// Whether the destination contained nothing at the first call, which is cached.
     pub(crate) fn is_fresh(&self) -> bool {
         *self.fresh.get_or_init(|| match &self.base.rename {
             Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
@@ -106,12 +106,12 @@ impl Place {
         })
     }
 
-    /// The destination's name, if the one top-level entry takes it.
+    /// Returns the name that replaces the single top-level entry's, if any.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
     }
 
-    /// The path of an entry relative to the destination's directory.
+    /// Returns an entry's path relative to the destination directory.
     pub(crate) fn local(&self, path: &[u8]) -> Vec<u8> {
         let top_end = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
         match &self.base.rename {
@@ -120,45 +120,45 @@ impl Place {
         }
     }
 
-    /// The regular file that is there under an entry's name.
+    /// Returns the metadata of the existing file at an entry's path, if it is a regular file.
     pub(crate) fn existing(&self, path: &[u8]) -> Option<Stat> {
         let stat = self.dir_entry(path).ok()?.stat().ok()?;
         (kind_of(&stat) == FileType::RegularFile).then_some(stat)
     }
 
-    /// What is there under an entry's name.
+    /// Returns the type of the existing file at an entry's path, if any.
     pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
         self.dir_entry(path).ok()?.kind().ok().flatten()
     }
 
-    /// Opens the regular file that is there under an entry's name.
+    /// Opens the existing file at an entry's path for reading.
     pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
         self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
 
-    /// Opens the regular file that was found under an entry's name, if it is still that one.
+    /// Opens the existing file at an entry's path if it is still the file that `there` describes.
     pub(crate) fn open_found(&self, path: &[u8], there: &Stat) -> Option<(File, Stat)> {
         let file = self.open_final(path)?;
         let stat = fstat(&file).ok()?;
         (FileId::of(&stat) == FileId::of(there)).then_some((file, stat))
     }
 
-    /// Whether a file or link may have names outside of what the peer may reach: nothing of it is changed then.
+    /// Whether a file or link may have hard links outside the peer's root; it must not be modified then.
     pub(crate) fn may_be_elsewhere(&self, stat: &Stat) -> bool {
         self.base.is_confined && stat.st_nlink > 1
     }
 
-    /// Notes that the job keeps a file. False: it has installed or kept it under another name.
+    /// Records that the job keeps an existing file. Returns false if it installed or kept it under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
         self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
 
-    /// Notes that what is at a name is this job's. False: it has been so under another name.
+    /// Records the file at a name as this job's. Returns false if it already is, under another name.
     pub(super) fn claims(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
         self.installed.add(FileId::of(there)) || !self.is_installed(there, dirent)
     }
 
-    /// What is at a name must give way to what is received. False: nothing is there.
+    /// Fails if the file at a name may not be replaced. Returns whether a file exists.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry<'_>) -> Result<bool, IoFault> {
         match dirent.look()? {
             Some(there) if self.is_installed(&there, dirent) => Err(collision(dirent.path)),
@@ -166,7 +166,7 @@ impl Place {
         }
     }
 
-    /// Whether what is at a name is this job's own work under another name.
+    /// Whether the file at a name was installed or kept by this job under another name.
     fn is_installed(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
         let (id, directory, name) = (FileId::of(there), &dirent.directory, dirent.name());
         let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
@@ -201,12 +201,12 @@ impl Place {
         Ok(directory)
     }
 
-    /// Directories may have gone or become something else.
+    /// Closes cached directories, which may have been removed or replaced.
     pub(crate) fn forget_directories(&self) {
         self.directories.lock().clear();
     }
 
-    /// Makes a directory (true), or takes the one that is there (false).
+    /// Creates a directory. Returns false if it exists already.
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let dirent = self.dir_entry(path)?;
         if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
@@ -228,7 +228,7 @@ impl Place {
         }
     }
 
-    /// Makes the temporary file of an entry and reserves its space.
+    /// Creates an entry's temporary file and reserves its space.
     pub(crate) fn create(
         &self,
         entry: u32,
@@ -238,7 +238,7 @@ impl Place {
     ) -> Result<Arc<File>, IoFault> {
         let dirent = self.dir_entry(path)?;
         if !self.is_fresh() && self.extraneous == Extraneous::Keep {
-            // Sooner than after all of its bytes.
+            // Fails before the contents are transferred.
             self.must_be_replaceable(&dirent)?;
         }
         if let Some(journal) = self.journal() {
@@ -250,11 +250,11 @@ impl Place {
         let name = self.temporary(entry);
         let open = || create_in(&dirent.directory, &name, OFlags::RDWR);
         let opened = match self.with_room(&dirent, open) {
-            // What an earlier session with the same number left behind.
+            // Left behind by an earlier session with the same number.
             Err(Errno::EXIST) => unlinkat(&dirent.directory, &name, AtFlags::empty()).and_then(|()| open()),
             opened => opened,
         };
-        // Else the journal claims what is not there, and stays.
+        // Otherwise the journal would list a file that does not exist, and would not be removed.
         let opened = opened.inspect_err(|_| self.gone(entry));
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", errno))?));
         let begun = self.space.begin(entry, &file, shape);
@@ -270,7 +270,7 @@ impl Place {
         Ok(file)
     }
 
-    /// The temporary file of an entry, opened again if it had to be closed. Then it must be the same file.
+    /// Returns an entry's temporary file. Reopens it if it was evicted; fails if the name now refers to another file.
     pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, IoFault> {
         if let Some(file) = self.open_files.lock().get(entry) {
             return Ok(file);
@@ -286,7 +286,7 @@ impl Place {
         Ok(file)
     }
 
-    /// What is found under the temporary name of an entry may have been put there by somebody else.
+    /// Fails if another process replaced an entry's temporary file.
     fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), IoFault> {
         if self.open_files.lock().is_expected(entry, FileId::of(stat)) {
             Ok(())
@@ -305,7 +305,7 @@ impl Place {
         self.gone(entry);
     }
 
-    /// Removes a temporary name; if that fails, it is left to the next job.
+    /// Removes a temporary file; if that fails, leaves it to the next job.
     pub(super) fn remove(&self, dirent: &DirEntry<'_>, name: &str) {
         let removed = unlink_temporary(&dirent.directory, name);
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
@@ -315,13 +315,14 @@ impl Place {
         }
     }
 
-    /// Whether a directory that is there is one of the set's under another name.
+    /// Whether an existing directory belongs to the set under another name.
     fn is_other_directory(&self, dirent: &DirEntry<'_>) -> bool {
         let stat = dirent.stat();
         stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
-    /// Moves a complete temporary file of `size` bytes under its final name; says whether something gave way.
+    /// Renames a complete temporary file of `size` bytes to its final name. Returns its directory and whether it
+    /// replaced a file.
     pub(crate) fn install(
         &self,
         entry: u32,
@@ -329,7 +330,7 @@ impl Place {
         size: u64,
     ) -> Result<(Arc<OwnedFd>, bool), IoFault> {
         let dirent = self.dir_entry(path)?;
-        // By its name, which is what is renamed: somebody else may have put another file there.
+        // By name, since that is what is renamed: another process may have replaced the file.
         let stat = lstatat(&dirent.directory, self.temporary(entry)).map_err(dirent.fail("look at"))?;
         self.must_be_expected(entry, path, &stat)?;
         self.open_files.lock().forget(entry);
@@ -343,7 +344,8 @@ impl Place {
         Ok((dirent.directory, replaced))
     }
 
-    /// Moves a temporary name over a final one, at a fresh destination in one call. False: nothing was there.
+    /// Renames a temporary file to its final name; a fresh destination needs one system call. Returns whether it
+    /// replaced a file.
     fn rename_over(&self, dirent: &DirEntry<'_>, name: &str) -> Result<bool, IoFault> {
         let rename = |how| rename_in(&dirent.directory, name, dirent.name(), how);
         if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
@@ -354,7 +356,8 @@ impl Place {
         Ok(replaces)
     }
 
-    /// Gives a directory what `apply` does; one that was not `made` here may be somebody else's and keeps its own.
+    /// Runs `apply` on a directory. Permission errors are ignored unless this job `made` the directory: it may belong
+    /// to another user and keeps its metadata.
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],

@@ -1,4 +1,4 @@
-//! Finds, or makes, the directory that everything goes below.
+//! Opens or creates the destination directory.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -13,20 +13,20 @@ use crate::journal::{Hold, Leftovers, is_reserved, reserved};
 use crate::root::{Named, Root};
 use crate::storage::{accessat, mkdirat, unlinkat};
 
-/// Permissions of a destination that is made here, before the umask, as `mkdir` has them.
+/// Permissions of a newly created destination before the umask, as with `mkdir`.
 const NEW_DIRECTORY: u32 = 0o777;
 
-/// Permissions of directories while they fill: what comes may be less public.
+/// Permissions of directories during the job: received files may be less public.
 pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
 
 pub(crate) struct Base {
     pub(crate) directory: OwnedFd,
-    /// The name that the single top-level entry takes; `None` if each keeps its own.
+    /// New name of the single top-level entry; `None` if entries keep their names.
     pub(crate) rename: Option<Vec<u8>>,
-    /// The only source that may take that name: an earlier job made it for this one, and was cut off.
+    /// The only source that may take that name: an earlier, interrupted job created the directory for it.
     pub(crate) made_for: Option<Vec<u8>>,
     pub(crate) presence: Presence,
-    /// The paths are a peer's and lead below a root: a file with several names may be somebody's outside of it.
+    /// Whether paths come from a peer and are confined to a root: hard links to a file may exist outside it.
     pub(crate) is_confined: bool,
     made: Option<Made>,
 }
@@ -34,18 +34,17 @@ pub(crate) struct Base {
 struct Made {
     parent: OwnedFd,
     name: Vec<u8>,
-    /// The permissions that it gets if the set has none for it.
+    /// Final permissions unless the set has some for it.
     mode: u32,
 }
 
 #[derive(PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// It is, or has been made.
+    /// It exists or was created.
     There,
-    /// It would have to be made, of this name, which a dry run does not do; the open directory is the one that it would
-    /// lie in.
+    /// Dry run: a directory of this name would have to be created; the open directory is its parent.
     Missing(Vec<u8>),
-    /// There is none: what comes goes into a pipe.
+    /// There is none: the data is written to a pipe.
     Nowhere,
 }
 
@@ -58,15 +57,15 @@ impl Base {
         Self { rename: Some(name), ..self }
     }
 
-    /// The permissions that the destination gets if this job has made it and the set has none for it.
+    /// Returns the destination's permissions if this job created it and the set has none for it.
     pub(crate) fn mode_when_made(&self) -> Option<u32> {
         self.made.as_ref().map(|made| made.mode)
     }
 
-    /// Removes the destination again if this job has made it and nothing is in it.
+    /// Removes the destination if this job created it and it is empty.
     pub(crate) fn remove_made(&self) {
         if let Some(Made { parent, name, .. }) = &self.made {
-            // It is at worst an empty directory.
+            // On failure an empty directory remains at worst.
             let _ = unlinkat(parent, &name[..], AtFlags::REMOVEDIR);
         }
     }
@@ -79,22 +78,22 @@ impl Base {
         DestinationLineage { directories, name, removes }
     }
 
-    /// No directory at all: nothing can be reached below it.
+    /// Returns a base without a directory, below which nothing can be reached.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
         let directory = open_directory(&Root::Anywhere, b"/");
         Ok(Self::plain(directory.map_err(|why| fail("open", b"/", why))?, Presence::Nowhere))
     }
 }
 
-/// Resolves a destination as `cp` does: an existing directory takes everything in; otherwise it is made
-/// ([`Layout::Into`]) or is the name of the single source ([`Layout::As`]).
+/// Resolves a destination as `cp` does: entries go into an existing directory; otherwise the directory is created
+/// ([`Layout::Into`]) or the path is the new name of the single source ([`Layout::As`]).
 pub(crate) fn open_base(
     root: &Root,
     destination: &[u8],
     layout: Layout,
     run: RunMode,
 ) -> Result<Base, Fault> {
-    // Names of journals and temporary files are nobody's to give.
+    // Names of journals and temporary files are reserved.
     if destination.split(|&b| b == b'/').any(is_reserved) {
         return Err(reserved(&show(destination)));
     }
@@ -117,7 +116,7 @@ pub(crate) fn open_base(
         }
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
-    // A read-only file system is known before anything is sent. Missing permissions may matter for some entries only.
+    // Reports a read-only file system before anything is sent. Missing permissions may affect only some entries.
     let access = || accessat(&base.directory, ".", Access::WRITE_OK, AtFlags::empty());
     if run != RunMode::ListChanges && access() == Err(Errno::ROFS) {
         return Err(fail("write to", destination, Errno::ROFS));
@@ -125,7 +124,7 @@ pub(crate) fn open_base(
     Ok(Base { is_confined: matches!(root, Root::Beneath(_)), ..base })
 }
 
-/// The source for whose place another job made this directory, if that job is not complete.
+/// Returns the source for which an earlier, incomplete job created this directory.
 fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     let directory = open_directory(root, &named.directory).ok()?;
     Leftovers::find(directory.as_fd(), Hold::Keep).ok()?.made_for(&named.name)
@@ -140,7 +139,7 @@ fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {
         }
     };
     match open(OFlags::RDONLY) {
-        // It may be entered and written although it may not be listed.
+        // A directory without read permission may still be searchable and writable.
         Err(NotOpened::Error(Errno::ACCESS)) => open(OFlags::PATH),
         opened => opened,
     }
@@ -157,8 +156,8 @@ fn make(root: &Root, destination: &[u8], parent: OwnedFd, name: Vec<u8>) -> Resu
     Ok(Base { made, ..Base::plain(directory, Presence::There) })
 }
 
-/// What a person wants no new file to permit (`proc_pid_status(5)`); if the kernel does not say it, everything to others.
-/// umask(2) would have to change it to find it out, for all threads.
+/// Returns the process's umask from `proc_pid_status(5)`, or 0o077 if the kernel does not report it.
+/// umask(2) can only read it by changing it, for all threads.
 fn umask() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let text = status.lines().find_map(|line| line.strip_prefix("Umask:"));

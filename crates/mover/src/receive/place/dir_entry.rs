@@ -1,4 +1,4 @@
-//! A name in a directory of the destination, what is there, and why it may not give way.
+//! Directory entries of the destination: the existing file, and errors if it may not be replaced.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -30,7 +30,7 @@ impl DirEntry<'_> {
         split(&self.local).1
     }
 
-    /// The directory that it lies in (empty: the destination's).
+    /// Returns the path of the parent directory relative to the destination (empty: the destination itself).
     pub(crate) fn parent(&self) -> &[u8] {
         split(&self.local).0
     }
@@ -43,7 +43,7 @@ impl DirEntry<'_> {
         lstatat(&self.directory, self.name())
     }
 
-    /// What an error means while `doing` something to it.
+    /// Converts an error that occurred while `doing` something to the entry.
     pub(crate) fn fail(&self, doing: &str) -> impl Fn(Errno) -> IoFault {
         move |errno| IoFault::destination(doing, self.path, errno)
     }
@@ -56,14 +56,14 @@ impl DirEntry<'_> {
         Ok(self.stat_if_any()?.as_ref().map(kind_of))
     }
 
-    /// What is there now; only regular files and links give way to what is received.
+    /// Returns the metadata of the existing file, if any. Fails if it may not be replaced ([`replaceable`]).
     pub(crate) fn look(&self) -> Result<Option<Stat>, IoFault> {
         let stat = self.stat_if_any()?;
         replaceable(stat.as_ref().map(kind_of), self.path)?;
         Ok(stat)
     }
 
-    /// Nothing can be made at this name. If that is because of the destination itself, the job is over.
+    /// Converts an error of creating the entry. Missing permissions on the destination itself end the job.
     pub(crate) fn cannot_create(&self, doing: &str, errno: Errno) -> IoFault {
         let mut io_fault = self.fail(doing)(errno);
         if self.parent().is_empty() && matches!(errno, Errno::ACCESS | Errno::PERM) {
@@ -73,7 +73,7 @@ impl DirEntry<'_> {
     }
 }
 
-/// Only regular files and links give way to what is received.
+/// Fails unless an existing file of this type may be replaced: only regular files and symbolic links may.
 pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
     match there {
         None | Some(FileType::RegularFile | FileType::Symlink) => Ok(()),
@@ -92,7 +92,7 @@ pub(crate) fn replaceable(there: Option<FileType>, path: &[u8]) -> Result<(), Io
     }
 }
 
-/// Whether an entry can be made where something of this kind is.
+/// Fails unless an entry of this kind can be created in place of an existing file of type `there`.
 pub(crate) fn fits(kind: Kind, there: Option<FileType>, path: &[u8]) -> Result<(), IoFault> {
     match (kind, there) {
         (Kind::Directory, None | Some(FileType::Directory)) | (Kind::Unread, _) => Ok(()),
@@ -121,7 +121,7 @@ pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
     IoFault::entry(FaultCode::NotADirectory, path, what, hint)
 }
 
-/// Something else is under the temporary name of an entry than what was made there.
+/// Error for an entry whose temporary file was replaced by another process.
 pub(crate) fn taken_away(path: &[u8]) -> IoFault {
     let message = format!("the temporary file of `{}` was replaced by another process", show(path));
     let hint = "find out who writes to the destination, then run the same command again";
@@ -134,15 +134,14 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
 
-/// Whether something has no other name: a file without further hard links, and no directory, to which sources and mounts
-/// may lead in more than one way.
+/// Whether a file has no further hard links. False for directories: several sources or mounts may lead to the same one.
 pub(crate) fn has_one_name(stat: &Stat) -> bool {
     kind_of(stat) != FileType::Directory && stat.st_nlink <= 1
 }
 
-/// What this job has put in place or kept, so that a destination that takes two names of the set for one, for want of
-/// case or by normalising, does not lose the first to the second. Files by the hash of their identity: 8 bytes each, and
-/// a false hit costs a look into a directory.
+/// Files that this job has installed or kept. At a destination that ignores case or normalises Unicode, two names of
+/// the set can refer to the same file; this keeps the second from overwriting the first. Stores 8-byte hashes of file
+/// identities; a false positive costs listing a directory.
 #[derive(Default)]
 pub(crate) struct Installed {
     files: Mutex<HashSet<u64>>,
@@ -150,7 +149,7 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
-    /// The job has put this file in place, or keeps it. False: it has done so before.
+    /// Records that the job has installed or kept this file. Returns false if it is recorded already.
     pub(crate) fn add(&self, id: FileId) -> bool {
         let key = self.hasher.hash_one(id);
         self.files.lock().insert(key)
@@ -161,10 +160,10 @@ impl Installed {
         self.files.lock().contains(&key)
     }
 
-    /// Whether what is found under `name` is this job's own work under another name. `names` lists the
-    /// directory: what has several names is there under each of them, and then this is no collision. What has a single
-    /// name may be listed under this one all the same, if it had it before the job came with the other and the directory
-    /// `folds` names; else the job's file has gone, and another one has its number.
+    /// Whether the file found at `name` was installed or kept by this job under another name. `names` lists the
+    /// directory: a file with several hard links is listed under each, which is no collision. A file with a single
+    /// name (`is_single`) may be listed under `name` too, if it was called so before the job replaced it under the other
+    /// name and the directory `folds` names; otherwise the job's file is gone and its inode number was reused.
     pub(crate) fn collides(
         &self,
         (id, is_single): (FileId, bool),
@@ -177,8 +176,8 @@ impl Installed {
     }
 }
 
-/// Whether a directory also finds what is there under `name` when it is asked with the other case. What it takes for
-/// one beyond ASCII cannot be tried, and is taken for granted.
+/// Whether a directory finds the file at `name` with its case swapped, too. For names beyond ASCII returns true, since
+/// folding and normalisation cannot be tested there.
 pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
     let swap = |byte: &u8| {
         if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }
@@ -188,7 +187,7 @@ pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
     !name.is_ascii() || (other != name && found())
 }
 
-/// What an entry fails with whose name the destination does not tell from another one of the set.
+/// Error for an entry whose name the destination does not distinguish from another one of the set.
 pub(crate) fn collision(path: &[u8]) -> IoFault {
     let what = "is the same name at the destination as another entry of the file set";
     let hint = "its file system ignores case or Unicode normalisation; rename one of the two";
@@ -212,7 +211,7 @@ mod tests {
         let own = Installed::default();
         assert!(own.add(id("readme")));
         assert!(!own.add(id("readme")));
-        // A file system without case finds `readme` when it is asked for `README`, and lists `readme` only.
+        // A case-insensitive file system finds `readme` as `README`, but lists only `readme`.
         let lists = |names: &[&str]| {
             let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
             move || Ok(names)
@@ -224,10 +223,10 @@ mod tests {
         assert!(collides("readme", "README", false, &lower, true));
         assert!(!collides("readme", "README", false, &both, true));
         assert!(!collides("other", "OTHER", false, &lower, true), "not of this job");
-        // `README` came first and took the place of `readme`, which is what it is still called.
+        // `README` came first and replaced `readme`, whose name it keeps.
         assert!(collides("readme", "readme", true, &lower, true));
         assert!(!collides("other", "other", true, &lower, true), "not of this job");
-        // The file has gone, and another one has its number.
+        // The file is gone, and its inode number was reused.
         assert!(!collides("readme", "readme", true, &lower, false));
         let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
         assert!(crate::storage::names(&directory).unwrap().contains(&b"readme".to_vec()));

@@ -1,4 +1,4 @@
-//! Directories that were there and may not be written, and what a file system makes of times.
+//! Existing directories without write permission, and the resolution of a file system's timestamps.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -14,23 +14,24 @@ use crate::receive::place::{DirEntry, PRIVATE_FILE, Place};
 use crate::root::split;
 use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, openat};
 
-/// What the owner of a directory needs to make names in it.
+/// Permissions that a directory's owner needs to create files in it.
 const OWNER: u32 = 0o700;
 
-/// All file systems store times between these as they are, in whole seconds: 1980 (FAT) to 2038.
+/// Seconds since the epoch that all file systems can represent: 1980 (FAT) to 2038.
 const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 
-/// The coarsest time of a file system in use is FAT's, 2 seconds.
+/// Coarsest timestamp resolution of a file system in use: FAT's 2 seconds.
 const COARSE_SECONDS: u64 = 2;
 
 impl Place {
-    /// Makes something in the directory of an entry; if it is ours and forbids that, it is permitted for the job.
+    /// Runs `make` in an entry's directory. If permissions are missing, relaxes them for the job where the user owns
+    /// the directory, and tries again.
     pub(crate) fn with_room<T>(
         &self,
         dirent: &DirEntry<'_>,
         make: impl Fn() -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        // Of the destination itself the set may not say what permissions it gets.
+        // The set may not contain the permissions of the destination itself.
         let is_of_set = || !dirent.parent().is_empty() || self.is_included.load(Ordering::Acquire);
         let open_up = || self.open_up(dirent.parent(), &dirent.directory).is_ok();
         match make() {
@@ -39,8 +40,8 @@ impl Place {
         }
     }
 
-    /// Permits the owner of a directory of the destination everything in it, for the time of the job. It fails if the
-    /// owner is permitted everything, so that it is something else, and if it is not ours.
+    /// Grants the owner of a directory all permissions for the duration of the job. Fails if the owner has them
+    /// already, because the error then has another cause, or if another user owns the directory.
     pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
         let there = fstat(directory)?;
         let mode = mode_of(&there);
@@ -52,7 +53,7 @@ impl Place {
         Ok(())
     }
 
-    /// Whether [`Place::open_up`] would make way to this directory, or to what is above it and hides it.
+    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that makes it inaccessible.
     pub(crate) fn could_open_up(&self, local: &[u8]) -> bool {
         let mut at = local;
         loop {
@@ -64,7 +65,7 @@ impl Place {
         }
     }
 
-    /// Directories that did not get their final permissions get back what they had, the deepest first.
+    /// Restores the permissions of directories that did not get their final ones, deepest first.
     pub(crate) fn tighten(&self) {
         let mut all: Vec<_> = std::mem::take(&mut *self.loosened.lock()).into_iter().collect();
         all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
@@ -72,14 +73,14 @@ impl Place {
             if let Ok(directory) = self.directory(&path)
                 && fstat(&directory).is_ok_and(|stat| FileId::of(&stat) == id)
             {
-                // It was ours a moment ago; more cannot be done.
+                // Best effort: the user owned the directory when its permissions were relaxed.
                 let _ = fchmod(&directory, Mode::from_raw_mode(mode));
             }
         }
     }
 
-    /// Whether this time became that of a file that is there, which is another one: where it is near, or of an odd year, it
-    /// is looked what the file system makes of it.
+    /// Whether the file system would store the time `wanted` as the existing file's different time. Tested with a
+    /// temporary file only if the two are at most 2 s apart or `wanted` is outside the years 1980 to 2038.
     pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
         if !is_near && USUAL.contains(&wanted.mtime.secs) {
@@ -90,7 +91,7 @@ impl Place {
     }
 }
 
-/// What the file system makes of a time, found out with a file that has no name.
+/// Returns a time as the file system stores it, tested with an unnamed file (`O_TMPFILE`).
 fn stored_time(dirent: &DirEntry<'_>, wanted: Attributes) -> Result<Mtime, Errno> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(dirent.directory.as_fd(), ".", flags, Mode::from_raw_mode(PRIVATE_FILE))?;

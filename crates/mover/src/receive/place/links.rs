@@ -1,4 +1,4 @@
-//! Further names of files that are in place, and symbolic links.
+//! Hard links to installed files, and symbolic links.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -20,18 +20,19 @@ use crate::storage::{
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Linked {
-    /// It is a name of the file, or the symbolic link.
+    /// The hard or symbolic link was created.
     Name,
-    /// It was one already.
+    /// The link existed already.
     Already,
-    /// It is a file of its own: this file system has no hard links, or no more for this file.
+    /// The file was copied: the file system has no hard links, or the file's link limit is reached.
     Copy,
-    /// Something newer is there and was to be kept.
+    /// A newer file exists and was kept as requested.
     KeptNewer,
 }
 
 impl Place {
-    /// What [`Place::hard_link`] would do once the file at `target` is in place; `is_kept`: it is there already.
+    /// Returns what [`Place::hard_link`] would do once the file at `target` is installed. `is_kept`: whether that file
+    /// exists already and is kept.
     pub(crate) fn would_link(
         &self,
         (path, target): (&[u8], &[u8]),
@@ -43,7 +44,8 @@ impl Place {
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
-    /// Makes `path` another name of the file at `target`, or a copy that `apply` completes. Gives its directory, too.
+    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. Also returns the
+    /// directory of `path`.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
@@ -75,7 +77,7 @@ impl Place {
         Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
-    /// Gives a name a file of its own with the contents of `there`, which keeps its other names. `apply` completes it.
+    /// Replaces the file at `path` by a copy of `there`, whose other hard links stay. Runs `apply` on the copy.
     pub(crate) fn detach(
         &self,
         entry: u32,
@@ -86,7 +88,7 @@ impl Place {
         let dirent = self.dir_entry(path)?;
         let done = self.put_in_place(entry, &dirent, |name| {
             let copy = copy(there, &dirent, name, apply)?;
-            // What is there is whole on the disk, and the copy takes its place.
+            // The original is complete on disk, so its replacement has to be as well.
             fsync(&copy)?;
             self.installed.add(FileId::of(&fstat(&copy)?));
             Ok(())
@@ -95,7 +97,7 @@ impl Place {
     }
 }
 
-/// Whether what is at the name may stay, and why: it is this file, or newer than it and was to be kept.
+/// Returns why the existing file stays, if it does: it is `file` itself, or newer and to be kept.
 fn stays(
     dirent: &DirEntry<'_>,
     file: Option<FileId>,
@@ -110,7 +112,7 @@ fn stays(
     is_kept.then_some(Linked::KeptNewer)
 }
 
-/// Makes a file of this name with the contents of another one.
+/// Creates a file with the contents of `source`, then runs `apply` on it.
 fn copy(
     source: &File,
     to: &DirEntry<'_>,
@@ -124,7 +126,7 @@ fn copy(
 }
 
 impl Place {
-    /// Whether a link with this target may take the place of what is there now.
+    /// Fails if a symbolic link with this target would replace the target itself.
     pub(crate) fn may_link(&self, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
         self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, target))
     }
@@ -133,8 +135,8 @@ impl Place {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
-    /// Sees to it that a symbolic link is there, and gives its directory. `apply` gets the link, open as a path, before
-    /// it has its time; one that was there keeps its place, unless it may have names elsewhere.
+    /// Ensures that a symbolic link exists, and returns its directory. `apply` receives the link, opened with `O_PATH`,
+    /// before its time is set. An existing link with this target is reused, unless [`Place::may_be_elsewhere`].
     pub(crate) fn link(
         &self,
         entry: u32,
@@ -167,7 +169,7 @@ impl Place {
         let link = open_link(&dirent.directory, dirent.name()).map_err(dirent.fail("open"))?;
         apply(link.as_fd());
         if !same_time(&stat, attributes.mtime) {
-            // Not our link: it leads where it should all the same.
+            // Fails if another user owns the link, whose target is right nevertheless.
             let _ = set_on_link(&link, attributes.mtime);
         }
         Ok(())
@@ -193,14 +195,14 @@ impl Place {
     }
 }
 
-/// Opens a symbolic link itself: what is done to it then is done to nothing that takes its name.
+/// Opens a symbolic link itself, so that later changes cannot affect a file that replaces it.
 fn open_link(directory: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
     let link = open_in(directory, name, OFlags::PATH | OFlags::NOFOLLOW)?;
     let is_link = kind_of(&fstat(&link)?) == FileType::Symlink;
     if is_link { Ok(link) } else { Err(Errno::LOOP) }
 }
 
-/// A link does not take the place of what it would lead to, if that has no other name.
+/// Fails if a symbolic link would replace its own target, unless the target has further hard links.
 fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFault> {
     let Ok(there) = dirent.stat() else { return Ok(()) };
     let is_directory = kind_of(&there) == FileType::Directory;
@@ -222,12 +224,12 @@ fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFa
     Err(IoFault::entry(FaultCode::Io, dirent.path, what, hint))
 }
 
-/// Whether a link with this target leads to this directory or to something in it.
+/// Whether a symbolic link's target is this directory or lies below it.
 fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     let open = |path: &[u8], access| open_in(&dirent.directory, path, OFlags::PATH | access);
     let itself = open(target, OFlags::DIRECTORY);
     let mut at = itself.or_else(|_| {
-        // What is not there is not lost.
+        // A missing target cannot be lost.
         open(target, OFlags::empty())?;
         let slash = target.iter().rposition(|&byte| byte == b'/');
         open(slash.map_or(b".", |slash| &target[..=slash]), OFlags::DIRECTORY)
@@ -238,7 +240,7 @@ fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
         if id == directory {
             return true;
         }
-        // The root directory lies in itself.
+        // The root directory is its own parent.
         if below.replace(id) == Some(id) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Temporary files that are kept open between writing, verifying and putting in place.
+//! Cache of temporary files that stay open between writing, verification and installation.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -8,26 +8,26 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::identity::FileId;
 
-/// Kept open at least, if that is no more than a quarter of the limit on open files.
+/// Minimum capacity, unless it exceeds a quarter of the limit on open files.
 const FEW: u64 = 128;
 
-/// Kept open at most: what is committed together, and as much again that is being written.
+/// Maximum capacity: a group of files that is committed, and as many that are being written.
 const MANY: u64 = 2048;
 
-/// One job takes this part of the limit on open files.
+/// Divisor of the limit on open files: the share of one job.
 const SHARE: u64 = 8;
 
-/// A least-recently-used cache.
+/// LRU cache of open temporary files.
 pub(crate) struct OpenFiles {
-    /// Which files those of the temporary names are that were made or taken over, open or not.
+    /// Identities of all temporary files that were created or taken over, by entry, open or not.
     ids: HashMap<u32, FileId>,
-    /// The one that was used last at the end.
+    /// Open files by entry, most recently used last.
     files: VecDeque<(u32, Arc<File>)>,
     most: usize,
 }
 
 impl Default for OpenFiles {
-    /// A small share of the limit on open files, because there may be many jobs.
+    /// Uses a small share of the limit on open files, because many jobs may run in the process.
     fn default() -> Self {
         Self::of(getrlimit(Resource::Nofile).current.map_or(MANY, most) as usize)
     }
@@ -42,17 +42,17 @@ impl OpenFiles {
         Self { ids: HashMap::new(), files: VecDeque::new(), most }
     }
 
-    /// The temporary name of an entry is of this file.
+    /// Records the identity of an entry's temporary file.
     pub(crate) fn expect(&mut self, entry: u32, id: FileId) {
         self.ids.insert(entry, id);
     }
 
-    /// Whether what was found under the temporary name of an entry is the file that was made or taken over.
+    /// Whether a file is the recorded temporary file of an entry.
     pub(crate) fn is_expected(&self, entry: u32, id: FileId) -> bool {
         self.ids.get(&entry) == Some(&id)
     }
 
-    /// The entry has no temporary file any more. Gives it, if it is open.
+    /// Removes an entry's temporary file from the cache. Returns the file if it is open.
     pub(crate) fn forget(&mut self, entry: u32) -> Option<Arc<File>> {
         self.ids.remove(&entry);
         self.remove(entry)
@@ -64,7 +64,7 @@ impl OpenFiles {
         Some(file)
     }
 
-    /// Keeps a file open; the one that was not used for longest makes room.
+    /// Keeps a file open. If the cache is full, evicts the least recently used file.
     pub(crate) fn keep(&mut self, entry: u32, file: &Arc<File>) {
         self.remove(entry);
         if self.files.len() >= self.most {

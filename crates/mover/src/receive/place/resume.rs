@@ -1,4 +1,4 @@
-//! What the journal learns of the destination, and what it says of an earlier job.
+//! Journal updates, and reuse of temporary files left by an earlier job.
 
 use std::fs::File;
 use std::ops::Range;
@@ -38,22 +38,23 @@ impl Place {
         }
     }
 
-    /// Notes bytes of a stream that are in the temporary file.
+    /// Records in the journal which bytes of a stream were written to the temporary file.
     pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
         if let Some(journal) = self.opened_journal() {
             journal.wrote(entry, range);
         }
     }
 
-    /// The temporary file of an entry stays for a later job, without what was reserved for it.
+    /// Leaves an entry's temporary file to a later job and frees its unused reserved space.
     pub(crate) fn leave(&self, entry: u32, path: &[u8]) {
         if let Ok(file) = self.file(entry, || path.to_vec()) {
             self.space.give_back(entry, &file);
         }
     }
 
-    /// The journal ends with the job: what is in it stays for a later one. Only the first call does something: that
-    /// before the sender is told of success, who may end the process then, or that after the end of a job that failed.
+    /// Finishes the journal, which stays if a later job can use it, and restores directory permissions. Only the first
+    /// call has an effect: on success before the sender is told, who may then end the process; otherwise after the job
+    /// has failed.
     pub(crate) fn finish(&self, complete: bool) {
         if self.finished.swap(true, Ordering::AcqRel) {
             return;
@@ -67,7 +68,7 @@ impl Place {
         self.tighten();
     }
 
-    /// Takes over the temporary file that an earlier job has left of an entry. False: it is of no use.
+    /// Takes over an entry's temporary file from an earlier job. Returns false if it is unusable.
     pub(crate) fn adopt(
         &self,
         (entry, path): (u32, &[u8]),
@@ -83,7 +84,7 @@ impl Place {
         if !is_ours(&part) {
             return false;
         }
-        // Noted first: whichever of both names it has when we are killed, one journal knows it.
+        // Recorded before the rename: if the process is killed, one of the two journals has its current name.
         journal.note_directory(split(&identity.path).0);
         journal.begin(entry, identity);
         claim.noted.written.iter().for_each(|range| journal.wrote(entry, range));
@@ -93,8 +94,8 @@ impl Place {
             return false;
         }
         self.open_files.lock().expect(entry, FileId::of(&part));
-        // Holes and what lies behind the end are in no stream, so no claim on them is proved. It may have been given
-        // another name since it was looked at.
+        // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks `is_ours` again:
+        // the file may have got a further hard link meanwhile.
         let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {
             fstat(&file).is_ok_and(|stat| is_ours(&stat))
                 && ftruncate(&file, identity.size).is_ok()
@@ -106,7 +107,7 @@ impl Place {
         is_shaped
     }
 
-    /// Makes something under the temporary name of an entry, and gives it its final name. Nothing stays of what fails.
+    /// Creates a file under an entry's temporary name and renames it to its final name. Removes it on failure.
     pub(crate) fn put_in_place<T>(
         &self,
         entry: u32,
@@ -117,7 +118,7 @@ impl Place {
         if let Some(journal) = self.journal() {
             journal.note_directory(dirent.parent());
         } else {
-            // What an earlier session with the same number left behind.
+            // Left behind by an earlier session with the same number.
             let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
         }
         let made = make(&name).and_then(|made| {
@@ -134,7 +135,8 @@ impl Place {
         }
     }
 
-    /// Makes the temporary file of an entry from the first `have` bytes of what is there. False: it comes whole.
+    /// Creates an entry's temporary file from the first `have` bytes of the existing file. Returns false if that
+    /// fails and the file has to be received completely.
     pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
         let Some(there) = self.open_final(path) else { return false };
         let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {
@@ -149,7 +151,7 @@ impl Place {
     }
 }
 
-/// Removes what is in the holes of a file. False: the file system cannot.
+/// Deallocates the holes of a file. Returns false if the file system cannot.
 fn empty_holes(file: &File, shape: &Shape) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     shape.holes().into_iter().all(|(start, len)| fallocate(file, flags, start, len).is_ok())

@@ -1,6 +1,5 @@
-//! How much of the disk a job may take. A sender can announce more than it will ever send, so space is reserved as bytes
-//! arrive and not as they are announced: at any time as much again as has come. What is reserved and not needed is
-//! given back.
+//! Disk space of a job. A sender can announce more than it ever sends, so space is reserved as bytes arrive, not as
+//! they are announced: ahead of the data at most as much as has arrived. Unused reservations are freed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,26 +15,26 @@ use crate::fault::{IoFault, Scope, show};
 use crate::storage::{fallocate, fstat, fstatfs, ftruncate};
 use crate::stream::Shape;
 
-/// Files above this many bytes are reserved.
+/// Size in bytes above which space is reserved for a file.
 const RESERVE_ABOVE: u64 = 1 << 20;
-/// Most bytes that are reserved before they have come.
+/// Maximum bytes reserved ahead of the data received.
 const AHEAD: u64 = 1 << 30;
-/// Bytes that are written between two looks at how much is free.
+/// Bytes written between two checks of the free space.
 const LOOK_EVERY: u64 = 16 << 20;
-/// What a file takes at least: a block of most file systems.
+/// Minimum size of a file on disk: the block size of most file systems.
 const BLOCK: u64 = 4 << 10;
-/// File systems in memory (statfs(2)).
+/// `f_type` of tmpfs (statfs(2)).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// What has to stay free on the file system of the destination.
+/// Space that has to stay free on the destination's file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MinFree {
-    /// Nothing: who receives may fill the disk.
+    /// None: the disk may be filled.
     #[default]
     Nothing,
-    /// A hundredth of the file system, at most 1 GiB.
+    /// 1 % of the file system, at most 1 GiB.
     Share,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
@@ -53,12 +52,12 @@ impl MinFree {
 pub(crate) enum NoSpace {
     #[from]
     Errno(Errno),
-    /// Less than this would stay free, of what is free now.
+    /// Less than `min_free` would stay free; `free` is the space available now.
     MinFree { min_free: Bytes, free: Bytes },
 }
 
 impl NoSpace {
-    /// What it means for a job that was `doing` something to `path`.
+    /// Converts the error for a job that was `doing` something to `path`.
     pub(crate) fn io_fault(self, doing: &str, path: &[u8]) -> IoFault {
         match self {
             Self::Errno(errno) => IoFault::destination(doing, path, errno),
@@ -82,16 +81,16 @@ pub(crate) struct Space {
 
 #[derive(Default)]
 struct SpaceState {
-    /// Files whose space is reserved as they come.
+    /// Files for which space is reserved as they arrive, by entry.
     files: HashMap<u32, Growing>,
-    /// Bytes written since it was looked how much is free.
+    /// Bytes written since the last check of the free space.
     unlooked: u64,
 }
 
 struct Growing {
     size: u64,
     arrived: u64,
-    /// From the file's beginning.
+    /// Bytes reserved, counted from the file's beginning.
     reserved: u64,
 }
 
@@ -100,7 +99,7 @@ impl Space {
         Self { min_free, state: Mutex::default() }
     }
 
-    /// A file begins: there must be room for it.
+    /// Starts a file. Fails if there is not enough space for it.
     pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
         if shape.is_sparse() {
             ftruncate(file, shape.size)?;
@@ -110,7 +109,7 @@ impl Space {
         }
         let there = fstatfs(file)?;
         self.check(&there, shape.len)?;
-        // In memory nothing is scattered, and reserving takes as long as half of the writing.
+        // On tmpfs there is no fragmentation, and reserving costs half as much time as writing.
         if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
             self.state.lock().files.insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
         }
@@ -121,7 +120,7 @@ impl Space {
         let ahead = self.state.lock().files.get_mut(&entry).and_then(|file| file.grow(bytes));
         if let Some((offset, len)) = ahead {
             match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
-                // File systems that cannot do so find out while writing.
+                // Without support for reservations, a full disk is detected when writing.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.state.lock().files.remove(&entry)),
                 done => done?,
             }
@@ -143,9 +142,9 @@ impl Space {
         self.check(&fstatfs(file)?, 0)
     }
 
-    /// Whether enough stays free if so many bytes more are written.
+    /// Fails unless enough space stays free after `bytes` more are written.
     fn check(&self, there: &StatFs, bytes: u64) -> Result<(), NoSpace> {
-        // Some file systems cannot tell.
+        // Some file systems do not report their size.
         if there.f_blocks == 0 {
             return Ok(());
         }
@@ -164,19 +163,19 @@ impl Space {
         self.state.lock().files.remove(&entry);
     }
 
-    /// A file stays as it is: what was reserved of it and is not written is free again.
+    /// Frees the space that was reserved for a file and not written.
     pub(crate) fn give_back(&self, entry: u32, file: &File) {
         let Some(growing) = self.state.lock().files.remove(&entry) else { return };
         if growing.reserved > 0 {
-            // A length that stays as it is frees what lies behind it (ext4, XFS); what remains if that fails is no
-            // more than what has come.
+            // Truncating to the current length frees the blocks beyond it (ext4, XFS). If that fails, the excess is
+            // at most what has arrived.
             let _ = fstat(file).and_then(|stat| ftruncate(file, stat.st_size as u64));
         }
     }
 }
 
 impl Growing {
-    /// Which range is to be reserved now that these bytes have come.
+    /// Counts received bytes. Returns the range (offset, length) to reserve now, if any.
     fn grow(&mut self, bytes: u64) -> Option<(u64, u64)> {
         self.arrived = self.arrived.saturating_add(bytes);
         let from = self.reserved;
