@@ -1,5 +1,6 @@
-//! File operations below the destination. Directories are opened from the base without following symbolic links, and
-//! names are resolved relative to an open directory, so that a file set cannot escape the destination.
+//! File operations below the destination. Directories are opened from the base without following symbolic
+//! links, and names are resolved relative to an open directory, so that a file set cannot escape the
+//! destination.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -49,7 +50,8 @@ const OPEN_DIRECTORIES: usize = 64;
 pub(crate) struct Place {
     pub(crate) base: Base,
     session: u32,
-    /// Created with the first temporary file. `None` inside: it cannot be created, and nothing can be resumed.
+    /// Created with the first temporary file. `None` inside: it cannot be created, and nothing can be
+    /// resumed.
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
@@ -58,8 +60,8 @@ pub(crate) struct Place {
     extraneous: Extraneous,
     /// Whether the destination was empty or missing when the job started.
     fresh: OnceLock<bool>,
-    /// Directories whose permissions are relaxed during the job, by path at the destination: identity, and the
-    /// permissions to set at the end unless the set has some.
+    /// Directories whose permissions are relaxed during the job, by path at the destination: identity, and
+    /// the permissions to set at the end unless the set has some.
     pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
     pub(crate) is_included: AtomicBool,
     finished: AtomicBool,
@@ -148,7 +150,8 @@ impl Place {
         self.base.is_confined && stat.st_nlink > 1
     }
 
-    /// Records that the job keeps an existing file. Returns false if it installed or kept it under another name.
+    /// Records that the job keeps an existing file. Returns false if it installed or kept it under another
+    /// name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
         self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
@@ -270,7 +273,8 @@ impl Place {
         Ok(file)
     }
 
-    /// Returns an entry's temporary file. Reopens it if it was evicted; fails if the name now refers to another file.
+    /// Returns an entry's temporary file. Reopens it if it was evicted; fails if the name now refers to
+    /// another file.
     pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, IoFault> {
         if let Some(file) = self.open_files.lock().get(entry) {
             return Ok(file);
@@ -321,8 +325,8 @@ impl Place {
         stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
-    /// Renames a complete temporary file of `size` bytes to its final name. Returns its directory and whether it
-    /// replaced a file.
+    /// Renames a complete temporary file of `size` bytes to its final name. Returns its directory and whether
+    /// it replaced a file.
     pub(crate) fn install(
         &self,
         entry: u32,
@@ -344,8 +348,8 @@ impl Place {
         Ok((dirent.directory, replaced))
     }
 
-    /// Renames a temporary file to its final name; a fresh destination needs one system call. Returns whether it
-    /// replaced a file.
+    /// Renames a temporary file to its final name; a fresh destination needs one system call. Returns whether
+    /// it replaced a file.
     fn rename_over(&self, dirent: &DirEntry<'_>, name: &str) -> Result<bool, IoFault> {
         let rename = |how| rename_in(&dirent.directory, name, dirent.name(), how);
         if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
@@ -356,8 +360,8 @@ impl Place {
         Ok(replaces)
     }
 
-    /// Runs `apply` on a directory. Permission errors are ignored unless this job `made` the directory: it may belong
-    /// to another user and keeps its metadata.
+    /// Runs `apply` on a directory. Permission errors are ignored unless this job `made` the directory: it
+    /// may belong to another user and keeps its metadata.
     pub(crate) fn finish_directory(
         &self,
         path: &[u8],

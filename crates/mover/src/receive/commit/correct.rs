@@ -1,4 +1,4 @@
-//! Corrects the metadata of what stays: of files that are kept, and of the destination itself.
+//! Corrects the metadata of kept files and of the destination itself.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -17,8 +17,9 @@ use crate::receive::shared::Shared;
 use crate::storage::Mtime;
 
 impl Shared {
-    /// A source stands for what is in it. Of several the first one counts, as with rsync; a server from which something
-    /// else was asked has no say.
+    /// Stores metadata of a source directory whose contents go directly into the destination. The first of
+    /// several sources counts, as with rsync. Ignored from a server unless the request covers the destination
+    /// itself.
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
         let is_asked =
             self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
@@ -35,13 +36,14 @@ impl Shared {
             return;
         }
         self.place.is_included.store(true, Ordering::Release);
-        // If this job has made it, it stays private until it has its permissions, also if it never gets them.
+        // A destination created by this job stays private until its permissions are set, even if they never
+        // are.
         if self.place.base.mode_when_made().is_some() {
             self.place.loosened.lock().remove(&[][..]);
         }
     }
 
-    /// Gives the destination what it should have, when what is done in it is done.
+    /// Sets the destination's metadata, after all changes in it.
     pub(crate) fn finish_destination(&self) {
         let Some(wanted) = self.book.lock().destination.clone() else { return };
         let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
@@ -50,7 +52,7 @@ impl Shared {
         let directory = self.place.directory(&[]);
         match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &wanted)) {
             Ok(undone) => self.note(b".", undone),
-            // It may belong to somebody else, and keeps what it has then.
+            // The destination may belong to another user, and keeps its metadata then.
             Err(Errno::PERM | Errno::ACCESS) => {}
             Err(errno) => {
                 let why = std::io::Error::from(errno);
@@ -59,14 +61,14 @@ impl Shared {
         }
     }
 
-    /// What an entry is to have beside its contents.
+    /// Returns the metadata to set on an entry.
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
         let book = self.book.lock();
         let bits = if book.table.kind(entry) == Kind::Directory { DIRECTORY_BITS } else { FILE_BITS };
         Metadata { attributes: book.table.attributes(entry), extras: book.extras.get(entry), bits }
     }
 
-    /// Gives a file that stays what it should have beside its contents, if that differs and we may.
+    /// Corrects the metadata of a kept file if it differs and that is permitted.
     pub(crate) fn correct(&self, entry: u32, path: &[u8], there: &Stat) {
         let wanted = self.metadata_of(entry);
         let is_same_time = self.has_time(there, &wanted);
@@ -88,16 +90,17 @@ impl Shared {
         } else {
             self.metadata.apply(fd, &wanted)
         };
-        // Not our file: its contents are right all the same.
+        // Fails if another user owns the file, whose contents are right nevertheless.
         let Ok(undone) = applied else { return };
         self.note(path, undone);
         if is_said && self.is_verbose() {
-            // A link that is broken ends the job elsewhere.
+            // A broken connection ends the job elsewhere.
             let _ = self.tell_if_wanted(path, Action::Adjust);
         }
     }
 
-    /// A file that may have names elsewhere stays as it is there; here it becomes a file of its own.
+    /// Corrects a file that may have hard links outside the peer's root: replaces it here by a corrected
+    /// copy.
     fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> Undone {
         let mut undone = Undone::new();
         let apply = |fd: BorrowedFd<'_>| {
@@ -124,7 +127,8 @@ impl Shared {
         if stays { Action::Keep } else { Action::Adjust }
     }
 
-    /// Whether it has the same time as far as the file system can tell: where that counts, the decision is made already.
+    /// Whether the existing file's time equals the wanted one as stored by the file system. True with
+    /// [`Equal::SizeAndTime`], where the time was compared before the file was kept.
     fn has_time(&self, there: &Stat, wanted: &Metadata) -> bool {
         same_time(there, wanted.attributes.mtime) || self.receive_policy.equal == Equal::SizeAndTime
     }

@@ -1,6 +1,5 @@
-//! Gives files what was asked for beside contents and name: permissions and time, and owner, extended
-//! attributes and access control lists if the person who receives permits them. What cannot be set is noted;
-//! the file counts all the same.
+//! Sets file metadata: permissions and modification time, and owner, extended attributes and access control
+//! lists if the receiver permits them. Metadata that cannot be set is noted; the file still succeeds.
 
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
@@ -17,10 +16,10 @@ use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_o
 use crate::storage::{chownat, fchmod, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
 
-/// Whoever has a file may write it.
+/// Write permission of the owner.
 const OWNER_WRITES: u32 = 0o200;
 
-/// The extras of entries, without values that are not permitted. Neighbours that have the same share them.
+/// Extras by entry, without values that are not permitted. Consecutive entries with equal extras share them.
 #[derive(Default)]
 pub(crate) struct ExtrasMap {
     of: HashMap<u32, Arc<Extras>>,
@@ -28,7 +27,8 @@ pub(crate) struct ExtrasMap {
 }
 
 impl ExtrasMap {
-    /// Notes what [`MetadataWriter::permitted`] has left; how many bytes of memory that takes.
+    /// Stores an entry's extras as [`MetadataWriter::permitted`] returns them. Returns the bytes of memory
+    /// used.
     pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
         let (shared, bytes) = match &self.last {
             Some(last) if **last == extras => (last.clone(), 0),
@@ -47,7 +47,7 @@ impl ExtrasMap {
     }
 }
 
-/// Bytes of memory that an entry's extras take. An allocation has at least 32.
+/// Returns the bytes of memory that an entry's extras use. An allocation counts as 32 bytes at least.
 fn bytes_of(extras: &Extras) -> u64 {
     const LEAST: usize = 32;
     let names = extras.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
@@ -57,15 +57,15 @@ fn bytes_of(extras: &Extras) -> u64 {
     (size_of::<Extras>() + 2 * LEAST + of_names + of_attributes) as u64
 }
 
-/// What a file or directory is to have beside its contents.
+/// Metadata to set on a file or directory.
 pub(crate) struct Metadata {
     pub(crate) attributes: Attributes,
     pub(crate) extras: Option<Arc<Extras>>,
-    /// The permission bits that a sender may give to its kind.
+    /// Permission bits that a sender may set on an entry of this kind.
     pub(crate) bits: u32,
 }
 
-/// What could not be done, for people.
+/// Messages about metadata that could not be set.
 pub(crate) type Undone = Vec<String>;
 
 pub(crate) struct MetadataWriter {
@@ -78,7 +78,8 @@ impl MetadataWriter {
         Self { permit, accounts: Accounts::default() }
     }
 
-    /// What has to be held of an entry's extras: of attributes that are not permitted one name tells that there were any.
+    /// Returns the part of an entry's extras to store. Values that are not permitted are dropped; of a list
+    /// that is not permitted at all, one name stays as a sign that it was not empty.
     pub(crate) fn permitted(&self, extras: &Extras) -> Extras {
         let held = |list: List| {
             let (all, keep, _) = self.look_up(list, extras);
@@ -92,14 +93,14 @@ impl MetadataWriter {
         Extras { owner: extras.owner.clone(), xattrs, acls, left_out: extras.left_out }
     }
 
-    /// Sets everything of an open file or directory; the time last. What is right already is not touched.
+    /// Sets all metadata of an open file or directory that differs, the modification time last.
     pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
         let undone = self.apply_but_time(fd, wanted)?;
         correct_time(fd, wanted.attributes.mtime)?;
         Ok(undone)
     }
 
-    /// As [`MetadataWriter::apply`], for a file that has its time already.
+    /// Like [`MetadataWriter::apply`], but does not set the modification time.
     pub(crate) fn apply_but_time(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
         let mode = wanted.attributes.mode;
         let Some(extras) = &wanted.extras else {
@@ -107,11 +108,11 @@ impl MetadataWriter {
             return Ok(Undone::new());
         };
         let mut undone = left_out(extras);
-        // Changing the owner takes away set-user-ID bits and capabilities, so it comes first.
+        // First, because changing the owner clears set-user-ID bits and capabilities.
         let owned = self.set_owner(fd, extras, &mut undone)?;
         self.set_list(fd, List::Xattrs, extras, &mut undone);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
-        // The list holds the permissions of the group, so it comes after them.
+        // After the mode, because the access control list contains the group's permissions.
         self.set_list(fd, List::Acls, extras, &mut undone);
         Ok(undone)
     }
@@ -132,7 +133,7 @@ impl MetadataWriter {
         other_owner || other_bits || other_list(List::Xattrs) || other_list(List::Acls)
     }
 
-    /// Sets the owner and attributes of a symbolic link that is open as a path; it has no permissions.
+    /// Sets owner and extended attributes of a symbolic link opened with `O_PATH`. Links have no permissions.
     pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
         let mut undone = left_out(extras);
         if self.set_owner(link, extras, &mut undone).is_err() {
@@ -142,7 +143,7 @@ impl MetadataWriter {
         undone
     }
 
-    /// The user and group to set, if that is permitted; noted if it is not and would change anything.
+    /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
     fn wanted_owner(&self, extras: &Extras, now: &Stat, undone: &mut Undone) -> Option<(u32, u32)> {
         let (user, group) = self.numbers(extras.owner.as_ref()?);
         if self.permit.owner != Ownership::Receiver {
@@ -162,8 +163,8 @@ impl MetadataWriter {
         (user, self.accounts.group(owner.group_name.as_deref(), owner.group))
     }
 
-    /// Sets the owner of what is open, also only as a path. True: it belongs to whom it should, by the power of the
-    /// administrator, and may lend that user's rights.
+    /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
+    /// and this process is root: then set-user-ID bits may grant that user's privileges.
     fn set_owner(&self, fd: BorrowedFd<'_>, extras: &Extras, undone: &mut Undone) -> Result<bool, Errno> {
         let now = fstat(fd)?;
         let Some((user, group)) = self.wanted_owner(extras, &now, undone) else { return Ok(false) };
@@ -188,7 +189,7 @@ impl MetadataWriter {
         }
     }
 
-    /// What the sender has said of a list, what is permitted of it, and what it is called.
+    /// Returns a list as sent, whether it is to be preserved, and its name for messages.
     fn look_up<'e>(&self, list: List, extras: &'e Extras) -> (Option<&'e [Xattr]>, Keep, &'static str) {
         match list {
             List::Xattrs => (extras.xattrs.as_deref(), self.permit.xattrs, "extended attributes"),
@@ -196,7 +197,8 @@ impl MetadataWriter {
         }
     }
 
-    /// Capabilities and labels lend rights as set-user-ID bits do, and need the same permission.
+    /// Whether an attribute may be set. Capabilities and security labels grant privileges as set-user-ID bits
+    /// do, and need the same permission.
     fn permits(&self, list: List, name: &[u8]) -> bool {
         match (list, Space::of(name)) {
             (List::Acls, space) => space == Space::Acl,
@@ -207,7 +209,7 @@ impl MetadataWriter {
         }
     }
 
-    /// How what something has differs from a list; `None` if the list was not sent or is not permitted.
+    /// Compares a file's attributes with a list. `None` if the list was not sent or is not permitted.
     fn differs<'e>(&self, fd: BorrowedFd<'_>, list: List, extras: &'e Extras) -> Option<Difference<'e>> {
         let (wanted, keep, _) = self.look_up(list, extras);
         let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
@@ -219,7 +221,7 @@ impl MetadataWriter {
         };
         let stays =
             |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
-        // Labels that the system itself gives stay. A capability that the source has not goes, whoever may give one.
+        // Labels set by the system stay. A capability that the source lacks is removed in any case.
         let may_go = |name: &[u8]| match list {
             List::Xattrs if name == CAPABILITY => true,
             _ => self.permits(list, name) && Space::of(name) != Space::Security,
@@ -231,7 +233,7 @@ impl MetadataWriter {
     }
 }
 
-/// The lists of attributes that an entry may have.
+/// Attribute lists of an entry.
 #[derive(Clone, Copy)]
 enum List {
     Xattrs,
@@ -243,7 +245,7 @@ fn left_out(extras: &Extras) -> Undone {
     (extras.left_out > 0).then(text).into_iter().collect()
 }
 
-/// What has to be done so that somebody bears the attributes that are wanted.
+/// Attributes to remove and to set on a file, and those that may not be set.
 struct Difference<'w> {
     remove: Vec<Vec<u8>>,
     set: Vec<&'w Xattr>,
@@ -275,7 +277,7 @@ impl Difference<'_> {
     }
 }
 
-/// Changes an attribute; of a file that its owner may not write (xattr(7)), it is permitted for a moment.
+/// Changes an attribute. If the owner lacks the required write permission (xattr(7)), grants it temporarily.
 fn insist(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let done = change();
     if done != Err(Errno::ACCESS) {

@@ -1,4 +1,4 @@
-//! Puts verified files under their final names, in groups, and finishes the set.
+//! Installs verified files under their final names in groups, and finishes the set.
 
 mod correct;
 pub(super) mod metadata;
@@ -27,9 +27,10 @@ use crate::receive::verify::READ;
 use metadata::Metadata;
 use sync::{Syncs, read_back};
 
+/// Maximum files committed together.
 const GROUP: usize = 1024;
 
-/// Bytes of what is said of failures that wait to be told.
+/// Bytes of failure messages after which the outcomes are sent.
 const TOLD_AT_ONCE: usize = 1 << 20;
 
 const OUTCOME_BATCH: usize = 1024;
@@ -39,11 +40,11 @@ pub(crate) struct Committer {
     settles: Receiver<Settle>,
     ready: Vec<u32>,
     outcomes: Vec<Outcome>,
-    /// Bytes of what is said of failures in them.
+    /// Bytes of failure messages in `outcomes`.
     told: usize,
     settled: u64,
     total: Option<u64>,
-    /// What is synced once, in the end.
+    /// File systems to sync once at the end.
     at_end: Syncs,
     buffer: AlignedBytes,
 }
@@ -54,7 +55,7 @@ struct Item {
     size: u64,
 }
 
-/// Commits the only file of a set, which is verified, and finishes the set.
+/// Commits a set's only file, which is verified, and finishes the set.
 pub(crate) fn commit_only(shared: &Arc<Shared>, entry: u32) -> Result<(), Fault> {
     let mut committer = Committer::new(shared.clone(), never());
     committer.commit(&[entry])?;
@@ -90,14 +91,14 @@ impl Committer {
             }
         }
         self.make_way()?;
-        // Further names of files, once what became of the files is known.
+        // Hard links, once the outcomes of their files are known.
         self.finish_each(self.held(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
-        // Links come after all files, so that nothing is ever written through one.
+        // Symbolic links follow all files, so that no file is written through one.
         self.finish_each(self.held(|kind| kind == Kind::Symlink), Self::finish_link)?;
         if let Some(removal) = delete::sweep(&self.shared)? {
             self.shared.link.send(ControlMessage::Removed(removal))?;
         }
-        // Directories from the deepest up: what is done in one changes its time and needs its permissions.
+        // Directories, deepest first: changes in a directory change its time and need its permissions.
         let directories = self.held(|kind| kind == Kind::Directory).into_iter().rev().collect();
         self.finish_each(directories, Self::finish_directory)?;
         self.finish()
@@ -160,7 +161,7 @@ impl Committer {
         book.failures.add(&path, fault);
     }
 
-    /// One entry did not work out; or the job is over.
+    /// Fails an entry and discards its temporary file, or returns an error that ends the job.
     fn give_up(&mut self, entry: u32, path: &[u8], io_fault: IoFault) -> Result<(), Fault> {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
@@ -171,7 +172,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Attributes, then the contents to the disk, then the names, then the names to the disk.
+    /// Commits files: sets metadata, syncs contents, renames to the final names, syncs the directories.
     fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
         if entries.is_empty() {
             return Ok(());
@@ -189,7 +190,8 @@ impl Committer {
         })
     }
 
-    /// Keeps those back in whose way something is that goes when everything has arrived; returns the others.
+    /// Defers files whose names are blocked by something that is only removed once everything has arrived.
+    /// Returns the others.
     fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
         if !self.shared.clears() || self.shared.place.is_fresh() {
             return items;
@@ -206,7 +208,7 @@ impl Committer {
         self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
-    /// Everything has arrived: what is in the way goes, and the files that it kept back get their names.
+    /// Removes obstacles after everything has arrived, and installs the files that they blocked.
     fn make_way(&mut self) -> Result<(), Fault> {
         let files = std::mem::take(&mut self.shared.book.lock().blocked);
         let mut entries = files.clone();
@@ -228,7 +230,7 @@ impl Committer {
         }
     }
 
-    /// Links that would take the place of what they lead to fail before anything is removed for them.
+    /// Fails symbolic links that would replace their own target, before any obstacle is removed.
     fn refuse_links(&mut self) -> Result<(), Fault> {
         for entry in self.held(|kind| kind == Kind::Symlink) {
             let book = self.shared.book.lock();
@@ -241,7 +243,8 @@ impl Committer {
         Ok(())
     }
 
-    /// In a dry run: what becomes of entries in whose way something `stay`s, or would go.
+    /// Dry run: lists blocked files whose obstacle would be removed, and fails entries whose obstacle would
+    /// `stay`.
     fn would_make_way(&mut self, blocked: Vec<Item>, stay: &[bool]) -> Result<(), Fault> {
         let mut free = Vec::new();
         for (item, &stays) in blocked.into_iter().zip(stay) {
@@ -253,7 +256,7 @@ impl Committer {
                     self.shared.tell_installed(*entry, path, false)?;
                     free.push(item);
                 }
-                // Said later, with its file.
+                // Fails later because its file did.
                 (Kind::HardLink(file), _)
                     if self.shared.book.lock().table.state(file) == EntryState::Failed => {}
                 (_, Err(io_fault)) => self.held_is_done(*entry, path, Err::<Option<OwnedFd>, _>(io_fault))?,
@@ -263,7 +266,7 @@ impl Committer {
         self.install(free)
     }
 
-    /// Keeps the items that something works out with; the others have failed.
+    /// Runs `work` on each item. Returns those that succeeded; gives up the others.
     fn each(
         &mut self,
         items: Vec<Item>,
@@ -279,7 +282,7 @@ impl Committer {
         Ok(kept)
     }
 
-    /// Sets attributes, syncs contents, and reads them back if that is wanted.
+    /// Sets metadata, syncs contents, and reads them back if requested.
     fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
         let (count, mut group) = (items.len(), Syncs::default());
         let complete = self.each(items, |committer, item| {
@@ -291,7 +294,8 @@ impl Committer {
                 Durability::AtEnd => committer.at_end.file_system_of(&file),
                 Durability::Cached => Ok(()),
             });
-            // Afterwards: one of both calls is told of an error.
+            // After the sync: the kernel reports a write error to only one of the sync and the writeback
+            // call.
             let written = synced.and_then(|()| committer.shared.writeback.outcome(item.entry));
             written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
         })?;
@@ -305,7 +309,7 @@ impl Committer {
         })
     }
 
-    /// Gives files their final names; in a dry run, and in a pipe, nothing has to be done.
+    /// Renames files to their final names. In a dry run, or when writing to a pipe, only updates their state.
     fn install(&mut self, items: Vec<Item>) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
         let done = self.each(items, |Self { shared, .. }, item| {
@@ -347,14 +351,15 @@ impl Committer {
         self.shared.table(|table| table.those(is_held).collect())
     }
 
-    /// Gives an open file or directory what it should have beside its contents.
+    /// Sets the metadata of an open file or directory.
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let undone = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
         self.shared.note(path, undone);
         Ok(())
     }
 
-    /// Finishes links or directories as `finish` does, which gives a directory on whose file system the entry is.
+    /// Runs `finish` on links or directories. `finish` returns a directory on the entry's file system, to be
+    /// synced.
     fn finish_each<D: AsFd>(
         &mut self,
         entries: Vec<u32>,
@@ -385,7 +390,7 @@ impl Committer {
         self.note_link(path, self.shared.place.hard_link(entry, (path, &target), how, apply)?)
     }
 
-    /// Notes how a link was made; gives the directory that it lies in.
+    /// Notes how a link was created. Returns its directory.
     fn note_link(
         &self,
         path: &[u8],
@@ -430,7 +435,8 @@ impl Committer {
         self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd))
     }
 
-    /// A link or directory, which counts as settled already; with a directory on whose file system it is.
+    /// Records the result of a link or directory, which counts as settled already. `done` contains a
+    /// directory on its file system.
     fn held_is_done(
         &mut self,
         entry: u32,
@@ -440,7 +446,7 @@ impl Committer {
         self.shared.progress.worked();
         match done {
             Ok(directory) => {
-                // Another one may be mounted below the destination.
+                // Another file system may be mounted below the destination.
                 if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
                     self.at_end.file_system_of(&directory).map_err(sync::failed)?;
                 }
@@ -457,7 +463,8 @@ impl Committer {
         Ok(())
     }
 
-    /// The journal lies in the destination, whose time it changes when it goes: it ends before.
+    /// Finishes the journal, then the destination's metadata: removing the journal changes the directory's
+    /// time.
     fn finish_destination(&self) {
         let is_complete = self.shared.book.lock().failures.is_all_special();
         if is_complete && !self.shared.makes_nothing() {
@@ -474,7 +481,7 @@ impl Committer {
         let removed = self.shared.book.lock().removal.removed > 0;
         let is_pending = match self.shared.durability {
             _ if self.shared.makes_nothing() => false,
-            // Links, directories and removed names; files are on the disk already.
+            // Links, directories and removals; files are synced already.
             Durability::Synced => removed || !self.outcomes.is_empty(),
             Durability::AtEnd => true,
             Durability::Cached => false,

@@ -1,4 +1,4 @@
-//! Brings what was written to the disk, and reads files back from it.
+//! Syncs written data to disk, and reads files back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -16,17 +16,17 @@ use crate::receive::verify::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
 use crate::tree::{Groups, Tree};
 
-/// Up to so many files or directories are synced one by one; more, by file system.
+/// Maximum files or directories to sync individually; larger groups are synced by file system.
 pub(crate) const FEW: usize = 8;
 
-/// Syncs a group: one by one if they are few, else each of their file systems once.
+/// Syncs a group of files: individually up to [`FEW`], otherwise each of their file systems once.
 #[derive(Default)]
 pub(crate) struct Syncs {
     file_systems: HashMap<u64, OwnedFd>,
 }
 
 impl Syncs {
-    /// Syncs one of `count` files or directories now, or remembers its file system.
+    /// Syncs one of `count` files or directories now, or adds its file system to be synced by `finish`.
     pub(crate) fn contents(&mut self, fd: &impl AsFd, count: usize) -> Result<(), Errno> {
         if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
     }
@@ -51,7 +51,7 @@ pub(crate) fn failed(errno: Errno) -> Fault {
     IoFault::destination("sync", b"the destination", errno).fault
 }
 
-/// Directories that may be entered but not listed cannot be synced.
+/// Ignores errors of `O_PATH` descriptors: directories without read permission cannot be synced.
 fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
     match done {
         Err(Errno::BADF | Errno::INVAL) => Ok(()),
@@ -59,14 +59,14 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Hashes a whole and verified file once more, as the disk gives it.
+/// Reads a complete, verified file back from disk and compares its digest.
 pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
     let (shape, digest) = shared.table(|table| (table.shape(entry), table.digest(entry).copied()));
     let path = || shared.path(entry);
     let io_fault = |errno| IoFault::destination("read back", &path(), errno);
-    // Only pages that are on the disk leave the memory (posix_fadvise(2)).
+    // Only clean pages are dropped from the page cache (posix_fadvise(2)).
     fdatasync(file).map_err(io_fault)?;
-    // File systems in memory have nothing to drop.
+    // May fail: in-memory file systems have no page cache to drop.
     let _ = fadvise(file, 0, None, Advice::DontNeed);
     let groups = Groups::of(shape.len);
     let mut tree = Tree::new(groups);
@@ -84,7 +84,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
             "differs on disk from what was written: its BLAKE3 digest differs",
             "check the system log of the receiving machine and test its disk",
         )),
-        // Without a root the job is over.
+        // No root: the job has ended.
         _ => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! What stays at the destination although the set does not have it, because the sender has or would have left it out.
+//! Names that are not deleted at the destination although the set lacks them, because the sender excludes
+//! them.
 
 use std::collections::HashSet;
 
@@ -10,16 +11,16 @@ use crate::fault::protocol;
 use crate::receive::Expectations;
 use crate::send::{Ignores, Rules};
 
-/// Names that the sender has and does not send, by their hash, and whether ignore files speak of others.
+/// Hashes of names that the sender has but does not send, and whether ignore files exclude further ones.
 #[derive(Debug, Default)]
 pub(crate) struct FilteredNames {
     hashes: HashSet<[u8; 16]>,
-    /// Ignore files of the set leave out more than was named.
+    /// Whether ignore files of the set also apply to names that only the receiver has.
     pub(crate) obeys_ignore_files: bool,
 }
 
 impl FilteredNames {
-    /// Bytes of memory that so many names take.
+    /// Returns the bytes of memory that the names use.
     pub(crate) fn cost(filtered: &Filtered) -> u64 {
         filtered.paths.len() as u64 * of_place::<[u8; 16]>()
     }
@@ -33,18 +34,19 @@ impl FilteredNames {
         Ok(())
     }
 
-    /// The sender has something of this name that is never moved.
+    /// Adds the name of a file that is never moved, such as a device, pipe or socket.
     pub(crate) fn take_special(&mut self, path: &[u8]) {
         self.hashes.insert(hash(path));
     }
 
-    /// Whether the sender has something of this name, which it does not send or does not enter.
+    /// Whether the sender has a file of this name that it does not send, or a directory that it does not
+    /// enter.
     pub(crate) fn has(&self, path: &[u8]) -> bool {
         !self.hashes.is_empty() && self.hashes.contains(&hash(path))
     }
 }
 
-/// Half of BLAKE3's output: that two names of a tree share it is out of the question.
+/// Returns the first half of a name's BLAKE3 digest: 128 bits, for which collisions are negligible.
 fn hash(path: &[u8]) -> [u8; 16] {
     let mut half = [0; 16];
     half.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
@@ -57,7 +59,8 @@ pub(crate) struct DeleteExclude {
 }
 
 impl DeleteExclude {
-    /// By what the sender has said, and by our own rules if we asked: a sender that hides some is not believed.
+    /// Combines the names and rules that the sender sent with the receiver's own rules if it made the
+    /// request, so that a sender that omits some has no effect.
     pub(crate) fn new(
         expectations: Option<&Expectations>,
         left_out: &[Rule],
@@ -70,7 +73,7 @@ impl DeleteExclude {
         Ok(Self { rules, filtered })
     }
 
-    /// `ignores` are the ignore files that hold there.
+    /// Whether a path is excluded. `ignores`: the ignore files that apply there.
     pub(crate) fn has(&self, path: &[u8], is_directory: bool, ignores: Option<&Ignores>) -> bool {
         self.rules.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
             || self.filtered.has(path)

@@ -1,10 +1,11 @@
-//! Removes what the set does not have from the directories that it has.
+//! Deletes names that the set lacks from the set's directories at the destination.
 //!
-//! Every directory is opened from the destination without following a link, and every name is removed relative to an
-//! open directory. Journals and temporary files stay, whichever job they belong to, and so does what is mounted.
+//! Directories are opened from the destination without following symbolic links, and names are removed
+//! relative to an open directory. Journals and temporary files of all jobs are kept, and so are mount points.
 //!
-//! What is at an entry's name and of another kind gives way, if names may be removed: a file or link to a directory at
-//! once, because other entries come into it; a directory, and what is in it, only when everything has arrived.
+//! If deletion is permitted, an existing file of another kind is removed for an entry: a file or link in the
+//! way of a directory immediately, because other entries go into the directory; a directory with its contents
+//! only when everything has arrived.
 
 pub(super) mod exclude;
 
@@ -29,35 +30,36 @@ use crate::storage::{fstat, kind_of, lstatat, names, unlinkat};
 /// A name in a directory that is being emptied.
 enum Seen {
     Excluded,
-    /// A directory, with these names in it.
+    /// A directory that contains these names.
     Directory(Vec<Vec<u8>>),
     Leaf,
 }
 
 struct Emptying {
     path: Vec<u8>,
-    /// Its path if the set had it.
+    /// The path as it would be in the set.
     in_set: Vec<u8>,
     names: std::vec::IntoIter<Vec<u8>>,
-    /// Something in it stays.
+    /// Whether something in the directory stays.
     keeps: bool,
 }
 
 struct Sweep<'a> {
     shared: &'a Shared,
     delete_exclude: &'a DeleteExclude,
-    /// Names are only counted, up to one more than so many.
+    /// If set, names are only counted, until the count exceeds this.
     counts: Option<u64>,
     removal: Removal,
-    /// Of the directories that have any; these come before what is in them.
+    /// Ignore files by directory, for directories that have any. Parents are added before their contents.
     ignores: HashMap<Vec<u8>, Arc<Ignores>>,
-    /// Those that hold in the directory that is being emptied.
+    /// Ignore files that apply in the directory being emptied.
     current: Option<Arc<Ignores>>,
-    /// An ignore file cannot be used, so that it is not known what else would have to stay.
+    /// Whether an ignore file is unusable, so that it is unknown which other names have to stay.
     is_blind: bool,
 }
 
-/// Removes what the set does not have, if the policy says so (else `None`). Names that stay do not end the job.
+/// Deletes names that the set lacks, if the policy permits (otherwise `None`). Failed deletions do not end
+/// the job.
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
@@ -73,12 +75,14 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(shared.book.lock().removal.clone()))
 }
 
-/// Removes what is in the way of these entries, if everything has arrived; of each, whether something still is.
+/// Removes obstacles at these entries' paths if everything has arrived. Returns for each whether an obstacle
+/// remains.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
     let stay = match incomplete(shared) {
         Some(_) => None,
         None => remove(shared, |sweep| {
-            // Which names in it ignore files protect is found out from directory to directory of the set alone.
+            // Ignore files are only evaluated while going through the set's directories, not inside an
+            // obstacle.
             let is_known = !sweep.delete_exclude.filtered.obeys_ignore_files;
             paths.iter().map(|path| if is_known { sweep.one(path) } else { Ok(true) }).collect()
         })?,
@@ -87,7 +91,8 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
     Ok(stay.unwrap_or_else(|| vec![true; paths.len()]))
 }
 
-/// Does what `go_through` finds to do, unless that is more than the policy permits (`None`); notes what was removed.
+/// Runs `go_through` and records what was removed. With a limit counts first, and returns `None` if that
+/// exceeds it.
 fn remove<T>(
     shared: &Shared,
     go_through: impl Fn(&mut Sweep<'_>) -> Result<T, Fault>,
@@ -113,13 +118,13 @@ fn remove<T>(
     Ok(done)
 }
 
-/// The most names that may be removed, and how many that still are; `None`: any number.
+/// Returns the maximum number of names to remove, and how many of them remain; `None` if unlimited.
 pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
     let Extraneous::DeleteAtMost(most) = shared.receive_policy.extraneous else { return None };
     Some((most, most.saturating_sub(shared.book.lock().removal.removed)))
 }
 
-/// Why it is not known what the sources do not have.
+/// Returns an error if the sources' contents are not completely known, so that nothing may be deleted.
 fn incomplete(shared: &Shared) -> Option<Fault> {
     let (is_all_special, extent) = {
         let book = shared.book.lock();
@@ -147,7 +152,7 @@ impl<'a> Sweep<'a> {
         Self { shared, delete_exclude, counts, removal, ignores, current: None, is_blind: false }
     }
 
-    /// Removes what is at an entry's name. True: it stays.
+    /// Removes the file or directory at an entry's path. Returns true if something stays.
     fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
         let local = self.shared.place.local(in_set);
         let (parent, name) = split(&local);
@@ -180,15 +185,15 @@ impl<'a> Sweep<'a> {
         enough || self.is_blind || self.shared.has_ended()
     }
 
-    /// Removes what `entry` does not have from its directory.
+    /// Deletes the names in an entry's directory that the set lacks.
     fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
-        // It was not entered at the sender.
+        // The sender did not enter this directory.
         if self.delete_exclude.filtered.has(&in_set) {
             return Ok(());
         }
         let names = match self.names(&local) {
             Ok(names) => names,
-            // In a dry run it may still have to be made, in place of something else perhaps.
+            // In a dry run the directory may not exist yet, or another kind of file may be in its place.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.only_looks() => return Ok(()),
             Err(errno) => {
                 self.stays("list", &local, errno);
@@ -205,8 +210,8 @@ impl<'a> Sweep<'a> {
         self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
-    /// Finds the ignore files that hold in a directory of the set: those of the set and those that stay. Others, which
-    /// are removed, say nothing, so that a second run finds nothing to do.
+    /// Loads the ignore files that apply in a directory of the set: those in the set and those that stay.
+    /// Ignore files that are deleted do not apply, so that a second run has nothing left to delete.
     fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
         let is_there = |name: &&[u8]| names.iter().any(|there| there == name);
         let stays = |name: &&[u8]| {
@@ -247,7 +252,7 @@ impl<'a> Sweep<'a> {
         None
     }
 
-    /// Removes these names, and whatever is in them before. True: something stays.
+    /// Removes these names with their contents, contents first. Returns true if something stays.
     fn empty(&mut self, first: Emptying) -> Result<bool, Fault> {
         let mut open = vec![first];
         while let Some(innermost) = open.last_mut() {
@@ -291,14 +296,15 @@ impl<'a> Sweep<'a> {
         if !is_directory {
             return Ok(Seen::Leaf);
         }
-        // What is mounted there is not the destination's.
+        // A mounted file system is not part of the destination.
         if stat.st_dev != fstat(&directory)?.st_dev {
             return Err(Errno::BUSY);
         }
         self.names(&join(parent, name)).map(Seen::Directory)
     }
 
-    /// Does something in a directory; if it is ours and forbids that, it is permitted for the time of the job.
+    /// Runs `act` in a directory. If permissions are missing, relaxes them for the job where the user owns
+    /// the directory, and tries again.
     fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
         let directory = self.shared.place.directory(local)?;
         match act(&directory) {
@@ -312,7 +318,7 @@ impl<'a> Sweep<'a> {
 
     fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         match self.within(local, |directory| names(directory)) {
-            // What is in it goes uncounted: to look, it would have to be changed.
+            // Its contents are not counted: listing them would require changing its permissions.
             Err(Errno::ACCESS) if self.shared.only_looks() && self.shared.place.could_open_up(local) => {
                 Ok(Vec::new())
             }
@@ -323,7 +329,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// False: it stays.
+    /// Removes a name and reports it; only counts it in a dry run or count. Returns false if it stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
         if self.counts.is_none() && !self.shared.only_looks() {
             let (parent, name) = split(&path);
@@ -344,7 +350,7 @@ impl<'a> Sweep<'a> {
         Ok(true)
     }
 
-    /// The first that stays is named.
+    /// Records why a name stays, for the first one only.
     fn stays(&mut self, doing: &str, path: &[u8], errno: Errno) {
         let shown = if path.is_empty() { &b"."[..] } else { path };
         let fault = || match errno {
@@ -365,18 +371,19 @@ fn unusable(path: &[u8]) -> Fault {
     of_path(FaultCode::Unreadable, path, what, hint)
 }
 
-/// Whether it has to be removed before an entry of this kind can be made.
+/// Whether an existing file of type `there` has to be removed before an entry of this kind can be created.
 pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
     fits(kind, Some(there), b"").is_err()
 }
 
 impl Shared {
-    /// Whether what is in the way is removed.
+    /// Whether the policy permits deletion, and thus removal of obstacles.
     pub(crate) fn clears(&self) -> bool {
         self.receive_policy.extraneous != Extraneous::Keep
     }
 
-    /// Makes a directory (true), or takes the one that is there (false).
+    /// Creates a directory; removes a file or link in its way if the policy permits. Returns false if it
+    /// exists.
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let made = self.place.make_directory(path);
         let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));
@@ -389,7 +396,7 @@ impl Shared {
         self.place.make_directory(path)
     }
 
-    /// Counts a name that is in the way of a directory and goes.
+    /// Counts the removal of a name in the way of a directory. Fails if the limit is reached.
     pub(crate) fn count_one(&self) -> Result<(), IoFault> {
         if let Some((most, 0)) = limit(self) {
             return Err(IoFault { fault: too_many(most), scope: Scope::Entry });

@@ -7,17 +7,18 @@ use rustix::io::Errno;
 
 use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, utimensat};
 
-/// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those would
-/// grant the receiving user's privileges to a program that someone else chose.
+/// Permission bits that a received file may have: no set-user-ID, set-group-ID or sticky bit, because those
+/// would grant the receiving user's privileges to a program that someone else chose.
 pub(crate) const FILE_BITS: u32 = 0o0777;
 
-/// Permission bits of a received directory. Its set-group-ID bit (group of new files) and sticky bit grant no privileges.
+/// Permission bits of a received directory. Its set-group-ID bit (group of new files) and sticky bit grant no
+/// privileges.
 pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
 pub(crate) const ALL_BITS: u32 = 0o7777;
 
-/// Returns the permissions for a file that has `now`, if the sender requests `wanted` and may set the bits `granted`.
-/// Bits beyond `granted` are never added, and kept only if the sender has them too.
+/// Returns the permissions for a file that has `now`, if the sender requests `wanted` and may set the bits
+/// `granted`. Bits beyond `granted` are never added, and kept only if the sender has them too.
 pub(crate) fn mode_for(now: u32, wanted: u32, granted: u32) -> u32 {
     wanted & (granted | now) & ALL_BITS
 }
@@ -53,7 +54,8 @@ pub(crate) fn has_mode(there: &Stat, mode: u32) -> bool {
     mode_for(mode_of(there), mode, FILE_BITS) == mode_of(there)
 }
 
-/// Whether a file's modification time equals `wanted`; the fraction is ignored if the file system stores none.
+/// Whether a file's modification time equals `wanted`; the fraction is ignored if the file system stores
+/// none.
 pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
     let there = Mtime::of(there);
     there == wanted || there.nanos == 0 && there.secs == wanted.secs

@@ -85,8 +85,8 @@ impl Base {
     }
 }
 
-/// Resolves a destination as `cp` does: entries go into an existing directory; otherwise the directory is created
-/// ([`Layout::Into`]) or the path is the new name of the single source ([`Layout::As`]).
+/// Resolves a destination as `cp` does: entries go into an existing directory; otherwise the directory is
+/// created ([`Layout::Into`]) or the path is the new name of the single source ([`Layout::As`]).
 pub(crate) fn open_base(
     root: &Root,
     destination: &[u8],
@@ -116,7 +116,8 @@ pub(crate) fn open_base(
         }
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
-    // Reports a read-only file system before anything is sent. Missing permissions may affect only some entries.
+    // Reports a read-only file system before anything is sent. Missing permissions may affect only some
+    // entries.
     let access = || accessat(&base.directory, ".", Access::WRITE_OK, AtFlags::empty());
     if run != RunMode::ListChanges && access() == Err(Errno::ROFS) {
         return Err(fail("write to", destination, Errno::ROFS));

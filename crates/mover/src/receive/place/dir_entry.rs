@@ -134,14 +134,15 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
 
-/// Whether a file has no further hard links. False for directories: several sources or mounts may lead to the same one.
+/// Whether a file has no further hard links. False for directories: several sources or mounts may lead to the
+/// same one.
 pub(crate) fn has_one_name(stat: &Stat) -> bool {
     kind_of(stat) != FileType::Directory && stat.st_nlink <= 1
 }
 
-/// Files that this job has installed or kept. At a destination that ignores case or normalises Unicode, two names of
-/// the set can refer to the same file; this keeps the second from overwriting the first. Stores 8-byte hashes of file
-/// identities; a false positive costs listing a directory.
+/// Files that this job has installed or kept. At a destination that ignores case or normalises Unicode, two
+/// names of the set can refer to the same file; this keeps the second from overwriting the first. Stores
+/// 8-byte hashes of file identities; a false positive costs listing a directory.
 #[derive(Default)]
 pub(crate) struct Installed {
     files: Mutex<HashSet<u64>>,
@@ -160,10 +161,11 @@ impl Installed {
         self.files.lock().contains(&key)
     }
 
-    /// Whether the file found at `name` was installed or kept by this job under another name. `names` lists the
-    /// directory: a file with several hard links is listed under each, which is no collision. A file with a single
-    /// name (`is_single`) may be listed under `name` too, if it was called so before the job replaced it under the other
-    /// name and the directory `folds` names; otherwise the job's file is gone and its inode number was reused.
+    /// Whether the file found at `name` was installed or kept by this job under another name. `names` lists
+    /// the directory: a file with several hard links is listed under each, which is no collision. A file with
+    /// a single name (`is_single`) may be listed under `name` too, if it was called so before the job
+    /// replaced it under the other name and the directory `folds` names; otherwise the job's file is gone and
+    /// its inode number was reused.
     pub(crate) fn collides(
         &self,
         (id, is_single): (FileId, bool),
@@ -176,8 +178,8 @@ impl Installed {
     }
 }
 
-/// Whether a directory finds the file at `name` with its case swapped, too. For names beyond ASCII returns true, since
-/// folding and normalisation cannot be tested there.
+/// Whether a directory finds the file at `name` with its case swapped, too. For names beyond ASCII returns
+/// true, since folding and normalisation cannot be tested there.
 pub(crate) fn folds(directory: &OwnedFd, name: &[u8], id: FileId) -> bool {
     let swap = |byte: &u8| {
         if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() }

@@ -24,8 +24,8 @@ const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 const COARSE_SECONDS: u64 = 2;
 
 impl Place {
-    /// Runs `make` in an entry's directory. If permissions are missing, relaxes them for the job where the user owns
-    /// the directory, and tries again.
+    /// Runs `make` in an entry's directory. If permissions are missing, relaxes them for the job where the
+    /// user owns the directory, and tries again.
     pub(crate) fn with_room<T>(
         &self,
         dirent: &DirEntry<'_>,
@@ -40,8 +40,8 @@ impl Place {
         }
     }
 
-    /// Grants the owner of a directory all permissions for the duration of the job. Fails if the owner has them
-    /// already, because the error then has another cause, or if another user owns the directory.
+    /// Grants the owner of a directory all permissions for the duration of the job. Fails if the owner has
+    /// them already, because the error then has another cause, or if another user owns the directory.
     pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
         let there = fstat(directory)?;
         let mode = mode_of(&there);
@@ -53,7 +53,8 @@ impl Place {
         Ok(())
     }
 
-    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that makes it inaccessible.
+    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that makes it
+    /// inaccessible.
     pub(crate) fn could_open_up(&self, local: &[u8]) -> bool {
         let mut at = local;
         loop {
@@ -79,8 +80,9 @@ impl Place {
         }
     }
 
-    /// Whether the file system would store the time `wanted` as the existing file's different time. Tested with a
-    /// temporary file only if the two are at most 2 s apart or `wanted` is outside the years 1980 to 2038.
+    /// Whether the file system would store the time `wanted` as the existing file's different time. Tested
+    /// with a temporary file only if the two are at most 2 s apart or `wanted` is outside the years 1980 to
+    /// 2038.
     pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
         if !is_near && USUAL.contains(&wanted.mtime.secs) {

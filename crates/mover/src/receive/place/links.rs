@@ -31,8 +31,8 @@ pub(crate) enum Linked {
 }
 
 impl Place {
-    /// Returns what [`Place::hard_link`] would do once the file at `target` is installed. `is_kept`: whether that file
-    /// exists already and is kept.
+    /// Returns what [`Place::hard_link`] would do once the file at `target` is installed. `is_kept`: whether
+    /// that file exists already and is kept.
     pub(crate) fn would_link(
         &self,
         (path, target): (&[u8], &[u8]),
@@ -44,8 +44,8 @@ impl Place {
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
-    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. Also returns the
-    /// directory of `path`.
+    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. Also
+    /// returns the directory of `path`.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
@@ -77,7 +77,8 @@ impl Place {
         Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
-    /// Replaces the file at `path` by a copy of `there`, whose other hard links stay. Runs `apply` on the copy.
+    /// Replaces the file at `path` by a copy of `there`, whose other hard links stay. Runs `apply` on the
+    /// copy.
     pub(crate) fn detach(
         &self,
         entry: u32,
@@ -135,8 +136,9 @@ impl Place {
         self.dir_entry(path).is_ok_and(|dirent| leads_to(&dirent, target))
     }
 
-    /// Ensures that a symbolic link exists, and returns its directory. `apply` receives the link, opened with `O_PATH`,
-    /// before its time is set. An existing link with this target is reused, unless [`Place::may_be_elsewhere`].
+    /// Ensures that a symbolic link exists, and returns its directory. `apply` receives the link, opened with
+    /// `O_PATH`, before its time is set. An existing link with this target is reused, unless
+    /// [`Place::may_be_elsewhere`].
     pub(crate) fn link(
         &self,
         entry: u32,

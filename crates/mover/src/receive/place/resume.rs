@@ -52,9 +52,9 @@ impl Place {
         }
     }
 
-    /// Finishes the journal, which stays if a later job can use it, and restores directory permissions. Only the first
-    /// call has an effect: on success before the sender is told, who may then end the process; otherwise after the job
-    /// has failed.
+    /// Finishes the journal, which stays if a later job can use it, and restores directory permissions. Only
+    /// the first call has an effect: on success before the sender is told, who may then end the process;
+    /// otherwise after the job has failed.
     pub(crate) fn finish(&self, complete: bool) {
         if self.finished.swap(true, Ordering::AcqRel) {
             return;
@@ -94,8 +94,8 @@ impl Place {
             return false;
         }
         self.open_files.lock().expect(entry, FileId::of(&part));
-        // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks `is_ours` again:
-        // the file may have got a further hard link meanwhile.
+        // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks
+        // `is_ours` again: the file may have got a further hard link meanwhile.
         let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {
             fstat(&file).is_ok_and(|stat| is_ours(&stat))
                 && ftruncate(&file, identity.size).is_ok()
@@ -107,7 +107,8 @@ impl Place {
         is_shaped
     }
 
-    /// Creates a file under an entry's temporary name and renames it to its final name. Removes it on failure.
+    /// Creates a file under an entry's temporary name and renames it to its final name. Removes it on
+    /// failure.
     pub(crate) fn put_in_place<T>(
         &self,
         entry: u32,
@@ -135,8 +136,8 @@ impl Place {
         }
     }
 
-    /// Creates an entry's temporary file from the first `have` bytes of the existing file. Returns false if that
-    /// fails and the file has to be received completely.
+    /// Creates an entry's temporary file from the first `have` bytes of the existing file. Returns false if
+    /// that fails and the file has to be received completely.
     pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
         let Some(there) = self.open_final(path) else { return false };
         let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity) else {

@@ -1,5 +1,6 @@
-//! Disk space of a job. A sender can announce more than it ever sends, so space is reserved as bytes arrive, not as
-//! they are announced: ahead of the data at most as much as has arrived. Unused reservations are freed.
+//! Disk space of a job. A sender can announce more than it ever sends, so space is reserved as bytes arrive,
+//! not as they are announced: ahead of the data at most as much as has arrived. Unused reservations are
+//! freed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -167,8 +168,8 @@ impl Space {
     pub(crate) fn give_back(&self, entry: u32, file: &File) {
         let Some(growing) = self.state.lock().files.remove(&entry) else { return };
         if growing.reserved > 0 {
-            // Truncating to the current length frees the blocks beyond it (ext4, XFS). If that fails, the excess is
-            // at most what has arrived.
+            // Truncating to the current length frees the blocks beyond it (ext4, XFS). If that fails, the
+            // excess is at most what has arrived.
             let _ = fstat(file).and_then(|stat| ftruncate(file, stat.st_size as u64));
         }
     }
