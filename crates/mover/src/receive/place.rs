@@ -1,6 +1,5 @@
 //! File operations below the destination. Directories are opened from the base without following symbolic
-//! links, and names are resolved relative to an open directory, so that a file set cannot escape the
-//! destination.
+//! links, and names are resolved relative to an open directory, so that a file set cannot escape.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -50,8 +49,7 @@ const OPEN_DIRECTORIES: usize = 64;
 pub(crate) struct Place {
     pub(crate) base: Base,
     session: u32,
-    /// Created with the first temporary file. `None` inside: it cannot be created, and nothing can be
-    /// resumed.
+    /// Created with the first temporary file. `Some(None)`: creation failed; nothing can be resumed.
     journal: OnceLock<Option<Journal>>,
     directories: Mutex<HashMap<Vec<u8>, Arc<OwnedFd>>>,
     pub(super) open_files: Mutex<OpenFiles>,
@@ -150,8 +148,7 @@ impl Place {
         self.base.is_confined && stat.st_nlink > 1
     }
 
-    /// Records that the job keeps an existing file. Returns false if it installed or kept it under another
-    /// name.
+    /// Records that the job keeps an existing file. Returns false if it did so under another name.
     pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
         self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
@@ -273,8 +270,7 @@ impl Place {
         Ok(file)
     }
 
-    /// Returns an entry's temporary file. Reopens it if it was evicted; fails if the name now refers to
-    /// another file.
+    /// Returns an entry's temporary file. Reopens it if it was evicted; fails if it was replaced.
     pub(crate) fn file(&self, entry: u32, path: impl FnOnce() -> Vec<u8>) -> Result<Arc<File>, IoFault> {
         if let Some(file) = self.open_files.lock().get(entry) {
             return Ok(file);

@@ -18,8 +18,8 @@ use crate::storage::Mtime;
 
 impl Shared {
     /// Stores metadata of a source directory whose contents go directly into the destination. The first of
-    /// several sources counts, as with rsync. Ignored from a server unless the request covers the destination
-    /// itself.
+    /// several sources counts, as with rsync. Ignored if the client requested less than
+    /// [`Extent::Destination`].
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
         let is_asked =
             self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
@@ -36,8 +36,7 @@ impl Shared {
             return;
         }
         self.place.is_included.store(true, Ordering::Release);
-        // A destination created by this job stays private until its permissions are set, even if they never
-        // are.
+        // A destination created by this job stays private until its permissions are set, if ever.
         if self.place.base.mode_when_made().is_some() {
             self.place.loosened.lock().remove(&[][..]);
         }
@@ -99,8 +98,7 @@ impl Shared {
         }
     }
 
-    /// Corrects a file that may have hard links outside the peer's root: replaces it here by a corrected
-    /// copy.
+    /// Corrects a file that may have hard links outside the peer's root: replaces it by a corrected copy.
     fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> Undone {
         let mut undone = Undone::new();
         let apply = |fd: BorrowedFd<'_>| {

@@ -27,8 +27,7 @@ pub(crate) struct ExtrasMap {
 }
 
 impl ExtrasMap {
-    /// Stores an entry's extras as [`MetadataWriter::permitted`] returns them. Returns the bytes of memory
-    /// used.
+    /// Stores an entry's extras as [`MetadataWriter::permitted`] returns them. Returns bytes of memory used.
     pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
         let (shared, bytes) = match &self.last {
             Some(last) if **last == extras => (last.clone(), 0),

@@ -243,7 +243,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Dry run: lists blocked files whose obstacle would be removed, and fails entries whose obstacle would
+    /// Dry run: lists blocked files whose obstacle would be removed. Fails entries whose obstacle would
     /// `stay`.
     fn would_make_way(&mut self, blocked: Vec<Item>, stay: &[bool]) -> Result<(), Fault> {
         let mut free = Vec::new();
@@ -294,8 +294,7 @@ impl Committer {
                 Durability::AtEnd => committer.at_end.file_system_of(&file),
                 Durability::Cached => Ok(()),
             });
-            // After the sync: the kernel reports a write error to only one of the sync and the writeback
-            // call.
+            // After the sync: the kernel reports a write error once, to this sync or to the writeback.
             let written = synced.and_then(|()| committer.shared.writeback.outcome(item.entry));
             written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
         })?;
@@ -358,8 +357,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Runs `finish` on links or directories. `finish` returns a directory on the entry's file system, to be
-    /// synced.
+    /// Runs `finish` on links or directories. `finish` returns a directory on the file system to sync.
     fn finish_each<D: AsFd>(
         &mut self,
         entries: Vec<u32>,
@@ -463,8 +461,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Finishes the journal, then the destination's metadata: removing the journal changes the directory's
-    /// time.
+    /// Finishes the journal, then the destination's metadata: removing the journal changes its time.
     fn finish_destination(&self) {
         let is_complete = self.shared.book.lock().failures.is_all_special();
         if is_complete && !self.shared.makes_nothing() {

@@ -1,5 +1,4 @@
-//! Names that are not deleted at the destination although the set lacks them, because the sender excludes
-//! them.
+//! Names that are not deleted at the destination although the set lacks them: the sender excludes them.
 
 use std::collections::HashSet;
 
@@ -39,8 +38,7 @@ impl FilteredNames {
         self.hashes.insert(hash(path));
     }
 
-    /// Whether the sender has a file of this name that it does not send, or a directory that it does not
-    /// enter.
+    /// Whether the sender has a file of this name that it does not send or a directory that it skips.
     pub(crate) fn has(&self, path: &[u8]) -> bool {
         !self.hashes.is_empty() && self.hashes.contains(&hash(path))
     }

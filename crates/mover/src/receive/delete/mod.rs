@@ -58,8 +58,8 @@ struct Sweep<'a> {
     is_blind: bool,
 }
 
-/// Deletes names that the set lacks, if the policy permits (otherwise `None`). Failed deletions do not end
-/// the job.
+/// Deletes names that the set lacks, if the policy permits (else `None`). Failed deletions do not end the
+/// job.
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);
@@ -75,14 +75,12 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     Ok(Some(shared.book.lock().removal.clone()))
 }
 
-/// Removes obstacles at these entries' paths if everything has arrived. Returns for each whether an obstacle
-/// remains.
+/// Removes obstacles at these entries' paths if everything has arrived. Returns for each whether one remains.
 pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
     let stay = match incomplete(shared) {
         Some(_) => None,
         None => remove(shared, |sweep| {
-            // Ignore files are only evaluated while going through the set's directories, not inside an
-            // obstacle.
+            // Ignore files are only evaluated in directories of the set, not inside an obstacle.
             let is_known = !sweep.delete_exclude.filtered.obeys_ignore_files;
             paths.iter().map(|path| if is_known { sweep.one(path) } else { Ok(true) }).collect()
         })?,
@@ -91,8 +89,7 @@ pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault
     Ok(stay.unwrap_or_else(|| vec![true; paths.len()]))
 }
 
-/// Runs `go_through` and records what was removed. With a limit counts first, and returns `None` if that
-/// exceeds it.
+/// Runs `go_through` and records what was removed. With a limit, counts first; returns `None` if exceeded.
 fn remove<T>(
     shared: &Shared,
     go_through: impl Fn(&mut Sweep<'_>) -> Result<T, Fault>,
@@ -329,7 +326,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Removes a name and reports it; only counts it in a dry run or count. Returns false if it stays.
+    /// Removes a name, counts and lists it. A dry run removes nothing. Returns false if the name stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
         if self.counts.is_none() && !self.shared.only_looks() {
             let (parent, name) = split(&path);
@@ -382,8 +379,7 @@ impl Shared {
         self.receive_policy.extraneous != Extraneous::Keep
     }
 
-    /// Creates a directory; removes a file or link in its way if the policy permits. Returns false if it
-    /// exists.
+    /// Creates a directory; removes a file or link in its way if permitted. Returns false if it exists.
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let made = self.place.make_directory(path);
         let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));

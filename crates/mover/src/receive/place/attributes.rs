@@ -11,8 +11,7 @@ use crate::storage::{Mtime, fchmod, fstat, futimens, modified_at, utimensat};
 /// would grant the receiving user's privileges to a program that someone else chose.
 pub(crate) const FILE_BITS: u32 = 0o0777;
 
-/// Permission bits of a received directory. Its set-group-ID bit (group of new files) and sticky bit grant no
-/// privileges.
+/// Permission bits of a received directory. Set-group-ID (group of new files) and sticky grant no privileges.
 pub(crate) const DIRECTORY_BITS: u32 = 0o3777;
 
 pub(crate) const ALL_BITS: u32 = 0o7777;
@@ -54,8 +53,7 @@ pub(crate) fn has_mode(there: &Stat, mode: u32) -> bool {
     mode_for(mode_of(there), mode, FILE_BITS) == mode_of(there)
 }
 
-/// Whether a file's modification time equals `wanted`; the fraction is ignored if the file system stores
-/// none.
+/// Whether a file's modification time equals `wanted`; a stored time in whole seconds matches any fraction.
 pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
     let there = Mtime::of(there);
     there == wanted || there.nanos == 0 && there.secs == wanted.secs

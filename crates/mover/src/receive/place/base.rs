@@ -116,8 +116,7 @@ pub(crate) fn open_base(
         }
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
     };
-    // Reports a read-only file system before anything is sent. Missing permissions may affect only some
-    // entries.
+    // Detects a read-only file system before data is sent. Missing permissions may affect only some entries.
     let access = || accessat(&base.directory, ".", Access::WRITE_OK, AtFlags::empty());
     if run != RunMode::ListChanges && access() == Err(Errno::ROFS) {
         return Err(fail("write to", destination, Errno::ROFS));

@@ -134,8 +134,7 @@ pub(crate) fn mismatch(path: &[u8]) -> Fault {
     of_path(FaultCode::VerifyFailed, path, what, hint)
 }
 
-/// Whether a file has no further hard links. False for directories: several sources or mounts may lead to the
-/// same one.
+/// Whether a file has no further hard links. False for directories: sources or mounts may share one.
 pub(crate) fn has_one_name(stat: &Stat) -> bool {
     kind_of(stat) != FileType::Directory && stat.st_nlink <= 1
 }

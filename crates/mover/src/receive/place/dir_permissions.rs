@@ -53,8 +53,7 @@ impl Place {
         Ok(())
     }
 
-    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that makes it
-    /// inaccessible.
+    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that hides it.
     pub(crate) fn could_open_up(&self, local: &[u8]) -> bool {
         let mut at = local;
         loop {
@@ -81,8 +80,7 @@ impl Place {
     }
 
     /// Whether the file system would store the time `wanted` as the existing file's different time. Tested
-    /// with a temporary file only if the two are at most 2 s apart or `wanted` is outside the years 1980 to
-    /// 2038.
+    /// with a temporary file only if the two are at most 2 s apart or `wanted` is outside 1980 to 2038.
     pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
         if !is_near && USUAL.contains(&wanted.mtime.secs) {

@@ -77,7 +77,7 @@ impl Place {
         Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
-    /// Replaces the file at `path` by a copy of `there`, whose other hard links stay. Runs `apply` on the
+    /// Replaces the file at `path` by a copy of `there`, which keeps its other names. Runs `apply` on the
     /// copy.
     pub(crate) fn detach(
         &self,

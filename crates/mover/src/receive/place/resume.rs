@@ -107,8 +107,7 @@ impl Place {
         is_shaped
     }
 
-    /// Creates a file under an entry's temporary name and renames it to its final name. Removes it on
-    /// failure.
+    /// Creates a file under an entry's temporary name and renames it to the final one. Removes it on failure.
     pub(crate) fn put_in_place<T>(
         &self,
         entry: u32,

@@ -1,6 +1,5 @@
-//! Disk space of a job. A sender can announce more than it ever sends, so space is reserved as bytes arrive,
-//! not as they are announced: ahead of the data at most as much as has arrived. Unused reservations are
-//! freed.
+//! Disk space of a job. A sender can announce more than it ever sends, so space is not reserved when files
+//! are announced, but as bytes arrive: at most as much again as has arrived. Unused reservations are freed.
 
 use std::collections::HashMap;
 use std::fs::File;
