@@ -243,8 +243,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Dry run: lists blocked files whose obstacle would be removed. Fails entries whose obstacle would
-    /// `stay`.
+    /// Dry run: lists files whose obstacle would be removed, and fails entries whose obstacle would `stay`.
     fn would_make_way(&mut self, blocked: Vec<Item>, stay: &[bool]) -> Result<(), Fault> {
         let mut free = Vec::new();
         for (item, &stays) in blocked.into_iter().zip(stay) {

@@ -58,8 +58,7 @@ struct Sweep<'a> {
     is_blind: bool,
 }
 
-/// Deletes names that the set lacks, if the policy permits (else `None`). Failed deletions do not end the
-/// job.
+/// Deletes names that the set lacks; `None` if not permitted. Failed deletions do not end the job.
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     if !shared.clears() {
         return Ok(None);

@@ -77,8 +77,7 @@ impl Place {
         Ok((linked.map_err(dirent.fail("link"))?, dirent.directory))
     }
 
-    /// Replaces the file at `path` by a copy of `there`, which keeps its other names. Runs `apply` on the
-    /// copy.
+    /// Replaces the file at `path` (`there`) by a copy, on which it runs `apply`. Other hard links stay.
     pub(crate) fn detach(
         &self,
         entry: u32,
