@@ -104,7 +104,7 @@ fn without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reaso
     let words = text(&output.stderr);
     let about: Vec<&str> = words.lines().filter(|line| line.contains("TCP on")).collect();
     assert_eq!(about.len(), 1, "{words}");
-    assert!(about[0].contains("left out") && about[0].contains("CAP_SYS_ADMIN"), "{words}");
+    assert!(about[0].contains("not shown") && about[0].contains("CAP_SYS_ADMIN"), "{words}");
     let relay: Vec<&str> = words.lines().filter(|line| line.contains("through a relay")).collect();
     assert!(relay.len() == 1 && relay[0].contains("CAP_SYS_ADMIN"), "{words}");
 
