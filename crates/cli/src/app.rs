@@ -40,7 +40,7 @@ fn unreported(why: &str) -> u8 {
     fault.code.exit_code()
 }
 
-/// Raises the limit on open files to what this process may have: small files are committed by the thousand.
+/// Raises the soft limit on open files to the hard limit: small files are committed by the thousand.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     // Without it, files are closed and opened again.
@@ -57,7 +57,7 @@ fn start(argv: &[OsString]) -> u8 {
             if error.use_stderr() {
                 not_understood(error, argv, wants_json());
             } else {
-                // Help that nobody reads any more is no failure.
+                // A reader that has gone is not a failure.
                 let _ = error.print();
             }
             code
@@ -68,7 +68,7 @@ fn start(argv: &[OsString]) -> u8 {
     }
 }
 
-/// Prints clap's error. Words of the command line are escaped first: a shell may have put names of files there.
+/// Prints clap's error. Arguments are escaped first: a shell may have expanded file names into them.
 fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, &Sources::of_process()) {
@@ -174,11 +174,11 @@ impl Start<'_> {
         self.moving(|context| {
             let mut report = run(context);
             let traced = context.events.finish();
-            // One object is all that a script reads; people read the error behind what was done.
+            // Scripts read a single object; users read the error after the report.
             if let (true, Err(fault)) = (context.json, &traced) {
                 report.error.get_or_insert_with(|| fault.clone());
             }
-            // What goes on elsewhere is not to be run again.
+            // A detached copy continues on the other machine and must not be run again.
             let goes_on = matches!(&self.resolved.command, Command::Cp(args) if args.ssh.detach);
             let code = finish(&self.resolved.global, &report, Some(self.argv).filter(|_| !goes_on));
             if context.json { Ok(code) } else { traced.map(|()| code) }
@@ -187,11 +187,11 @@ impl Start<'_> {
 
     fn context(&self) -> Result<Context, Fault> {
         let Resolved { global, command, settings, typed, .. } = self.resolved;
-        // A server that ssh has started needs ssh only until its session stands.
+        // A server started over ssh needs ssh only until its session is established.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
         let in_force = match command {
-            // A server only has to know its settings; elsewhere they have to suit each other.
+            // A server only checks that its settings exist; clients also build the stack.
             Command::Serve(_) => Settings::collect(&self.preset, settings)?,
             Command::Pipe(args) if args.listen.is_some() => self.preset.settings()?,
             Command::Pipe(_) => commands::pipe::settings(&self.preset, settings)?,
@@ -223,7 +223,7 @@ impl Start<'_> {
     }
 }
 
-/// What stdout is for where it is not for events.
+/// Returns what stdout is used for, if not for events.
 fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     match command {
         Command::Pipe(args) if args.writes_stdout() => Some("the data"),
@@ -237,11 +237,11 @@ fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
 
 /// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`), not those of its children.
 fn hide_memory() {
-    // Where the system refuses, it is as without it.
+    // Not essential: ignored if the system refuses.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Prints the outcome and gives the exit code.
+/// Prints the outcome and returns the exit code.
 fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
     let code = report.exit_code();
     if global.json {
@@ -257,7 +257,7 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     code
 }
 
-/// One page: the program, then each command.
+/// Prints one manual page: the program, then each command.
 fn man() -> Result<u8, Fault> {
     let problem = |e: std::io::Error| Fault::new(FaultCode::Internal, format!("no manual page: {e}"), "");
     let mut page = Vec::new();

@@ -1,4 +1,4 @@
-//! What a source or destination on the command line means.
+//! Parsing of sources and destinations on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,16 +17,16 @@ use crate::ssh::{SshHost, SshPath};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Machine {
     Here,
-    /// It runs `haul serve`. The path of its URL does not count.
+    /// A machine that runs `haul serve`. The path of the URL is ignored.
     Url(HaulUrl),
-    /// ssh starts a server there.
+    /// A machine on which ssh starts a server.
     Ssh(SshHost),
 }
 
 pub(crate) type Place = (Machine, Vec<u8>);
 
 pub(crate) const VARIABLE: &str = "HAUL_URL";
-/// No URL is longer, in bytes: a path has 12 KiB at most, three times that with escapes.
+/// Maximum length of a URL in bytes: a path has at most 12 KiB, three times that with escapes.
 const LONGEST: usize = 64 << 10;
 const SCHEME: &str = "haul://";
 
@@ -65,7 +65,8 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
     })
 }
 
-/// The URL of a command that takes one: the word, or what the environment has. `usage` says what to type.
+/// Returns the URL of a command: from the argument, or from the environment. `usage` is the hint if it is
+/// missing.
 pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
     match word {
         Some(word) => match word.as_bytes().strip_prefix(b"@") {
@@ -83,7 +84,7 @@ pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
     text.parse::<HaulUrl>().map_err(fault::of)
 }
 
-/// The URL that `from[:path]` behind an `@` means.
+/// Reads the URL that `@from[:path]` refers to.
 fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
     let mut parts = from.splitn(2, |&b| b == b':');
     let (from, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -105,7 +106,7 @@ fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
     Ok(url)
 }
 
-/// The place `below` the path of a URL.
+/// Appends `below` to the path of a URL.
 fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
     let below = below.strip_prefix(b"/").unwrap_or(below);
     match (path, below) {
@@ -126,14 +127,14 @@ fn from_environment() -> Result<Zeroizing<String>, Fault> {
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
-    // In memory that does not move and is overwritten.
+    // Never reallocated, and zeroed on drop.
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     let read = File::open(path).and_then(|file| file.take(LONGEST as u64).read_to_string(&mut text));
     read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))?;
     Ok(text)
 }
 
-/// The first line of stdin, which is read once; what stands behind it stays there.
+/// Reads the first line of stdin, leaving the rest unread.
 fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     static FIRST_LINE: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
     let mut known = FIRST_LINE.lock();
@@ -149,7 +150,8 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     Ok(known.insert(line).clone())
 }
 
-/// Whether a word has a key behind what is nearly the scheme. As HOST:PATH, ssh would show the key in process lists.
+/// Whether a word looks like a misspelt URL with a key. Passed to ssh as HOST:PATH, it would show the key in
+/// process lists.
 fn is_damaged_url(text: &str) -> bool {
     let text = text.trim_start_matches([' ', '\t', '\n', '"', '\'']);
     let is_ours = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("haul");

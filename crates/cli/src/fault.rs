@@ -1,4 +1,4 @@
-//! Failures as people see them: what happened, why, and what to do.
+//! Failures as shown to users: what happened, why, and what to do.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,12 +10,12 @@ pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
 use crate::output::Lines;
 
-/// A mistake on the command line, in a configuration or in the environment.
+/// Creates a fault for a mistake on the command line, in a configuration file or in the environment.
 pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(FaultCode::Usage, message, hint)
 }
 
-/// An operating system's error while doing `what` (for example "cannot read config.toml").
+/// Creates a fault for an I/O error; `what` is for example "cannot read config.toml".
 pub(crate) fn io(what: impl fmt::Display, error: &std::io::Error) -> Fault {
     let (code, hint) = match error.kind() {
         ErrorKind::NotFound => (FaultCode::NoSuchPath, "check the name"),
@@ -39,7 +39,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     started.map_err(|error| io("cannot start a thread", &error))
 }
 
-/// `fault`, with `hint` if contact with the other side was lost: what is to be done then only the command knows.
+/// Sets `hint` if contact with the peer was lost; only the command knows what to do then.
 pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
     if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent | FaultCode::PeerStopped) {
         hint.clone_into(&mut fault.hint);
@@ -47,7 +47,7 @@ pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
     fault
 }
 
-/// A fault in words: `error: …` and, on a line below it, `hint: …`, with the machine that it happened on.
+/// Formats a fault with its machine: `error: …` and, on the next line, `hint: …`.
 pub(crate) fn shown(fault: &Fault) -> Lines {
     let mut lines = Lines::from(format_args!("error: {}{}", place(fault), fault.message));
     if !fault.hint.is_empty() {
@@ -56,7 +56,7 @@ pub(crate) fn shown(fault: &Fault) -> Lines {
     lines
 }
 
-/// The machine that a fault happened on, in front of its message; nothing if no other machine takes part.
+/// Returns the machine of a fault as a prefix for its message; empty if no other machine is involved.
 pub(crate) fn place(fault: &Fault) -> String {
     match &fault.host {
         None => String::new(),
@@ -65,7 +65,8 @@ pub(crate) fn place(fault: &Fault) -> String {
     }
 }
 
-/// `fault`, marked as this machine's unless its host is known or it is one of the way between two machines.
+/// Marks `fault` as this machine's, unless its host is known or it concerns the connection between two
+/// machines.
 pub(crate) fn here(fault: Fault) -> Fault {
     use FaultCode::{Expired, Interrupted, NotAuthorised, PeerStopped, Usage, VersionMismatch};
     let is_of_both =
@@ -73,7 +74,7 @@ pub(crate) fn here(fault: Fault) -> Fault {
     if is_of_both || is_of_way(fault.code) { fault } else { fault.on(Host::Here) }
 }
 
-/// Whether the way between two machines has failed, and neither of them alone.
+/// Whether the connection between two machines failed, rather than one of them.
 pub(crate) fn is_of_way(code: FaultCode) -> bool {
     use FaultCode::{ControlLost, PeerSilent, UdpBlocked, Unreachable};
     matches!(code, ControlLost | PeerSilent | UdpBlocked | Unreachable)
@@ -81,7 +82,7 @@ pub(crate) fn is_of_way(code: FaultCode) -> bool {
 
 const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
 
-/// A failure of the engine with a reason and a hint for people, as it also travels to the peer.
+/// Converts an engine error to a fault with a hint, in the form also sent to the peer.
 pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     let error = error.into();
     let mut fault = error.fault();
@@ -103,7 +104,7 @@ fn connect_reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Empty if nobody knows, or the failure itself says it.
+/// Returns a hint; empty if there is none or the message suffices.
 fn hint(error: &EngineError) -> String {
     let hint = match error {
         EngineError::Expired(_) => EXPIRED,

@@ -13,8 +13,8 @@ use crate::args::Global;
 use crate::fault::{self, Fault};
 use crate::output::{is_rich_terminal, without_keys};
 
-/// Sends messages to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
-/// chooses by module (`HAUL_LOG=haul_engine=debug`) and wins.
+/// Logs to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
+/// filters by module (`HAUL_LOG=haul_engine=debug`) and takes precedence.
 pub(crate) fn start(global: &Global) -> Result<(), Fault> {
     let level = match (global.quiet, global.verbose) {
         (_, 3..) => LevelFilter::TRACE,
@@ -38,13 +38,13 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
         .with_writer(std::io::stderr)
         .with_ansi(is_rich_terminal() && !is_plain)
         .with_target(global.verbose > 1)
-        // They would go to stderr as well, which panics when it cannot be written.
+        // They would be written to stderr as well, which panics if it cannot be written.
         .log_internal_errors(false)
         .try_init();
     Ok(())
 }
 
-/// One field of a message, escaped: some of them are a peer's words.
+/// Formats one field of a message, escaped: some come from the peer.
 fn field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let value = without_keys(&Printable(format_args!("{value:?}")).to_string());
     match field.name() {

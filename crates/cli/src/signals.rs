@@ -1,4 +1,4 @@
-//! Ctrl-C, SIGTERM and the end of the terminal: the first asks the work to stop, a later one ends the process.
+//! SIGINT, SIGTERM and SIGHUP: the first one requests a graceful stop, a later one ends the process.
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -21,25 +21,25 @@ use crate::fault::{self, Fault, FaultCode};
 /// Exit code of an interrupted run.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Signals that come together count as one: `timeout(1)` sends its own to the process and then to its group, and a
-/// terminal's Ctrl-C may come beside what a parent sends.
+/// Signals within this time count as one: `timeout(1)` signals the process and then its group, and a
+/// terminal's Ctrl-C may coincide with a parent's signal.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Whether somebody has asked to stop, and who. Clones share the answer.
+/// Whether a stop was requested, and by whom. Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cancel(Arc<StopRequest>);
 
 #[derive(Debug, Default)]
 struct StopRequest {
     is_requested: AtomicBool,
-    /// What asked, if it was a signal; it is there before the request is.
+    /// The signal that requested it, if any. Set before the request is visible.
     by: OnceLock<Stop>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stop {
     signal: i32,
-    /// Who sent it; the kernel sends those of a terminal.
+    /// Sender; `None` for the kernel, which sends a terminal's signals.
     sender: Option<String>,
 }
 
@@ -52,13 +52,13 @@ impl Cancel {
         self.0.is_requested.load(Ordering::Acquire)
     }
 
-    /// The end of a run that was asked to stop, as this side reports it: with the signal and its sender.
+    /// Returns the fault of an interrupted run as reported locally, with the signal and its sender.
     pub(crate) fn fault(&self, hint: &str) -> Fault {
         let by = self.0.by.get().map_or_else(String::new, |stop| format!(" by {stop}"));
         Fault::new(FaultCode::Interrupted, format!("interrupted{by}"), hint)
     }
 
-    /// The same as a peer is told it, to whom this side is `role`: who sent the signal here is not for others.
+    /// Like [`fault`](Self::fault) for the peer, without the sender; `role` is this side's role.
     pub(crate) fn fault_for_peer(&self, role: Role, hint: &str) -> Fault {
         let role = match role {
             Role::Client => "client",
@@ -68,12 +68,13 @@ impl Cancel {
         Fault::new(FaultCode::Interrupted, format!("the {role} was stopped{by}"), hint)
     }
 
-    /// `fault`, but if this side was asked to stop too, that counts: a terminal's Ctrl-C reaches both sides that it has.
+    /// Returns `fault`, or this side's interruption if there is one: a terminal's Ctrl-C reaches both sides
+    /// of a local run.
     pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
     }
 
-    /// Whether a stop is asked for within `time`: a terminal's Ctrl-C may reach other processes first.
+    /// Whether a stop is requested within `time`: a terminal's Ctrl-C may reach other processes first.
     pub(crate) fn is_requested_within(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         while !self.is_requested() && Instant::now() < until {
@@ -97,7 +98,7 @@ impl Cancel {
     }
 }
 
-/// A process for people, with its program's name if it was still there when it was looked for.
+/// Describes a process, with its program's name if it still exists.
 fn sender(pid: i32, user: u32) -> String {
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let program = program.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim_end()));
@@ -115,16 +116,18 @@ fn name(signal: i32) -> &'static str {
     signal_name(signal).unwrap_or("a signal")
 }
 
-/// What SIGHUP means, which comes when a terminal is closed.
+/// Handling of SIGHUP, which is sent when a terminal is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hangup {
-    /// To stop, as SIGTERM; nothing if it was ignored when the process started (`nohup`).
+    /// Stop, as for SIGTERM; ignored if it was ignored when the process started (`nohup`).
     Stops,
-    /// Nothing: whom ssh has started learns from stdin that the connection has ended, and may need it no more.
+    /// Ignore: a process started by ssh learns from stdin that the connection has ended, and may no longer
+    /// need it.
     PassesBy,
 }
 
-/// Ties SIGINT, SIGTERM and, as `hangup` says, SIGHUP to a new [`Cancel`]; a signal after [`TOGETHER`] ends the process
+/// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal after
+/// [`TOGETHER`] ends the process
 /// with code 130. SIGXFSZ (`ulimit -f`) is caught, so that the write fails with EFBIG.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
@@ -156,7 +159,7 @@ fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
     thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(drop)
 }
 
-/// Whether this process ignores `signal`. Where nobody says, it is left as it is, which an ignored one is by that.
+/// Whether this process ignores `signal`. If unknown, the signal counts as ignored and is left alone.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -165,13 +168,13 @@ fn is_ignored(signal: i32) -> bool {
         .is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// The words that the shell would need to run this command again.
+/// Returns the command line, quoted for the shell.
 pub(crate) fn command_line(argv: &[std::ffi::OsString]) -> String {
     let words: Vec<String> = argv.iter().map(|word| quote_bytes(word.as_bytes())).collect();
     words.join(" ")
 }
 
-/// As [`quote`]. What a terminal would obey, or is no text, stands in `$'...'` (POSIX.1-2024, section 2.2.4).
+/// Like [`quote`], with control characters and non-UTF-8 bytes in `$'...'` (POSIX.1-2024, section 2.2.4).
 fn quote_bytes(word: &[u8]) -> String {
     let shown = printable_bytes(word);
     if shown.as_bytes() == word {
@@ -182,14 +185,14 @@ fn quote_bytes(word: &[u8]) -> String {
         match byte {
             b'\'' | b'\\' => quoted.extend(['\\', char::from(byte)]),
             b' '..=b'~' => quoted.push(char::from(byte)),
-            // Three digits, whatever follows. Writing to a String cannot fail.
+            // Always three digits. Writing to a String cannot fail.
             _ => drop(write!(quoted, "\\{byte:03o}")),
         }
     }
     quoted + "'"
 }
 
-/// `word` in single quotes if the shell would take some of its characters for itself.
+/// Puts `word` in single quotes if it contains characters special to the shell.
 pub(crate) fn quote(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./-_".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

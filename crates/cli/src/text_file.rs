@@ -1,4 +1,4 @@
-//! Text files of users, read whole. Errors name the line and the column.
+//! Reads users' text files completely. Errors name the line and column.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -7,10 +7,10 @@ use haul_base::Bytes;
 
 use crate::fault::{self, Fault};
 
-/// Longer files are refused.
+/// Maximum length of a file.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// The text of a file that was opened; `hint` says what it should be if it is no text.
+/// Reads the text of an open file; `hint` describes the expected contents if it is not text.
 pub(crate) fn text_of(
     file: &Path,
     opened: io::Result<impl Read>,
@@ -31,12 +31,12 @@ pub(crate) fn text_of(
     })
 }
 
-/// An error in a file at a line and a column.
+/// Creates a fault for an error in a file at a line and column.
 pub(crate) fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
     fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
 }
 
-/// One line that says why and where `text` is not valid TOML.
+/// Describes in one line why and where `text` is not valid TOML.
 pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let (line, column) = position_after(before);
@@ -44,7 +44,7 @@ pub(crate) fn toml_problem(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}, column {column}: {message}")
 }
 
-/// The line and column right after this text, from 1.
+/// Returns the line and column after this text, counted from 1.
 fn position_after(text: &str) -> (usize, usize) {
     let line = text.rsplit('\n').next().unwrap_or_default();
     (text.matches('\n').count() + 1, line.chars().count() + 1)

@@ -47,7 +47,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes one key that must be among `known`, and keeps it if it is wanted.
+    /// Handles one key, which must be among `known`; stores it if it is requested.
     fn take(
         &mut self,
         key: &str,
@@ -73,7 +73,7 @@ impl Reader<'_> {
         if is_wanted(&long) {
             let (_, kept) =
                 self.layer.entry(long).or_insert((Origin::File(self.path.to_owned()), Vec::new()));
-            // Parameters of a recipe add up, whether they are for every command or for one.
+            // Recipe parameters accumulate, whether for all commands or for one.
             if spec.kind != Kind::Set {
                 kept.clear();
             }
@@ -92,7 +92,7 @@ impl Reader<'_> {
     }
 }
 
-/// A TOML value as it would be written on the command line.
+/// Formats a TOML value as on the command line.
 pub(crate) fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -105,11 +105,11 @@ pub(crate) fn scalar(value: &Value) -> Option<String> {
 
 /// Prefix of the variables that `haul-lab wan` sets for its command.
 const OF_THE_LAB: &str = "HAUL_WAN_";
-/// Variables that are no options.
+/// Variables that are not options.
 const OTHERS: [&str; 6] =
     [VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
-/// What the environment says about `options`. Remarks on names that nothing knows go to `notes`.
+/// Reads `options` from the environment. Remarks on unknown names are added to `notes`.
 pub(super) fn of_environment(
     options: &[OptionSpec],
     sources: &Sources,
@@ -149,7 +149,7 @@ fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
 
 const SYSTEM_FILE: &str = "/etc/haul/config.toml";
 
-/// Environment variables and the place of the system's file, as a value that tests can make up.
+/// Environment variables and the path of the system's file, replaceable in tests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources {
     variables: BTreeMap<OsString, OsString>,
@@ -182,10 +182,10 @@ impl Sources {
         self.system_file.clone().filter(|path| path.exists())
     }
 
-    /// The user's file, if there is one: `HAUL_CONFIG` (empty: none), else that of the XDG base directory.
+    /// Returns the user's file, if any: `HAUL_CONFIG` (empty: none), else that of the XDG base directory.
     pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
-        // Anything else would be a file of whatever directory this runs in (XDG base directory specification).
+        // Relative paths are invalid (XDG base directory specification).
         let absolute = |name: &str| get(name).filter(|path| path.is_absolute());
         if let Some(path) = get("HAUL_CONFIG") {
             if path.as_os_str().is_empty() {

@@ -1,4 +1,4 @@
-//! Where option values come from: the first of command line, environment, user's file and system's file that has one.
+//! Sources of option values, in order of precedence: command line, environment, user's file, system's file.
 
 mod layers;
 mod options;
@@ -15,30 +15,30 @@ pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
 use options::{Kind, Layer, OptionSpec, is_typed};
 
-/// The command whose values `haul --show-config` shows.
+/// Command whose values `haul --show-config` shows.
 const COMMAND_SHOWN: &str = "cp";
 
-/// The command line completed from all places.
+/// Command line completed from all sources.
 #[derive(Debug, Clone)]
 pub(crate) struct Resolved {
     pub global: Global,
     pub command: Command,
-    /// Recipe parameters in the order in which they apply: a later one beats an earlier one.
+    /// Recipe parameters in order; later ones override earlier ones.
     pub settings: Vec<Setting>,
     /// Every option of the command with its value and origin.
     pub rows: Vec<ConfigRow>,
-    /// The options that stand on the command line itself, by their long names.
+    /// Options given on the command line itself, by long name.
     pub typed: Vec<String>,
-    /// Remarks about values that nothing reads.
+    /// Remarks about unused values.
     pub notes: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// clap's words: help, version, or a usage error of the command line itself.
+    /// clap's output: help, version, or a usage error of the command line itself.
     #[error(transparent)]
     Clap(#[from] clap::Error),
-    /// Something in a configuration file or the environment.
+    /// An error in a configuration file or the environment.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
@@ -68,7 +68,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     Ok(Resolved { global, command, settings, rows, typed, notes })
 }
 
-/// The places below the command line, from the strongest to the weakest.
+/// Returns the sources below the command line, in order of precedence.
 fn layers(
     command: &str,
     options: &[OptionSpec],
@@ -82,13 +82,14 @@ fn layers(
     Ok(layers)
 }
 
-/// Options of which only one may be given; a stronger place's choice hides the weaker place's other one.
+/// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
 const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times"], ["delete", "files-from"]];
 
-/// Options that say something about another one, and nothing where that one is not given.
+/// Options that only apply together with another one, and are ignored without it.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// For each option that was not typed and is no rival of what was, the strongest place that has it.
+/// Returns, for each option that was not typed and does not conflict with a typed one, the source of highest
+/// precedence.
 fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, &option.id));
@@ -118,7 +119,7 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: 
     chosen
 }
 
-/// The command line with the chosen values behind what was typed; of lists, `--include` before `--exclude`.
+/// Appends the chosen values to the typed command line; `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
@@ -147,7 +148,7 @@ fn bad_value(origin: &Origin, long: &str, texts: &[String], problem: &str) -> Fa
     fault::usage(format!("{origin}: {name} = {value:?}: {problem}"), "`haul --help` explains the options")
 }
 
-/// Says which place a value came from that clap did not accept.
+/// Adds the origin of a value that clap rejected.
 fn name_origin(error: clap::Error, chosen: &Layer) -> StartError {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else {
         return error.into();
@@ -170,7 +171,7 @@ fn problem(error: &clap::Error) -> String {
     }
 }
 
-/// Options that are also recipe parameters, and what recipes call them.
+/// Options that are also recipe parameters, with their names in recipes.
 const PARAMETER_OPTIONS: [(&str, &str); 3] =
     [("rate", "rate"), ("controller", "controller"), ("diagnosis", "rate_control.diagnosis")];
 

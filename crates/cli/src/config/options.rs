@@ -1,4 +1,4 @@
-//! The options that a command has, read from its clap definition, and where their values come from.
+//! Options of a command, from its clap definition, and the origins of their values.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,11 +25,12 @@ pub(crate) enum Origin {
     Flag(String),
 }
 
-/// What one place says for the command that was asked for: by the option's long name, each value as a command line has
-/// it. Of most options there is one.
+/// Values of one source for the requested command: by the option's long name, each value as on a command line
+/// with
+/// its origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
-/// A recipe parameter with the place that set it.
+/// Recipe parameter with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub origin: Origin,
@@ -41,9 +42,9 @@ pub(super) enum Kind {
     Switch,
     Count,
     Value,
-    /// `--set`: takes assignments, from all places together.
+    /// `--set`: assignments accumulate over all sources.
     Set,
-    /// May be given several times; from one place.
+    /// May be given several times; values come from one source.
     List,
 }
 
@@ -54,31 +55,31 @@ pub(super) struct OptionSpec {
     pub kind: Kind,
 }
 
-/// The heading of the help text of `haul cp` under which an option stands.
+/// Returns the help heading of an option of `haul cp`.
 pub(crate) fn heading_in_cp(long: &str) -> String {
     let root = Cli::command();
     let option = arguments(&root, "cp").find(|option| option.get_long() == Some(long));
     option.and_then(Arg::get_help_heading).unwrap_or_default().to_owned()
 }
 
-/// Where the options of the command are that was typed.
+/// Returns the matches that contain the options of the typed command.
 pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
 }
 
-/// Whether the option with this ID stands on the command line itself.
+/// Whether the option with this ID was given on the command line itself.
 pub(super) fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     let scope = scope(matches);
     scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
 }
 
-/// What `command` takes, the general options included.
+/// Iterates over the arguments of `command`, including the general options.
 fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a Arg> {
     let own = root.find_subcommand(command).into_iter().flat_map(Command::get_arguments);
     own.chain(root.get_arguments())
 }
 
-/// The options, by their long names, that `command` does not take beside what was typed.
+/// Returns the options, by long name, that conflict with typed ones.
 pub(super) fn rivals_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> {
     let root = Cli::command();
     let Some(command) = root.find_subcommand(command) else { return Vec::new() };
@@ -90,7 +91,7 @@ pub(super) fn rivals_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> 
     rivals.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
-/// The key of an option in a configuration file.
+/// Returns the key of an option in a configuration file.
 pub(super) fn key(long: &str) -> String {
     long.replace('-', "_")
 }
@@ -100,7 +101,7 @@ pub(super) fn variable(long: &str) -> String {
 }
 
 impl OptionSpec {
-    /// The options of `command`, the general ones included.
+    /// Returns the options of `command`, including the general ones.
     pub(super) fn of_command(command: &str) -> Vec<Self> {
         arguments(&Cli::command(), command).filter_map(Self::new).collect()
     }
@@ -132,7 +133,7 @@ impl OptionSpec {
 }
 
 impl Kind {
-    /// The words that give `value` to the option on a command line.
+    /// Returns the arguments that set the option to `value`.
     pub(super) fn spell(self, long: &str, value: &str) -> Result<Vec<String>, String> {
         match self {
             Self::Switch => {
@@ -156,12 +157,12 @@ pub(crate) fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// One option or parameter, for people and as JSON.
+/// One option or parameter, for users and as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct ConfigRow {
-    /// The key as in a configuration file.
+    /// Key in a configuration file.
     pub key: String,
-    /// The value in force; `None` if it has none.
+    /// Effective value; `None` if unset.
     pub value: Option<String>,
     pub origin: String,
 }
@@ -179,7 +180,7 @@ impl From<&[ConfigRow]> for Lines {
     }
 }
 
-/// One row for each option but `--set`, whose parameters the recipe shows.
+/// Returns a row per option except `--set`, whose parameters the recipe shows.
 pub(super) fn rows(
     options: &[OptionSpec],
     matches: &ArgMatches,

@@ -15,26 +15,26 @@ use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
 const STDOUT: &str = "-";
-/// The beginning of every trace.
+/// First bytes of every trace.
 const TRACE: &[u8] = b"{\"";
 
-/// Where events go; without a file they go nowhere.
+/// Destination of events; without a file they are discarded.
 #[derive(Clone)]
 pub(crate) struct EventLog {
     started: Instant,
     file: Option<Arc<Mutex<Sink>>>,
-    /// Whose events these are, if several machines have theirs in one file.
+    /// Machine of the events, if several machines share one file.
     machine: Option<String>,
 }
 
-/// Takes a whole line, with its end.
+/// Writes a whole line including its newline.
 type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
 
 struct Sink {
-    /// For messages.
+    /// Name for messages.
     name: String,
     write: WriteLine,
-    /// The first failure to write; nothing is written after it.
+    /// First write error; nothing is written after it.
     broken: Option<io::Error>,
 }
 
@@ -43,7 +43,7 @@ impl EventLog {
         Self { started: Instant::now(), file: None, machine: None }
     }
 
-    /// A log where `--events` says, which is stdout for `-`, unless that is for something else.
+    /// Opens the log of `--events`; `-` is stdout, unless that is used for something else.
     pub(crate) fn open(path: Option<&Path>, use_of_stdout: Option<&str>) -> Result<Self, Fault> {
         match (path, use_of_stdout) {
             (None, _) => Ok(Self::none()),
@@ -63,7 +63,7 @@ impl EventLog {
         }
     }
 
-    /// A log in `path`, in place of one that is there. Each event can be read as soon as it is written.
+    /// Creates a log in `path`, replacing an existing one. Events are not buffered.
     fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
             return Err(fault::usage(
@@ -76,23 +76,23 @@ impl EventLog {
         Ok(Self::to(Box::new(move |line| file.write_all(line)), path.display().to_string()))
     }
 
-    /// A log in what `write` leads to, which messages call `name`.
+    /// Creates a log that calls `write`; messages refer to it as `name`.
     pub(crate) fn to(write: WriteLine, name: String) -> Self {
         let sink = Arc::new(Mutex::new(Sink { name, write, broken: None }));
         Self { started: Instant::now(), file: Some(sink), machine: None }
     }
 
-    /// The same log for one of several machines; its name stands in every event.
+    /// Returns the same log for one of several machines; every event contains its name.
     pub(crate) fn of(&self, machine: &str) -> Self {
         Self { machine: Some(machine.to_owned()), ..self.clone() }
     }
 
-    /// Whether what is written goes anywhere.
+    /// Whether events are written.
     pub(crate) fn is_kept(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Writes one event; `fields` is a JSON object with what there is to say.
+    /// Writes one event; `fields` is a JSON object.
     pub(crate) fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
@@ -112,7 +112,7 @@ impl EventLog {
     }
 }
 
-/// Whether a regular file begins with anything else than a trace does, such as a source that was named by mistake.
+/// Whether a regular file does not start like a trace, such as a source named by mistake.
 fn is_of_value(path: &Path) -> bool {
     let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     let mut start = [0; TRACE.len()];

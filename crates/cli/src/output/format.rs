@@ -1,11 +1,11 @@
-//! Numbers and times as people read them, and names as scripts do.
+//! Numbers and times for users, and names for scripts.
 
 use data_encoding::BASE64;
 use haul_base::Span;
 use indicatif::HumanCount;
 use serde_json::Value;
 
-/// A time for people: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
+/// Formats a time: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
 pub(crate) fn clock(span: Span) -> String {
     let seconds = span.as_secs_f64();
     let whole = seconds.round() as u64;
@@ -28,7 +28,7 @@ pub(crate) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
-/// A share in per cent, with as many digits as it takes to see that it is not zero.
+/// Formats a fraction as a percentage, with enough digits to show that it is not zero.
 pub(crate) fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0 %".to_owned(),

@@ -1,4 +1,4 @@
-//! What is done to names, for people and for scripts.
+//! Lists of changes to names, for users and for scripts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::put_name;
 
-/// Passes on a line for each item; for what stays as it is only where `all` are wanted.
+/// Reports a line per item; unchanged items only with `all`.
 pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> Tell {
     Arc::new(move |item| {
         if all || item.action != Action::Keep {
@@ -35,12 +35,12 @@ fn line(item: &Item) -> String {
     }
 }
 
-/// A list for each action, with all that is known of each name.
+/// Returns a list per action, with all details of each name.
 pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
     let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
     let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
     for item in items {
-        // serde gives the fields of a variant under its name.
+        // serde puts the fields of a variant under its name.
         let fields = json!(item.action).as_object().and_then(|variant| variant.values().next().cloned());
         let mut value = fields.unwrap_or_else(|| json!({}));
         put_name(&mut value, "path", item.path.as_bytes());

@@ -10,11 +10,12 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// What stands before the secret in a URL, and the shortest secret looked for: whole ones have 87 characters or more.
+/// Prefix of the secret in a URL. Complete secrets have at least 87 characters.
 const KEY: &str = "k=";
 const SHORTEST: usize = 32;
 
-/// Lines for people. Control characters are escaped, so that names of files and peers cannot forge a line or steer the
+/// Lines for users. Control characters are escaped, so that names of files and peers cannot forge a line or
+/// control the
 /// terminal; keys of URLs are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub(crate) struct Lines(String);
@@ -29,7 +30,7 @@ impl Lines {
         self.0.push_str(&others.0);
     }
 
-    /// The same lines with `words` in front of each.
+    /// Prefixes each line with `words`.
     #[must_use]
     pub(crate) fn behind(&self, words: &impl Display) -> Self {
         self.each().fold(Self::default(), |mut lines, line| {
@@ -63,7 +64,7 @@ impl From<fmt::Arguments<'_>> for Lines {
     }
 }
 
-/// `text` with `k=...` for every key of a URL in it.
+/// Replaces the keys of URLs in `text` by `k=...`.
 pub(crate) fn without_keys(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(KEY) {
@@ -84,7 +85,7 @@ pub(crate) fn without_keys(text: &str) -> String {
 
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Writes a result to stdout, and notes when it is lost. Who closed the pipe has read enough.
+/// Writes a result to stdout, and records if it could not be written. A closed pipe is not an error.
 pub(super) fn put(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
@@ -94,50 +95,50 @@ pub(super) fn put(text: &str) {
     }
 }
 
-/// Why a result of this process is lost, if one is.
+/// Returns why a result could not be written, if so.
 pub(crate) fn lost_result() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
 
-/// Writes a result for people to stdout.
+/// Writes a result for users to stdout.
 pub(crate) fn out(lines: impl Into<Lines>) {
     put(&lines.into().0);
 }
 
-/// Writes a result for scripts to stdout: one line of JSON, which means the same whatever a terminal would obey in it.
+/// Writes a result for scripts to stdout: one line of JSON without control characters.
 pub(crate) fn out_json(json: &Value) {
     out_verbatim(&inert(&json.to_string()));
 }
 
-/// Likewise to stderr, where stdout is for data.
+/// Likewise to stderr, if stdout is used for data.
 pub(crate) fn tell_json(json: &Value) {
     let _ = writeln!(io::stderr(), "{}", inert(&json.to_string()));
 }
 
-/// Writes to stdout what this program has generated, or the contents of a file of the person who runs it, as it is.
+/// Writes generated text, or the contents of a file of the user, to stdout unchanged.
 pub(crate) fn out_verbatim(text: &str) {
     put(&zeroize::Zeroizing::new(format!("{text}\n")));
 }
 
-/// Writes the URL of a server to stdout, with its key: that is what it is for.
+/// Writes the URL of a server to stdout, including its key.
 pub(crate) fn out_url(url: &HaulUrl) {
     out_verbatim(&zeroize::Zeroizing::new(url.to_string()));
 }
 
-/// Writes the URL of a server to stderr, with its key, where stdout is for data.
+/// Writes the URL of a server to stderr, including its key, if stdout is used for data.
 pub(crate) fn tell_url(url: &HaulUrl) {
     let _ = writeln!(io::stderr(), "{url}");
 }
 
-/// The line of a terminal in which progress is shown.
+/// Terminal line that shows progress.
 pub(super) static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// From now on words stand above this line, or anywhere.
+/// From now on messages are printed above this line; with `None`, anywhere.
 pub(super) fn tell_above(bar: Option<ProgressBar>) {
     *BAR.lock() = bar;
 }
 
-/// Writes words for people to stderr, as whole lines. A closed stderr does not stop the work.
+/// Writes messages for users to stderr, as whole lines. A closed stderr is not an error.
 pub(crate) fn tell(lines: impl Into<Lines>) {
     let lines = lines.into();
     let write = || drop(io::stderr().write_all(lines.0.as_bytes()));
@@ -147,7 +148,7 @@ pub(crate) fn tell(lines: impl Into<Lines>) {
     }
 }
 
-/// JSON that means the same, without the control characters that serde leaves in texts: those above U+001F.
+/// Escapes the control characters that serde leaves in strings: those above U+001F.
 pub(crate) fn inert(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,4 +1,4 @@
-//! What people and scripts get to see: progress and words on stderr, results on stdout.
+//! Output: progress and messages on stderr, results on stdout.
 
 mod events;
 mod format;

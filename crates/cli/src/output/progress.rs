@@ -18,28 +18,28 @@ use crate::args::Global;
 
 const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
-/// Without news for this long, the line says so.
+/// Silence of the peer after which the line reports it.
 const SILENCE: Duration = Duration::from_secs(2);
-/// With nothing done for this long, the line says what is waited for.
+/// Time without progress after which the line shows what is waited for.
 const STALL_SHOWN: Duration = Duration::from_secs(5);
-/// The rate "now" is that of this last stretch.
+/// Averaging window of the rate "now".
 const WINDOW: Span = Span::from_millis(1_500);
-/// Least time between two samples of it.
+/// Minimum time between two samples.
 const SAMPLE: Span = Span::from_millis(50);
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Bytes that the receiver has.
+    /// Bytes at the receiver.
     pub bytes: u64,
-    /// Bytes that there are; `None` while the set is still being listed.
+    /// Total bytes; `None` while the sources are being listed.
     pub total_bytes: Option<u64>,
-    /// Files that are finished; `None` if the transfer has none.
+    /// Finished files; `None` if the transfer has no files.
     pub files: Option<u64>,
-    /// How long ago the other side was last heard.
+    /// Time since the peer was last heard from.
     pub silent_for: Span,
-    /// Nothing has been done for long.
+    /// Set if there has been no progress for a while.
     pub stall: Option<Stall>,
-    /// Packets that were lost, by their diagnosed cause.
+    /// Lost packets by diagnosed cause.
     pub lost: CauseCounts,
 }
 
@@ -53,9 +53,9 @@ pub(crate) struct Stall {
 pub(crate) enum ProgressStyle {
     Hidden,
     Plain,
-    /// In one line of a terminal.
+    /// One line of a terminal.
     Terminal,
-    /// As a part of that of several transfers.
+    /// Part of the progress of several transfers.
     Part(Progress),
 }
 
@@ -71,21 +71,21 @@ impl ProgressStyle {
     }
 }
 
-/// Whether stderr is a terminal that moves its cursor and has colours.
+/// Whether stderr is a terminal with cursor movement and colours.
 pub(crate) fn is_rich_terminal() -> bool {
     std::io::stderr().is_terminal() && is_rich(std::env::var_os("TERM").as_deref())
 }
 
-/// The same by the terminal's kind: of `dumb` and of none at all nothing is known.
+/// The same by the value of `TERM`: false for `dumb` and if unset.
 fn is_rich(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// How far a transfer is; clones show the same.
+/// Progress of a transfer. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     shown: Arc<Mutex<Shown>>,
-    /// Which of the transfers it is that are shown as one.
+    /// Index of this transfer among those shown as one.
     at: usize,
 }
 
@@ -99,12 +99,12 @@ struct Shown {
     parts: Vec<Part>,
 }
 
-/// One of the transfers that are shown as one.
+/// One of several transfers shown as one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
-    /// What is known of it.
+    /// Latest snapshot.
     last: Option<Snapshot>,
-    /// It moves no more, whatever is missing.
+    /// Whether the transfer has ended, complete or not.
     is_over: bool,
 }
 
@@ -116,7 +116,7 @@ impl Progress {
         }
     }
 
-    /// Starts the clock for so many transfers that are shown as one.
+    /// Starts the clock for `count` transfers shown as one.
     pub(crate) fn several(style: &ProgressStyle, count: usize) -> Vec<Self> {
         let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
         if bar.is_some() {
@@ -133,14 +133,14 @@ impl Progress {
         (0..count).map(|at| Self { shown: Arc::clone(&shown), at }).collect()
     }
 
-    /// Takes the latest state; draws if it is time to. Call it several times a second.
+    /// Updates the state, and draws it if due. To be called several times a second.
     pub(crate) fn update(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
         shown.parts[self.at].last = Some(snapshot);
         shown.draw();
     }
 
-    /// The transfer has ended, well or not. When all have that are shown as one, the line goes.
+    /// Ends the transfer, successful or not. The line disappears with the last of the transfers shown as one.
     pub(crate) fn finish(&self) {
         let mut shown = self.shown.lock();
         shown.parts[self.at].is_over = true;
@@ -172,17 +172,17 @@ impl Shown {
     }
 }
 
-/// One line, cut where the terminal ends.
+/// Creates a line that is truncated at the terminal's width.
 fn bar(target: ProgressDrawTarget) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, target);
     bar.set_style(indicatif::ProgressStyle::with_template("{wide_msg}").expect("the template is valid"));
     bar
 }
 
-/// Measures the rate "now": over the last moments.
+/// Measures the current rate over [`WINDOW`].
 #[derive(Debug, Clone, Default)]
 struct Meter {
-    /// Times and byte counts, the oldest at the front just out of the window.
+    /// Times and byte counts; the first is the newest outside the window.
     samples: VecDeque<(Span, u64)>,
 }
 
@@ -208,7 +208,7 @@ impl Meter {
     }
 }
 
-/// Percent, bytes, rate now and mean, time left, files, losses with what most of them were lost to.
+/// Formats percentage, bytes, current and mean rate, time left, files, and losses with their main cause.
 fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     let mean = Rate::from_transfer(snapshot.bytes, elapsed);
     let mut parts = Vec::new();
@@ -219,7 +219,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
         }
         _ => parts.push(Bytes(snapshot.bytes).to_string()),
     }
-    // Before what a narrow terminal cuts off.
+    // First, so that a narrow terminal does not truncate it.
     if Duration::from(snapshot.silent_for) >= SILENCE {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
     }
@@ -242,7 +242,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     parts.join(" | ")
 }
 
-/// Never 100 % before the last byte is there.
+/// Returns less than 100 % until the last byte has arrived.
 fn percent_done(bytes: u64, total: u64) -> String {
     let share = bytes as f64 / total as f64;
     if bytes < total && share > 0.99 {
@@ -252,7 +252,8 @@ fn percent_done(bytes: u64, total: u64) -> String {
     }
 }
 
-/// There is a total as soon as all that have not ended know theirs. The latest word of any counts as contact.
+/// Sums several transfers. The total is known once all running ones know theirs; the latest contact of any
+/// counts.
 fn sum(parts: &[Part]) -> Snapshot {
     let mut sum = Snapshot { total_bytes: Some(0), ..Snapshot::default() };
     for Part { last, is_over } in parts {
@@ -265,7 +266,7 @@ fn sum(parts: &[Part]) -> Snapshot {
     }
     let running = || parts.iter().filter(|part| !part.is_over).filter_map(|part| part.last);
     sum.silent_for = running().map(|snapshot| snapshot.silent_for).min().unwrap_or(Span::ZERO);
-    // What one still does is progress of all.
+    // Progress of any transfer is progress of all.
     let all_stall: Option<Vec<Stall>> = running().map(|snapshot| snapshot.stall).collect();
     sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.lasts));
     sum

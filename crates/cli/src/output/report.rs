@@ -1,4 +1,4 @@
-//! What is known about a run when it is over.
+//! Report of a finished run.
 
 use haul_base::{Cause, CauseCounts, Rate, Span, printable_bytes};
 use haul_mover::SOME_FAILED;
@@ -11,9 +11,9 @@ use crate::fault::{Fault, FaultCode, Host, place};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Packets {
-    /// All that left, resent ones included.
+    /// Packets sent, including retransmissions.
     pub sent: u64,
-    /// Of these, resent ones.
+    /// Retransmitted packets among these.
     pub resent: u64,
 }
 
@@ -25,11 +25,11 @@ pub(crate) struct CpuSeconds {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFailure {
-    /// The machine that it is from, if there are several.
+    /// Source machine, if there are several.
     pub machine: Option<String>,
     pub path: Vec<u8>,
     pub fault: Fault,
-    /// How many entries below it failed because of that.
+    /// Number of entries below it that failed for this reason.
     pub below: u64,
 }
 
@@ -42,7 +42,7 @@ impl FileFailure {
         }
     }
 
-    /// Whether `other` is among those that this one counts below it.
+    /// Whether `other` is counted in `below` of this failure.
     fn counts(&self, other: &Self) -> bool {
         let rest = other.path.strip_prefix(&*self.path).filter(|_| self.below > 0);
         rest.is_some_and(|rest| rest.starts_with(b"/"))
@@ -51,7 +51,7 @@ impl FileFailure {
     }
 }
 
-/// The outcome of one run. serde's form is for `haul` on another machine, [`json_value`] for scripts.
+/// Outcome of one run. Serialised by serde for `haul` on another machine, by [`json_value`] for scripts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RunReport {
@@ -60,59 +60,59 @@ pub(crate) struct RunReport {
     pub files: u64,
     /// Wall-clock time from the first connection to the verified end.
     pub elapsed: Span,
-    /// Bytes that travelled, per second of that time.
+    /// Bytes transferred per second of that time.
     pub goodput: Rate,
-    /// Smallest round-trip time seen.
+    /// Minimum round-trip time.
     pub rtt: Option<Span>,
     pub preset: String,
     pub controller: String,
     pub cipher: String,
     pub packets: Packets,
-    /// Packets that were lost, by their diagnosed cause.
+    /// Lost packets by diagnosed cause.
     pub lost: CauseCounts,
-    /// The rate that could have been reached, and its name: `path`, `ceiling` or `measured path`.
+    /// Achievable rate and its name: `path`, `ceiling` or `measured path`.
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     pub limited_by: Option<Limit>,
-    /// How long a packet waited for the receiver to read it at the longest, where this side sent.
+    /// Maximum time that a packet waited to be read by the receiver, if this side sent.
     pub longest_read_delay: Option<Span>,
-    /// Digest of everything as the receiver has it; `None` if nothing was verified.
+    /// Digest of all data at the receiver; `None` if nothing was verified.
     pub digest: Option<String>,
     pub cpu: CpuSeconds,
     pub max_rss: Option<u64>,
-    /// Names that were removed at the destination, or would be.
+    /// Entries deleted at the destination; in a dry run, to be deleted.
     pub deleted_files: u64,
-    /// Why others were not.
+    /// Why entries were not deleted.
     pub not_deleted: Option<Fault>,
-    /// Regular files that were there already.
+    /// Regular files that were already up to date.
     pub kept_files: u64,
-    /// Bytes that an earlier run had moved already.
+    /// Bytes already transferred by an earlier run.
     pub resumed_bytes: u64,
-    /// Names that became further names of files.
+    /// Hard links created.
     pub hard_links: u64,
-    /// What was to be preserved and could not be; the first of them.
+    /// First attributes that could not be preserved.
     pub notes: Vec<String>,
-    /// How many of them there are; can be more than `notes` lists.
+    /// Number of such attributes; may exceed the length of `notes`.
     pub noted: u64,
-    /// What this system could not do and what was done instead.
+    /// Features that this system lacks, with their replacements.
     pub fallbacks: Vec<String>,
     pub failed: Vec<FileFailure>,
-    /// How many files failed; can be more than `failed` lists.
+    /// Number of failed files; may exceed the length of `failed`.
     pub failed_files: u64,
-    /// The exit code that follows from the kinds of their failures, before that of `error`; 3 if nobody says.
+    /// Exit code derived from the failures of files; takes precedence over that of `error`. 3 if `None`.
     pub files_exit_code: Option<u8>,
-    /// One fault for all of them.
+    /// Summary of the failures of files.
     pub files_fault: Option<Fault>,
-    /// TCP on the same path, in the demo.
+    /// TCP on the same path (demo only).
     #[serde(skip)]
     pub tcp: Option<Value>,
-    /// The same without acting upon why packets were lost, in the demo.
+    /// The same run without acting on the cause of losses (demo only).
     #[serde(skip)]
     pub without_verdict: Option<Box<RunReport>>,
     pub error: Option<Fault>,
 }
 
-/// A capacity whose name is not known here is left out.
+/// Drops a capacity with an unknown name.
 fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'static str)>, D::Error> {
     let read = Option::<(Rate, String)>::deserialize(from)?;
     let known = |name: &str| ["path", "ceiling", "measured path"].into_iter().find(|known| *known == name);
@@ -120,7 +120,7 @@ fn known_capacity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<(Rate, &'
 }
 
 impl RunReport {
-    /// Behind a stream is a program: where one of these `storages` is the limit, it is.
+    /// For streams: replaces a limit among `storages` by the application.
     pub(crate) fn of_application(mut self, storages: &[&str]) -> Self {
         if let Some(limit) = self.limited_by.as_mut().filter(|limit| storages.contains(&&*limit.what)) {
             limit.what = "application".into();
@@ -128,7 +128,7 @@ impl RunReport {
         self
     }
 
-    /// A run that failed before anything was moved.
+    /// Returns the report of a run that failed before any transfer.
     pub(crate) fn failed(error: Fault) -> Self {
         Self { error: Some(error), ..Self::default() }
     }
@@ -147,7 +147,8 @@ impl RunReport {
         if self.packets.sent == 0 { 0.0 } else { self.lost.whole() as f64 / self.packets.sent as f64 }
     }
 
-    /// The program's exit code: 0, that of the error, or 3 when only some files or machines failed.
+    /// Returns the exit code: 0, that of the files or of the error, or 3 if only some files or machines
+    /// failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match (&self.error, self.failed_files) {
             (Some(error), _) => self.files_exit_code.unwrap_or_else(|| error.code.exit_code()),
@@ -156,7 +157,7 @@ impl RunReport {
         }
     }
 
-    /// The failures that are known by name, without those that another one counts below it.
+    /// Iterates over the named failures, except those counted by another one.
     pub(super) fn causes(&self) -> impl Iterator<Item = &FileFailure> {
         self.failed.iter().filter(|failure| !self.failed.iter().any(|above| above.counts(failure)))
     }
@@ -184,7 +185,7 @@ pub(crate) fn by_cause(lost: CauseCounts) -> Value {
 }
 
 fn fault_value(fault: &Fault) -> Value {
-    // The machine that it happened on; nothing where no other takes part.
+    // The machine of the fault; none if no other machine is involved.
     let on = fault.host.as_ref().map(|host| match host {
         Host::Here => "here",
         Host::Named(name) => name,
@@ -204,10 +205,10 @@ fn failure_value(failure: &FileFailure) -> Value {
     object
 }
 
-/// A report as scripts get it.
+/// Returns a report as JSON for scripts.
 pub(crate) fn json_value(report: &RunReport) -> Value {
     let limit = report.limited_by.as_ref();
-    // Failed files alone are one too.
+    // Failed files alone are an error too.
     let error =
         report.error.clone().or_else(|| report.files_fault.clone()).or_else(|| report.first_failure());
     let mut object = json!({
@@ -241,7 +242,7 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
         "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
         "error": error.as_ref().map(fault_value),
     });
-    // In the demo only.
+    // Demo only.
     if let Some(tcp) = &report.tcp {
         object["tcp"] = tcp.clone();
     }
@@ -251,7 +252,7 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
     object
 }
 
-/// Prints an object for scripts that has `fields` and says how it went.
+/// Prints an object for scripts with `fields` and the outcome.
 pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
     (fields["schema"], fields["ok"]) = (SCHEMA.into(), error.is_none().into());
     fields["error"] = json!(error.map(fault_value));

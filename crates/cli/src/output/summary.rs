@@ -1,4 +1,4 @@
-//! The closing words for people.
+//! Closing summary for users.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use super::format::grouped;
 use super::{Lines, RunReport, clock, count, percent};
 use crate::fault::shown;
 
-/// The limit that names this system's shortcomings as its cause.
+/// Limit whose summary mentions what this system lacks.
 const RECEIVER_HOST: &str = "receiver_host";
 
-/// A report for people. It closes with two lines: what was moved, and what limited it.
+/// Formats a report for users. The last two lines report what was moved, and what limited it.
 impl From<&RunReport> for Lines {
     fn from(report: &RunReport) -> Self {
         let mut lines = report.failures();
@@ -42,7 +42,7 @@ impl From<&RunReport> for Lines {
 impl RunReport {
     fn nothing_to_do(&self) -> String {
         let kept = count(self.kept_files, "file");
-        // Directories and links may have been made, and permissions changed.
+        // Directories and links may have been created, and permissions changed.
         let deleted = match self.deleted_files {
             0 => String::new(),
             names => format!(", {} deleted", count(names, "name")),
@@ -56,7 +56,7 @@ impl RunReport {
         lines
     }
 
-    /// One line for each failed file that is known by name, and one for all that failed with its directory.
+    /// Returns a line per failed file known by name, and one for all that failed with its directory.
     pub(crate) fn failures(&self) -> Lines {
         let (mut lines, mut told) = (Lines::default(), 0);
         for failure in self.causes() {
@@ -78,7 +78,7 @@ impl RunReport {
         lines
     }
 
-    /// One line for each thing that could not be preserved, or was left alone, and is known.
+    /// Returns a line per known attribute that was not preserved and per entry left alone.
     pub(crate) fn note_lines(&self) -> Lines {
         let mut lines = Lines::default();
         self.notes.iter().for_each(|note| lines.push(format_args!("note: {note}")));
@@ -89,7 +89,7 @@ impl RunReport {
         lines
     }
 
-    /// What was lost, and why; nothing if nothing was.
+    /// Describes the losses and their causes; `None` without losses.
     pub(crate) fn lost_in_words(&self) -> Option<String> {
         let whole = self.lost.whole();
         let named: Vec<_> = lost_by(&self.lost).into_iter().map(|(_, words)| words).collect();
@@ -116,7 +116,7 @@ impl RunReport {
         parts.join(", ")
     }
 
-    /// What was moved, at what rate and share of the path, what was resent, and whether it was verified.
+    /// Describes what was moved, the rate, the share of the path, retransmissions and verification.
     pub(crate) fn moved(&self) -> String {
         let what = if self.files > 0 { format!(" in {}", count(self.files, "file")) } else { String::new() };
         let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };
@@ -177,7 +177,7 @@ impl RunReport {
     }
 }
 
-/// The causes of losses, each with its packets and in words.
+/// Returns the causes of losses, each with its packet count and description.
 pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     let words = ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
     let share = |packets: u64| percent(packets as f64 / lost.whole() as f64);

@@ -1,4 +1,4 @@
-//! How data is to be carried: the parameters of a recipe, typed, with the place that each value came from.
+//! Typed recipe parameters, with the origin of each value.
 
 mod parameters;
 mod presets;
@@ -14,10 +14,11 @@ pub(crate) use parameters::{IN_RECIPE, PARAMETERS, Settings, parameter_names, se
 use parameters::{Parameter, RECIPES};
 pub(crate) use presets::Preset;
 
-/// Bytes of the tag of a packet: which cipher it will be is not known yet, and none has a longer one.
+/// Maximum tag length of all ciphers, in bytes: the cipher is not known yet.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// The ciphers that a client offers: `only` this one, or all that encrypt, the fastest on this machine first.
+/// Returns the ciphers that a client offers: `only` this one, or all that encrypt, the fastest on this
+/// machine first.
 pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     match only {
@@ -27,7 +28,7 @@ pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
     }
 }
 
-/// Whether the processor has instructions for AES and its mode, without which `ChaCha20` is faster.
+/// Whether the processor has AES and GCM instructions; without them `ChaCha20` is faster.
 fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -39,16 +40,16 @@ fn has_aes() -> bool {
 }
 
 impl Settings {
-    /// Starts from a preset and applies single settings in their order.
+    /// Starts from a preset and applies settings in order.
     pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let built = Self::collect(preset, settings)?;
-        // The stack is built once, so that what it lacks is said before anything starts.
+        // Builds the stack once, so that errors are reported before anything starts.
         let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
         check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
         Ok(built)
     }
 
-    /// As [`Settings::build`], for looking at values that need not be complete.
+    /// Like [`Settings::build`], without checking that the settings are complete.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
         for Setting { origin, assignment } in settings {
@@ -57,7 +58,7 @@ impl Settings {
         Ok(collected)
     }
 
-    /// Every parameter with its value and its origin: the last of `settings` that set it, or the preset.
+    /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
     pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
         let row = |Parameter { key, show, .. }: &Parameter| {
             let sets_it = |set: &&Setting| {
@@ -71,7 +72,7 @@ impl Settings {
     }
 }
 
-/// What to do about a stack that cannot be built.
+/// Returns the hint for a stack that cannot be built.
 fn hint(error: &RecipeError) -> String {
     match error {
         RecipeError::Unbuildable { protocol, message }

@@ -1,4 +1,4 @@
-//! The recipe parameters of sessions: their values, and the table of them, one line each.
+//! The recipe parameters of sessions: their values and their table.
 
 use haul_base::{Bytes, Rate, Span, UnitError, nearest, suggestion};
 use haul_engine::{SOCKET_BUFFER, ceiling, offer};
@@ -9,34 +9,34 @@ use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 use crate::config::{Origin, truth};
 use crate::fault::{self, Fault};
 
-/// Where recipes of micro-protocols are to be had.
+/// Hint on where to find recipes.
 pub(super) const RECIPES: &str = "`haul presets` lists the recipes with the commands that take them (`haul pipe` takes all) and the \
                       control laws with their parameters; `haul presets NAME` prints a recipe to start from";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The only cipher, which may be none; by default, this machine chooses among those that encrypt.
+    /// The only cipher permitted, possibly none; by default, this machine chooses among those that encrypt.
     pub crypto: Option<Cipher>,
-    /// Whether the kernel cuts and joins datagrams (GSO and GRO).
+    /// Whether the kernel segments and coalesces datagrams (GSO and GRO).
     pub offload: bool,
-    /// Socket buffers to ask the kernel for.
+    /// Socket buffer size to request from the kernel.
     pub socket_buffer: Bytes,
-    /// What the transport is made of, by the name of the preset.
+    /// The recipe, named after the preset.
     pub recipe: haulage::Recipe,
 }
 
 impl Settings {
-    /// The ceiling of the rate; with the law `fixed` the rate itself.
+    /// Returns the maximum rate; with the law `fixed`, the rate itself.
     pub(crate) fn rate(&self) -> Option<Rate> {
         ceiling(&self.recipe)
     }
 
-    /// Name of the control law of the rate.
+    /// Returns the name of the control law.
     pub(crate) fn controller(&self) -> &'static str {
         law(&self.in_recipe("controller")).map_or("", |law| law.name)
     }
 
-    /// What a client asks for, as it travels.
+    /// Returns the settings that a client requests, as sent.
     pub(crate) fn asked(&self, bench_limit: BenchLimit) -> WireSettings {
         WireSettings {
             recipe: Some(offer(&self.recipe)),
@@ -46,7 +46,7 @@ impl Settings {
         }
     }
 
-    /// The value of a parameter that stands in the recipe.
+    /// Returns the value of a parameter in the recipe.
     fn in_recipe(&self, key: &str) -> String {
         let (part, parameter) = name_in_recipe(key).split_once('.').unwrap_or_default();
         let registry = haulage::registry();
@@ -59,7 +59,7 @@ impl Settings {
         set_parameter(&mut self.recipe, name_in_recipe(key), value);
     }
 
-    /// Sets the parameter called `key`, or one of a micro-protocol, to what `origin` says.
+    /// Sets the parameter `key`, or one of a micro-protocol, to the value from `origin`.
     pub(super) fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         if key.contains('.') {
             let set = self.recipe.set(key, value);
@@ -77,11 +77,11 @@ impl Settings {
 }
 
 pub(crate) struct Parameter {
-    /// Its name in recipes and with `--set`.
+    /// Name in recipes and for `--set`.
     pub key: &'static str,
     pub help: fn() -> String,
     pub(super) set: fn(&mut Settings, &str) -> Result<(), String>,
-    /// The value as `--set` would take it.
+    /// Returns the value in the form of `--set`.
     pub(super) show: fn(&Settings) -> String,
 }
 
@@ -162,7 +162,7 @@ fn crypto_name(crypto: Option<Cipher>) -> &'static str {
     crypto.map_or("auto", Cipher::as_str)
 }
 
-/// Parameters of micro-protocols, and what sessions of every recipe call them.
+/// Parameters of micro-protocols with their short names in sessions.
 pub(crate) const IN_RECIPE: [(&str, &str); 4] = {
     let [chunk, interval, controller, rate] = CHOSEN_BY_SERVER;
     [(chunk, "chunk"), (interval, "feedback_interval"), (controller, "controller"), (rate, "rate")]
@@ -172,7 +172,7 @@ fn name_in_recipe(key: &str) -> &'static str {
     IN_RECIPE.iter().find(|known| known.1 == key).map_or("", |known| known.0)
 }
 
-/// A parameter's key as sessions call it; what only a micro-protocol has keeps its name, which has a dot.
+/// Returns the short name of a parameter; others keep their name with a dot.
 pub(crate) fn session_key(key: &str) -> &str {
     IN_RECIPE.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }
@@ -182,7 +182,7 @@ pub(crate) fn parameter_names() -> String {
 }
 
 impl Parameter {
-    /// The parameter called `key` (`cipher` is another name of `crypto`).
+    /// Finds the parameter `key` (`cipher` is an alias of `crypto`).
     pub(crate) fn find(key: &str) -> Result<&'static Self, Fault> {
         let wanted = match key {
             "cipher" => "crypto".to_owned(),

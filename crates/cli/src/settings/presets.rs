@@ -1,4 +1,4 @@
-//! Presets and recipe files. A recipe has parameters of a session, or a table for each of its micro-protocols.
+//! Presets and recipe files. A recipe contains session parameters, or a table per micro-protocol.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::config::{Origin, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
 
-/// The presets of this release that only set parameters; those of micro-protocols are [`haulage::PRESETS`].
+/// Shipped presets that only set parameters; those of micro-protocols are [`haulage::PRESETS`].
 const SHIPPED: [(&str, &str); 2] = [
     ("default", include_str!("../../presets/default.toml")),
     ("fixed", include_str!("../../presets/fixed.toml")),
@@ -20,9 +20,9 @@ const SHIPPED: [(&str, &str); 2] = [
 
 #[derive(Debug, Clone)]
 pub(crate) struct Preset {
-    /// Its name: that of a shipped preset, or the file's name without `.toml`.
+    /// Name of a shipped preset, or the file's name without `.toml`.
     pub name: String,
-    /// The recipe file that it comes from; `None` if it is compiled in.
+    /// Recipe file; `None` if compiled in.
     pub file: Option<PathBuf>,
     pub text: String,
 }
@@ -32,7 +32,7 @@ impl Preset {
         Self::compiled_in(&SHIPPED[0])
     }
 
-    /// All presets that are compiled in and name no micro-protocols.
+    /// Returns all compiled-in presets without micro-protocols.
     #[cfg(test)]
     pub(crate) fn shipped() -> Vec<Self> {
         SHIPPED.iter().map(Self::compiled_in).collect()
@@ -46,7 +46,8 @@ impl Preset {
         Self { name: name.to_owned(), file: None, text: text.to_owned() }
     }
 
-    /// The shipped preset of this name, or the recipe file if the text has a `/` or ends in `.toml`.
+    /// Returns the shipped preset of this name, or the recipe file if the text contains a `/` or ends in
+    /// `.toml`.
     pub(crate) fn find(name_or_file: &str) -> Result<Self, Fault> {
         let path = Path::new(name_or_file);
         if name_or_file.contains('/') || path.extension().is_some_and(|end| end == "toml") {
@@ -78,7 +79,7 @@ impl Preset {
         line.and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 
-    /// Whether it is a recipe of messages; all others carry files, memory and streams of bytes.
+    /// Whether it is a recipe for messages; all others carry files, memory and byte streams.
     pub(crate) fn carries_messages(&self) -> bool {
         let table = self.table();
         table.values().any(Value::is_table) && !table.contains_key("object")
@@ -93,7 +94,7 @@ impl Preset {
         Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
 
-    /// The values, those that the recipe leaves out being the default preset's.
+    /// Returns the values; those missing in the recipe are the default preset's.
     pub(crate) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
             crypto: None,
@@ -112,7 +113,7 @@ impl Preset {
         Ok(settings)
     }
 
-    /// Takes the micro-protocols, and checks those of their parameters that have names of their own.
+    /// Applies the micro-protocols, and checks the parameters that have short names.
     fn apply_recipe(&self, settings: &mut Settings) -> Result<(), Fault> {
         let recipe = haulage::Recipe::parse(&self.text)
             .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), RECIPES))?;

@@ -1,4 +1,4 @@
-//! `[user@]host:path`, as scp and rsync read it.
+//! `[user@]host:path`, as in scp and rsync.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -8,13 +8,13 @@ use percent_encoding::percent_decode;
 
 use crate::fault::{self, Fault};
 
-/// The scheme of the longer form, which can name a port.
+/// Scheme of the long form, which can contain a port.
 const SCHEME: &str = "ssh://";
 
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{destination}")]
 pub(crate) struct SshHost {
-    /// What ssh is told: `[user@]host`, an IPv6 address without brackets.
+    /// Destination for ssh: `[user@]host`, an IPv6 address without brackets.
     pub destination: String,
     pub port: Option<u16>,
 }
@@ -22,19 +22,19 @@ pub(crate) struct SshHost {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshPath {
     pub host: SshHost,
-    /// Absolute, or relative to the home directory of the user there; never empty.
+    /// Absolute, or relative to the remote user's home directory; never empty.
     pub path: Vec<u8>,
 }
 
 impl SshPath {
-    /// Reads a word of the command line; `None` if no colon stands before the first slash outside of brackets.
+    /// Parses an argument; `None` if there is no colon before the first slash outside brackets.
     pub(crate) fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
         let bytes = word.as_bytes();
         if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
             return from_url(&bytes[SCHEME.len()..]).map(Some);
         }
         let Some((host, path)) = split(bytes) else { return Ok(None) };
-        // A host is text; what is none is a local name with a colon in it.
+        // A host is valid text; anything else is a local name with a colon.
         let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
         if host.is_empty() {
             let shown = printable_bytes(word.as_bytes());
@@ -48,10 +48,10 @@ impl SshPath {
     }
 }
 
-/// Host and path around the colon that parts them.
+/// Splits host and path at their colon.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let name = bytes.split(|&b| b == b'/').next().unwrap_or_default();
-    // A user stands before any colon; what is behind belongs to the path.
+    // The user precedes any colon; what follows belongs to the path.
     let user = name.split(|&b| b == b':').next().unwrap_or_default();
     let start = user.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
     let colon = if name[start..].starts_with(b"[") {
@@ -68,7 +68,7 @@ fn without_brackets(host: &str) -> String {
     format!("{user}{name}")
 }
 
-/// `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as with git.
+/// Parses `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as in git.
 fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let wrong = |what: &str| {
         let shown = printable_bytes(rest);
@@ -87,7 +87,7 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })
 }
 
-/// The bytes of a path with `%xx` in it.
+/// Decodes `%xx` in a path.
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
     let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
     let mut escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
@@ -95,7 +95,7 @@ fn decoded(path: &[u8]) -> Option<Vec<u8>> {
     are_whole.then(|| percent_decode(path).collect())
 }
 
-/// The path as the other side opens it, which stands in the home directory.
+/// Returns the path as the remote side opens it, starting in the home directory.
 fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
     let relative = match path {
         [b'~'] => b"",
@@ -126,17 +126,17 @@ impl SshHost {
         Ok(Self { destination: destination.to_owned(), port })
     }
 
-    /// The host without the user.
+    /// Returns the host without the user.
     pub(crate) fn name(&self) -> &str {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
 
-    /// A path on it, for people.
+    /// Formats a path on this host.
     pub(crate) fn place(&self, path: &[u8]) -> String {
         format!("{}:{}", self.in_brackets(), printable_bytes(path))
     }
 
-    /// As it stands before a colon and a path.
+    /// Returns the host as written before a colon and a path.
     pub(crate) fn in_brackets(&self) -> String {
         match self.name() {
             v6 if v6.contains(':') => self.destination.replace(v6, &format!("[{v6}]")),

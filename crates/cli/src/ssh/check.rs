@@ -1,4 +1,4 @@
-//! The rules of what ssh says as a function, for the fuzz target and tests, as in `haul_wire::check`.
+//! Invariants of reading ssh's output, for the fuzz target and tests, as in `haul_wire::check`.
 
 use std::io::{BufReader, Read as _};
 
@@ -28,7 +28,7 @@ pub fn announcement(bytes: &[u8]) -> bool {
     true
 }
 
-/// What is found, and all that comes behind it.
+/// Returns the announcement and the data after it.
 fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
     let mut from = BufReader::with_capacity(size, said);
     let line = match scan_output(&mut from) {

@@ -1,4 +1,4 @@
-//! The command lines: that of ssh here, and that of haul there.
+//! Command lines of the local ssh and the remote haul.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -12,19 +12,19 @@ use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::signals::quote;
 
-/// `ssh -G` only reads files as a rule; it may take so long.
+/// Timeout of `ssh -G`, which normally only reads files.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// ssh's option for a port; scp has it in upper case.
+/// ssh's port option; scp's is upper case.
 const PORT: &str = "-p";
 const TICK: Duration = Duration::from_millis(5);
 
-/// How to run ssh, and haul on the other side.
+/// How to run ssh, and haul on the remote machine.
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
     pub(super) program: OsString,
-    /// What stands behind the program in `--ssh`.
+    /// Arguments after the program in `--ssh`.
     words: Vec<OsString>,
-    /// What ssh and scp take alike, but for the name of the port's.
+    /// Options common to ssh and scp, except for the name of the port option.
     options: Vec<(&'static str, OsString)>,
     pub(super) binary: String,
     pub(crate) ports: Option<String>,
@@ -52,7 +52,7 @@ impl SshCommand {
         Ok(Self { program, words: words.collect(), options, binary, ports })
     }
 
-    /// The command that leads to `host`, up to and with it, for a person's shell.
+    /// Returns the ssh command up to and including `host`, quoted for the shell.
     pub(crate) fn shown(&self, host: &SshHost) -> String {
         shown([self.program.clone()].into_iter().chain(self.arguments(host)))
     }
@@ -63,10 +63,10 @@ impl SshCommand {
         format!("{} {}", self.shown(host), if is_plain { there } else { quote(&there) })
     }
 
-    /// The command that copies the program at `path` into the home directory on `host`.
+    /// Returns the command that copies the program at `path` to the home directory on `host`.
     pub(super) fn install(&self, host: &SshHost, path: &str) -> String {
         if self.program != "ssh" || !self.words.is_empty() {
-            // scp need not take what this program takes.
+            // scp may not support the arguments of this program.
             return format!("{} 'cat > haul && chmod +x haul' < {}", self.shown(host), quote(path));
         }
         let (ports, others): (Vec<_>, Vec<_>) = self.options.iter().partition(|(name, _)| *name == PORT);
@@ -78,16 +78,16 @@ impl SshCommand {
         shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
     }
 
-    /// ssh, up to and with the host.
+    /// Creates the ssh command, up to and including the host.
     fn to(&self, host: &SshHost, first: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.env_remove(VARIABLE).arg(first).args(self.arguments(host));
         command
     }
 
-    /// ssh's, up to and with the host.
+    /// Returns the arguments of ssh, up to and including the host.
     fn arguments(&self, host: &SshHost) -> Vec<OsString> {
-        // Of two, the first holds for ssh: the port of a URL beats the one for all hosts.
+        // ssh uses the first of two: the port of a URL takes precedence over the general one.
         let port = host.port.map(|port| (PORT, OsString::from(port.to_string())));
         let pair = |(name, value): (&str, OsString)| [OsString::from(name), value];
         let port = port.into_iter().flat_map(pair).chain(self.words.iter().cloned());
@@ -100,25 +100,25 @@ impl SshCommand {
         self.remote(host, &format!("serve --once --for-ssh{}", ports.collect::<String>()))
     }
 
-    /// Starts a copy there that takes what to do from stdin.
+    /// Returns the command that starts a remote copy, which reads its job from stdin.
     pub(crate) fn copy(&self, host: &SshHost) -> Command {
         self.remote(host, "cp --for-ssh")
     }
 
     fn remote(&self, host: &SshHost, words: &str) -> Command {
-        // No terminal there: it would mix up the streams.
+        // Without a remote terminal, which would mix the streams.
         let mut command = self.to(host, "-T");
         command.arg(format!("{} {words}", quote_path(&self.binary)));
         command
     }
 
-    /// The name or address behind `host`, as ssh's configuration has it.
+    /// Returns the name or address of `host` from ssh's configuration.
     pub(crate) fn hostname(&self, host: &SshHost) -> String {
         let found = self.configuration(host).and_then(|text| hostname_in(&text));
         found.unwrap_or_else(|| host.name().to_owned())
     }
 
-    /// What `ssh -G` prints; not every program that `--ssh` can name has that.
+    /// Returns the output of `ssh -G`, which not every program given by `--ssh` supports.
     fn configuration(&self, host: &SshHost) -> Option<String> {
         let mut command = self.to(host, "-G");
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -138,7 +138,7 @@ impl SshCommand {
     }
 }
 
-/// How `child` ended, if it does within `limit`.
+/// Waits up to `limit` for `child` to exit.
 pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + limit;
     loop {
@@ -160,7 +160,7 @@ fn shown(words: impl Iterator<Item = OsString>) -> String {
     words.join(" ")
 }
 
-/// A program's path for the shell there, in quotes but for a `~/` in front.
+/// Quotes a program's path for the remote shell, except for a leading `~/`.
 fn quote_path(path: &str) -> String {
     match path.strip_prefix("~/") {
         Some(rest) => format!("~/{}", quote(rest)),

@@ -1,4 +1,4 @@
-//! Why ssh ended before haul was ready on the other side, and what to do about it.
+//! Diagnosis of an ssh that ended before the remote haul was ready.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -7,14 +7,14 @@ use haul_wire::control::{Fault, FaultCode};
 
 use super::{SshCommand, SshHost};
 
-/// The exit code by which ssh says that the failure is its own.
+/// Exit code of ssh for its own failures.
 const SSH_FAILED: i32 = 255;
-/// The shell's exit code for a program that it does not find.
+/// Exit code of the shell if it does not find the program.
 const NOT_FOUND: i32 = 127;
-/// The shell's exit code for a program that cannot be run.
+/// Exit code of the shell if it cannot execute the program.
 const NOT_EXECUTABLE: i32 = 126;
 
-/// What ssh prints when it was not let in, or would not go in.
+/// Messages that ssh prints when authentication fails or it rejects the host key.
 const NOT_LET_IN: [&str; 7] = [
     "Permission denied",
     "Host key verification failed",
@@ -25,19 +25,19 @@ const NOT_LET_IN: [&str; 7] = [
     "Authentication failed",
 ];
 
-/// What was seen of an ssh that has ended.
+/// Observations of an ssh process that has ended.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// How it ended, if that is known.
+    /// Exit status, if known.
     pub(super) status: Option<ExitStatus>,
-    /// The first line that came from the other side.
+    /// First line of the remote side's stdout.
     pub(super) stdout: Option<String>,
-    /// The last that came on stderr.
+    /// End of stderr.
     pub(super) stderr: String,
 }
 
 impl Ended {
-    /// The failure of a start on `host`.
+    /// Returns the fault of a failed start on `host`.
     pub(super) fn fault(&self, command: &SshCommand, host: &SshHost) -> Fault {
         let code = self.status.and_then(|status| status.code());
         let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
@@ -71,7 +71,7 @@ impl Ended {
         Fault::new(FaultCode::Unreachable, format!("ssh could not connect to {host}{last}"), hint)
     }
 
-    /// haul, or what was in its place, ended.
+    /// Returns the fault if haul, or another program in its place, ended.
     fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
         let version = command.version(host);
         match code {
@@ -108,7 +108,7 @@ impl Ended {
         )
     }
 
-    /// The last line of stderr that says something, behind a colon.
+    /// Returns the last nonblank line of stderr, preceded by a colon.
     fn last_line(&self) -> String {
         let mut lines = self.stderr.lines().map(str::trim);
         let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
@@ -116,7 +116,7 @@ impl Ended {
     }
 }
 
-/// More came than a banner has.
+/// Returns the fault if there was more output than a banner.
 pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
     let said = first_line.map_or(String::new(), |line| format!(", starting with `{line}`"));
     lasting(
@@ -146,7 +146,7 @@ fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     )
 }
 
-/// A failure that the same command meets again.
+/// Creates a fault that is not worth a retry.
 fn lasting(message: String, hint: impl Into<String>) -> Fault {
     Fault { retryable: false, ..Fault::new(FaultCode::Unreachable, message, hint) }
 }

@@ -14,11 +14,11 @@ use serde_json::Value;
 use super::SshHost;
 use crate::args::TransferOptions;
 
-/// What stands before the announcement in its line.
+/// Prefix of the announcement's line.
 const MARKER: &[u8] = b"#haul-over-ssh# ";
-/// What a login shell may print before it, the announcement included.
+/// Maximum output of a login shell, including the announcement.
 pub(super) const MOST: usize = 64 << 10;
-/// Addresses that are taken from an announcement.
+/// Maximum number of addresses used from an announcement.
 pub(super) const MOST_HOSTS: usize = 8;
 
 /// Message that the remote haul prints when it is ready.
@@ -26,7 +26,7 @@ pub(super) const MOST_HOSTS: usize = 8;
 pub(crate) struct Announcement {
     pub program: String,
     pub protocol: u16,
-    /// The URL of its server, if it serves. It names no host that counts.
+    /// URL of its server, if it serves. The URL's host is ignored.
     #[serde(default)]
     pub url: Option<String>,
     #[serde(default)]
@@ -41,14 +41,14 @@ impl Announcement {
         Self { program, protocol: PROTOCOL_VERSION, url: None, hosts: Vec::new(), fault: None }
     }
 
-    /// Its line on stdout, with the line end.
+    /// Returns its line for stdout, including the newline.
     pub(crate) fn line(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("texts and numbers always have a JSON form");
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
-        // The versions first: what else another version says may have another form.
+        // Versions first: the rest may have another form in another version.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
         if theirs != u64::from(PROTOCOL_VERSION) {
             let program = json["program"].as_str().unwrap_or("of unknown version");
@@ -70,7 +70,7 @@ impl Announcement {
     }
 }
 
-/// What the output of ssh has up to an announcement. Without one: its first line that is not blank, for people.
+/// Result of searching ssh's output for an announcement. Without one: its first nonblank line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Scanned {
     Announced(Value),
@@ -95,7 +95,7 @@ pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
     Scanned::TooMuch(first_line(&output))
 }
 
-/// What is announced in a line that is whole.
+/// Parses the announcement of a complete line.
 fn announced(line: &[u8]) -> Option<Value> {
     let line = line.strip_suffix(b"\n")?;
     let mut behind = (MARKER.len()..=line.len()).filter(|&at| line[..at].ends_with(MARKER));
@@ -108,23 +108,23 @@ fn first_line(output: &[u8]) -> Option<String> {
     Some(line.chars().take(120).collect())
 }
 
-/// The longest line that is read as a permit, in bytes.
+/// Maximum length of a permit's line, in bytes.
 pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 
-/// The one request that such a server serves, besides looking whether packets get through.
+/// The only request that such a server accepts, besides path probes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permit {
-    /// Files may be written to this place, in this manner, and be given this of what they have.
+    /// Files may be written to this path, with this policy and these attributes.
     Put(Vec<u8>, ReceivePolicy, Preserve),
-    /// A stream may be written to this file, which counts as received then.
+    /// A stream may be written to this file, with this durability.
     PutStream(Vec<u8>, Durability),
     /// These files may be read.
     Get(Vec<Vec<u8>>),
 }
 
 impl Permit {
-    /// What files may be given beside contents, names, permissions and times.
+    /// Returns the attributes that files may be given besides contents, names, permissions and times.
     pub(crate) fn preserve(&self) -> Preserve {
         match self {
             Self::Put(_, _, preserve) => *preserve,
@@ -155,15 +155,15 @@ impl Permit {
     }
 }
 
-/// The longest line that is read as a job, in bytes: what was chosen by a list goes along.
+/// Maximum length of a job's line, in bytes: it contains the entries of lists.
 pub(crate) const MAX_JOB: u64 = 1 << 30;
 
 /// One copy between that machine and a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// The server's URL, whose path does not count.
+    /// The server's URL; its path is ignored.
     pub server: String,
-    /// Where it may be found; empty: where its URL says.
+    /// Possible addresses of the server; if empty, the URL's host.
     pub hosts: Vec<String>,
     /// Whether the server sends.
     pub fetches: bool,
@@ -171,13 +171,13 @@ pub(crate) struct Job {
     pub destination: Vec<u8>,
     pub selection: Selection,
     pub transfer: TransferOptions,
-    /// Go on when nobody listens any more.
+    /// Continue when the connection to the user's machine is lost.
     pub detach: bool,
-    /// What it amounts to, for people.
+    /// Description for users.
     pub actions: Vec<String>,
-    /// The ports that the server was told to use, for the words of a failure.
+    /// Port range given to the server, for error messages.
     pub ports: Option<String>,
-    /// What the transport is made of, TOML.
+    /// The recipe in TOML.
     pub recipe: String,
     /// As [`Settings`](crate::settings::Settings) have it, like the next two.
     pub crypto: Option<Cipher>,

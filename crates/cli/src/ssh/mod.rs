@@ -1,4 +1,5 @@
-//! Starts `haul` on another machine with the system's ssh, and talks with it (docs/ssh.md). Data does not go by ssh.
+//! Starts `haul` on another machine over the system's ssh and communicates with it (docs/ssh.md). Data
+//! bypasses ssh.
 
 mod address;
 pub mod check;

@@ -1,4 +1,4 @@
-//! A haul that ssh has started on another machine.
+//! A haul process started on another machine over ssh.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
@@ -22,9 +22,9 @@ use crate::signals::Cancel;
 
 /// Polling interval for an interruption or the end of ssh.
 const TICK: Duration = Duration::from_millis(20);
-/// How long ssh may take to get there, with all that it asks a person.
+/// Timeout for ssh to connect, including questions to the user.
 const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// How long ssh may take to end when its work is done, and its last words to come when it has ended.
+/// Timeout for ssh to exit after its work is done, and for its remaining stderr after that.
 const GRACE: Duration = Duration::from_secs(2);
 /// Bytes of stderr kept for error messages, and read at a time.
 const TAIL: usize = 4 << 10;
@@ -41,7 +41,7 @@ pub(crate) struct Remote {
     pub(crate) way: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// What comes behind the announcement; it ends with the other side.
+    /// Lines after the announcement; disconnected when the remote side ends.
     lines: Receiver<String>,
     has_ended: bool,
     tail: Arc<Mutex<Vec<u8>>>,
@@ -50,7 +50,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Runs `started`, which `command` has made for `host`, and waits until haul is ready there.
+    /// Runs `started`, built by `command` for `host`, and waits until the remote haul is ready.
     pub(crate) fn start(
         command: &SshCommand,
         host: &SshHost,
@@ -115,7 +115,7 @@ impl Remote {
     fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
         self.has_ended = true;
         let status = wait(&mut self.child, GRACE);
-        // A master connection of ssh that stays behind may hold stderr open.
+        // A lingering ssh master connection may keep stderr open.
         let _ = self.errors.recv_timeout(GRACE);
         // Ctrl-C at a terminal reaches ssh as well.
         if cancel.is_requested() {
@@ -131,7 +131,7 @@ impl Remote {
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
-    /// Tells the other side something, as a line of JSON on its stdin.
+    /// Sends a line of JSON to the remote side's stdin.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
         let write = |stdin: Option<&mut ChildStdin>| {
             let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -145,12 +145,13 @@ impl Remote {
         })
     }
 
-    /// Closes the other side's stdin, which asks it to stop.
+    /// Closes the remote side's stdin, which requests it to stop.
     pub(crate) fn hang_up(&mut self) {
         self.stdin = None;
     }
 
-    /// The next line behind the announcement, within `timeout`; disconnected when the other side or ssh has ended.
+    /// Returns the next line after the announcement, within `timeout`; disconnected when the remote side or
+    /// ssh has ended.
     pub(crate) fn listen(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
         let next = self.lines.recv_timeout(timeout);
         self.has_ended |= next == Err(RecvTimeoutError::Disconnected);
@@ -160,7 +161,7 @@ impl Remote {
     /// Describes how ssh ended, if ssh itself failed.
     pub(crate) fn early_end(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        // Any other code is that of haul on the other side, which has said all by itself.
+        // Any other code is that of the remote haul, which has reported its failure itself.
         let how = match status.code() {
             Some(255) => "with code 255".to_owned(),
             Some(_) => return None,
@@ -180,16 +181,16 @@ impl Drop for Remote {
         if self.has_ended && wait(&mut self.child, GRACE).is_some() {
             return;
         }
-        // With an ssh that others share as their master, the other side's end is enough.
+        // For an ssh that is the master of others, the end of the remote side suffices.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
-            // It is our child and not waited for, so the number is still its own.
+            // It is an unreaped child, so its PID cannot have been reused.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             wait(&mut self.child, GRACE);
         }
     }
 }
 
-/// Looks for the announcement, then passes on lines; nobody may listen any more.
+/// Searches for the announcement, then forwards lines; the receivers may have gone.
 fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
     let scanned = scan_output(&mut stdout);
     let is_ready = matches!(scanned, Scanned::Announced(_));
@@ -201,7 +202,7 @@ fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSend
     }
 }
 
-/// Passes stderr on, line by line behind the name of the machine that it may be from, and remembers its end.
+/// Forwards stderr line by line, prefixed with the machine's name, and keeps its end.
 fn pass_on(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
     let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
     while matches!(stderr.by_ref().take(TAIL as u64).read_until(b'\n', &mut line), Ok(1..)) {

@@ -34,7 +34,7 @@ impl Machine {
         }
     }
 
-    /// A path on it, for people.
+    /// Formats a path on this host.
     fn place(&self, path: &[u8]) -> String {
         match self {
             Self::Here => String::from_utf8_lossy(path).into_owned(),
