@@ -40,12 +40,12 @@ pub(crate) struct Journal {
 }
 
 struct Book {
-    /// With the files that have a record, and no record that they are gone.
+    /// Log with the files that are recorded and not recorded as gone.
     log: Log,
     /// Ranges of each file that are written but not yet journalled, and their total in bytes.
     pending: HashMap<u32, RangeSet>,
     pending_bytes: u64,
-    /// A temporary file could not be removed.
+    /// Whether a temporary file could not be removed.
     untidy: bool,
     broken: Option<Errno>,
     name_synced: bool,
@@ -79,7 +79,7 @@ impl Journal {
         Self { id, directory, file, book: Mutex::new(book) }
     }
 
-    /// What ties the journal and its temporary files together.
+    /// Returns the ID shared by the journal and its temporary files.
     #[cfg(test)]
     pub(crate) fn id(&self) -> u32 {
         self.id
@@ -89,7 +89,7 @@ impl Journal {
         part_name(self.id, number)
     }
 
-    /// Notes a directory, relative to the journal's, before the first temporary file is made in it.
+    /// Records a directory, relative to the journal's, before the first temporary file is created in it.
     pub(crate) fn note_directory(&self, path: &[u8]) {
         let mut book = self.book.lock();
         if !book.log.state.directories.contains(path) && (path.is_empty() || is_local(path)) {
@@ -97,7 +97,8 @@ impl Journal {
         }
     }
 
-    /// Notes that a directory takes the place of the one source: until the set is complete, it does so again.
+    /// Records that a directory replaces the one source: until the set is complete, the next job does the
+    /// same.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         if is_local(name) && is_local(source) {
             let made = Made { name: name.to_vec(), source: source.to_vec() };
@@ -109,12 +110,14 @@ impl Journal {
         self.book.lock().log.state.made = None;
     }
 
-    /// A temporary file could not be removed: the journal stays, so that a later job can try.
+    /// Records that a temporary file could not be removed: the journal is kept, so that a later job can
+    /// retry.
     pub(crate) fn untidy(&self) {
         self.book.lock().untidy = true;
     }
 
-    /// Notes a file before the first byte goes to its temporary file. What had the number before is forgotten.
+    /// Records a file before the first byte is written to its temporary file. Discards an earlier file of
+    /// this number.
     pub(crate) fn begin(&self, number: u32, identity: &FileIdentity) {
         let mut book = self.book.lock();
         book.pending.remove(&number);
@@ -124,7 +127,7 @@ impl Journal {
         }
     }
 
-    /// Notes bytes of the file's stream that are in the temporary file; neighbours together, later.
+    /// Records bytes of the file's stream in the temporary file, later and joined with neighbours.
     pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
         let mut book = self.book.lock();
         if book.broken.is_some() {
@@ -139,7 +142,7 @@ impl Journal {
         }
     }
 
-    /// The temporary file has its final name, or was removed.
+    /// Records that the temporary file was renamed or removed.
     pub(crate) fn gone(&self, number: u32) {
         let mut book = self.book.lock();
         self.forget(&mut book, number);
@@ -147,14 +150,14 @@ impl Journal {
 
     fn forget(&self, book: &mut Book, number: u32) {
         book.pending.remove(&number);
-        // Also if it is broken: the number may be used again, and must not claim the bytes of another file.
+        // Even if broken: the number may be reused, and must not claim the bytes of another file.
         if book.log.state.files.contains_key(&number)
             && let Err(errno) = book.log.append(&self.file, vec![Record::Gone { number }])
         {
             book.broken.get_or_insert(errno);
             book.pending.clear();
             if book.log.clear(&self.file).is_err() {
-                // The last resort; with an error here too, verification still finds what is wrong.
+                // Last resort: if this fails too, verification still detects wrong data.
                 let _ = self.unlink();
             }
         }
@@ -227,13 +230,13 @@ impl Journal {
 }
 
 impl Book {
-    /// Appends records, unless the journal is broken; now it may be.
+    /// Appends records, unless the journal is broken; an error breaks it.
     fn append(&mut self, file: &OwnedFd, records: Vec<Record>) -> bool {
         if self.broken.is_none()
             && let Err(errno) = self.log.append(file, records)
         {
             self.broken = Some(errno);
-            // What could not be noted will not be.
+            // Unrecorded data stays unrecorded.
             self.pending.clear();
         }
         self.broken.is_none()
@@ -248,14 +251,14 @@ impl Book {
     }
 }
 
-/// Makes a journal with its header. `None`: try another id.
+/// Creates a journal with its header. `None`: try another ID.
 fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, Errno> {
     let name = journal_name(id);
     let file = match create_in(directory, &name, OFlags::RDWR | OFlags::APPEND) {
         Err(Errno::EXIST) => return Ok(None),
         opened => opened?,
     };
-    // Somebody who looks for journals may have been faster, and may have removed this one, which was still empty.
+    // Another job searching for journals may have removed this one while it was still empty.
     let begin = || {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(false),
@@ -268,7 +271,7 @@ fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, 
     };
     let begun = begin();
     if begun == Ok(true) {
-        // Without the room it works as long as there is some.
+        // Without preallocated space it works while the disk has some.
         let _ = fallocate(&file, FallocateFlags::KEEP_SIZE, 0, RESERVE);
     } else {
         let _ = unlinkat(directory, &name, AtFlags::empty());

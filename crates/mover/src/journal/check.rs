@@ -1,8 +1,8 @@
-//! The rules of the journal's format as functions, for fuzz targets and tests, as in `haul_wire::check`.
+//! Invariants of the journal's format, for fuzz targets and tests, as in `haul_wire::check`.
 
 use crate::journal::record::{HEADER_LEN, Log, header, is_local};
 
-/// The id of the journals that are made here.
+/// ID of the journals created here.
 const ID: u32 = 0x6861_756c;
 
 /// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole journal,
@@ -21,7 +21,7 @@ pub fn journal(bytes: &[u8]) -> bool {
     read.end > HEADER_LEN
 }
 
-/// The journal `id` of payloads, each with a length (u8) in front of it: records with right checks.
+/// Returns the journal `id` of payloads, each preceded by its length (u8), as records with valid checks.
 pub fn seal(id: u32, mut payloads: &[u8]) -> Vec<u8> {
     let (mut journal, log) = (header(id).to_vec(), Log::new(id));
     while let Some((&len, rest)) = payloads.split_first() {

@@ -1,4 +1,4 @@
-//! Journals of jobs that did not come to their end, and what can be resumed from them.
+//! Journals of interrupted jobs, and what can be resumed from them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,37 +17,37 @@ use crate::journal::record::{
 use crate::root::{join, split};
 use crate::storage::{Mtime, dup, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
 
-/// Journals of one directory that are looked into, the newest ones.
+/// Maximum number of journals read per directory, the newest ones.
 const MOST: usize = 64;
 
-/// How often a lock is tried.
+/// Interval of attempts to take a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long a job waits from its beginning for journals of running jobs that are at files of its own: the receiver of a
 /// killed copy syncs what it has before it ends, some ten milliseconds after its sender.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
-/// The journals that earlier jobs have left in a directory.
+/// Journals of earlier jobs in a directory.
 pub(crate) struct Leftovers {
     directory: OwnedFd,
-    /// The newest last.
+    /// Newest last.
     journals: Vec<Leftover>,
-    /// Who claims a path; the next to be handed out is the last.
+    /// Claims by path; the last one is handed out next.
     by_path: HashMap<Vec<u8>, Vec<Token>>,
-    /// Those that were left alone.
+    /// Journals left alone.
     skipped: Vec<(u32, Why)>,
-    /// Those of running jobs.
+    /// Journals of running jobs.
     running: Vec<Leftover>,
     began: Instant,
     hold: Hold,
 }
 
-/// What becomes of the lock of a journal that was read.
+/// What happens to the lock of a journal after reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// This job has it.
+    /// This job keeps it.
     Keep,
-    /// Others can take over what this job has seen, which changes nothing.
+    /// It is released, as this job changes nothing: others can take over the journal.
     Release,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Leftover {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
     pub(crate) noted: Noted,
-    /// Name of the temporary file, in the directory that the path lies in.
+    /// Name of the temporary file, in the path's directory.
     pub(crate) part: Vec<u8>,
     pub(crate) token: Token,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Token {
 }
 
 impl Leftovers {
-    /// Takes over what earlier jobs have left in a directory, or looks at it. A directory that cannot be read has none.
+    /// Takes over or inspects the journals of earlier jobs in a directory. An unreadable directory has none.
     pub(crate) fn find(directory: BorrowedFd<'_>, hold: Hold) -> Result<Self, Errno> {
         let mut found = Self {
             directory: dup(directory)?,
@@ -102,7 +102,7 @@ impl Leftovers {
         Leftover::open(self.directory.as_fd(), id, self.hold)
     }
 
-    /// Older ones are to come before it.
+    /// Adds a journal; older ones must be added first.
     fn add(&mut self, leftover: Leftover) {
         let journal = self.journals.len();
         for (&number, noted) in leftover.log.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
@@ -112,7 +112,7 @@ impl Leftovers {
         self.journals.push(leftover);
     }
 
-    /// Takes over the journals of running jobs that are at something of this job's, if they end in time.
+    /// Takes over the journals of running jobs that touch this job's files, if those jobs end in time.
     fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
             match self.open(self.running[at].id) {
@@ -129,29 +129,29 @@ impl Leftovers {
         }
     }
 
-    /// Whether nothing can be resumed from them.
+    /// Whether there is nothing to resume.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.log.state.made.is_none())
     }
 
-    /// Whether nothing can be resumed from them, now or when a job at `path` has ended that runs.
+    /// Whether there is nothing to resume, now or after a running job at `path` has ended.
     pub(crate) fn is_empty_at(&self, path: &[u8]) -> bool {
         self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.is_at(path))
     }
 
-    /// The one source whose place the directory `name` took in a job that was cut off, or that still runs.
+    /// Returns the one source that the directory `name` replaced in an interrupted or running job.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
         let made =
             self.journals.iter().rev().chain(&self.running).filter_map(|job| job.log.state.made.as_ref());
         made.filter(|made| made.name == name).map(|made| made.source.clone()).next()
     }
 
-    /// That directory is this job's now.
+    /// Takes over that directory for this job.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
         self.wait_for(|job| job.has_made(name));
         for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
             leftover.log.state.made = None;
-            // Without this record the directory takes its source's place once more at most.
+            // Without this record the directory replaces its source at most once more.
             let _ = leftover.log.append(&leftover.file, vec![Record::Made(Made::default())]);
         }
     }
@@ -166,7 +166,7 @@ impl Leftovers {
         &self.skipped
     }
 
-    /// What a person should know about journals that were left alone.
+    /// Returns notes for the user on journals left alone.
     pub(crate) fn notes(&self) -> Vec<String> {
         let odd = |(_, why): &&(u32, Why)| *why != Why::Vanished;
         let note = |&(id, why): &(u32, Why)| {
@@ -175,7 +175,7 @@ impl Leftovers {
         self.skipped.iter().filter(odd).map(note).collect()
     }
 
-    /// What is there of a file, the newest first. Each claim is handed out once, if its temporary file is there.
+    /// Returns a claim on a file, the newest first. Each is handed out once, if its temporary file exists.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
         self.wait_for(|job| job.is_at(path));
         while let Some(token) = self.by_path.get_mut(path)?.pop() {
@@ -189,13 +189,13 @@ impl Leftovers {
         None
     }
 
-    /// The temporary file of a claim is somebody else's now, by another name. Older claims on its path are void.
+    /// Marks a claim's temporary file as taken over under another name. Older claims on its path become void.
     pub(crate) fn consumed(&mut self, path: &[u8], token: Token) {
         self.journals[token.journal].gone(token.number);
         self.discard_all(path);
     }
 
-    /// Nothing of a file is of use any more.
+    /// Discards all claims on a file.
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
         self.wait_for(|job| job.is_at(path));
         for token in self.by_path.remove(path).unwrap_or_default() {
@@ -205,17 +205,17 @@ impl Leftovers {
 
     pub(crate) fn discard(&mut self, path: &[u8], token: Token) {
         let leftover = &mut self.journals[token.journal];
-        // Nothing more can be done about a name that cannot be removed.
+        // Nothing can be done about a name that cannot be removed.
         let _ = open_directory(self.directory.as_fd(), split(path).0, OFlags::PATH)
             .and_then(|parent| unlink_temporary(&parent, part_name(leftover.id, token.number)));
         leftover.gone(token.number);
     }
 
-    /// Removes the journals of no use, with their temporary files. The others are unlocked and stay.
+    /// Removes useless journals with their temporary files. The others are unlocked and kept.
     pub(crate) fn finish(self) {
         for leftover in self.journals {
             if !leftover.is_of_use(self.directory.as_fd()) {
-                // What cannot be removed now stays for the next job, or for `haul clean`.
+                // What cannot be removed now is left to the next job or `haul clean`.
                 let _ = leftover.remove(self.directory.as_fd());
             }
         }
@@ -223,7 +223,7 @@ impl Leftovers {
 }
 
 impl Leftover {
-    /// Reads a journal, and finds out by its lock whether its job runs.
+    /// Reads a journal, and determines by its lock whether its job is running.
     pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, hold: Hold) -> Result<Self, Why> {
         let (access, lock) = match hold {
             Hold::Keep => (OFlags::RDWR | OFlags::APPEND, FlockOperation::NonBlockingLockExclusive),
@@ -234,7 +234,7 @@ impl Leftover {
             Err(Errno::WOULDBLOCK) => true,
             locked => locked.map(|()| false)?,
         };
-        // Whoever had the lock before may have removed it.
+        // The previous holder of the lock may have removed it.
         if fstat(&file)?.st_nlink == 0 {
             return Err(Why::Vanished);
         }
@@ -256,7 +256,7 @@ impl Leftover {
 
     fn gone(&mut self, number: u32) {
         self.log.state.files.remove(&number);
-        // Without this record the journal claims a temporary file that is not there, which is no claim.
+        // Without this record the journal claims a missing temporary file, which has no effect.
         let _ = self.log.append(&self.file, vec![Record::Gone { number }]);
     }
 
@@ -267,7 +267,7 @@ impl Leftover {
         self.log.state.made.is_some() || self.log.state.files.iter().any(is_there)
     }
 
-    /// Removes the temporary files and then the journal, which therefore stays if one of them cannot be removed.
+    /// Removes the temporary files and then the journal, which is kept if one of them cannot be removed.
     pub(crate) fn remove(self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
         for path in self.parts(directory)? {
             let (parent, name) = split(&path);
@@ -277,16 +277,16 @@ impl Leftover {
         unless_gone(unlink_temporary(directory, journal_name(self.id)))
     }
 
-    /// The paths of the temporary files that are there, relative to the journal's directory.
+    /// Returns the paths of the existing temporary files, relative to the journal's directory.
     pub(crate) fn parts(&self, directory: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
         let mut parts = Vec::new();
-        // The journal's own also if that record is damaged.
+        // Always includes the journal's own directory, even if that record is damaged.
         let own = Vec::new();
         let directories = &self.log.state.directories;
         let here = (!directories.contains(&own)).then_some(&own);
         for parent in directories.iter().chain(here) {
             let opened = match open_directory(directory, parent, OFlags::RDONLY) {
-                // It has been removed, or something else is there now.
+                // It was removed or replaced.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 opened => opened?,
             };
@@ -298,7 +298,7 @@ impl Leftover {
     }
 }
 
-/// What is not there needs no removing.
+/// Treats a missing name as removed.
 fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
     if done == Err(Errno::NOENT) { Ok(()) } else { done }
 }
@@ -313,9 +313,9 @@ pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, path: &[u8]) -> Result<Sta
     lstatat(open_directory(directory, parent, OFlags::PATH)?, name)
 }
 
-/// Opens the journal with this id, if it is a regular file of ours.
+/// Opens the journal with this ID, if it is a regular file of this user.
 fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
-    // O_NONBLOCK: the name might be that of a pipe.
+    // O_NONBLOCK: the name might be a named pipe.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = open_in(directory, journal_name(id), flags).map_err(|errno| match errno {
         Errno::NOENT => Why::Vanished,
@@ -330,17 +330,17 @@ fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<Own
     }
 }
 
-/// A regular file that nobody else has put there, and that is not somebody's file elsewhere by another name.
+/// Whether it is a regular file of this user without further hard links.
 pub(crate) fn is_ours(stat: &Stat) -> bool {
     kind_of(stat) == FileType::RegularFile && stat.st_uid == geteuid().as_raw() && stat.st_nlink == 1
 }
 
-/// A directory below the journal's, reached without following a link.
+/// Opens a directory below the journal's without following links.
 fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     open_beneath(directory, path, flags | OFlags::DIRECTORY, Links::Refuse)
 }
 
-/// The ids of the journals in a directory, those that changed last first, and at most so many.
+/// Returns the IDs of up to `most` journals in a directory, the last modified first.
 pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     let names = names(directory).unwrap_or_default();
     let dated = |id| Some((Mtime::of(&lstatat(directory, journal_name(id)).ok()?), id));

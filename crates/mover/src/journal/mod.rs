@@ -1,4 +1,4 @@
-//! The receiver's journal: what an interrupted job leaves behind so that the next one can go on.
+//! The receiver's journal, with which the next job resumes an interrupted one.
 //!
 //! A [`Journal`] lies in the directory that a job writes below and is locked while the job runs. It says which
 //! bytes of which files are in temporary files. [`Leftovers`] are the journals of jobs that were cut off; the

@@ -1,4 +1,4 @@
-//! The format of a journal, and what is read back from one.
+//! Format of a journal, and the state read from it.
 //!
 //! ```text
 //! header   "HAULJRNL" | version u16 LE | id u32 LE                                                14 bytes
@@ -19,7 +19,7 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 
 const MAGIC: &[u8; 8] = b"HAULJRNL";
-/// The version that is written, and the only one that is read.
+/// The only version that is written and read.
 pub(crate) const VERSION: u16 = 1;
 pub(crate) const HEADER_LEN: u64 = 14;
 const MAX_PAYLOAD: usize = 16 << 10;
@@ -30,10 +30,10 @@ const CHECK_LEN: usize = 8;
 /// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
 const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
 
-/// What tells one state of one file from every other. The order of the fields is part of the format.
+/// Identity of one state of a file. The order of the fields is part of the format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct FileIdentity {
-    /// Where it goes, relative to the directory of the journal.
+    /// Destination, relative to the journal's directory.
     pub(crate) path: Vec<u8>,
     pub(crate) size: u64,
     /// Time of last modification at the source, in seconds since 1970.
@@ -43,18 +43,18 @@ pub(crate) struct FileIdentity {
     pub(crate) shape: [u8; 32],
 }
 
-/// One record. The order of the kinds is part of the format.
+/// One record. The order of the variants is part of the format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Record {
-    /// Temporary files are made in this directory (empty: the base).
+    /// Temporary files are created in this directory (empty: the base).
     Directory(Vec<u8>),
-    /// A temporary file with this number begins. Whatever had the number before is forgotten.
+    /// A temporary file with this number begins. An earlier one of this number is discarded.
     File { number: u32, identity: FileIdentity },
     /// These bytes of the file's stream of data are in the temporary file.
     Wrote { number: u32, start: u64, len: u64 },
-    /// There is no temporary file with this number any more.
+    /// The temporary file with this number no longer exists.
     Gone { number: u32 },
-    /// The job made this directory, and the set is not complete (empty: it is somebody else's now).
+    /// The job created this directory, and the set is incomplete (empty: another job has taken it over).
     Made(Made),
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn header(id: u32) -> [u8; HEADER_LEN as usize] {
     header
 }
 
-/// Reads until `buffer` is full or nothing more comes; how much that was.
+/// Reads until `buffer` is full or the end is reached; returns the number of bytes.
 fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
     let most = buffer.len() as u64;
     std::io::copy(&mut from.take(most), &mut buffer).map(|len| len as usize)
@@ -75,29 +75,29 @@ fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     pub(crate) identity: FileIdentity,
-    /// What is written, in the file's stream of data bytes.
+    /// Written ranges of the file's stream of data bytes.
     pub(crate) written: RangeSet,
 }
 
-/// What a journal says. Memory is bounded by the length of the journal.
+/// State recorded in a journal. Its memory is bounded by the journal's length.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct JobState {
     pub(crate) directories: BTreeSet<Vec<u8>>,
     pub(crate) files: BTreeMap<u32, Noted>,
-    /// The directory that took the place of the job's one source.
+    /// The directory that replaced the job's one source.
     pub(crate) made: Option<Made>,
 }
 
-/// A directory that was made to take the place of the one source of a job.
+/// A directory created to replace the one source of a job.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) name: Vec<u8>,
-    /// What the source is called.
+    /// Name of the source.
     pub(crate) source: Vec<u8>,
 }
 
 impl JobState {
-    /// Takes a record in. False: nobody of ours wrote such a one.
+    /// Applies a record. False: haul does not write such a record.
     pub(crate) fn apply(&mut self, record: Record) -> bool {
         match record {
             Record::Directory(path) if path.is_empty() || is_local(&path) => {
@@ -123,7 +123,7 @@ impl JobState {
     }
 }
 
-/// Whether a path names something below a directory and nothing else, and fits into a record.
+/// Whether a path stays below its directory and fits into a record.
 pub(crate) fn is_local(path: &[u8]) -> bool {
     path.len() <= MAX_PATH
         && !path.contains(&0)
@@ -133,9 +133,9 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
 /// Why a journal is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, From)]
 pub(crate) enum Why {
-    /// Its format has a version that we do not know.
+    /// Unknown format version.
     Version(u16),
-    /// It does not begin as a journal, is no regular file, or belongs to somebody else.
+    /// It does not start like a journal, is not a regular file, or belongs to another user.
     Foreign,
     #[from]
     Unreadable(Errno),
@@ -148,7 +148,7 @@ impl From<std::io::Error> for Why {
     }
 }
 
-/// False: its writer did not come to the end of it.
+/// Reads the header. False: it is incomplete.
 fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     let mut found = [0; HEADER_LEN as usize];
     let len = fill(from, &mut found)?;
@@ -163,25 +163,26 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     Err(Why::Foreign)
 }
 
-/// The good records of a journal's file: what they say, and where the next one goes.
+/// The valid records of a journal: their state, and where the next one is appended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Log {
     key: [u8; 32],
     pub(crate) state: JobState,
-    /// End of the last good record, bytes; 0 if not even the header was finished. The file is open for appending.
+    /// End of the last valid record, bytes; 0 if not even the header is complete. The file is open for
+    /// appending.
     pub(crate) end: u64,
-    /// There may be something behind `end` which has to go first.
+    /// Whether there may be data after `end` that must be cut off first.
     torn: bool,
 }
 
 impl Log {
-    /// That of a new journal, which has its header.
+    /// Creates the log of a new journal with its header.
     pub(crate) fn new(id: u32) -> Self {
         let key = blake3::derive_key(CONTEXT, &header(id));
         Self { key, state: JobState::default(), end: HEADER_LEN, torn: false }
     }
 
-    /// Reads a journal up to the first record that is not good.
+    /// Reads a journal up to the first invalid record.
     pub(crate) fn read(id: u32, mut from: impl Read) -> Result<Self, Why> {
         let mut log = Self { torn: true, ..Self::new(id) };
         if !read_header(id, &mut from)? {
@@ -198,7 +199,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Reads the next payload into `payload`. False: here the good part ends.
+    /// Reads the next payload into `payload`. False: the valid part ends here.
     fn next(&self, from: &mut impl Read, payload: &mut Vec<u8>) -> std::io::Result<bool> {
         let mut frame = [0; FRAME_LEN];
         if fill(from, &mut frame)? < FRAME_LEN {
@@ -231,7 +232,7 @@ impl Log {
         out.extend_from_slice(payload);
     }
 
-    /// As [`Log::seal`], of a record, whose path [`is_local`].
+    /// Like [`Log::seal`] for a record, whose path [`is_local`].
     pub(crate) fn encode(&self, start: u64, record: &Record, out: &mut Vec<u8>) {
         let payload = postcard::to_allocvec(record).expect("numbers and bytes always have a postcard form");
         debug_assert!(payload.len() <= MAX_PAYLOAD, "a record of {} bytes", payload.len());
@@ -253,13 +254,13 @@ impl Log {
                 self.state.apply(record);
             }
         } else {
-            // Should this fail, it is tried again before the next record; readers stop in front of it anyway.
+            // If this fails, it is retried before the next record; readers stop before it anyway.
             let _ = self.cut(file);
         }
         done
     }
 
-    /// Takes back everything that the journal has said.
+    /// Deletes all records of the journal.
     pub(crate) fn clear(&mut self, file: &OwnedFd) -> Result<(), Errno> {
         (self.state, self.end, self.torn) = (JobState::default(), HEADER_LEN, true);
         self.cut(file)
@@ -282,14 +283,14 @@ pub(crate) fn part_name(id: u32, number: u32) -> String {
     format!(".haul-{id:08x}-{number}.part")
 }
 
-/// The id in the name of a journal; `None` for every other name.
+/// Parses the ID in a journal's name; `None` for other names.
 pub(crate) fn parse_journal(name: &[u8]) -> Option<u32> {
     let id = std::str::from_utf8(name).ok()?.strip_prefix(".haul-")?.strip_suffix(".journal")?;
     let id = u32::from_str_radix(id, 16).ok()?;
     (journal_name(id).as_bytes() == name).then_some(id)
 }
 
-/// Id and number in the name of a temporary file, written as [`part_name`] writes it; `None` for every other.
+/// Parses ID and number in a temporary file's name, as written by [`part_name`]; `None` for other names.
 pub(crate) fn parse_part(name: &[u8]) -> Option<(u32, u32)> {
     let between = std::str::from_utf8(name).ok()?.strip_prefix(".haul-")?.strip_suffix(".part")?;
     let (id, number) = between.split_once('-')?;

@@ -90,7 +90,7 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
 pub fn subdirectories(directory: &Path) -> io::Result<Vec<OsString>> {
     let directory = open(directory)?;
     let is_directory = |(name, kind): &(Vec<u8>, FileType)| match kind {
-        // Not every file system says it here. What has gone is no directory.
+        // Not every file system reports types here. A missing name is not a directory.
         FileType::Unknown => {
             lstatat(&directory, name).is_ok_and(|stat| kind_of(&stat) == FileType::Directory)
         }
@@ -103,11 +103,11 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     open_long(CWD, path.as_os_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// `None`: it no longer exists meanwhile.
+/// Returns the report of a journal; `None` if it no longer exists.
 fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
     let stat = lstatat(directory, &name).ok()?;
-    // Before 1970 is as good as 1970 for an age.
+    // For an age, times before 1970 count as 1970.
     let Mtime { secs, nanos } = Mtime::of(&stat);
     let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
     let (state, files, parts, occupied) = (JournalState::LeftOver, Vec::new(), 0, Bytes(0));
@@ -124,7 +124,7 @@ fn describe(directory: BorrowedFd<'_>, leftover: &Leftover, report: &mut Journal
     if leftover.is_running {
         report.state = JournalState::Running;
     }
-    // What cannot be read cannot be counted.
+    // Unreadable files are not counted.
     for path in leftover.parts(directory).unwrap_or_default() {
         if let Ok(stat) = leftovers::stat_beneath(directory, &path) {
             report.parts += 1;

@@ -1,4 +1,4 @@
-//! What is known of the set, and what became of it.
+//! The receiver's table of the file set and its state.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,29 +23,29 @@ pub(crate) struct Book {
     pub(crate) notes: Notes,
     pub(crate) extras: ExtrasMap,
     pub(crate) layout: Layout,
-    /// Of the entries below this number it is decided what is wanted.
+    /// Number of leading entries for which the requests are decided.
     pub(crate) decided: u32,
-    /// What is written of the streams of files that are not whole.
+    /// Written ranges of the streams of incomplete files.
     partial: HashMap<u32, (RangeSet, Reserved)>,
-    /// Bytes of verified files that an earlier attempt had left.
+    /// Resumed bytes of verified files, by entry.
     pub(crate) resumes: HashMap<u32, u64>,
-    /// Length of the object, once everything that is wanted is known.
+    /// Length of the object, once all requests are known.
     pub(crate) object_len: Option<u64>,
-    /// How much the set says about names that it does not have.
+    /// What the set implies about names that it does not contain.
     pub(crate) extent: Extent,
-    /// By which the sender has left names out of it.
+    /// Rules by which the sender excluded names.
     pub(crate) left_out: Vec<Rule>,
-    /// What the sender has left out otherwise.
+    /// Names that the sender excluded otherwise.
     pub(crate) filtered: FilteredNames,
-    /// Entries in whose place something of another kind is, which may be removed.
+    /// Entries whose place holds another kind of entry, which may be removed.
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
-    /// What the destination itself gets.
+    /// Attributes for the destination itself.
     pub(crate) destination: Option<DestinationAttributes>,
     budget: Arc<Budget>,
 }
 
-/// Bytes of memory for each range of a set of them.
+/// Memory per range of a range set, in bytes.
 const RANGE: u64 = 48;
 
 /// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its temporary file.
@@ -65,19 +65,19 @@ impl Book {
         result
     }
 
-    /// An earlier attempt has left bytes of a file.
+    /// Records bytes of a file left by an earlier attempt.
     pub(crate) fn resumed(&mut self, entry: u32, bytes: u64) -> Result<(), Fault> {
         self.resumes.insert(entry, bytes);
         self.budget.take(of_place::<(u32, u64)>())
     }
 
-    /// A file whose temporary file is there, with these bytes of its stream.
+    /// Records a file whose temporary file already contains these bytes of its stream.
     pub(crate) fn start_with(&mut self, entry: u32, written: RangeSet) {
         self.table.set_state(entry, EntryState::Started);
         self.change(entry, |there| *there = written);
     }
 
-    /// Notes written bytes of a stream of `len` bytes; gives the written stretch around them.
+    /// Records written bytes of a stream of `len` bytes; returns the written range around them.
     pub(crate) fn note_written(&mut self, entry: u32, range: &Range<u64>, len: u64) -> Range<u64> {
         if *range == (0..len) {
             return range.clone();
@@ -92,14 +92,14 @@ impl Book {
         around
     }
 
-    /// An entry has failed. False: somebody else has said so, and settles it.
+    /// Marks an entry as failed. False: it was marked before, and is settled elsewhere.
     pub(crate) fn fail(&mut self, entry: u32) -> bool {
         let was = self.table.state(entry);
         self.table.set_state(entry, EntryState::Failed);
         was != EntryState::Failed
     }
 
-    /// Bytes that were counted as written are void.
+    /// Removes bytes that were counted as written.
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
         let len = self.table.stream_len(entry);
         let is_whole = !self.partial.contains_key(&entry);
@@ -111,7 +111,7 @@ impl Book {
         });
     }
 
-    /// The sender has announced so many entries, with so many bytes.
+    /// Checks the totals that the sender announced.
     pub(crate) fn must_be_all(&self, entries: u64, bytes: u64) -> Result<(), Fault> {
         let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes;
         if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }
@@ -148,12 +148,12 @@ impl Book {
     }
 }
 
-/// A stretch of a file's stream in the object; it ends where the next begins.
+/// A range of a file's stream in the object; it ends where the next one begins.
 #[derive(Clone, Copy, Debug)]
 struct LayoutExtent {
-    /// Where it begins in the object.
+    /// Offset in the object.
     at: u64,
-    /// Where it begins in the stream.
+    /// Offset in the stream.
     start: u64,
     entry: u32,
 }
@@ -173,7 +173,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Appends bytes of an entry's stream. False: the object would be longer than `most`.
+    /// Appends bytes of an entry's stream. Returns false if the object would be longer than `most`.
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>, most: u64) -> bool {
         let len = range.end.saturating_sub(range.start);
         let Some(end) = self.len.checked_add(len).filter(|&end| end <= most) else {
@@ -189,7 +189,8 @@ impl Layout {
         true
     }
 
-    /// What bytes `[offset, offset + len)` of the object are, in order; they must lie below its length.
+    /// Returns the pieces that make up bytes `[offset, offset + len)` of the object, which must lie below its
+    /// length.
     pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<FilePiece> {
         let (mut at, end) = (offset, (offset + len).min(self.len));
         let mut pieces = Vec::with_capacity(1);

@@ -1,4 +1,4 @@
-//! Tells what is done to names. In a dry run, says what would be done to each entry and does nothing.
+//! Reports changes to names. In a dry run, reports what would be done to each entry without doing it.
 
 use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, Want};
 use rustix::fs::{FileType, Stat};
@@ -17,16 +17,17 @@ use crate::root::split;
 use crate::storage::{kind_of, lstatat_if_any};
 
 impl Place {
-    /// What is there under an entry's name; `clears`: what is in the way of directories is removed before.
+    /// Returns the kind of the existing entry at a path; `clears`: entries in the way of directories are
+    /// removed first.
     fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, IoFault> {
         let local = self.local(path);
         let (parent, name) = split(&local);
         let directory = match self.directory(parent) {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
-            // A directory takes its place first.
+            // A directory replaces it first.
             Err(Errno::NOTDIR | Errno::LOOP) if clears => return Ok(None),
-            // It is opened up first.
+            // Its permissions are extended first.
             Err(Errno::ACCESS) if self.could_open_up(parent) => return Ok(None),
             Err(errno) => return Err(in_the_way(path, errno)),
         };
@@ -39,7 +40,7 @@ impl Place {
 }
 
 impl Decider {
-    /// What is wanted of an entry so that it can be said what would be done to it.
+    /// Returns the request needed to report what would be done to an entry.
     pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
         let (state, kind, path) =
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
@@ -60,7 +61,7 @@ impl Decider {
             Err(io_fault) => return self.fail(entry, io_fault.fault),
         };
         match kind {
-            // Said when it is known whether what is in its way goes.
+            // Reported once it is known whether the entry in its way is removed.
             Kind::File(_) if is_blocked => {
                 self.would_resume(entry, &path, None)?;
                 self.shared.settle(Settle::Verified(entry))?;
@@ -68,13 +69,14 @@ impl Decider {
             }
             Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
             Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
-            // Said when everything else has arrived.
+            // Reported when everything else has arrived.
             Kind::Symlink | Kind::HardLink(_) => self.would_hold(&path, None),
             Kind::Unread => Ok(Want::Whole),
         }
     }
 
-    /// What is in the way of a directory goes at once, anything else when everything has arrived.
+    /// Returns the entry that would be removed: at once for a directory, otherwise when everything has
+    /// arrived.
     fn would_clear(&self, kind: Kind, path: &[u8]) -> Result<Option<FileType>, IoFault> {
         if kind == Kind::Directory {
             self.shared.count_one()?;
@@ -111,7 +113,7 @@ impl Decider {
         }
     }
 
-    /// Notes how many bytes of the file are there already, if it would be resumed.
+    /// Records how many bytes of the file exist already, if it would be resumed.
     fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<(), Fault> {
         let identity = self.shared.identity(entry, self.shared.place.local(path));
         let receive_policy = self.shared.receive_policy;
@@ -125,12 +127,12 @@ impl Decider {
 const BATCH: usize = 1024;
 
 impl Shared {
-    /// Something was done to an entry, or would be, if that is to be said.
+    /// Reports an action on an entry, if reports are requested.
     pub(crate) fn tell_if_wanted(&self, path: &[u8], action: Action) -> Result<(), Fault> {
         if self.receive_policy.run == RunMode::Move { Ok(()) } else { self.tell(path, action) }
     }
 
-    /// A file got its name, or would get it, in place of another one if it `replaced` that.
+    /// Reports that a file was or would be installed, replacing another one if `replaced`.
     pub(crate) fn tell_installed(&self, entry: u32, path: &[u8], replaced: bool) -> Result<(), Fault> {
         let book = self.book.lock();
         let (have, size) = (book.resumes.get(&entry).copied(), book.table.size(entry));
@@ -147,13 +149,13 @@ impl Shared {
         self.tell_local(self.place.local(path), action)
     }
 
-    /// Something is done to a name, which is relative to the destination, or would be.
+    /// Reports an action on a name relative to the destination.
     pub(crate) fn tell_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
-        // A path that is too long to travel is counted all the same.
+        // A path too long to be sent is counted all the same.
         let Ok(path) = RelPath::new(local) else { return Ok(()) };
         let item = Item { path, action };
         self.progress.tell(&item);
-        // Who wants to know it is on this side.
+        // The user is on this side.
         if self.is_verbose() && self.expectations.is_some() {
             return Ok(());
         }

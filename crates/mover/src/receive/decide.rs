@@ -1,4 +1,4 @@
-//! What is wanted of each entry, in view of what is at the destination.
+//! Decides what to request of each entry, given the destination's contents.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -18,29 +18,29 @@ use crate::receive::shared::Shared;
 use crate::receive::write::Pipeline;
 use crate::storage::Mtime;
 
-/// A shorter file from this size on is compared; a smaller one is sent again.
+/// Minimum size of a shorter existing file to be compared; smaller ones are sent again.
 const WORTH_PROVING: u64 = 1 << 20;
 
 pub(crate) struct Decider {
     pub(crate) shared: Pipeline,
     pub(crate) leftovers: Option<Leftovers>,
     pub(crate) hashing: Sender<Comparison>,
-    /// What is to be hashed once the entries have been asked for.
+    /// Files to be hashed once the entries have been requested.
     pub(crate) to_hash: Vec<Comparison>,
 }
 
 pub(super) enum Verdict {
-    /// It stays; what it has beside its contents is corrected.
+    /// Keep it, and correct its metadata.
     Keep(Stat),
     KeepNewer(Stat),
-    /// It is compared with what is there.
+    /// Compare it with the existing file.
     Compare,
-    /// It comes, in place of what is there.
+    /// Send it, replacing the existing file.
     Send(Option<Stat>),
 }
 
 impl Decider {
-    /// The one source that takes the destination's name has begun to come.
+    /// Takes over the directory made for the one source that takes the destination's name.
     pub(crate) fn take_made(&mut self) {
         if let (Some(leftovers), Some(name), false) =
             (&mut self.leftovers, self.shared.place.rename(), self.shared.only_looks())
@@ -49,7 +49,7 @@ impl Decider {
         }
     }
 
-    /// What is wanted of an entry. What is there of it is taken over or compared.
+    /// Returns the request for an entry. Existing data of it is reused or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
         if self.shared.only_looks() {
             return self.list_changes(entry);
@@ -58,7 +58,7 @@ impl Decider {
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         let occupied = self.shared.destination == Destination::Occupied;
         match kind {
-            // Unasked, files come whole, also those that were refused here.
+            // Without requests files arrive whole, also those refused here.
             _ if !occupied => Ok(Want::Whole),
             _ if state == EntryState::Failed => Ok(Want::Nothing),
             Kind::File(_) => self.want_file(entry, &path),
@@ -68,7 +68,7 @@ impl Decider {
 
     fn want_file(&mut self, entry: u32, path: &[u8]) -> Result<Want, Fault> {
         match self.verdict(entry, path) {
-            // The job has made it under another name.
+            // The job created it under another name.
             Verdict::Keep(there) | Verdict::KeepNewer(there) if !self.shared.place.keeps(path, &there) => {
                 self.fail(entry, collision(path).fault)
             }
@@ -83,7 +83,7 @@ impl Decider {
         }
     }
 
-    /// What is to happen to a file, in view of what is there under its name.
+    /// Decides how to treat a file, given the existing entry of its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
         let receive_policy = self.shared.receive_policy;
         let (wanted, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
@@ -92,14 +92,14 @@ impl Decider {
             return Verdict::KeepNewer(there);
         }
         let same_size = there.st_size as u64 == shape.size;
-        // To find out what the file system can store, something has to be stored.
+        // The time resolution of the file system is only known after storing a time.
         let stored =
             |there: &Stat| !self.shared.only_looks() && self.shared.place.stores_time_as(path, there, wanted);
         let same_time = |there: &Stat| attributes::same_time(there, wanted.mtime) || stored(there);
         match receive_policy.equal {
             Equal::SizeAndTime if same_size && same_time(&there) => Verdict::Keep(there),
             Equal::Contents if same_size && shape.size == 0 => Verdict::Keep(there),
-            // Holes are not read, so what is in their place could not be compared.
+            // Holes are not read, so the data in their place could not be compared.
             Equal::Contents if same_size && !shape.is_sparse() => Verdict::Compare,
             Equal::Contents | Equal::SizeAndTime | Equal::Nothing => Verdict::Send(Some(there)),
         }
@@ -117,7 +117,7 @@ impl Decider {
         Ok(Want::Kept)
     }
 
-    /// The file is there: what earlier attempts have left of it is of no use.
+    /// Discards what earlier attempts left of a file that already exists.
     fn forget_claims(&mut self, path: &[u8]) {
         if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
             leftovers.discard_all(&self.shared.place.local(path));
@@ -129,7 +129,7 @@ impl Decider {
         Ok(Want::Compare)
     }
 
-    /// Takes over what an earlier attempt has left, if it was the same file.
+    /// Reuses what an earlier attempt left, if it was the same file.
     fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<Want, Fault> {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
@@ -154,7 +154,7 @@ impl Decider {
         }
     }
 
-    /// How many bytes of the file are there as a shorter file, if that is taken for its beginning.
+    /// Returns the length of an existing shorter file, if it counts as the file's beginning.
     pub(super) fn extends(&self, entry: u32, existing: Option<&Stat>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
         let (have, shape) = (there.st_size as u64, self.shared.table(|table| table.shape(entry)));
@@ -179,12 +179,12 @@ impl Decider {
         Ok(())
     }
 
-    /// The sender has been told what is wanted, so more of it may be asked for: what is there is hashed.
+    /// Starts hashing existing data after the requests have been sent, so that more may be requested.
     pub(crate) fn asked(&mut self) -> Result<(), Fault> {
         self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
     }
 
-    /// No more entries come. Leftovers of no use are removed, before directories get their times.
+    /// Ends the list of entries. Removes useless leftovers, before directories get their times.
     pub(crate) fn finish(&mut self) {
         if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.only_looks()) {
             leftovers.finish();
@@ -192,7 +192,7 @@ impl Decider {
     }
 }
 
-/// Whether a file of which a part is there is this one; a file that grows may have been shorter then.
+/// Whether a partial file is this one; a growing file may have been shorter then.
 pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
     let (old, new) = (&claim.noted.identity, identity);
     match leftovers {

@@ -1,4 +1,4 @@
-//! What the threads of a receiving job tell each other.
+//! Messages between the threads of a receiving job.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,29 +13,29 @@ use crate::tree::Value;
 
 pub(crate) enum Check {
     Written(Written),
-    /// What files should hash to.
+    /// Expected digests of files.
     Expected {
         digests: Vec<FileDigest>,
         _reserved: Reserved,
     },
     Compare(Comparison),
-    /// What a group that was there hashes to; `None` if it cannot be read.
+    /// Hash of a group of an existing file; `None` if it cannot be read.
     Held {
         entry: u32,
         group: u32,
         value: Option<Value>,
     },
-    /// What groups should hash to.
+    /// Expected hashes of groups.
     Proofs {
         proofs: Vec<Proof>,
         _reserved: Reserved,
     },
-    /// The writer has given a file up.
+    /// The writer gave up a file.
     GivenUp(u32),
 }
 
 impl Check {
-    /// What files should hash to; what is said is reserved until the verifier comes to it.
+    /// Creates `Expected`; its memory is reserved until the verifier handles it.
     pub(crate) fn expected(budget: &Arc<Budget>, digests: Vec<FileDigest>) -> Result<Self, Fault> {
         let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
         let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum();
@@ -53,21 +53,21 @@ pub(crate) fn text(fault: &Fault) -> usize {
     fault.message.len() + fault.hint.len()
 }
 
-/// A file of which something was there.
+/// A file with existing data.
 #[derive(Clone)]
 pub(crate) struct Comparison {
     pub(crate) entry: u32,
     pub(crate) held: Held,
-    /// What the temporary file has of the stream; the final file has all of it.
+    /// Ranges of the stream in the temporary file; the others are in the final file.
     pub(crate) claimed: RangeSet,
-    /// The rest of the file need not be hashed.
+    /// Whether the rest of the file need not be hashed.
     pub(crate) is_over: Arc<AtomicBool>,
 }
 
-/// Bytes of a file that were written.
+/// Written bytes of a file.
 pub(crate) struct Written {
     pub(crate) entry: u32,
-    /// Where in the stream they begin.
+    /// Offset in the stream.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
     pub(crate) bytes: Option<(Arc<LentBuffer>, Range<usize>)>,
@@ -75,22 +75,22 @@ pub(crate) struct Written {
     pub(crate) len: u64,
 }
 
-/// What the committer learns: exactly one message for each entry, and the number of entries.
+/// Messages to the committer: exactly one per entry, and the number of entries.
 pub(crate) enum Settle {
-    /// A directory or a link, which is finished at the end; or a file that stays as it is.
+    /// A directory or link, which is finished at the end, or a file that is left as it is.
     Held,
-    /// The file is complete and its contents are right.
+    /// The file is complete and verified.
     Verified(u32),
-    /// What was there has turned out to be equal.
+    /// The existing file is equal.
     Same(u32),
-    /// It failed, here or at the sender, to whom it `is_known` then.
+    /// It failed, here or at the sender; in the latter case it `is_known` there.
     Failed { entry: u32, fault: Fault, is_known: bool, _reserved: Reserved },
-    /// There are so many entries.
+    /// Total number of entries.
     End(u64),
 }
 
 impl Settle {
-    /// What is said of a failure is reserved until the committer comes to it.
+    /// Creates `Failed`; its memory is reserved until the committer handles it.
     pub(crate) fn failed(
         budget: &Arc<Budget>,
         entry: u32,
@@ -102,7 +102,7 @@ impl Settle {
     }
 }
 
-/// Where something of a file is.
+/// Location of data of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
     Part,

@@ -46,17 +46,17 @@ use verify::Verifier;
 use write::Writer;
 use write::writeback::Order;
 
-/// Messages that may wait for the verifier.
+/// Capacity of the verifier's queue.
 const CHECKS: usize = 1024;
 
-/// Messages that may wait for the committer.
+/// Capacity of the committer's queue.
 const SETTLES: usize = 4096;
 
 /// A running job that receives files.
 pub struct ReceiveJob {
-    /// Where the data path delivers the contents.
+    /// Sink for the contents delivered by the data path.
     pub sink: Box<dyn ObjectSink>,
-    /// The rest of the job.
+    /// Handle of the job.
     pub handle: JobHandle,
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn run(
     joined.and(result)
 }
 
-/// Nothing half stays behind but what a later job can resume.
+/// Removes temporary files, except those that a later job can resume.
 fn remove_temporaries(shared: &Shared) {
     let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
     let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());

@@ -1,4 +1,4 @@
-//! How a receiving job works, and what it knows of the set beforehand.
+//! Options of a receiving job, and its expectations of the set.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use crate::budget::SET_MEMORY;
 use crate::receive::place::space::MinFree;
 use crate::root::{Root, copies_content};
 
-/// Bytes of contents in memory, at least and at most.
+/// Minimum and maximum bytes of contents in memory.
 const MEMORY: std::ops::RangeInclusive<u64> = 64 << 20..=160 << 20;
 
-/// What a long path can carry: the most memory is a tenth of a second of it.
+/// Maximum rate on a long path: the maximum memory holds 100 ms of it.
 const CARRIES: Rate = Rate::from_bps(13_400_000_000);
 
-/// How a receiving job works.
+/// Options of a receiving job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiveOptions {
-    /// Names the temporary files; different for jobs that run at the same time.
+    /// Part of the temporary files' names; must differ between concurrent jobs.
     pub session: u32,
-    /// Bytes of contents in memory at most; flow control holds the sender to it.
+    /// Maximum bytes of contents in memory, enforced by flow control.
     pub memory: u64,
     /// Bytes that names, links, holes and attributes of the set may take; above, the job ends with
     /// [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
     pub set_memory: Bytes,
-    /// When a file counts as received, whatever the policy says.
+    /// Minimum durability of received files, whatever the policy requests.
     pub durability: Durability,
-    /// What happens to what is there.
+    /// Treatment of existing entries.
     pub receive_policy: ReceivePolicy,
-    /// What of owners, attributes and access control lists a sender may set; hard links are always kept.
+    /// Owners, attributes and access control lists that a sender may set; hard links are always kept.
     pub permit: Preserve,
-    /// What has to stay free on the disk.
+    /// Minimum free space on the disk.
     pub min_free: MinFree,
-    /// What was asked for, if this side did; a sender that says something else is not believed.
+    /// What this side requested, if it did; anything else from the sender is rejected.
     pub expectations: Option<Expectations>,
     /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory whatever
     /// `memory` says. `None`: as the bytes come.
@@ -44,12 +44,12 @@ pub struct ReceiveOptions {
 }
 
 impl ReceiveOptions {
-    /// 64 MiB of memory, files synced, what is equal is kept and leftovers are used.
+    /// Returns the defaults: 64 MiB of memory, files synced, equal files kept, leftovers used.
     pub fn new(session: u32) -> Self {
         Self::with_policy(session, ReceivePolicy::default())
     }
 
-    /// 64 MiB of memory, and what the policy says.
+    /// Returns options with 64 MiB of memory and the given policy.
     pub fn with_policy(session: u32, receive_policy: ReceivePolicy) -> Self {
         Self {
             session,
@@ -73,10 +73,10 @@ impl ReceiveOptions {
     }
 }
 
-/// What this side has asked a sender for; what does not follow from it is refused or not believed.
+/// What this side requested from a sender; anything else is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectations {
-    /// The names that entries may begin with; `None`: any, because what is in a directory was asked for.
+    /// Permitted first path components; `None`: any, because a directory's contents were requested.
     tops: Option<Arc<BTreeSet<Vec<u8>>>>,
     pub(crate) rules: Arc<[Rule]>,
     pub(crate) ignore_files: IgnoreFiles,
@@ -84,12 +84,12 @@ pub struct Expectations {
 }
 
 impl Expectations {
-    /// These sources, as [`send_files`](crate::send_files) names them.
+    /// Creates the expectations for these sources, named as by [`send_files`](crate::send_files).
     pub fn new(sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let name = |source: &Vec<u8>| Root::Anywhere.split(source).name;
         let tops = match &selection.paths {
-            // Of one source alone.
+            // For a single source.
             Some(paths) if content => Some(paths.iter().map(|path| top(path).to_vec()).collect()),
             _ if content => None,
             _ => Some(sources.iter().map(name).collect()),
@@ -99,7 +99,7 @@ impl Expectations {
         Self { tops: tops.map(Arc::new), rules: selection.rules.clone().into(), ignore_files, extent }
     }
 
-    /// Whether an entry with this path can be part of it.
+    /// Whether an entry with this path was requested.
     pub(crate) fn covers(&self, path: &RelPath) -> bool {
         self.tops.as_ref().is_none_or(|tops| tops.contains(top(path)))
     }

@@ -1,4 +1,4 @@
-//! Listens to the sender until the job is over.
+//! Handles the sender's messages until the job ends.
 
 use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Rule,
@@ -18,7 +18,7 @@ use crate::report::MoveReport;
 pub(crate) struct Peer {
     pub(crate) shared: Pipeline,
     pub(crate) decider: Decider,
-    /// First component of the single top-level entry, where it takes another name.
+    /// First component of the single top-level entry, if it is renamed.
     pub(crate) source_root: Option<Vec<u8>>,
     pub(crate) ended: bool,
 }
@@ -129,7 +129,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The first entry tells which source this is.
+    /// Handles the first entry, which identifies the source.
     fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
         let root = entry.path.components().next().unwrap_or_default();
         if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != root) {
@@ -145,7 +145,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The sender says of what it has left out that it is not to be removed.
+    /// Handles the sender's exclusions, which are not to be deleted.
     fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
         let mut book = self.shared.book.lock();
         book.left_out.extend(rules);
@@ -163,7 +163,7 @@ impl Peer {
         self.shared.book.lock().filtered.take_in(filtered)
     }
 
-    /// A server has no say in what is taken from it.
+    /// Checks that an entry was requested from the server.
     fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
         if self.shared.place.is_nowhere()
             && !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_))
@@ -178,7 +178,7 @@ impl Peer {
             ));
         }
         let covers = self.shared.expectations.as_ref().is_none_or(|asked| asked.covers(&entry.path));
-        // Nothing is made of what cannot be read.
+        // Nothing is created for unreadable entries.
         if covers || matches!(entry.kind, EntryKind::Failed(_)) {
             return Ok(());
         }
@@ -189,7 +189,7 @@ impl Peer {
         ))
     }
 
-    /// Why this entry may not be made here whatever the others are.
+    /// Returns why this entry may not be created here, independent of the others.
     fn refusal(&mut self, entry: &Entry) -> Option<Fault> {
         if matches!(entry.kind, EntryKind::Failed(_)) {
             return None;

@@ -22,22 +22,22 @@ use crate::units::Units;
 
 pub(crate) const BUFFER: usize = 1 << 20;
 
-/// Emptied buffers kept for the next bytes.
+/// Number of empty buffers kept for reuse.
 const SPARE: usize = 8;
 
-/// The data path is woken each time the limit has risen by this many bytes.
+/// Rise of the limit, in bytes, after which the data path is woken.
 const WAKE_STEP: u64 = 4 << 20;
 
-/// The writer is woken at once for this many bytes; for less, after [`LINGER`].
+/// Bytes for which the writer is woken at once; for fewer, after [`LINGER`].
 const NOTICE: u64 = 256 << 10;
 
-/// How long a few bytes may wait for more.
+/// Maximum delay of a few bytes.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// How long the rest of a unit may take to begin to come: the sender may wait for what follows from these bytes.
+/// Timeout for more data of a unit: the sender may be waiting for a reply to these bytes.
 const IDLE: Duration = Duration::from_millis(100);
 
-/// A stretch of the object in a buffer.
+/// A range of the object in a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) offset: u64,
@@ -55,13 +55,13 @@ struct Filling {
     memory: AlignedBytes,
     used: usize,
     runs: Vec<Run>,
-    /// End of the run that ends last in the object.
+    /// Highest end of all runs in the object.
     top: u64,
-    /// The unit that it is for.
+    /// Unit that the buffer belongs to.
     unit: Option<Unit>,
 }
 
-/// A unit of the object, and how many of its bytes were not taken before.
+/// A unit of the object, and its number of bytes not taken before.
 #[derive(Debug)]
 struct Unit {
     range: Range<u64>,
@@ -69,7 +69,7 @@ struct Unit {
 }
 
 impl Filling {
-    /// Bytes from `offset` on that it has room for.
+    /// Returns the free space for bytes from `offset` on.
     fn room(&self, offset: u64) -> usize {
         self.unit.as_ref().map_or(self.memory.len() - self.used, |unit| (unit.range.end - offset) as usize)
     }
@@ -90,7 +90,8 @@ impl Filling {
         self.unit.as_ref().is_some_and(|unit| unit.left == self.used)
     }
 
-    /// Puts what came out of order into order: neighbours in the object are neighbours in the buffer of a unit.
+    /// Sorts and joins runs that arrived out of order: neighbours in the object are neighbours in a unit's
+    /// buffer.
     fn join_runs(&mut self) {
         self.runs.sort_unstable_by_key(|run| run.offset);
         self.runs.dedup_by(|next, last| {
@@ -110,11 +111,11 @@ struct Inner {
     spare: Vec<AlignedBytes>,
     queued: u64,
     writer_waits: bool,
-    /// Something has come since the writer began to wait.
+    /// Whether data has arrived since the writer began to wait.
     came: bool,
-    /// Bytes that were taken of units before they were whole, by the beginnings of these.
+    /// Bytes taken of incomplete units, by the units' offsets.
     taken: HashMap<u64, usize>,
-    /// There is other work for the writer.
+    /// Whether there is other work for the writer.
     nudged: bool,
     completed: Option<u64>,
 }
@@ -123,17 +124,17 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
     budget: u64,
-    /// Bytes that have left memory.
+    /// Bytes freed.
     freed: AtomicU64,
-    /// `freed` at the last wake.
+    /// `freed` at the last wake-up.
     woken: AtomicU64,
-    /// Buffers that the verifier holds.
+    /// Number of buffers lent to the verifier.
     lent: AtomicUsize,
     closed: AtomicBool,
     wake: WakeSlot,
 }
 
-/// A buffer on its way to the disk. Its memory is counted as free when it is dropped.
+/// A buffer being written. Dropping it frees its memory.
 pub(crate) struct BufferGuard {
     filling: Filling,
     home: Arc<Queue>,
@@ -155,11 +156,11 @@ impl Drop for BufferGuard {
     }
 }
 
-/// Runs in the order of the object. The memory of those before whose turn something is missing counts as used.
+/// Runs in object order. Runs behind a gap count as used memory.
 #[derive(Default)]
 pub(crate) struct InOrder {
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
-    /// Up to where the object was taken.
+    /// End of the data taken from the object.
     pub(crate) upto: u64,
 }
 
@@ -170,7 +171,7 @@ impl InOrder {
         }
     }
 
-    /// The next run, if it has come.
+    /// Takes the next run, if it has arrived.
     pub(crate) fn take(&mut self) -> Option<(Arc<BufferGuard>, Range<usize>)> {
         let run = self.waiting.remove(&self.upto)?;
         self.upto += run.1.len() as u64;
@@ -179,9 +180,9 @@ impl InOrder {
 }
 
 pub(crate) enum Work {
-    /// Bytes whose files are all known.
+    /// Bytes whose files are known.
     Bytes(Arc<BufferGuard>),
-    /// Something else may have changed: look.
+    /// Something else may have changed.
     Look,
     Closed,
 }
@@ -200,7 +201,7 @@ impl Queue {
         }
     }
 
-    /// Takes pieces from the data path. False: there are more bytes than flow control permitted.
+    /// Adds pieces from the data path. Returns false if they exceed the flow-control limit.
     pub(crate) fn push(&self, data: &[u8], pieces: &[Piece]) -> bool {
         if self.closed.load(Ordering::Relaxed) {
             return true;
@@ -219,7 +220,7 @@ impl Queue {
         fits
     }
 
-    /// The data path has delivered everything.
+    /// Marks the object as completely delivered.
     pub(crate) fn complete(&self, len: u64) {
         let mut inner = self.inner.lock();
         inner.completed = Some(len);
@@ -228,7 +229,7 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Length of the object, once everything was delivered.
+    /// Returns the object's length once it was delivered completely.
     pub(crate) fn completed(&self) -> Option<u64> {
         self.inner.lock().completed
     }
@@ -238,14 +239,14 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Whether something that has arrived is not taken yet, and does not wait for the rest of its unit.
+    /// Whether arrived data has not been taken yet and does not wait for the rest of its unit.
     pub(crate) fn holds_anything(&self) -> bool {
         let inner = self.inner.lock();
         let waits_for_rest = inner.units.is_some() && inner.completed.is_none() && !inner.is_enough();
         inner.queued > 0 && !waits_for_rest
     }
 
-    /// Nothing more comes in. The writer still gets what is here, which then need not be sent again.
+    /// Stops accepting data. The writer still gets queued data, which then need not be sent again.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.ready.notify_all();
@@ -256,7 +257,7 @@ impl Queue {
         self.freed.load(Ordering::Acquire) + self.budget
     }
 
-    /// Waits for work: a buffer that lies wholly below `known`, or a nudge.
+    /// Waits for work: a buffer entirely below `known`, or other work.
     pub(crate) fn take(self: &Arc<Self>, known: u64) -> Work {
         let mut inner = self.inner.lock();
         let (mut lingered, linger) = (false, if inner.units.is_some() { IDLE } else { LINGER });
@@ -268,7 +269,7 @@ impl Queue {
                 drop(inner);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
-            // Entries that came before the end say where what is here goes.
+            // Entries received before the end determine where queued data belongs.
             let look = std::mem::take(&mut inner.nudged);
             if look && !(closed && inner.queued == 0) {
                 return Work::Look;
@@ -293,7 +294,7 @@ impl Queue {
             inner.spare.push(filling.memory);
         }
         drop(inner);
-        // Another thread may have freed more and woken the reader meanwhile.
+        // Another thread may have freed more and woken the data path meanwhile.
         let since = freed.saturating_sub(self.woken.load(Ordering::Relaxed));
         if since >= WAKE_STEP.min(self.budget / 4) {
             self.woken.fetch_max(freed, Ordering::Relaxed);
@@ -301,7 +302,7 @@ impl Queue {
         }
     }
 
-    /// Shares a lease with the verifier if it holds fewer than `most`.
+    /// Lends a buffer to the verifier, if it holds fewer than `most`.
     pub(crate) fn lend(guard: &Arc<BufferGuard>, most: usize) -> Option<LentBuffer> {
         let lent = &guard.home.lent;
         let got = lent.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
@@ -324,7 +325,7 @@ impl Drop for LentBuffer {
 }
 
 impl Inner {
-    /// Copies bytes to their places.
+    /// Copies bytes into buffers.
     fn take_in(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.queued += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -336,14 +337,14 @@ impl Inner {
         }
     }
 
-    /// The buffer for the byte at `offset`; a new one if there is none with room for it.
+    /// Returns the buffer for the byte at `offset`, or a new one.
     fn buffer_for(&mut self, offset: u64) -> &mut Filling {
         let unit = self.units.map(|units| units.around(offset));
         let is_it = |buffer: &Filling| match (&unit, &buffer.unit) {
             (Some(unit), Some(of)) => of.range == *unit,
             _ => buffer.room(offset) > 0,
         };
-        // Without units only the last may have room.
+        // Without units only the last one may have free space.
         let begun = self.buffers.iter().rposition(is_it);
         let at = begun.unwrap_or_else(|| {
             let len = self.units.map_or(BUFFER, Units::longest);
@@ -357,7 +358,7 @@ impl Inner {
         &mut self.buffers[at]
     }
 
-    /// Whether it is worth while to wake the writer.
+    /// Whether there is enough data to wake the writer.
     fn is_enough(&self) -> bool {
         match self.units {
             None => self.queued >= NOTICE,
@@ -365,7 +366,8 @@ impl Inner {
         }
     }
 
-    /// The oldest buffer all of whose runs end at or below `known`; of units, one that is whole unless `any` will do.
+    /// Takes the oldest buffer whose runs all end at or below `known`; with units, only complete ones unless
+    /// `any`.
     fn take_below(&mut self, known: u64, any: bool) -> Option<Filling> {
         let is_ripe = |b: &Filling| any || b.unit.is_none() || b.is_whole_unit();
         let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;

@@ -1,4 +1,4 @@
-//! What the threads of a receiving job share.
+//! State shared by the threads of a receiving job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
 use crate::units::Units;
 
-/// How long the sender may take to close after everything is final.
+/// Timeout for the sender to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Deref)]
@@ -34,19 +34,19 @@ pub(crate) struct Shared {
     pub(crate) place: Place,
     pub(crate) durability: Durability,
     pub(crate) receive_policy: ReceivePolicy,
-    /// Anything else is not believed.
+    /// What was requested; anything else is rejected.
     pub(crate) expectations: Option<Expectations>,
     pub(crate) destination: Destination,
     /// How many may want more: files that are compared, and one more until all entries were asked for. The lock is held
     /// while a message goes out, so that messages have the object's order.
     asking: Mutex<u64>,
-    /// Items that the sender has not been told yet.
+    /// Items not yet reported to the sender.
     pub(crate) untold: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
     pub(crate) book: Mutex<Book>,
     finished: AtomicBool,
-    /// What is said of journals that were left alone.
+    /// Notes on journals that were left alone.
     pub(crate) skipped: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ impl Shared {
         self.receive_policy.run == RunMode::ListChanges
     }
 
-    /// Whether no names are made at the destination: in a dry run, and where there is none.
+    /// Whether no names are created: in a dry run, and without a destination.
     pub(crate) fn makes_nothing(&self) -> bool {
         self.only_looks() || self.place.is_nowhere()
     }
@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// What the table of entries says at one moment.
+    /// Reads the table of entries under its lock.
     pub(crate) fn table<T>(&self, look: impl FnOnce(&EntryTable) -> T) -> T {
         look(&self.book.lock().table)
     }
@@ -141,7 +141,8 @@ impl Shared {
         self.table(|table| table.path(entry))
     }
 
-    /// What tells a file of this set from another one of the same name; `local` is where it goes.
+    /// Returns the identity of a file, which distinguishes it from others of the same name; `local` is its
+    /// destination.
     pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
         let (attributes, shape) = self.table(|table| (table.attributes(entry), table.shape(entry)));
         FileIdentity {
@@ -153,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the sender has heard how it ended, or has gone.
+    /// Waits until the sender has received the outcome or disconnected.
     pub(crate) fn await_close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         while Instant::now() < until {
@@ -163,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Everything is final: the sender is told what there is.
+    /// Sends the final state to the sender.
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         let summary = self.book.lock().summary();
         self.finished.store(true, Ordering::Release);
@@ -175,14 +176,15 @@ impl Shared {
     }
 }
 
-/// What is asked of the sender. Whatever is asked is appended to the object in the same order on both sides.
+/// Requests to the sender. Requested data is appended to the object in the same order on both sides.
 impl Shared {
-    /// A file is about to be compared: more may be wanted of it until it [is not](Self::asks_no_more).
+    /// Starts a comparison: more of the file may be requested until [`asks_no_more`](Self::asks_no_more).
     pub(crate) fn open_comparison(&self) {
         *self.asking.lock() += 1;
     }
 
-    /// Says what is wanted of the entries from `first` on; to a fresh destination everything comes unasked.
+    /// Sends the requests for the entries from `first` on; to a fresh destination everything is sent without
+    /// requests.
     pub(crate) fn ask(&self, first: u32, wants: &[Want]) -> Result<(), Fault> {
         let _order = self.asking.lock();
         let mut book = self.book.lock();
@@ -204,7 +206,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Asks for stretches of a file again, or at last.
+    /// Requests ranges of a file, after a comparison or again.
     pub(crate) fn ask_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
         let asking = self.asking.lock();
         debug_assert!(*asking > 0, "only of files that are being compared");
@@ -220,7 +222,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing more will be wanted of a file that was compared, or of entries to come.
+    /// Ends the requests for a compared file, or for all further entries.
     pub(crate) fn asks_no_more(&self) -> Result<(), Fault> {
         let mut asking = self.asking.lock();
         debug_assert!(*asking > 0, "each file ends once");
@@ -240,7 +242,7 @@ impl Shared {
     }
 }
 
-/// Equal wants in a row become one run.
+/// Joins equal consecutive requests into runs.
 fn runs(wants: &[Want]) -> Vec<WantRun> {
     let run = |equal: &[Want]| WantRun { count: equal.len() as u64, want: equal[0].clone() };
     wants.chunk_by(PartialEq::eq).map(run).collect()

@@ -1,4 +1,4 @@
-//! Hashes what was written and compares it with what the sender hashed.
+//! Hashes written data and compares it with the sender's hashes.
 //!
 //! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back from
 //! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
@@ -27,21 +27,21 @@ use crate::storage::read_exact_at;
 use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
 
-/// Groups that are hashed while their bytes come, at most; a hasher takes 2 KiB. The others are read back.
+/// Maximum number of groups hashed as their bytes arrive; a hasher takes 2 KiB. The others are read back.
 const MOST_IN_ORDER: usize = 1024;
 
-/// Bytes of memory for each file that is being hashed, here and where its temporary file is known.
+/// Memory per file being hashed, here and for its temporary file, in bytes.
 const IN_PROGRESS: u64 = 384;
 
-/// Bytes of memory for each file whose digest is known before it is whole.
+/// Memory per incomplete file with a known digest, in bytes.
 const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
 
-/// Bytes of memory for what the sender has said of a file: its digest, or why it could not be read.
+/// Memory for a file's digest or read error from the sender, in bytes.
 fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
     EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 
-/// Bytes of memory for a file that is compared: values of groups, and twice the numbers of those that are left.
+/// Memory for a file being compared: hashes of groups, and twice the numbers of the remaining ones, in bytes.
 fn bytes_compared(groups: Groups) -> u64 {
     let of_group = size_of::<Option<Value>>() as u64 + 20;
     IN_PROGRESS + u64::from(groups.count()) * of_group
@@ -50,7 +50,7 @@ fn bytes_compared(groups: Groups) -> u64 {
 struct Compared {
     held: Held,
     proofs: Tree,
-    /// Groups with bytes that were there, which have not been compared.
+    /// Groups with existing bytes that have not been compared yet.
     unchecked: BTreeSet<u32>,
     asked: u64,
     closed: bool,
@@ -62,14 +62,14 @@ pub(crate) struct Verifier {
     shared: Arc<Shared>,
     checks: Receiver<Check>,
     settles: Sender<Settle>,
-    /// Values of groups of files that are not whole yet.
+    /// Hashes of groups of incomplete files.
     hashing: HashMap<u32, (Tree, Reserved)>,
-    /// Groups, by file and number, that come in order so far, and up to where they have come.
+    /// Hashers of groups that have arrived in order so far, by file and number, and their ends.
     in_order: BTreeMap<(u32, u32), Box<(Hasher, u64)>>,
     compared: HashMap<u32, Compared>,
-    /// In a dry run: files that have turned out to be different.
+    /// In a dry run: files found to differ.
     different: HashSet<u32>,
-    /// Digests of files that are not whole yet.
+    /// Digests of incomplete files.
     expected: HashMap<u32, (Result<Value, Fault>, Reserved)>,
     buffer: AlignedBytes,
 }
@@ -89,7 +89,7 @@ impl Verifier {
         }
     }
 
-    /// Works until nobody sends any more, or until the job has failed.
+    /// Runs until all senders are gone or the job has failed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(check) = self.checks.recv() {
             if self.shared.has_ended() {
@@ -115,7 +115,7 @@ impl Verifier {
     fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
         if !self.hashing.contains_key(&entry) {
             let groups = Groups::of(len);
-            // The open groups are few.
+            // There are few open groups.
             let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
             let reserved = self.shared.budget.reserve(bytes)?;
             self.hashing.insert(entry, (Tree::new(groups), reserved));
@@ -138,7 +138,7 @@ impl Verifier {
             let taken = self.take(entry, group, Groups::of(written.len));
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
-                    // It may have been given up meanwhile.
+                    // The file may have been given up meanwhile.
                     self.begin(entry, written.len)?;
                     if let Some((tree, _)) = self.hashing.get_mut(&entry) {
                         tree.set(group, value);
@@ -151,7 +151,7 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Hashes bytes of the stream where they begin or continue a group.
+    /// Hashes bytes of the stream that begin or continue a group.
     fn feed(&mut self, written: &Written) {
         let Some((lent, range)) = &written.bytes else { return };
         let (bytes, groups) = (lent.bytes(range.clone()), Groups::of(written.len));
@@ -172,7 +172,7 @@ impl Verifier {
         }
     }
 
-    /// The value of a whole group; `None` if it has not come in order.
+    /// Takes the hash of a complete group; `None` if it did not arrive in order.
     fn take(&mut self, entry: u32, group: u32, groups: Groups) -> Option<Value> {
         let (hasher, upto) = *self.in_order.remove(&(entry, group))?;
         (upto == groups.range(group).end).then(|| groups.value(&hasher))
@@ -240,7 +240,7 @@ impl Verifier {
     }
 
     fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
-        // Of a file that is settled, or known to differ, the rest of the proof does not matter.
+        // The rest of the proof of a file that is settled or known to differ is ignored.
         let Some(entry) = u32::try_from(proof.entry).ok().filter(|entry| self.compared.contains_key(entry))
         else {
             return Ok(());
@@ -257,7 +257,7 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Compares a group of which both values are known.
+    /// Compares a group if both hashes are known.
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
         let (Some(compared), Some((tree, _))) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
         else {
@@ -276,7 +276,7 @@ impl Verifier {
         if compared.unchecked.is_empty() { self.end_comparison(entry) } else { Ok(()) }
     }
 
-    /// What was there is not what the sender has: it is asked for.
+    /// Requests a group that differs from the sender's.
     fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups;
@@ -302,7 +302,7 @@ impl Verifier {
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
-    /// In a dry run: the file is different, and the sender says what it hashes to.
+    /// In a dry run: records that the file differs from the sender's.
     fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
         self.different.insert(entry);
         let Some((expected, _)) = self.expected.remove(&entry) else { return Ok(()) };
@@ -317,7 +317,7 @@ impl Verifier {
         self.settles.send(Settle::Verified(entry)).map_err(over)
     }
 
-    /// Nothing more will be wanted of this file.
+    /// Ends the comparison of a file.
     fn end_comparison(&mut self, entry: u32) -> Result<(), Fault> {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
@@ -349,7 +349,7 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Settles a file that is whole and whose digest is known.
+    /// Settles a file that is complete and whose digest is known.
     fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
         let (Some((tree, _)), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
         else {
@@ -359,7 +359,7 @@ impl Verifier {
         let unchecked = self.compared.get(&entry).is_some_and(|c| !c.unchecked.is_empty());
         let fault = match expected {
             Ok(expected) if *expected == found => None,
-            // The proofs will tell which group it is.
+            // The proofs will identify the group.
             Ok(_) if unchecked => return Ok(()),
             Ok(_) => Some(mismatch(&self.shared.path(entry))),
             Err(fault) => Some(fault.clone()),
@@ -400,7 +400,7 @@ impl Verifier {
     }
 }
 
-/// The groups that writing `range` has made whole, when `all` is the written stretch around it.
+/// Returns the groups completed by writing `range`, where `all` is the written range around it.
 pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
     let (touched, whole) = (groups.touched(range), groups.within(all));
     touched.start.max(whole.start)..touched.end.min(whole.end)
@@ -408,7 +408,7 @@ pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -
 
 pub(crate) const READ: usize = 1 << 20;
 
-/// Hashes what there is of files, until there is nothing more to compare, or until the job is over.
+/// Hashes existing files until there is nothing more to compare or the job ends.
 pub(crate) fn compare(
     shared: &Shared,
     jobs: &Receiver<Comparison>,
@@ -432,7 +432,7 @@ pub(crate) fn compare(
                 break;
             }
             shared.progress.worked();
-            // What cannot be read differs from everything.
+            // Unreadable data counts as different.
             let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
             checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
         }
@@ -440,7 +440,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Reads a group of a file's stream through `buffer`, which has room for something, and hashes it.
+/// Reads a group of a file's stream through `buffer`, which must not be empty, and hashes it.
 pub(crate) fn hash_group(file: &File, shape: &Shape, group: u32, buffer: &mut [u8]) -> Result<Value, Errno> {
     let (groups, most) = (Groups::of(shape.len), buffer.len() as u64);
     let mut hasher = groups.hasher(group);

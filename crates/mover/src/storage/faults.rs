@@ -1,4 +1,4 @@
-//! File systems that fail, for tests.
+//! Faulty file systems for tests.
 //!
 //! A rule holds for the thread that has [entered](Disk::run) it and for every thread that a job starts there, so
 //! that tests beside each other do not disturb each other.
@@ -17,28 +17,29 @@ use rustix::io::Errno;
 
 pub use super::call::Call;
 
-/// What becomes of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It is made.
+    /// It is executed.
     Pass,
     /// It fails with this error number (errno(3)).
     Fail(i32),
-    /// A write takes half of its bytes; any other call is made.
+    /// A write accepts half of its bytes; other calls are executed.
     Short,
 }
 
 type Rule = dyn Fn(u64, Call) -> Verdict + Send + Sync;
 type Fold = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
-/// A disk with a mind of its own.
+/// A disk whose calls a rule decides.
 #[derive(Clone)]
 pub struct Disk(Arc<Inner>);
 
 struct Inner {
     calls: AtomicU64,
     rule: Box<Rule>,
-    /// Names that it makes equal are one name. One call at a time, so that nothing is made between looking and calling.
+    /// Names that it maps to the same are one name. One call at a time, so that nothing is created between
+    /// lookup and call.
     fold: Option<Mutex<Box<Fold>>>,
 }
 
@@ -67,12 +68,12 @@ impl Disk {
         text.replace("e\u{301}", "\u{e9}").into_bytes()
     }
 
-    /// Reading and writing waits as long as it would take at so many bytes per second.
+    /// Delays reads and writes to this many bytes per second.
     pub fn slow(bytes_per_second: u64) -> Self {
         Self::taking(bytes_per_second, std::thread::sleep)
     }
 
-    /// Reading and writing is work for the processor, which does so many bytes per second.
+    /// Makes reads and writes take processor time, at this many bytes per second.
     pub fn laborious(bytes_per_second: u64) -> Self {
         Self::taking(bytes_per_second, |time| {
             let start = Instant::now();
@@ -91,12 +92,12 @@ impl Disk {
         })
     }
 
-    /// How many calls there were.
+    /// Returns the number of calls.
     pub fn calls(&self) -> u64 {
         self.0.calls.load(Ordering::Relaxed)
     }
 
-    /// Does `work` on this disk.
+    /// Runs `work` on this disk.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         Inherited(Some(self.clone())).run(work)
     }
@@ -124,7 +125,7 @@ fn of_process() -> Option<Disk> {
     DISK.get_or_init(parse).clone()
 }
 
-/// What a thread passes on to those that it starts.
+/// State that a thread passes on to the threads it starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Inherited(Option<Disk>);
 
@@ -141,7 +142,7 @@ impl Inherited {
     }
 }
 
-/// Decides about a call; of a write, how many bytes it may take.
+/// Decides about a call; returns the number of bytes that a write may accept.
 pub(super) fn decide(call: Call) -> Result<usize, Errno> {
     let Some(disk) = HERE.with_borrow(Clone::clone).or_else(of_process) else { return Ok(usize::MAX) };
     let number = disk.0.calls.fetch_add(1, Ordering::Relaxed);

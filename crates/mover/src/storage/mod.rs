@@ -25,12 +25,12 @@ use faults as kernel;
 pub(crate) use kernel::Inherited;
 use kernel::{decide, heeded, spelled};
 
-/// The file systems as they are.
+/// File systems without faults.
 #[cfg(not(feature = "faults"))]
 mod kernel {
     use super::{BorrowedFd, CStr, Call, ResolveFlags, Result};
 
-    /// What a thread passes on to those that it starts: nothing.
+    /// State that a thread passes on to the threads it starts: none.
     #[derive(Clone, Debug)]
     pub(crate) struct Inherited;
 
@@ -45,20 +45,20 @@ mod kernel {
         }
     }
 
-    /// Every call is made; a write with all its bytes.
+    /// Executes every call; a write with all its bytes.
     #[inline]
     #[expect(clippy::unnecessary_wraps, reason = "calls fail here when tests want it")]
     pub(super) fn decide(_: Call) -> Result<usize> {
         Ok(usize::MAX)
     }
 
-    /// The kernel finds a name as it is asked for it.
+    /// Uses the name as given.
     #[inline]
     pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
         real(name)
     }
 
-    /// The kernel keeps to what a path is kept to.
+    /// Keeps the path restrictions.
     #[inline]
     pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
         resolve
@@ -96,7 +96,7 @@ fn named<T>(
     name.into_with_c_str(|name| repeat(call, || spelled(at, name, |name| real(at, name))))
 }
 
-/// The calls of `rustix::fs` on what is open.
+/// The calls of `rustix::fs` on a file descriptor.
 macro_rules! on_open {
     ($($call:ident: $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         pub(crate) fn $name(fd: impl AsFd, $($argument: $type),*) -> Result<$result> {
@@ -118,7 +118,7 @@ on_open! {
     Lock: flock(operation: FlockOperation) -> ();
 }
 
-/// Those for a name in a directory.
+/// The calls for a name in a directory.
 macro_rules! on_name {
     ($($call:ident: $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         pub(crate) fn $name(directory: impl AsFd, name: impl Arg, $($argument: $type),*) -> Result<$result> {
@@ -136,12 +136,12 @@ on_name! {
     Attributes: utimensat(times: &Timestamps, flags: AtFlags) -> ();
 }
 
-/// Opens what is at a name. `O_CLOEXEC` is added.
+/// Opens a name. Adds `O_CLOEXEC`.
 pub(crate) fn open_in(directory: impl AsFd, name: impl Arg, flags: OFlags) -> Result<OwnedFd> {
     openat(directory, name, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Makes a file that only its owner may read and write, at a name where nothing is. `O_CLOEXEC` is added.
+/// Creates a file with mode 0600 at an unused name. Adds `O_CLOEXEC`.
 pub(crate) fn create_in(directory: impl AsFd, name: impl Arg, flags: OFlags) -> Result<OwnedFd> {
     let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::RUSR | Mode::WUSR)
@@ -177,7 +177,7 @@ pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
 }
 
-/// As [`lstatat`]; `None` if nothing is there.
+/// Like [`lstatat`]; `None` if the name does not exist.
 pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {
     match lstatat(directory, name) {
         Err(Errno::NOENT) => Ok(None),
@@ -195,9 +195,9 @@ pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
     Ok(list(directory)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// What is in a directory, without `.` and `..`, in no order; a kind may be unknown.
+/// Lists a directory, without `.` and `..`, in no particular order; a type may be unknown.
 pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
-    // Who has the directory open, too, may read it at the same time.
+    // Others with the same open directory may read it at the same time.
     let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let (mut found, mut buffer) = (Vec::new(), vec![MaybeUninit::uninit(); LIST_BUFFER]);
     let take = |item: &RawDirEntry<'_>| found.push((item.file_name().to_bytes().to_vec(), item.file_type()));
@@ -205,7 +205,8 @@ pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
     Ok(found)
 }
 
-/// Shows what is in a directory to `take`, without `.` and `..`. As [`list`], for many directories and one buffer.
+/// Passes the names in a directory to `take`, without `.` and `..`. Like [`list`], for many directories with
+/// one buffer.
 pub(crate) fn list_each(
     directory: impl AsFd,
     buffer: &mut [MaybeUninit<u8>],
@@ -226,12 +227,12 @@ pub(crate) fn list_each(
     }
 }
 
-/// Reads some bytes; none at the end of the file.
+/// Reads some bytes; returns 0 at the end of the file.
 pub(crate) fn read_at(fd: impl AsFd, into: &mut [u8], offset: u64) -> Result<usize> {
     repeat(Call::Read(into.len()), || io::pread(fd.as_fd(), &mut *into, offset))
 }
 
-/// Fills `into`; a file that ends before is an I/O error.
+/// Fills `into`; an early end of the file is an I/O error.
 pub(crate) fn read_exact_at(fd: impl AsFd, mut into: &mut [u8], mut offset: u64) -> Result<()> {
     while !into.is_empty() {
         match read_at(fd.as_fd(), into, offset)? {
@@ -253,7 +254,7 @@ pub(crate) fn write_all_at(fd: impl AsFd, bytes: &[u8], mut offset: u64) -> Resu
     })
 }
 
-/// Writes everything at the end of a file that is open for appending.
+/// Writes all bytes to a file that is open for appending.
 pub(crate) fn write_all(fd: impl AsFd, bytes: &[u8]) -> Result<()> {
     write_with(bytes, |bytes| io::write(fd.as_fd(), bytes))
 }
@@ -287,7 +288,7 @@ pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
             read_at(from, into, done).and_then(|got| write_all_at(to, &into[..got], done).map(|()| got))
         };
         match copied {
-            // Some file systems say so of files that are not empty (std::io::copy looks for it too).
+            // Some file systems return 0 for nonempty files (std::io::copy handles this too).
             Ok(0) if by_kernel && done == 0 => buffer.resize(COPY_BUFFER as usize, 0),
             Ok(0) => break,
             Ok(copied) => done += copied as u64,
@@ -307,7 +308,7 @@ pub(crate) fn symlinkat(target: impl Arg, directory: impl AsFd, name: impl Arg) 
     })
 }
 
-/// Another name of a file, which is not followed.
+/// Creates a hard link. Does not follow symbolic links.
 pub(crate) fn linkat(from: impl AsFd, old: impl Arg, directory: impl AsFd, name: impl Arg) -> Result<()> {
     old.into_with_c_str(|old| {
         named(Call::Make, directory, name, |at, name| {
@@ -322,18 +323,18 @@ pub(crate) fn rename_in(directory: impl AsFd, from: impl Arg, to: impl Arg, how:
     })
 }
 
-/// Removes a temporary file or a journal. The directory keeps its time, which another job may have set by now.
+/// Removes a temporary file or journal. The directory keeps its time, which another job may have set by now.
 pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<()> {
     let before = fstat(&directory);
     unlinkat(&directory, name, AtFlags::empty())?;
     if let Ok(stat) = before {
-        // The directory of another user gets a new time.
+        // A directory of another user gets a new time.
         let _ = utimensat(&directory, ".", &modified_at(Mtime::of(&stat)), AtFlags::empty());
     }
     Ok(())
 }
 
-/// A time of last modification, in seconds since 1970.
+/// Modification time, in seconds since 1970.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Mtime {
     pub(crate) secs: i64,
@@ -347,7 +348,7 @@ impl Mtime {
     }
 }
 
-/// A time of last modification; that of the last access stays.
+/// Returns timestamps that set the modification time and keep the access time.
 pub(crate) fn modified_at(Mtime { secs, nanos }: Mtime) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -355,7 +356,7 @@ pub(crate) fn modified_at(Mtime { secs, nanos }: Mtime) -> Timestamps {
     }
 }
 
-/// Also of what could only be opened as a path, because it may not be read.
+/// Sets the mode, also through an `O_PATH` descriptor of an unreadable file.
 pub(crate) fn fchmod(fd: impl AsFd, mode: Mode) -> Result<()> {
     repeat(Call::Attributes, || match fs::fchmod(fd.as_fd(), mode) {
         Err(Errno::BADF) => fs::chmod(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()), mode),

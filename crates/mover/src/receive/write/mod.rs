@@ -1,4 +1,4 @@
-//! Takes received pieces; makes directories, writes the bytes to temporary files, and says what is whole.
+//! Creates directories, writes received pieces to temporary files, and reports completed data.
 
 pub(super) mod writeback;
 
@@ -27,10 +27,10 @@ use crate::stream::Shape;
 use crate::tree::Groups;
 use writeback::{EVERY, Order};
 
-/// Buffers that the verifier may hold; beyond, it reads from the page cache.
+/// Maximum number of buffers lent to the verifier; beyond that it reads from the page cache.
 const LENT: usize = 16;
 
-/// What a receiving job shares, for those who give work to the verifier and to the committer.
+/// Shared state with the queues of the verifier and the committer.
 #[derive(Clone, Deref)]
 pub(crate) struct Pipeline {
     #[deref(forward)]
@@ -48,12 +48,14 @@ impl Pipeline {
         self.unless_over(self.settles.send(settle))
     }
 
-    /// When the job is over, what was received is written all the same; nobody verifies or commits it.
+    /// Ignores closed queues when the job is over: received data is still written, but not verified or
+    /// committed.
     fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
         told.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
     }
 
-    /// Makes directories and empty files, before any bytes of them or of later entries are [asked for](Shared::ask).
+    /// Creates directories and empty files, before bytes of them or of later entries are
+    /// [requested](Shared::ask).
     pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
@@ -116,12 +118,12 @@ impl Pipeline {
 pub(crate) struct Writer {
     pub(crate) shared: Pipeline,
     pub(crate) writeback: Sender<Order>,
-    /// Bytes of large files that were written since the last order.
+    /// Bytes of large files written since the last write-back.
     pub(crate) since: u64,
 }
 
 impl Writer {
-    /// Works until the queue is closed.
+    /// Runs until the queue is closed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {
             let known = self.shared.book.lock().layout.len;
@@ -133,7 +135,7 @@ impl Writer {
         }
     }
 
-    /// What the data path delivered must be what the entries promised.
+    /// Checks that the delivered length matches the announced one.
     fn check_length(&self) -> Result<(), Fault> {
         let promised = self.shared.book.lock().object_len;
         match (promised, self.shared.queue.completed()) {
@@ -168,7 +170,7 @@ impl Writer {
         (guard, lent): (&Arc<BufferGuard>, Option<&Arc<LentBuffer>>),
         range: Range<usize>,
     ) -> Result<(), IoFault> {
-        // The bytes of a file that has failed are of no use.
+        // Bytes of a failed file are dropped.
         let Some(opened) = self.open(piece)? else { return Ok(()) };
         let shape = self.shared.table(|table| table.shape(piece.entry));
         let stretch = piece.offset..piece.offset + piece.len;
@@ -178,7 +180,7 @@ impl Writer {
         written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(piece.entry)))?;
         if self.shared.durability != Durability::Cached && shape.len >= EVERY {
             self.since += piece.len;
-            // A disk that is still busy with the last order gets the next one later.
+            // If the disk is still busy with the last write-back, the next one is postponed.
             if self.since >= EVERY && self.writeback.try_send((piece.entry, opened.clone())).is_ok() {
                 self.since = 0;
             }
@@ -211,7 +213,7 @@ impl Writer {
     }
 }
 
-/// Writes bytes of the stream where they belong in the file.
+/// Writes bytes of the stream to their place in the file.
 fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     for (at, len) in shape.pieces(range) {
@@ -228,7 +230,7 @@ pub(crate) fn orphaned(path: &[u8]) -> IoFault {
 
 pub(crate) struct FileSink {
     pub(crate) shared: Arc<Shared>,
-    /// Each byte is written to its place whatever comes first. Else what comes may have to wait for what is missing.
+    /// Whether data can be written in any order of arrival. Otherwise it may wait for missing data.
     pub(crate) takes_any_order: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Write-behind: large files go to the disk while they come, so that the sync at their end has little left to do.
+//! Write-behind: large files are written to disk as they arrive, so that the final sync has little left to
+//! do.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,12 +11,12 @@ use rustix::io::Errno;
 
 use crate::storage::fdatasync;
 
-/// Bytes of large files that are written between two calls; smaller files are left to the sync at their end.
+/// Bytes of large files between two write-backs; smaller files are left to the final sync.
 pub(crate) const EVERY: u64 = 64 << 20;
 
 pub(crate) type Order = (u32, Arc<File>);
 
-/// What is being brought to the disk, and of what that failed.
+/// Files being written back, and failed ones.
 #[derive(Default)]
 pub(crate) struct Writeback {
     state: Mutex<WritebackState>,
@@ -25,12 +26,12 @@ pub(crate) struct Writeback {
 #[derive(Default)]
 struct WritebackState {
     busy: Option<u32>,
-    /// The kernel tells an error once, to whoever asks first; the sync at the end would not hear of it.
+    /// The kernel reports a write-back error only once; the final sync would not see it.
     failed: HashMap<u32, Errno>,
 }
 
 impl Writeback {
-    /// Works until nobody orders any more.
+    /// Runs until all senders are gone.
     pub(crate) fn run(&self, orders: &Receiver<Order>) {
         while let Ok((entry, file)) = orders.recv() {
             self.state.lock().busy = Some(entry);
@@ -45,7 +46,7 @@ impl Writeback {
         }
     }
 
-    /// How it went with a file. Waits while it is being brought to the disk.
+    /// Returns the result for a file. Waits while it is being written back.
     pub(crate) fn outcome(&self, entry: u32) -> Result<(), Errno> {
         let mut state = self.state.lock();
         self.done.wait_while(&mut state, |state| state.busy == Some(entry));
