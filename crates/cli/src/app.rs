@@ -154,8 +154,8 @@ impl Start<'_> {
             }),
             Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args, Cpu::ALL)),
             Command::Demo(args) => {
-                // Before anything starts a thread, and while this process may be looked into: it may enter a user
-                // namespace.
+                // Before anything starts a thread, and while this process may be looked into: it may enter a
+                // user namespace.
                 let namespaces = commands::demo::acquire_namespaces();
                 self.reporting(|context| commands::demo::run(context, args, &namespaces))
             }
@@ -235,7 +235,8 @@ fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     }
 }
 
-/// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`), not those of its children.
+/// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`), not those of its
+/// children.
 fn hide_memory() {
     // Not essential: ignored if the system refuses.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);

@@ -30,7 +30,8 @@ pub(crate) const VARIABLE: &str = "HAUL_URL";
 const LONGEST: usize = 64 << 10;
 const SCHEME: &str = "haul://";
 
-/// Tells local paths, URLs, `host:path` (as scp does) and `@FILE[:PATH]`, `@-`, `@env` apart (docs/cli.md, Endpoints).
+/// Tells local paths, URLs, `host:path` (as scp does) and `@FILE[:PATH]`, `@-`, `@env` apart (docs/cli.md,
+/// Endpoints).
 pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
     let on_server = |mut url: HaulUrl| {
         let path = std::mem::take(&mut url.path);
@@ -134,7 +135,7 @@ fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
     Ok(text)
 }
 
-/// Reads the first line of stdin, leaving the rest unread.
+/// Returns the first line of stdin, which is read once; the rest stays unread.
 fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     static FIRST_LINE: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
     let mut known = FIRST_LINE.lock();

@@ -65,8 +65,8 @@ pub(crate) fn place(fault: &Fault) -> String {
     }
 }
 
-/// Marks `fault` as this machine's, unless its host is known or it concerns the connection between two
-/// machines.
+/// Marks `fault` as this machine's, unless its host is known or it concerns both machines or their
+/// connection.
 pub(crate) fn here(fault: Fault) -> Fault {
     use FaultCode::{Expired, Interrupted, NotAuthorised, PeerStopped, Usage, VersionMismatch};
     let is_of_both =

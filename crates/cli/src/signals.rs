@@ -68,8 +68,8 @@ impl Cancel {
         Fault::new(FaultCode::Interrupted, format!("the {role} was stopped{by}"), hint)
     }
 
-    /// Returns `fault`, or this side's interruption if there is one: a terminal's Ctrl-C reaches both sides
-    /// of a local run.
+    /// Returns `fault`, or this side's interruption if the peer reports a stop and there is one here: a
+    /// terminal's Ctrl-C reaches both sides of a local run.
     pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
     }
@@ -127,8 +127,8 @@ pub(crate) enum Hangup {
 }
 
 /// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal after
-/// [`TOGETHER`] ends the process
-/// with code 130. SIGXFSZ (`ulimit -f`) is caught, so that the write fails with EFBIG.
+/// [`TOGETHER`] ends the process with code 130. SIGXFSZ (`ulimit -f`) is caught, so that the write fails with
+/// EFBIG.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;

@@ -1,4 +1,5 @@
-//! Option values in environment variables `HAUL_<OPTION>` and in TOML files (docs/cli.md, Where values come from).
+//! Option values in environment variables `HAUL_<OPTION>` and in TOML files (docs/cli.md, Where values come
+//! from).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -26,8 +26,7 @@ pub(crate) enum Origin {
 }
 
 /// Values of one source for the requested command: by the option's long name, each value as on a command line
-/// with
-/// its origin. Most options have one value.
+/// with its origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
 /// Recipe parameter with its origin.

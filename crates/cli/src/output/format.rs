@@ -39,7 +39,8 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// Puts a name into a JSON object as text; one that is not UTF-8 also in base64 (RFC 4648, section 4) as `key_b64`.
+/// Puts a name into a JSON object as text; one that is not UTF-8 also in base64 (RFC 4648, section 4) as
+/// `key_b64`.
 pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
     object[key] = Value::from(String::from_utf8_lossy(name));
     if std::str::from_utf8(name).is_err() {

@@ -10,13 +10,13 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Prefix of the secret in a URL. Complete secrets have at least 87 characters.
+/// Prefix of the secret in a URL, and the minimum length of what counts as one; complete ones have at least
+/// 87.
 const KEY: &str = "k=";
 const SHORTEST: usize = 32;
 
 /// Lines for users. Control characters are escaped, so that names of files and peers cannot forge a line or
-/// control the
-/// terminal; keys of URLs are left out.
+/// control the terminal; keys of URLs are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub(crate) struct Lines(String);
 

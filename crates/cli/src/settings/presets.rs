@@ -94,7 +94,7 @@ impl Preset {
         Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
 
-    /// Returns the values; those missing in the recipe are the default preset's.
+    /// Returns the values. A recipe of session parameters takes missing ones from the default preset.
     pub(crate) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
             crypto: None,

@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::SshHost;
 use super::messages::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
 
-/// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found however the
-/// bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to the same. Of arbitrary
-/// bytes the first is the length of the pieces. True if there was an announcement of this version.
+/// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found
+/// however the bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to
+/// the same. Of arbitrary bytes the first is the length of the pieces. True if there was an announcement of
+/// this version.
 ///
 /// # Panics
 /// If a rule is broken.

@@ -15,7 +15,8 @@ use crate::ssh::SshHost;
 use crate::transfer::Cpu;
 
 impl Machine {
-    /// Whether sources on both share a session. Another port of ssh is another machine: a container, or a tunnel's end.
+    /// Whether sources on both share a session. Another port of ssh is another machine: a container, or a
+    /// tunnel's end.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Url(a), Self::Url(b)) => (a.authority(), &a.secret) == (b.authority(), &b.secret),

@@ -16,7 +16,8 @@ use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
 
-/// Bytes that may be written but not yet journalled: the most that is sent again after the process was killed.
+/// Bytes that may be written but not yet journalled: the most that is sent again after the process was
+/// killed.
 const NOTE_EVERY: u64 = 8 << 20;
 
 /// Longest time for which written bytes stay unjournalled, however few they are.
@@ -188,7 +189,8 @@ impl Journal {
         }
     }
 
-    /// Writes out and syncs what is pending: it survives a power failure if the temporary files were synced before.
+    /// Writes out and syncs what is pending: it survives a power failure if the temporary files were synced
+    /// before.
     pub(crate) fn sync(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);

@@ -5,11 +5,12 @@ use crate::journal::record::{HEADER_LEN, Log, header, is_local};
 /// ID of the journals created here.
 const ID: u32 = 0x6861_756c;
 
-/// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole journal,
-/// or as the payloads of records that have right checks.
+/// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole
+/// journal, or as the payloads of records that have right checks.
 ///
-/// Reading never panics; it keeps a beginning of the file, which reads back to the same, as does every part of
-/// it; and no file claims bytes behind its end or lies outside of the directory. True if a record was read.
+/// Reading never panics; it keeps a beginning of the file, which reads back to the same, as does every part
+/// of it; and no file claims bytes behind its end or lies outside of the directory. True if a record was
+/// read.
 ///
 /// # Panics
 /// If a rule is broken.

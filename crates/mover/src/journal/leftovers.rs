@@ -23,8 +23,8 @@ const MOST: usize = 64;
 /// Interval of attempts to take a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a job waits from its beginning for journals of running jobs that are at files of its own: the receiver of a
-/// killed copy syncs what it has before it ends, some ten milliseconds after its sender.
+/// How long a job waits from its beginning for journals of running jobs that are at files of its own: the
+/// receiver of a killed copy syncs what it has before it ends, some ten milliseconds after its sender.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Journals of earlier jobs in a directory.

@@ -1,9 +1,9 @@
 //! The receiver's journal, with which the next job resumes an interrupted one.
 //!
-//! A [`Journal`] lies in the directory that a job writes below and is locked while the job runs. It says which
-//! bytes of which files are in temporary files. [`Leftovers`] are the journals of jobs that were cut off; the
-//! next job adopts them, takes the claims it has use for, and removes the rest. `docs/mover.md` describes the
-//! format and what it promises.
+//! A [`Journal`] lies in the directory that a job writes below and is locked while the job runs. It says
+//! which bytes of which files are in temporary files. [`Leftovers`] are the journals of jobs that were cut
+//! off; the next job adopts them, takes the claims it has use for, and removes the rest. `docs/mover.md`
+//! describes the format and what it promises.
 
 use haul_wire::control::{Fault, FaultCode};
 
@@ -27,8 +27,9 @@ pub(crate) fn is_working_name(name: &[u8]) -> bool {
     record::parse_journal(name).is_some() || record::parse_part(name).is_some()
 }
 
-/// Whether no peer may give this name to anything: that of a journal, which a later job would believe, or of a temporary
-/// file, which it would go on with. Also in other case, because there are file systems that do not tell it apart.
+/// Whether no peer may give this name to anything: that of a journal, which a later job would believe, or of
+/// a temporary file, which it would go on with. Also in other case, because there are file systems that do
+/// not tell it apart.
 pub(crate) fn is_reserved(name: &[u8]) -> bool {
     is_working_name(&name.to_ascii_lowercase())
 }

@@ -68,8 +68,8 @@ pub fn find_journals(directory: &Path) -> io::Result<Vec<JournalReport>> {
     Ok(ids.into_iter().filter_map(|id| report(&directory, id)).collect())
 }
 
-/// Removes the temporary files of an interrupted job and its journal. Returns false, and removes nothing, if the
-/// job is running, or the journal is not one of ours or no longer exists.
+/// Removes the temporary files of an interrupted job and its journal. Returns false, and removes nothing, if
+/// the job is running, or the journal is not one of ours or no longer exists.
 ///
 /// # Errors
 /// Something could not be removed. The journal is then kept, so that the caller can retry.

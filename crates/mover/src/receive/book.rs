@@ -48,7 +48,8 @@ pub(crate) struct Book {
 /// Memory per range of a range set, in bytes.
 const RANGE: u64 = 48;
 
-/// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its temporary file.
+/// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its
+/// temporary file.
 const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
 
 impl Book {

@@ -202,8 +202,9 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
     }
 }
 
-/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once, the receiver
-/// of the first one still runs, and leaves its journal after the second one has looked for journals.
+/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once,
+/// the receiver of the first one still runs, and leaves its journal after the second one has looked for
+/// journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
     let Ok(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), Hold::Keep) else { return };
     if !leftovers.is_empty() {

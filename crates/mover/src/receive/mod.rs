@@ -100,8 +100,8 @@ pub fn receive_files(
     Ok(ReceiveJob { sink, handle })
 }
 
-/// Runs the job to its end, with what `write` makes for taking the bytes that have come. Every thread that it starts has
-/// ended when it returns, and no temporary file is left.
+/// Runs the job to its end, with what `write` makes for taking the bytes that have come. Every thread that it
+/// starts has ended when it returns, and no temporary file is left.
 pub(crate) fn run(
     shared: &Arc<Shared>,
     leftovers: Option<Leftovers>,

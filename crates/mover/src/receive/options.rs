@@ -38,8 +38,8 @@ pub struct ReceiveOptions {
     pub min_free: MinFree,
     /// What this side requested, if it did; anything else from the sender is rejected.
     pub expectations: Option<Expectations>,
-    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory whatever
-    /// `memory` says. `None`: as the bytes come.
+    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory
+    /// whatever `memory` says. `None`: as the bytes come.
     pub chunk: Option<Bytes>,
 }
 
@@ -64,8 +64,8 @@ impl ReceiveOptions {
         }
     }
 
-    /// As much memory as lets a path with this round trip carry 13.4 Gbit/s, 64 to 160 MiB. What is in memory and not written yet is
-    /// lost when the process is killed, so it is not more than that.
+    /// As much memory as lets a path with this round trip carry 13.4 Gbit/s, 64 to 160 MiB. What is in memory
+    /// and not written yet is lost when the process is killed, so it is not more than that.
     #[must_use]
     pub fn for_round_trip(self, round_trip: Span) -> Self {
         let memory = CARRIES.bytes_in(round_trip);

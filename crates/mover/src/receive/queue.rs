@@ -5,8 +5,8 @@
 //! Flow control counts bytes, not places: the sender may send below `bytes freed + budget`. As no byte
 //! comes twice, what is here never exceeds the budget, whatever is missing in between.
 //!
-//! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it is whole;
-//! before that only when the object or the job ends, or when nothing comes any more.
+//! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it
+//! is whole; before that only when the object or the job ends, or when nothing comes any more.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;

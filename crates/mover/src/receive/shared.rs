@@ -37,8 +37,8 @@ pub(crate) struct Shared {
     /// What was requested; anything else is rejected.
     pub(crate) expectations: Option<Expectations>,
     pub(crate) destination: Destination,
-    /// How many may want more: files that are compared, and one more until all entries were asked for. The lock is held
-    /// while a message goes out, so that messages have the object's order.
+    /// How many may want more: files that are compared, and one more until all entries were asked for. The
+    /// lock is held while a message goes out, so that messages have the object's order.
     asking: Mutex<u64>,
     /// Items not yet reported to the sender.
     pub(crate) untold: Mutex<Vec<Item>>,

@@ -1,8 +1,8 @@
 //! Hashes written data and compares it with the sender's hashes.
 //!
-//! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back from
-//! the temporary file (from the page cache, as a rule) once it is whole. What was there before the job is hashed
-//! by the comparer and compared here, group by group.
+//! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back
+//! from the temporary file (from the page cache, as a rule) once it is whole. What was there before the job
+//! is hashed by the comparer and compared here, group by group.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Faulty file systems for tests.
 //!
-//! A rule holds for the thread that has [entered](Disk::run) it and for every thread that a job starts there, so
-//! that tests beside each other do not disturb each other.
+//! A rule holds for the thread that has [entered](Disk::run) it and for every thread that a job starts there,
+//! so that tests beside each other do not disturb each other.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -55,8 +55,8 @@ impl Disk {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule), fold: None }))
     }
 
-    /// Takes names for one that `fold` makes equal, as file systems do that have no case or normalise: what is asked
-    /// for is what is there, and keeps the name that it has.
+    /// Takes names for one that `fold` makes equal, as file systems do that have no case or normalise: what
+    /// is asked for is what is there, and keeps the name that it has.
     pub fn folding(fold: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let rule = Box::new(|_, _| Verdict::Pass);
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, fold: Some(Mutex::new(Box::new(fold))) }))
@@ -107,9 +107,9 @@ thread_local! {
     static HERE: RefCell<Option<Disk>> = const { RefCell::new(None) };
 }
 
-/// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it reads or writes in a second; with ` of work` behind it
-/// the processor is what takes the time. With `HAUL_DISK_FOLDS` it takes names for one that differ in case, or in how `é` is
-/// written.
+/// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it reads or writes in a second; with `
+/// of work` behind it the processor is what takes the time. With `HAUL_DISK_FOLDS` it takes names for one
+/// that differ in case, or in how `é` is written.
 fn of_process() -> Option<Disk> {
     static DISK: OnceLock<Option<Disk>> = OnceLock::new();
     let parse = || {
@@ -177,7 +177,8 @@ pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOn
     real(path.as_deref().unwrap_or(name))
 }
 
-/// A name in `below`, a path from `directory`, that stands for `name` there; that one itself before any other.
+/// A name in `below`, a path from `directory`, that stands for `name` there; that one itself before any
+/// other.
 fn same_name(
     directory: BorrowedFd<'_>,
     below: &[u8],

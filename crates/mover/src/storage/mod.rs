@@ -1,6 +1,7 @@
-//! The calls to the file system, as `rustix::fs` has them. What a job does to files goes through here: a call that
-//! a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what becomes of each
-//! call. Advice to the kernel, and the reading of journals and of files with patterns, do without.
+//! The calls to the file system, as `rustix::fs` has them. What a job does to files goes through here: a call
+//! that a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what
+//! becomes of each call. Advice to the kernel, and the reading of journals and of files with patterns, do
+//! without.
 
 mod call;
 #[cfg(feature = "faults")]
@@ -271,8 +272,8 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
     Ok(())
 }
 
-/// Copies the first `most` bytes of a file to the beginning of another one; how many there were. The kernel does
-/// it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
+/// Copies the first `most` bytes of a file to the beginning of another one; how many there were. The kernel
+/// does it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
 pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
     let (from, to) = (from.as_fd(), to.as_fd());
     let (mut done, mut buffer) = (0, Vec::new());
