@@ -109,7 +109,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "chunk",
-        help: || "size of the chunks that the object is divided into, 64KiB to 4GiB".to_owned(),
+        help: || "the size of the chunks that the object is divided into, 64KiB to 4GiB".to_owned(),
         set: |s, v| {
             let size = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
             s.set_in_recipe("chunk", &size.exact());
@@ -119,7 +119,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "feedback_interval",
-        help: || "interval of the receiver's reports, 100us to 1s".to_owned(),
+        help: || "the interval of the receiver's reports, 100us to 1s".to_owned(),
         set: |s, v| {
             let interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
             s.set_in_recipe("feedback_interval", &interval.exact());
@@ -144,7 +144,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         key: "socket_buffer",
-        help: || "socket buffer size to request from the kernel, 64KiB to 256MiB".to_owned(),
+        help: || "the socket buffer size to request from the kernel, 64KiB to 256MiB".to_owned(),
         set: |s, v| within(v, SOCKET_BUFFER[0], SOCKET_BUFFER[1]).map(|size| s.socket_buffer = size),
         show: |s| s.socket_buffer.exact(),
     },
