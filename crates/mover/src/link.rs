@@ -6,7 +6,7 @@ use haul_wire::control::{ControlMessage, Fault, MAX_FRAME, encoded_len};
 use serde::Serialize;
 
 /// Maximum wait for a message before checking again whether the job is over.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(50);
+pub(crate) const RECV_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// An ordered, reliable channel of control messages to the peer, used from several threads at once.
 pub trait ControlLink: Send + Sync {

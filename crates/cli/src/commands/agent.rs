@@ -27,7 +27,7 @@ use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 use crate::transfer::{
     Context, Cpu, Policy, Pulse, answer, bind_within, download, listen_options, next_client, reach,
-    server::POLL, upload, with_way_out,
+    server::POLL, upload, with_firewall_hint,
 };
 
 /// What is to be done, the one line on stdin; `None` if that ends without.
@@ -65,7 +65,7 @@ fn announce(announcement: &Announcement) {
 /// All addresses of the machine; where there is no IPv6, those of IPv4.
 const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 /// Placeholder for the host in the URL. The client replaces it.
-const SOME_HOST: &str = "by-ssh";
+const PLACEHOLDER_HOST: &str = "by-ssh";
 
 /// Serves one session. Returns the exit code.
 ///
@@ -84,7 +84,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         announce(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
     })?;
     announce(&Announcement {
-        url: Some(listener.url(SOME_HOST, b"").to_string()),
+        url: Some(listener.url(PLACEHOLDER_HOST, b"").to_string()),
         hosts: own_hosts(args, std::env::var("SSH_CONNECTION").ok().as_deref()),
         ..Announcement::ours()
     });
@@ -152,13 +152,13 @@ pub(crate) fn copy() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;
     let reporter = Reporter::start()?;
-    patient(&reporter.lines, Announcement::ours().line());
+    send_waiting(&reporter.lines, Announcement::ours().line());
     let job: Result<Job, Fault> = from_stdin(MAX_JOB).unwrap_or_else(|| Err(not_a_request("it has ended")));
     let report = match job.and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
         Ok(job) => execute(&job, cancel, &reporter),
         Err(fault) => RunReport::failed(fault),
     };
-    reporter.log(patient).write("result", json!({ "report": report }));
+    reporter.log(send_waiting).write("result", json!({ "report": report }));
     reporter.finish();
     Ok(report.exit_code())
 }
@@ -168,7 +168,7 @@ fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
     if job.detach {
         let log = detach()?;
         let detached = json!({ "log": log.display().to_string(), "pid": std::process::id() });
-        reporter.log(patient).write("detached", detached);
+        reporter.log(send_waiting).write("detached", detached);
         return Ok(());
     }
     let cancel = cancel.clone();
@@ -213,7 +213,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
 }
 
 /// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
-fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
+fn item_callback(job: &Job, reporter: &Reporter) -> Option<Tell> {
     if job.transfer.receive_policy.run == RunMode::Move {
         return None;
     }
@@ -232,18 +232,18 @@ fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fa
         .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let settings = Settings { crypto, offload, socket_buffer, recipe };
     let quiet = Context::quiet(settings, job.transfer.clone(), cancel);
-    Ok(Context { on_item: teller(job, reporter), events: reporter.log(lossy), ..quiet })
+    Ok(Context { on_item: item_callback(job, reporter), events: reporter.log(send_or_drop), ..quiet })
 }
 
 fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
     let (mut context, url) = (context(job, cancel, reporter)?, parse_url(&job.server)?);
-    let way_out = |fault| match job.hosts.as_slice() {
+    let add_hint = |fault| match job.hosts.as_slice() {
         [] => fault,
-        _ => with_way_out(fault, url.port, job.ports.as_deref()),
+        _ => with_firewall_hint(fault, url.port, job.ports.as_deref()),
     };
-    let url = reach(&context, &url, &job.hosts).map_err(way_out)?;
+    let url = reach(&context, &url, &job.hosts).map_err(add_hint)?;
     if job.transfer.receive_policy.run == RunMode::ListChanges {
-        let log = reporter.log(patient);
+        let log = reporter.log(send_waiting);
         let tell = move |negotiated| log.write("plan", json!({ "negotiated": negotiated }));
         context.on_agreed = Some(Arc::new(tell));
     }
@@ -254,7 +254,7 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
         let url = HaulUrl { path: destination.clone(), ..url };
         upload(&context, &url, sources.clone(), selection, Cpu::ALL)
     };
-    report.error = report.error.map(way_out);
+    report.error = report.error.map(add_hint);
     Ok(report)
 }
 
@@ -267,13 +267,13 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Reporter {
     lines: Sender<Vec<u8>>,
-    is_through: crossbeam_channel::Receiver<()>,
+    is_flushed: crossbeam_channel::Receiver<()>,
 }
 
 impl Reporter {
     pub(crate) fn start() -> Result<Self, Fault> {
         let (lines, waiting) = bounded::<Vec<u8>>(QUEUE);
-        let (through, is_through) = bounded(1);
+        let (through, is_flushed) = bounded(1);
         let write = move || {
             for line in waiting {
                 let mut stdout = io::stdout().lock();
@@ -283,7 +283,7 @@ impl Reporter {
             let _ = through.send(());
         };
         fault::spawn("haul-reporter", write)?;
-        Ok(Self { lines, is_through })
+        Ok(Self { lines, is_flushed })
     }
 
     /// Events that `put` queues.
@@ -299,17 +299,17 @@ impl Reporter {
     /// Waits a while until all is written. Writers must be gone.
     pub(crate) fn finish(self) {
         drop(self.lines);
-        let _ = self.is_through.recv_timeout(TIMEOUT);
+        let _ = self.is_flushed.recv_timeout(TIMEOUT);
     }
 }
 
 /// Queues a line that must not be lost, waiting up to `TIMEOUT` for space.
-fn patient(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
+fn send_waiting(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.send_timeout(line, TIMEOUT);
 }
 
 /// Queues a line, or drops it if the queue is full.
-fn lossy(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
+fn send_or_drop(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.try_send(line);
 }
 
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
         let (lines, waiting) = bounded(2);
-        let events = Reporter { lines, is_through: bounded(0).1 }.log(lossy);
+        let events = Reporter { lines, is_flushed: bounded(0).1 }.log(send_or_drop);
         for event in ["a", "b", "c"] {
             events.write(event, Value::Null);
         }

@@ -40,15 +40,15 @@ use crate::transfer::control_socket::Side;
 use crate::transfer::{Context, counters};
 
 /// Interval at which a wait checks whether to end.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the rest of the messages may take to arrive after the last one was read.
-const LAST_WORDS: Duration = Duration::from_secs(60);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Keep-alive interval.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// How long the other side's answer to the end of a conversation that is broken off may take.
-const BROKEN_OFF: Duration = Duration::from_secs(3);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Advice when the peer was lost.
-const ANEW: &str = "start both sides again: a pipe cannot be resumed";
+const RESTART_HINT: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
 const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
 /// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
@@ -138,7 +138,7 @@ impl Pipe<'_> {
     /// Notes what was carried so far, and traces it now and then.
     fn trace(&self, tally: &Tally) {
         self.moved.store(tally.report.bytes, Ordering::Relaxed);
-        if self.context.events.is_kept() && self.traced.get().elapsed() >= LOOK {
+        if self.context.events.is_kept() && self.traced.get().elapsed() >= POLL_INTERVAL {
             self.traced.set(Instant::now());
             let Tally { report, messages, .. } = tally;
             self.context.events.write("progress", json!({ "bytes": report.bytes, "messages": messages }));
@@ -246,13 +246,13 @@ impl Pipe<'_> {
     /// The next client. One that was started for the other direction ends the wait.
     fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
         let was_misdirected = || is_misdirected.load(Ordering::Relaxed);
-        let next = || listener.accept_any().wait_for(LOOK).map_err(Box::new);
+        let next = || listener.accept_any().wait_for(POLL_INTERVAL).map_err(Box::new);
         let accepted = self.until_cancelled(next, |error| {
             matches!(**error, AcceptError::TimedOut(_)) && !was_misdirected()
         })?;
         if accepted.is_err() && was_misdirected() {
             // Until the other side has its answer.
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             let does = if self.args.writes_stdout() { "receives" } else { "sends" };
             let message = format!("both sides were started so that each {does}");
             return Err(fault::usage(message, BOTH_OR_NEITHER));
@@ -310,7 +310,7 @@ impl Pipe<'_> {
         done.inspect_err(|_| {
             connection.abort();
             // The other side waits for this; if it is gone, it is told often enough.
-            let _ = connection.closed().wait_for(BROKEN_OFF);
+            let _ = connection.closed().wait_for(ABORT_TIMEOUT);
         })
     }
 
@@ -322,7 +322,7 @@ impl Pipe<'_> {
             self.go_on()?;
             self.trace(&tally);
             controls.answer(&mut writer, tally.report.bytes);
-            match Input::read(&mut buffer, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+            match Input::read(&mut buffer, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
                 Some(read) => self.write(&mut writer, &buffer[..read], &mut controls, &mut tally)?,
@@ -340,7 +340,7 @@ impl Pipe<'_> {
         if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
     }
 
-    /// Repeats a step that times out after [`LOOK`] until it is done, or fails when the user cancels.
+    /// Repeats a step that times out after [`POLL_INTERVAL`] until it is done, or fails when the user cancels.
     fn until_cancelled<T, E>(
         &self,
         mut step: impl FnMut() -> Result<T, E>,
@@ -365,7 +365,7 @@ impl Pipe<'_> {
         while !bytes.is_empty() {
             let write = || {
                 controls.answer(writer, tally.report.bytes);
-                writer.write_some(bytes).wait_for(LOOK)
+                writer.write_some(bytes).wait_for(POLL_INTERVAL)
             };
             let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
             bytes = &bytes[written..];
@@ -378,7 +378,7 @@ impl Pipe<'_> {
     fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
         let finish = || {
             controls.answer(writer, moved);
-            writer.finish().wait_for(LOOK)
+            writer.finish().wait_for(POLL_INTERVAL)
         };
         self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
@@ -393,7 +393,8 @@ impl Pipe<'_> {
         let mut tally = Tally::begin(Some(reader.cipher()));
         let mut buffer = vec![0; 1 << 20];
         loop {
-            let read = self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(LOOK), timed_out)?;
+            let read =
+                self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(POLL_INTERVAL), timed_out)?;
             let read = read.map_err(|error| stream_fault(&error))?;
             tally.report.bytes += read as u64;
             self.trace(&tally);
@@ -411,7 +412,7 @@ impl Pipe<'_> {
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
             }
-            match input.message(framing, LOOK).map_err(|e| fault::io("cannot read stdin", &e))? {
+            match input.message(framing, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => {}
                 Some([]) => break,
                 Some(message) => {
@@ -423,19 +424,19 @@ impl Pipe<'_> {
         }
         self.flush(connection)?;
         let tally = tally.of(connection);
-        connection.close(LAST_WORDS).map_err(gone)?;
+        connection.close(DELIVERY_TIMEOUT).map_err(gone)?;
         Ok(tally)
     }
 
     fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
-        let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(LOOK);
+        let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(POLL_INTERVAL);
         self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
     }
 
     fn flush(&self, connection: &Connection) -> Result<(), Fault> {
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + DELIVERY_TIMEOUT;
         match self.until_cancelled(
-            || connection.flush().wait_for(LOOK),
+            || connection.flush().wait_for(POLL_INTERVAL),
             |error| is_wait(error) && Instant::now() < until,
         )? {
             Err(error) if !is_wait(&error) => Err(gone(error)),
@@ -456,7 +457,7 @@ impl Pipe<'_> {
         let mut tally = Tally::begin(connection.cipher());
         let mut numbers: Option<(u64, u64)> = None;
         loop {
-            let next = || connection.recv().wait_for(LOOK);
+            let next = || connection.recv().wait_for(POLL_INTERVAL);
             match self.until_cancelled(next, is_wait)? {
                 Ok(message) => {
                     let (first, last) = numbers.unwrap_or((message.id, message.id));
@@ -507,9 +508,9 @@ fn timed_out(error: &io::Error) -> bool {
 fn gone(error: impl Into<Error>) -> Fault {
     match error.into() {
         Error::Closed => {
-            Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", ANEW)
+            Fault::new(FaultCode::PeerSilent, "the other side ended before everything was sent", RESTART_HINT)
         }
-        error => fault::if_lost(fault::of(error), ANEW),
+        error => fault::if_lost(fault::of(error), RESTART_HINT),
     }
 }
 

@@ -34,7 +34,7 @@ fn list(as_object: bool) {
     let all = Preset::all();
     if as_object {
         let all: Vec<_> = all.iter().map(told).collect();
-        let laws: Vec<_> = haul_proto::laws().into_iter().map(told_law).collect();
+        let laws: Vec<_> = haul_proto::laws().into_iter().map(law_line).collect();
         return out_fields(json!({ "presets": all, "controllers": laws }), None);
     }
     for preset in all {
@@ -53,7 +53,7 @@ fn list(as_object: bool) {
     }
 }
 
-fn told_law(law: &haul_proto::LawRegistration) -> Value {
+fn law_line(law: &haul_proto::LawRegistration) -> Value {
     let parameter = |known: &haul_proto::ParameterSpec| {
         json!({
             "name": known.name,

@@ -56,7 +56,7 @@ fn rejected(bins: &[Bin], test: impl Fn(&Bin) -> Option<Normality>) -> (usize, u
     (tested.iter().filter(|test| test.p < SIGNIFICANT).count(), tested.len())
 }
 
-fn told_fit(cause: &str, r2: f64, bins: &[Bin]) -> String {
+fn fit_line(cause: &str, r2: f64, bins: &[Bin]) -> String {
     let (all, tested) = rejected(bins, |bin| bin.normality);
     let (inside, tested_inside) = rejected(bins, |bin| bin.normality_without_outliers);
     format!(
@@ -65,7 +65,7 @@ fn told_fit(cause: &str, r2: f64, bins: &[Bin]) -> String {
     )
 }
 
-fn told_confusion(cause: &str, of: &Confusion) -> String {
+fn confusion_line(cause: &str, of: &Confusion) -> String {
     let share = |hits| {
         let share = clopper_pearson(hits, of.in_range());
         format!("{:.3} % ({:.3} to {:.3})", share.found * 100.0, share.low * 100.0, share.high * 100.0)
@@ -81,12 +81,12 @@ fn told_confusion(cause: &str, of: &Confusion) -> String {
 }
 
 fn report(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> String {
-    let mut text = told_fit("host", trained.host_r2, &trained.host_bins);
-    text += &told_fit("network", trained.network_r2, &trained.network_bins);
+    let mut text = fit_line("host", trained.host_r2, &trained.host_bins);
+    text += &fit_line("network", trained.network_r2, &trained.network_bins);
     // Writing into a string does not fail.
     let _ = writeln!(text, "Held out, {FOLDS} parts in turn, with 95 % intervals:");
-    text += &told_confusion("host", &held_out[0]);
-    text += &told_confusion("network", &held_out[1]);
+    text += &confusion_line("host", &held_out[0]);
+    text += &confusion_line("network", &held_out[1]);
     let _ = write!(text, "Model BLAKE3 {hash}");
     text
 }

@@ -19,7 +19,7 @@ use crate::transfer::watch::{Measured, Watch};
 
 const TICK: Duration = Duration::from_millis(5);
 /// Timeout for the peer's last message.
-const LAST_WORDS: Duration = Duration::from_secs(15);
+const COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends memory until the limit is reached and everything has arrived.
 pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> RunReport {
@@ -105,7 +105,7 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
 fn agree_as_sender(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
     sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
     sides.control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
-    let theirs = hear(sides, |message| match message {
+    let theirs = receive_count(sides, |message| match message {
         ControlMessage::Finish(summary) => Some(summary.bytes),
         _ => None,
     })?;
@@ -113,7 +113,7 @@ fn agree_as_sender(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
 }
 
 fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    let theirs = hear(sides, |message| match message {
+    let theirs = receive_count(sides, |message| match message {
         ControlMessage::ObjectSent { bytes } => Some(*bytes),
         _ => None,
     })?;
@@ -124,9 +124,9 @@ fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
 }
 
 /// Returns the number in the peer's last message.
-fn hear(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
+fn receive_count(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
     loop {
-        let message = sides.control.recv(Some(LAST_WORDS)).map_err(|error| sides.fault(error))?;
+        let message = sides.control.recv(Some(COUNT_TIMEOUT)).map_err(|error| sides.fault(error))?;
         let Some(message) = sides.take(message)? else { continue };
         if let Some(number) = number(&message) {
             return Ok(number);

@@ -72,10 +72,10 @@ pub(crate) fn at_server(
     };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
-    let way_out = |fault| with_way_out(fault, server.url.port, command.ports.as_deref());
-    let url = reach(context, &server.url, &server.hosts).map_err(way_out)?;
+    let add_hint = |fault| with_firewall_hint(fault, server.url.port, command.ports.as_deref());
+    let url = reach(context, &server.url, &server.hosts).map_err(add_hint)?;
     let mut report = work(url);
-    report.error = report.error.map(way_out);
+    report.error = report.error.map(add_hint);
     if let Some(note) = server.remote.early_end() {
         let rest = if report.error.is_none() { "; the transfer did not need it" } else { "" };
         context.say(format!("note: {note}{rest}"));
@@ -130,7 +130,7 @@ fn addresses(host: &str) -> Vec<IpAddr> {
 }
 
 /// Adds to an unreachable server's fault what would open the way; `ports` are those that it was told to use.
-pub(crate) fn with_way_out(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
+pub(crate) fn with_firewall_hint(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
     if !matches!(fault.code, FaultCode::Unreachable | FaultCode::UdpBlocked) {
         return fault;
     }
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn closed_ports_are_named_with_the_option_that_chooses_others() {
         let fault = Fault::new(FaultCode::UdpBlocked, "no", "old");
-        let hint = with_way_out(fault.clone(), 7123, None).hint;
+        let hint = with_firewall_hint(fault.clone(), 7123, None).hint;
         assert!(hint.contains("7123") && hint.contains("--port-range"), "{hint}");
-        assert!(with_way_out(fault.clone(), 7123, Some("5000-5009")).hint.contains("5000-5009"));
+        assert!(with_firewall_hint(fault.clone(), 7123, Some("5000-5009")).hint.contains("5000-5009"));
         let other = Fault { code: FaultCode::DiskFull, ..fault };
-        assert_eq!(with_way_out(other.clone(), 1, None), other);
+        assert_eq!(with_firewall_hint(other.clone(), 1, None), other);
     }
 
     #[test]

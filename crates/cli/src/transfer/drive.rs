@@ -16,7 +16,7 @@ use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::carried;
 use crate::transfer::quota::Part;
-use crate::transfer::watch::{Measured, REST, Watch};
+use crate::transfer::watch::{Measured, REST_HINT, Watch};
 use crate::transfer::{Sides, Unchanged, outcome, sessions};
 
 const TICK: Duration = Duration::from_millis(5);
@@ -80,10 +80,10 @@ fn run(
     };
     let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(watch.transfer()));
     let part = if side == Side::Receives { join() } else { None };
-    let stopped_by = look_after(&job, part.as_ref(), &mut watch);
+    let stopped_by = supervise(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
-    let result = result(job, stopped_by).map_err(|fault| context.cancel.or_own(fault, REST));
+    let result = result(job, stopped_by).map_err(|fault| context.cancel.or_own(fault, REST_HINT));
     outcome::of_files(sides, result, notes, &watch.stop())
 }
 
@@ -105,7 +105,7 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
 }
 
 /// Shows and records how it goes until the job ends. A fault if it was ended from here.
-fn look_after(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
+fn supervise(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
     let mut idle = Unchanged::default();

@@ -17,7 +17,7 @@ use crate::fault;
 use crate::transfer::{Context, Cpu, counters::counted_sending};
 
 /// Faults that are remembered: more than a report names.
-const MOST_TOLD: usize = 10_000;
+const MAX_PEER_FAULTS: usize = 10_000;
 
 /// Least time from one change of the law to the next: a client that asks all the time gets no more work out of this side.
 const BETWEEN_LAWS: Duration = Duration::from_millis(5);
@@ -187,7 +187,7 @@ impl Sides {
         let told = &self.state.lock().told;
         if told.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
-        } else if told.len() < MOST_TOLD {
+        } else if told.len() < MAX_PEER_FAULTS {
             fault.host = Some(Host::Named(other.clone()));
         }
     }
@@ -199,7 +199,7 @@ impl Sides {
     fn note(&self, mut message: ControlMessage) -> ControlMessage {
         let told = &mut self.state.lock().told;
         for fault in message.faults() {
-            if told.len() < MOST_TOLD {
+            if told.len() < MAX_PEER_FAULTS {
                 told.insert(self.hash(fault));
             }
         }

@@ -17,7 +17,7 @@ pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
-pub(crate) use by_ssh::{Served, at_server, reach, with_way_out};
+pub(crate) use by_ssh::{Served, at_server, reach, with_firewall_hint};
 pub(crate) use context::Context;
 pub(crate) use counters::Cpu;
 pub(crate) use link::{AskedLaw, LawLimits, Sides};
@@ -28,4 +28,4 @@ pub(crate) use select::{chosen, selection};
 pub(crate) use server::{answer, bind_within, listen_options, next_client, with_own_server};
 pub(crate) use session::{download, negotiate, over, upload};
 pub(crate) use sessions::{LIMIT, Pulse, SessionLimits, Sessions, Unchanged};
-pub(crate) use watch::REST;
+pub(crate) use watch::REST_HINT;

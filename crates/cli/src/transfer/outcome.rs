@@ -14,7 +14,7 @@ use crate::transfer::watch::Measured;
 use crate::transfer::{Sides, counters};
 
 /// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
-const TOLD_BY_WAITING: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
+const WAIT_LIMITS: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
 
 /// The report of a job that moved files; `notes` are what a person should know if it failed, otherwise its own report
 /// says it.
@@ -160,7 +160,7 @@ fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
 
 fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {
     if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent) {
-        report.limited_by.take_if(|limit| TOLD_BY_WAITING.contains(&&*limit.what));
+        report.limited_by.take_if(|limit| WAIT_LIMITS.contains(&&*limit.what));
     }
     report.error = Some(fault);
     report.bytes = counters::carried(measured.counters.as_ref());

@@ -16,12 +16,12 @@ use crate::fault;
 use crate::output::RunReport;
 use crate::settings::ciphers;
 use crate::signals::Cancel;
-use crate::transfer::{Context, Cpu, Negotiated, REST, Sides, drive};
+use crate::transfer::{Context, Cpu, Negotiated, REST_HINT, Sides, drive};
 
 /// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(20);
 /// Advice for a file copy that lost its peer.
-const GOES_ON: &str = "run the same command again to resume";
+const RESUME_HINT: &str = "run the same command again to resume";
 /// Timeout of a dry run's path check.
 const CHECK: Duration = Duration::from_secs(6);
 
@@ -86,7 +86,7 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
             }
         }
     }
-    Err(cancel.fault(REST))
+    Err(cancel.fault(REST_HINT))
 }
 
 pub(crate) fn upload(
@@ -182,7 +182,7 @@ fn open_agreed(context: &Context, url: &HaulUrl, request: Request, cpu: Cpu) -> 
 
 /// The report of a copy of files, which goes on where it stopped when the other side was lost.
 fn resumable(mut report: RunReport) -> RunReport {
-    report.error = report.error.map(|fault| fault::if_lost(fault, GOES_ON));
+    report.error = report.error.map(|fault| fault::if_lost(fault, RESUME_HINT));
     report
 }
 

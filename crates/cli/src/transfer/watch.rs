@@ -20,7 +20,7 @@ use crate::transfer::{
 
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
 /// Advice after an interruption.
-pub(crate) const REST: &str = "completed files are in place; run the command again for the rest";
+pub(crate) const REST_HINT: &str = "completed files are in place; run the command again for the rest";
 
 /// The law of a transfer: what this side sends by, or asks the other one for.
 enum Law {
@@ -140,14 +140,14 @@ impl<'a> Watch<'a> {
     /// Returns the reason to stop the run, if there is one.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
         let Context { cancel, pulse, .. } = &self.sides.context;
-        if cancel.is_requested() { Some(cancel.fault(REST)) } else { pulse.given_up() }
+        if cancel.is_requested() { Some(cancel.fault(REST_HINT)) } else { pulse.given_up() }
     }
 
     /// Returns the fault to report to the peer when this side ends the session.
     pub(crate) fn for_peer(&self, fault: &Fault) -> Fault {
         let Context { cancel, role, .. } = &self.sides.context;
         let is_own = fault.code == FaultCode::Interrupted;
-        if is_own { cancel.fault_for_peer(*role, REST) } else { fault.clone() }
+        if is_own { cancel.fault_for_peer(*role, REST_HINT) } else { fault.clone() }
     }
 
     /// All that there was has moved, or the job has ended.

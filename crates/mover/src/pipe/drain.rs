@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::entries::{EntryTable, Kind};
 use crate::fault::IoFault;
 use crate::job::{self, JobHandle, Stage, over};
-use crate::link::{ControlLink, LOOK_AGAIN};
+use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
     Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared,
     Work, Written, made_whole, run,
@@ -59,7 +59,7 @@ pub fn receive_to(
 fn run_beside(drain: Drain, written: &Receiver<Written>, pipeline: &Pipeline) -> Result<(), Fault> {
     let draining = job::spawn("haul-drain", move || drain.run())?;
     loop {
-        match written.recv_timeout(LOOK_AGAIN) {
+        match written.recv_timeout(RECV_TIMEOUT) {
             Ok(piece) => pipeline.check(Check::Written(piece))?,
             Err(RecvTimeoutError::Disconnected) => return job::join(draining)?,
             Err(RecvTimeoutError::Timeout) if pipeline.has_ended() => return Ok(()),

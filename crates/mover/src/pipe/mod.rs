@@ -29,15 +29,15 @@ use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Share
 const STREAM: &[u8] = b"stdin";
 
 /// Maximum wait before checking again whether everything is written.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+const RECV_TIMEOUT: Duration = Duration::from_millis(10);
 
 const MODE: u32 = 0o644;
 
 /// Maximum number of blocks in memory, however small they are.
-const MOST_BLOCKS: usize = 1 << 16;
+const MAX_BLOCKS: usize = 1 << 16;
 
 /// Maximum wait before checking again for free memory.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(2);
+const MEMORY_POLL: Duration = Duration::from_millis(2);
 
 /// Sends all data of `input`, up to its end, to [`receive_stream`](crate::receive_stream). At most
 /// `limits.read_ahead + limits.keep` bytes are in memory.
@@ -90,7 +90,7 @@ impl Feed {
         // It is unknown when a pipe provides more, so each read is sent at once.
         self.shared.set_idle(true);
         loop {
-            if !self.wait_for_room() {
+            if !self.wait_for_space() {
                 return Ok(());
             }
             let data = self.read(&mut buffer)?;
@@ -110,13 +110,13 @@ impl Feed {
     }
 
     /// Waits until there is memory for another block. False: the job is over.
-    fn wait_for_room(&self) -> bool {
+    fn wait_for_space(&self) -> bool {
         while !self.shared.stopped() {
             let (blocks, bytes) = self.shared.store.lock().held();
-            if bytes < self.most && blocks < MOST_BLOCKS {
+            if bytes < self.most && blocks < MAX_BLOCKS {
                 return true;
             }
-            std::thread::sleep(LOOK_FOR_ROOM);
+            std::thread::sleep(MEMORY_POLL);
         }
         false
     }

@@ -13,7 +13,7 @@ use crate::fault::{IoFault, protocol, unexpected};
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::journal::FileIdentity;
 use crate::link::ControlLink;
-use crate::pipe::{LOOK_AGAIN, STREAM};
+use crate::pipe::{RECV_TIMEOUT, STREAM};
 use crate::receive::{
     FileSink, InOrder, NoSpace, Place, ReceiveJob, ReceiveOptions, Shared, Work, commit_only, mismatch,
     open_base,
@@ -126,7 +126,7 @@ impl Store {
                 });
             }
             let shared = self.shared.clone();
-            shared.take_in(shared.link.recv(LOOK_AGAIN), |message| self.handle(message));
+            shared.take_in(shared.link.recv(RECV_TIMEOUT), |message| self.handle(message));
         }
     }
 

@@ -106,7 +106,7 @@ impl Decider {
             Verdict::Compare => self.compare_final(entry),
             Verdict::Send(existing) => {
                 self.would_resume(entry, path, existing.as_ref())?;
-                self.shared.tell_installed(entry, path, replaces)?;
+                self.shared.report_installed(entry, path, replaces)?;
                 self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
@@ -128,12 +128,12 @@ const BATCH: usize = 1024;
 
 impl Shared {
     /// Reports an action on an entry, if reports are requested.
-    pub(crate) fn tell_if_wanted(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+    pub(crate) fn report_if_requested(&self, path: &[u8], action: Action) -> Result<(), Fault> {
         if self.receive_policy.run == RunMode::Move { Ok(()) } else { self.tell(path, action) }
     }
 
     /// Reports that a file was or would be installed, replacing another one if `replaced`.
-    pub(crate) fn tell_installed(&self, entry: u32, path: &[u8], replaced: bool) -> Result<(), Fault> {
+    pub(crate) fn report_installed(&self, entry: u32, path: &[u8], replaced: bool) -> Result<(), Fault> {
         let book = self.book.lock();
         let (have, size) = (book.resumes.get(&entry).copied(), book.table.size(entry));
         drop(book);
@@ -142,15 +142,15 @@ impl Shared {
             None if replaced => Action::Replace { size },
             None => Action::Send { size },
         };
-        self.tell_if_wanted(path, action)
+        self.report_if_requested(path, action)
     }
 
     pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        self.tell_local(self.place.local(path), action)
+        self.report_local(self.place.local(path), action)
     }
 
     /// Reports an action on a name relative to the destination.
-    pub(crate) fn tell_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
+    pub(crate) fn report_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
         // A path too long to be sent is counted all the same.
         let Ok(path) = RelPath::new(local) else { return Ok(()) };
         let item = Item { path, action };
@@ -159,15 +159,15 @@ impl Shared {
         if self.is_verbose() && self.expectations.is_some() {
             return Ok(());
         }
-        let mut untold = self.untold.lock();
-        untold.push(item);
-        let full = untold.len() >= BATCH;
-        drop(untold);
-        if full { self.tell_the_rest() } else { Ok(()) }
+        let mut unreported = self.unreported.lock();
+        unreported.push(item);
+        let full = unreported.len() >= BATCH;
+        drop(unreported);
+        if full { self.report_remaining() } else { Ok(()) }
     }
 
-    pub(crate) fn tell_the_rest(&self) -> Result<(), Fault> {
-        let items = std::mem::take(&mut *self.untold.lock());
+    pub(crate) fn report_remaining(&self) -> Result<(), Fault> {
+        let items = std::mem::take(&mut *self.unreported.lock());
         send_list(&*self.link, items, BATCH, ControlMessage::Items)
     }
 }

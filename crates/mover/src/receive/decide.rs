@@ -43,7 +43,7 @@ impl Decider {
     /// Takes over the directory made for the one source that takes the destination's name.
     pub(crate) fn take_made(&mut self) {
         if let (Some(leftovers), Some(name), false) =
-            (&mut self.leftovers, self.shared.place.rename(), self.shared.only_looks())
+            (&mut self.leftovers, self.shared.place.rename(), self.shared.is_dry_run())
         {
             leftovers.take_made(name);
         }
@@ -51,7 +51,7 @@ impl Decider {
 
     /// Returns the request for an entry. Existing data of it is reused or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
-        if self.shared.only_looks() {
+        if self.shared.is_dry_run() {
             return self.list_changes(entry);
         }
         let (state, kind, path) =
@@ -73,7 +73,7 @@ impl Decider {
                 self.fail(entry, collision(path).fault)
             }
             Verdict::Keep(there) => {
-                self.forget_claims(path);
+                self.discard_claims(path);
                 self.shared.correct(entry, path, &there);
                 self.kept(entry)
             }
@@ -94,7 +94,7 @@ impl Decider {
         let same_size = there.st_size as u64 == shape.size;
         // The time resolution of the file system is only known after storing a time.
         let stored =
-            |there: &Stat| !self.shared.only_looks() && self.shared.place.stores_time_as(path, there, wanted);
+            |there: &Stat| !self.shared.is_dry_run() && self.shared.place.stores_time_as(path, there, wanted);
         let same_time = |there: &Stat| attributes::same_time(there, wanted.mtime) || stored(there);
         match receive_policy.equal {
             Equal::SizeAndTime if same_size && same_time(&there) => Verdict::Keep(there),
@@ -118,7 +118,7 @@ impl Decider {
     }
 
     /// Discards what earlier attempts left of a file that already exists.
-    fn forget_claims(&mut self, path: &[u8]) {
+    fn discard_claims(&mut self, path: &[u8]) {
         if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
             leftovers.discard_all(&self.shared.place.local(path));
         }
@@ -186,7 +186,7 @@ impl Decider {
 
     /// Ends the list of entries. Removes useless leftovers, before directories get their times.
     pub(crate) fn finish(&mut self) {
-        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.only_looks()) {
+        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.is_dry_run()) {
             leftovers.finish();
         }
     }

@@ -91,7 +91,7 @@ pub fn receive_files(
     shared.skipped = skipped;
     let shared = Arc::new(shared);
     let sink = Box::new(FileSink { shared: shared.clone(), takes_any_order: true });
-    let looks = shared.only_looks();
+    let looks = shared.is_dry_run();
     let write = move |pipeline, orders| -> Task {
         let writer = Writer { shared: pipeline, writeback: orders, since: 0 };
         Box::new(move || if looks { Ok(()) } else { writer.run() })

@@ -8,7 +8,7 @@ use haul_wire::control::{
 use crate::fault::{left_early, protocol, show, unexpected};
 use crate::job::Job as _;
 use crate::journal::{is_reserved, reserved};
-use crate::link::LOOK_AGAIN;
+use crate::link::RECV_TIMEOUT;
 use crate::receive::decide::Decider;
 use crate::receive::delete::exclude::FilteredNames;
 use crate::receive::messages::{Check, Settle};
@@ -48,7 +48,7 @@ impl Peer {
                 return Ok(self.shared.book.lock().report());
             }
             self.shared.check_ending()?;
-            match self.shared.link.recv(LOOK_AGAIN) {
+            match self.shared.link.recv(RECV_TIMEOUT) {
                 Ok(Some(ControlMessage::Close)) | Err(_) if self.shared.finished() => {
                     return Ok(self.shared.book.lock().report());
                 }
@@ -122,10 +122,10 @@ impl Peer {
                 self.shared.prepare(index)?;
             }
         }
-        self.shared.tell_the_rest()?;
+        self.shared.report_remaining()?;
         self.shared.ask(first, &wants)?;
         self.decider.asked()?;
-        self.shared.queue.nudge();
+        self.shared.queue.signal_work();
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl Peer {
         self.ended = true;
         self.shared.progress.found_all();
         self.decider.finish();
-        self.shared.asks_no_more()?;
+        self.shared.end_requests()?;
         self.shared.settle(Settle::End(entries))
     }
 

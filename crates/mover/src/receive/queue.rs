@@ -116,7 +116,7 @@ struct Inner {
     /// Bytes taken of incomplete units, by the units' offsets.
     taken: HashMap<u64, usize>,
     /// Whether there is other work for the writer.
-    nudged: bool,
+    has_other_work: bool,
     completed: Option<u64>,
 }
 
@@ -224,7 +224,7 @@ impl Queue {
     pub(crate) fn complete(&self, len: u64) {
         let mut inner = self.inner.lock();
         inner.completed = Some(len);
-        inner.nudged = true;
+        inner.has_other_work = true;
         drop(inner);
         self.ready.notify_one();
     }
@@ -234,8 +234,8 @@ impl Queue {
         self.inner.lock().completed
     }
 
-    pub(crate) fn nudge(&self) {
-        self.inner.lock().nudged = true;
+    pub(crate) fn signal_work(&self) {
+        self.inner.lock().has_other_work = true;
         self.ready.notify_one();
     }
 
@@ -270,7 +270,7 @@ impl Queue {
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
             // Entries received before the end determine where queued data belongs.
-            let look = std::mem::take(&mut inner.nudged);
+            let look = std::mem::take(&mut inner.has_other_work);
             if look && !(closed && inner.queued == 0) {
                 return Work::Look;
             }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::entries::EntryTable;
 use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
-use crate::link::{ControlLink, LOOK_AGAIN};
+use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
 use crate::receive::options::{Expectations, ReceiveOptions};
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     /// lock is held while a message goes out, so that messages have the object's order.
     asking: Mutex<u64>,
     /// Items not yet reported to the sender.
-    pub(crate) untold: Mutex<Vec<Item>>,
+    pub(crate) unreported: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
     pub(crate) writeback: Writeback,
     pub(crate) book: Mutex<Book>,
@@ -103,7 +103,7 @@ impl Shared {
             expectations: options.expectations,
             destination,
             asking: Mutex::new(1),
-            untold: Mutex::default(),
+            unreported: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
             book: Mutex::new(Book::new(common.budget.clone())),
@@ -113,13 +113,13 @@ impl Shared {
         }
     }
 
-    pub(crate) fn only_looks(&self) -> bool {
+    pub(crate) fn is_dry_run(&self) -> bool {
         self.receive_policy.run == RunMode::ListChanges
     }
 
     /// Whether no names are created: in a dry run, and without a destination.
     pub(crate) fn makes_nothing(&self) -> bool {
-        self.only_looks() || self.place.is_nowhere()
+        self.is_dry_run() || self.place.is_nowhere()
     }
 
     pub(crate) fn is_verbose(&self) -> bool {
@@ -158,7 +158,7 @@ impl Shared {
     pub(crate) fn await_close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         while Instant::now() < until {
-            if let Ok(Some(ControlMessage::Close)) | Err(_) = self.link.recv(LOOK_AGAIN) {
+            if let Ok(Some(ControlMessage::Close)) | Err(_) = self.link.recv(RECV_TIMEOUT) {
                 return;
             }
         }
@@ -178,7 +178,7 @@ impl Shared {
 
 /// Requests to the sender. Requested data is appended to the object in the same order on both sides.
 impl Shared {
-    /// Starts a comparison: more of the file may be requested until [`asks_no_more`](Self::asks_no_more).
+    /// Starts a comparison: more of the file may be requested until [`end_requests`](Self::end_requests).
     pub(crate) fn open_comparison(&self) {
         *self.asking.lock() += 1;
     }
@@ -207,7 +207,7 @@ impl Shared {
     }
 
     /// Requests ranges of a file, after a comparison or again.
-    pub(crate) fn ask_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
+    pub(crate) fn request_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
         let asking = self.asking.lock();
         debug_assert!(*asking > 0, "only of files that are being compared");
         self.append(&mut self.book.lock(), entry, &stretches)?;
@@ -223,7 +223,7 @@ impl Shared {
     }
 
     /// Ends the requests for a compared file, or for all further entries.
-    pub(crate) fn asks_no_more(&self) -> Result<(), Fault> {
+    pub(crate) fn end_requests(&self) -> Result<(), Fault> {
         let mut asking = self.asking.lock();
         debug_assert!(*asking > 0, "each file ends once");
         *asking = asking.saturating_sub(1);
@@ -234,7 +234,7 @@ impl Shared {
         let bytes = book.layout.len;
         book.object_len = Some(bytes);
         drop(book);
-        self.queue.nudge();
+        self.queue.signal_work();
         match self.destination {
             Destination::Fresh => Ok(()),
             Destination::Occupied => self.link.send(ControlMessage::WantsEnd { bytes }),

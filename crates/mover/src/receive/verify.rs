@@ -28,7 +28,7 @@ use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
 
 /// Maximum number of groups hashed as their bytes arrive; a hasher takes 2 KiB. The others are read back.
-const MOST_IN_ORDER: usize = 1024;
+const MAX_IN_ORDER: usize = 1024;
 
 /// Memory per file being hashed, here and for its temporary file, in bytes.
 const IN_PROGRESS: u64 = 384;
@@ -158,7 +158,7 @@ impl Verifier {
         let range = written.offset..written.offset + bytes.len() as u64;
         for group in groups.touched(&range) {
             let key = (written.entry, group);
-            if self.in_order.len() >= MOST_IN_ORDER && !self.in_order.contains_key(&key) {
+            if self.in_order.len() >= MAX_IN_ORDER && !self.in_order.contains_key(&key) {
                 continue;
             }
             let bounds = groups.range(group);
@@ -284,8 +284,8 @@ impl Verifier {
             compared.is_over.store(true, Relaxed);
             self.forget(entry);
             let whole = 0..self.shared.table(|table| table.stream_len(entry));
-            let looks = self.shared.only_looks();
-            self.shared.ask_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
+            let looks = self.shared.is_dry_run();
+            self.shared.request_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
             self.close(entry)?;
             return if looks { self.would_replace(entry) } else { Ok(()) };
         }
@@ -298,7 +298,7 @@ impl Verifier {
         }
         self.in_order.remove(&(entry, group));
         self.shared.book.lock().forget(entry, range.clone());
-        self.shared.ask_more(entry, vec![range.into()])?;
+        self.shared.request_more(entry, vec![range.into()])?;
         if done { self.end_comparison(entry) } else { Ok(()) }
     }
 
@@ -322,7 +322,7 @@ impl Verifier {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {
                 compared.closed = true;
-                self.shared.asks_no_more()
+                self.shared.end_requests()
             }
             _ => Ok(()),
         }
@@ -382,7 +382,7 @@ impl Verifier {
         let same = matches!(was, Some((Held::Final, _)));
         let path = book.table.path(entry);
         drop(book);
-        if same && self.shared.only_looks() {
+        if same && self.shared.is_dry_run() {
             let there = self.shared.place.existing(&path);
             let action = there.map_or(Action::Keep, |there| self.shared.would_correct(entry, &path, &there));
             self.shared.tell(&path, action)?;

@@ -17,12 +17,12 @@ use crate::stream::{Joined, Shape};
 /// Size of a block in bytes, unless whole units are read.
 pub(crate) const BLOCK: usize = 256 << 10;
 
-/// Parts of at least this many bytes keep their files open until delivered, up to [`MOST_OPENED`] files.
+/// Parts of at least this many bytes keep their files open until delivered, up to [`MAX_OPENED`] files.
 pub(crate) const LARGE: u64 = 4 << 20;
 
 /// Maximum number of files kept open, the newest ones: a round of a blast can leave any number of parts
 /// unacknowledged.
-const MOST_OPENED: usize = 64;
+const MAX_OPENED: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -185,7 +185,7 @@ impl Store {
             self.opened.push_back(part.at);
         }
         self.parts.push_back(Arc::new(part));
-        if self.opened.len() > MOST_OPENED {
+        if self.opened.len() > MAX_OPENED {
             self.close_oldest();
         }
     }
@@ -312,13 +312,13 @@ mod tests {
         assert_eq!(Arc::strong_count(&opened), 2);
         store.release(80);
         assert_eq!(Arc::strong_count(&opened), 1, "what has arrived holds no file open");
-        for n in 8..8 + 3 * MOST_OPENED as u64 {
+        for n in 8..8 + 3 * MAX_OPENED as u64 {
             store.add_part(part(n * 10, 10, Some(opened.clone())));
         }
-        assert_eq!(Arc::strong_count(&opened), 1 + MOST_OPENED, "nor do all of a long round");
+        assert_eq!(Arc::strong_count(&opened), 1 + MAX_OPENED, "nor do all of a long round");
         assert!(store.part_at(80).is_some_and(|part| part.opened.is_none()));
         assert!(
-            store.part_at(80 + 10 * (3 * MOST_OPENED as u64 - 1)).is_some_and(|part| part.opened.is_some())
+            store.part_at(80 + 10 * (3 * MAX_OPENED as u64 - 1)).is_some_and(|part| part.opened.is_some())
         );
     }
 }

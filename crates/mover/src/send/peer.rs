@@ -7,7 +7,7 @@ use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, 
 use crate::entries::{EntryState, Kind};
 use crate::fault::{left_early, protocol, unexpected};
 use crate::job::Job as _;
-use crate::link::LOOK_AGAIN;
+use crate::link::RECV_TIMEOUT;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
@@ -17,7 +17,7 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     loop {
         shared.check_ending()?;
         let handle = |message| handle(shared, message).map(|done| report = done);
-        shared.take_in(shared.link.recv(LOOK_AGAIN), handle);
+        shared.take_in(shared.link.recv(RECV_TIMEOUT), handle);
         if let Some(report) = report {
             return Ok(report);
         }

@@ -19,7 +19,7 @@ use crate::send::plan::jobs::Requests;
 use crate::units::Units;
 
 /// Maximum wait of a thread before it checks again whether the job is over.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RECV_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Initial read-ahead in bytes: small enough that data is still in the processor's caches when it is sent.
 const AHEAD: u64 = 1 << 20;
@@ -81,7 +81,7 @@ impl Slots {
             if over() {
                 return false;
             }
-            self.given.wait_for(&mut free, LOOK_AGAIN);
+            self.given.wait_for(&mut free, RECV_TIMEOUT);
         }
         *free -= 1;
         true
@@ -224,7 +224,7 @@ impl Shared {
             if let Some(&destination) = self.ready.get() {
                 return Some(destination);
             }
-            self.room.wait_for(&mut store, LOOK_AGAIN);
+            self.room.wait_for(&mut store, RECV_TIMEOUT);
         }
         None
     }
@@ -311,7 +311,7 @@ impl Shared {
         }
     }
 
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_space(&self) -> bool {
         self.has_room_beside(|| self.store.lock().held().1)
     }
 
@@ -329,7 +329,7 @@ impl Shared {
     }
 
     /// Waits until the reader may continue. False: the job is over.
-    pub(crate) fn wait_for_room(&self) -> bool {
+    pub(crate) fn wait_for_space(&self) -> bool {
         let mut store = self.store.lock();
         while !self.stopped() {
             if self.has_room_beside(|| store.held().1) {
@@ -337,7 +337,7 @@ impl Shared {
             }
             self.reader_waits.store(true, Ordering::Relaxed);
             // A notification may arrive between the check and the wait, hence the timeout.
-            self.room.wait_for(&mut store, LOOK_AGAIN);
+            self.room.wait_for(&mut store, RECV_TIMEOUT);
         }
         false
     }

@@ -22,8 +22,8 @@ pub(crate) fn copy_all(
     copy: impl Fn(&Context, &CopyPlan) -> RunReport + Sync,
 ) -> RunReport {
     let crashed = || RunReport::failed(Fault::new(FaultCode::Internal, "a copy has crashed", ""));
-    let only_looks = context.transfer.receive_policy.run == RunMode::ListChanges;
-    if !only_looks && let Some(fault) = without_destination(plan) {
+    let is_dry_run = context.transfer.receive_policy.run == RunMode::ListChanges;
+    if !is_dry_run && let Some(fault) = without_destination(plan) {
         return context.failed(fault);
     }
     let plans = plan.of_each_machine();
@@ -44,7 +44,7 @@ pub(crate) fn copy_all(
             let running = thread::Builder::new().spawn_scoped(scope, move || {
                 let report = copy(&each, plan);
                 part.finish();
-                if !only_looks {
+                if !is_dry_run {
                     each.say(said_of(plan, &report));
                 }
                 report

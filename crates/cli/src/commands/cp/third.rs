@@ -12,7 +12,7 @@ use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, How, LIMIT, REST, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, How, LIMIT, REST_HINT, Served, by_ssh};
 
 /// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(50);
@@ -108,7 +108,7 @@ fn follow(
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
                     (true, true) => watched.left(client),
-                    (true, false) => context.cancel.fault(REST),
+                    (true, false) => context.cancel.fault(REST_HINT),
                     (false, _) => watched.lost(client),
                 });
             }
@@ -128,13 +128,13 @@ fn follow(
             asked_to_stop = Some(Instant::now());
         }
         if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
-            return Err(context.cancel.fault(REST));
+            return Err(context.cancel.fault(REST_HINT));
         }
     }
 }
 
 /// What a machine that copies without this one has said of itself.
-struct Loose {
+struct Detached {
     log: String,
     pid: u64,
 }
@@ -142,10 +142,10 @@ struct Loose {
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
-    /// The machine that copies needs this one no more.
-    loose: Option<Loose>,
-    /// Nor does the one that serves: their session stands, so the transfer goes on by itself.
-    is_on_its_own: bool,
+    /// Set once the copying machine has detached from this one.
+    detached: Option<Detached>,
+    /// Whether its session with the server is established, so that the transfer continues without this machine.
+    is_independent: bool,
     report: Option<RunReport>,
 }
 
@@ -153,7 +153,7 @@ impl Watched {
     fn new() -> Self {
         let snapshot = Snapshot { files: Some(0), ..Snapshot::default() };
         let heard = Instant::now();
-        Self { snapshot, heard, loose: None, is_on_its_own: false, report: None }
+        Self { snapshot, heard, detached: None, is_independent: false, report: None }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -177,10 +177,10 @@ impl Watched {
                 self.snapshot.bytes = number("bytes").unwrap_or(self.snapshot.bytes);
                 self.snapshot.total_bytes = number("bytes_known").filter(|&bytes| bytes > 0);
                 self.snapshot.files = number("files").or(self.snapshot.files);
-                self.stands(client, context);
+                self.on_established(client, context);
             }
             // Before it, the ways to the server are looked at.
-            "session" if event["request"] != "check" => self.stands(client, context),
+            "session" if event["request"] != "check" => self.on_established(client, context),
             "plan" => {
                 if let Some(tell) = &context.on_agreed {
                     let negotiated = event.remove("negotiated").unwrap_or_default();
@@ -208,7 +208,7 @@ impl Watched {
             }
             "detached" => {
                 let log = event["log"].as_str().unwrap_or("?").to_owned();
-                self.loose = Some(Loose { log, pid: event["pid"].as_u64().unwrap_or_default() });
+                self.detached = Some(Detached { log, pid: event["pid"].as_u64().unwrap_or_default() });
             }
             // The run has its own here.
             "start" | "end" => return,
@@ -218,20 +218,24 @@ impl Watched {
     }
 
     /// The two machines have their session: from now on a server that ssh has started outlives ssh.
-    fn stands(&mut self, client: &Remote, context: &Context) {
-        let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
+    fn on_established(&mut self, client: &Remote, context: &Context) {
+        let Some(Detached { log, pid }) = self.detached.as_ref().filter(|_| !self.is_independent) else {
+            return;
+        };
         let Remote { host, way, .. } = client;
         context.say(format!(
             "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"
         ));
-        self.is_on_its_own = true;
+        self.is_independent = true;
     }
 
     /// ssh has ended, and the transfer not.
     fn lost(&self, client: &Remote) -> Fault {
-        let (how, hint) = match &self.loose {
-            Some(loose) if self.is_on_its_own => ("; the transfer continues there", tail(client, &loose.log)),
-            Some(loose) => (" before the transfer started", tail(client, &loose.log)),
+        let (how, hint) = match &self.detached {
+            Some(detached) if self.is_independent => {
+                ("; the transfer continues there", tail(client, &detached.log))
+            }
+            Some(detached) => (" before the transfer started", tail(client, &detached.log)),
             None => (
                 ", and the transfer stops there",
                 "run the same command again; with --detach the transfer would continue without this machine"
@@ -240,17 +244,19 @@ impl Watched {
         };
         let message = format!("the ssh connection to {} was lost{how}", client.host);
         let fault = Fault::new(FaultCode::ControlLost, message, hint);
-        Fault { retryable: fault.retryable && !self.is_on_its_own, ..fault }
+        Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
     /// A person has stopped watching.
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
-        let (message, hint) = match &self.loose {
-            Some(loose) if self.is_on_its_own => {
-                (format!("no longer watching; the transfer continues on {host}"), tail(client, &loose.log))
+        let (message, hint) = match &self.detached {
+            Some(detached) if self.is_independent => {
+                (format!("no longer watching; the transfer continues on {host}"), tail(client, &detached.log))
             }
-            Some(loose) => ("interrupted before the transfer started".to_owned(), tail(client, &loose.log)),
+            Some(detached) => {
+                ("interrupted before the transfer started".to_owned(), tail(client, &detached.log))
+            }
             None => (
                 format!("interrupted; it is unknown whether the transfer started on {host}"),
                 format!("check with `{} pgrep -a haul`", client.way),

@@ -32,7 +32,7 @@ impl Shared {
         }
         book.destination = Some(told);
         drop(book);
-        if self.only_looks() {
+        if self.is_dry_run() {
             return;
         }
         self.place.is_included.store(true, Ordering::Release);
@@ -94,7 +94,7 @@ impl Shared {
         self.note(path, undone);
         if is_said && self.is_verbose() {
             // A broken connection ends the job elsewhere.
-            let _ = self.tell_if_wanted(path, Action::Adjust);
+            let _ = self.report_if_requested(path, Action::Adjust);
         }
     }
 

@@ -31,7 +31,7 @@ use sync::{Syncs, read_back};
 const GROUP: usize = 1024;
 
 /// Bytes of failure messages after which the outcomes are sent.
-const TOLD_AT_ONCE: usize = 1 << 20;
+const MAX_FAULT_BYTES: usize = 1 << 20;
 
 const OUTCOME_BATCH: usize = 1024;
 
@@ -87,7 +87,7 @@ impl Committer {
             self.commit(&ready)?;
             self.flush()?;
             if self.shared.is_verbose() {
-                self.shared.tell_the_rest()?;
+                self.shared.report_remaining()?;
             }
         }
         self.make_way()?;
@@ -107,7 +107,7 @@ impl Committer {
     fn gather(&mut self) -> Result<(), RecvError> {
         let first = self.settles.recv()?;
         self.absorb(first);
-        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH && self.told < TOLD_AT_ONCE {
+        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH && self.told < MAX_FAULT_BYTES {
             let Ok(next) = self.settles.try_recv() else { break };
             self.absorb(next);
         }
@@ -128,7 +128,7 @@ impl Committer {
 
     fn same(&mut self, entry: u32) {
         let path = self.shared.path(entry);
-        if !self.shared.only_looks() {
+        if !self.shared.is_dry_run() {
             let kept = match self.shared.place.existing(&path) {
                 None => Err(gone(&path)),
                 Some(there) if !self.shared.place.keeps(&path, &there) => Err(collision(&path)),
@@ -179,7 +179,7 @@ impl Committer {
         }
         let items = self.items(entries);
         let items = if self.shared.makes_nothing() { items } else { self.complete(items)? };
-        let items = self.hold_back(items);
+        let items = self.defer_blocked(items);
         self.install(items)
     }
 
@@ -192,7 +192,7 @@ impl Committer {
 
     /// Defers files whose names are blocked by something that is only removed once everything has arrived.
     /// Returns the others.
-    fn hold_back(&mut self, items: Vec<Item>) -> Vec<Item> {
+    fn defer_blocked(&mut self, items: Vec<Item>) -> Vec<Item> {
         if !self.shared.clears() || self.shared.place.is_fresh() {
             return items;
         }
@@ -223,7 +223,7 @@ impl Committer {
         let blocked = self.items(&entries);
         let paths: Vec<&[u8]> = blocked.iter().map(|item| &item.path[..]).collect();
         let stay = delete::clear(&self.shared, &paths)?;
-        if self.shared.only_looks() {
+        if self.shared.is_dry_run() {
             self.would_make_way(blocked, &stay)
         } else {
             self.install(self.items(&files))
@@ -252,7 +252,7 @@ impl Committer {
             match (kind, replaceable(there.filter(|_| stays), path)) {
                 (Kind::File(_), Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
                 (Kind::File(_), Ok(())) => {
-                    self.shared.tell_installed(*entry, path, false)?;
+                    self.shared.report_installed(*entry, path, false)?;
                     free.push(item);
                 }
                 // Fails later because its file did.
@@ -314,7 +314,7 @@ impl Committer {
             if !shared.makes_nothing() {
                 let (directory, replaced) = shared.place.install(item.entry, &item.path, item.size)?;
                 directories.insert(Arc::as_ptr(&directory), directory);
-                shared.tell_installed(item.entry, &item.path, replaced)?;
+                shared.report_installed(item.entry, &item.path, replaced)?;
             }
             shared.book.lock().table.set_state(item.entry, EntryState::Done);
             Ok(())
@@ -378,7 +378,7 @@ impl Committer {
         if state == EntryState::Failed {
             return Err(without_file(path, &target));
         }
-        if self.shared.only_looks() {
+        if self.shared.is_dry_run() {
             let action = self.shared.place.would_link((path, &target), how, state == EntryState::Kept);
             self.shared.tell(path, action)?;
             return Ok(None);
@@ -402,14 +402,14 @@ impl Committer {
             self.shared.note(path, vec![note.to_owned()]);
         }
         if matches!(linked, Linked::Name | Linked::Copy) {
-            self.shared.tell_if_wanted(path, Action::Link)?;
+            self.shared.report_if_requested(path, Action::Link)?;
         }
         Ok(Some(directory))
     }
 
     fn finish_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {
         let target = self.shared.table(|table| table.target(entry).to_vec());
-        if self.shared.only_looks() {
+        if self.shared.is_dry_run() {
             self.shared.place.may_link(path, &target)?;
             let is_there = self.shared.place.has_link(path, &target);
             self.shared.tell(path, if is_there { Action::Keep } else { Action::Link })?;
@@ -425,7 +425,7 @@ impl Committer {
     }
 
     fn finish_directory(&self, entry: u32, path: &[u8]) -> Result<Option<OwnedFd>, IoFault> {
-        if self.shared.only_looks() {
+        if self.shared.is_dry_run() {
             return Ok(None);
         }
         let is_made = self.shared.table(|table| table.state(entry)) == EntryState::Started;
@@ -473,7 +473,7 @@ impl Committer {
     }
 
     fn finish(&mut self) -> Result<(), Fault> {
-        self.shared.tell_the_rest()?;
+        self.shared.report_remaining()?;
         let removed = self.shared.book.lock().removal.removed > 0;
         let is_pending = match self.shared.durability {
             _ if self.shared.makes_nothing() => false,

@@ -68,7 +68,7 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
     } else {
         remove(shared, |sweep| {
             sweep.everything()?;
-            shared.tell_the_rest()
+            shared.report_remaining()
         })?;
     }
     Ok(Some(shared.book.lock().removal.clone()))
@@ -190,7 +190,7 @@ impl<'a> Sweep<'a> {
         let names = match self.names(&local) {
             Ok(names) => names,
             // In a dry run the directory may not exist yet, or another kind of file may be in its place.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.only_looks() => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.is_dry_run() => return Ok(()),
             Err(errno) => {
                 self.stays("list", &local, errno);
                 return Ok(());
@@ -304,7 +304,7 @@ impl<'a> Sweep<'a> {
     fn within<T>(&self, local: &[u8], act: impl Fn(&OwnedFd) -> Result<T, Errno>) -> Result<T, Errno> {
         let directory = self.shared.place.directory(local)?;
         match act(&directory) {
-            Err(Errno::ACCESS) if !self.shared.only_looks() => {
+            Err(Errno::ACCESS) if !self.shared.is_dry_run() => {
                 self.shared.place.open_up(local, &directory)?;
                 act(&directory)
             }
@@ -315,7 +315,7 @@ impl<'a> Sweep<'a> {
     fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         match self.within(local, |directory| names(directory)) {
             // Its contents are not counted: listing them would require changing its permissions.
-            Err(Errno::ACCESS) if self.shared.only_looks() && self.shared.place.could_open_up(local) => {
+            Err(Errno::ACCESS) if self.shared.is_dry_run() && self.shared.place.could_open_up(local) => {
                 Ok(Vec::new())
             }
             names => names.map(|mut names| {
@@ -327,7 +327,7 @@ impl<'a> Sweep<'a> {
 
     /// Removes a name, counts and lists it. A dry run removes nothing. Returns false if the name stays.
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
-        if self.counts.is_none() && !self.shared.only_looks() {
+        if self.counts.is_none() && !self.shared.is_dry_run() {
             let (parent, name) = split(&path);
             let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
             match removed {
@@ -341,7 +341,7 @@ impl<'a> Sweep<'a> {
         }
         self.removal.removed += 1;
         if self.counts.is_none() {
-            self.shared.tell_local(path, Action::Delete)?;
+            self.shared.report_local(path, Action::Delete)?;
         }
         Ok(true)
     }

@@ -20,7 +20,7 @@ const RESERVE_ABOVE: u64 = 1 << 20;
 /// Maximum bytes reserved ahead of the data received.
 const AHEAD: u64 = 1 << 30;
 /// Bytes written between two checks of the free space.
-const LOOK_EVERY: u64 = 16 << 20;
+const CHECK_INTERVAL: u64 = 16 << 20;
 /// Minimum size of a file on disk: the block size of most file systems.
 const BLOCK: u64 = 4 << 10;
 /// `f_type` of tmpfs (statfs(2)).
@@ -134,7 +134,7 @@ impl Space {
         }
         let mut state = self.state.lock();
         state.unlooked += bytes;
-        if state.unlooked < LOOK_EVERY {
+        if state.unlooked < CHECK_INTERVAL {
             return Ok(());
         }
         state.unlooked = 0;

@@ -66,7 +66,7 @@ impl Pipeline {
                 Ok(made) => {
                     if made {
                         self.book.lock().table.set_state(entry, EntryState::Started);
-                        self.tell_if_wanted(&path, Action::MakeDirectory)?;
+                        self.report_if_requested(&path, Action::MakeDirectory)?;
                     }
                     self.settle(Settle::Held)
                 }

@@ -46,10 +46,10 @@ impl Planner {
             if self.shared.stopped() {
                 return Ok(());
             }
-            self.tell_attributes(&mut walker)?;
+            self.send_attributes(&mut walker)?;
             self.add(found)?;
         }
-        self.tell_attributes(&mut walker)?;
+        self.send_attributes(&mut walker)?;
         self.announcer.flush()?;
         walker.finish()?;
         let ledger = self.shared.ledger.lock();
@@ -64,7 +64,7 @@ impl Planner {
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
-    fn tell_attributes(&self, walker: &mut Walker) -> Result<(), Fault> {
+    fn send_attributes(&self, walker: &mut Walker) -> Result<(), Fault> {
         let attributes = walker.take_attributes();
         attributes.map_or(Ok(()), |known| self.shared.link.send(ControlMessage::DestinationAttributes(known)))
     }

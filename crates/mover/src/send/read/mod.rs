@@ -238,12 +238,12 @@ impl Reader {
         }
         if self.used == 0 {
             // Memory may be unavailable for long, or a large file may take long to read.
-            let is_time = !self.shared.has_room() || self.told.elapsed() >= TELL_WITHIN;
+            let is_time = !self.shared.has_space() || self.told.elapsed() >= TELL_WITHIN;
             if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
                 self.shared.end_with(fault, false);
                 return None;
             }
-            if !self.shared.wait_for_room() {
+            if !self.shared.wait_for_space() {
                 return None;
             }
             if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {

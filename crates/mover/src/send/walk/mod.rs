@@ -155,7 +155,7 @@ impl Walker {
         self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
     }
 
-    fn withhold(&mut self, path: &[u8]) {
+    fn exclude(&mut self, path: &[u8]) {
         if let Some(filtered_reporter) = &mut self.filtered_reporter {
             filtered_reporter.add(path);
         }
@@ -230,7 +230,7 @@ impl Walker {
     ) -> Option<Found> {
         let is_file = kind_of(stat) == FileType::RegularFile;
         if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
-            self.withhold(path);
+            self.exclude(path);
             return None;
         }
         Some(self.with_extras(leaf(source_root, directory, name, path, stat), directory, name, stat))
@@ -243,7 +243,7 @@ impl Walker {
         }
         let is_ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
         if inherited.ignores.as_ref().is_some_and(is_ignored) {
-            self.withhold(path);
+            self.exclude(path);
             return false;
         }
         true
@@ -294,7 +294,7 @@ impl Walker {
             return Some(destination(&path));
         }
         if elsewhere {
-            self.withhold(&path);
+            self.exclude(&path);
         }
         if path.is_empty() {
             self.see_attributes(&directory, &stat);
