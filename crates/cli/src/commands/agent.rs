@@ -1,6 +1,6 @@
-//! What ssh starts for a person elsewhere: a server for one session (`haul serve --for-ssh`), as the user there, or a copy
-//! (`haul cp --for-ssh`). A line on stdin says what is to be done. Both end with stdin, but for a server that has its
-//! client, and a copy that was cut loose.
+//! What ssh starts on this machine for a client: a server for one session (`haul serve --for-ssh`) or a copy
+//! (`haul cp --for-ssh`). One line on stdin is the request. Both stop when stdin ends, except a server that
+//! has its client, and a detached copy.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
@@ -30,7 +30,7 @@ use crate::transfer::{
     server::POLL, upload, with_firewall_hint,
 };
 
-/// What is to be done, the one line on stdin; `None` if that ends without.
+/// Reads the request, one line of at most `longest` bytes; `None` if stdin ends without one.
 fn from_stdin<T: DeserializeOwned>(longest: u64) -> Option<Result<T, Fault>> {
     let mut line = Vec::new();
     let read = io::stdin().lock().take(longest).read_until(b'\n', &mut line);
@@ -43,13 +43,12 @@ fn not_a_request(why: &str) -> Fault {
     fault::usage(message, "this option is internal to `haul cp` with HOST:PATH")
 }
 
-/// Waits until stdin is closed.
 fn wait_for_end_of_stdin() {
-    // Retries after a signal by itself; any other failure is an end too.
+    // Retries after a signal; any other failure counts as the end.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
 }
 
-/// Paths are relative to the home directory, wherever a forced command may have led.
+/// Changes to the home directory, to which paths are relative: a forced command may run elsewhere.
 fn go_home() {
     if let Some(home) = std::env::home_dir() {
         // Without it, absolute paths still work.
@@ -57,12 +56,11 @@ fn go_home() {
     }
 }
 
-/// Writes the announcement to stdout, which ssh forwards.
 fn announce(announcement: &Announcement) {
     out_verbatim(String::from_utf8_lossy(&announcement.line()).trim_end());
 }
 
-/// All addresses of the machine; where there is no IPv6, those of IPv4.
+/// Wildcard addresses: that of IPv4 is used if the other cannot be bound.
 const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)];
 /// Placeholder for the host in the URL. The client replaces it.
 const PLACEHOLDER_HOST: &str = "by-ssh";
@@ -70,10 +68,10 @@ const PLACEHOLDER_HOST: &str = "by-ssh";
 /// Serves one session. Returns the exit code.
 ///
 /// # Errors
-/// When it cannot begin; the other side of ssh has been told.
+/// If it cannot listen, which it announces to the other side of ssh, or if the permit cannot be parsed.
 pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
-    // A copy by ssh may fill the disk as its user may, unless that one has said otherwise.
+    // Without `--min-free`, a copy over ssh may fill the disk, as its user may.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
     let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context.clone()) };
     let options = ListenOptions {
@@ -102,7 +100,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     Ok(one_session(&listener, &policy, &permit, until))
 }
 
-/// The permit, the one line on stdin; disconnected when stdin ends.
+/// Returns a channel with the permit, one line on stdin; disconnected when stdin ends.
 fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
     let (sender, permits) = channel();
     fault::spawn("haul-stdin", move || {
@@ -123,11 +121,11 @@ fn bind(options: &ListenOptions, args: &ServeArgs) -> Result<Listener, Fault> {
     Listener::bind(options.clone()).or_else(|_| Listener::bind(v4)).map_err(fault::of)
 }
 
-/// Where others may find this machine: what its owner says, and the address by which ssh was reached.
+/// Returns the addresses to announce: `--host`, and the address at which ssh was reached.
 fn own_hosts(args: &ServeArgs, connection: Option<&str>) -> Vec<String> {
     // "client address, client port, server address, server port" (ssh(1)).
     let reached = connection.and_then(|words| words.split_whitespace().nth(2));
-    // A zone (`%eth0`) means something on this machine only.
+    // An address with a zone (`%eth0`) is useless to other machines.
     let reached = reached.filter(|address| address.parse::<IpAddr>().is_ok());
     args.host.iter().cloned().chain(reached.map(str::to_owned)).collect()
 }
@@ -147,7 +145,7 @@ fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: imp
     INTERRUPTED
 }
 
-/// Copies, and tells of it in JSON. Returns the exit code.
+/// Runs the copy that stdin describes, with events and report in JSON on stdout. Returns the exit code.
 pub(crate) fn copy() -> Result<u8, Fault> {
     go_home();
     let cancel = signals::watch(Hangup::PassesBy)?;
@@ -163,7 +161,7 @@ pub(crate) fn copy() -> Result<u8, Fault> {
     Ok(report.exit_code())
 }
 
-/// Ties the job to the person who gave it, or cuts it loose.
+/// Detaches a job that requests it; cancels any other when stdin ends.
 fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
     if job.detach {
         let log = detach()?;
@@ -179,9 +177,9 @@ fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
     waiting.map(drop)
 }
 
-/// Leaves the session of ssh, and stderr for a file of this machine. Returns the file.
+/// Leaves the session of ssh, and redirects stderr to a log file. Returns the file's path.
 fn detach() -> Result<PathBuf, Fault> {
-    // Who is the leader of a session already has one of its own.
+    // Fails for a process group leader; one that sshd started already leads its own session.
     let _ = rustix::process::setsid();
     let path = log_path();
     let failed = |e: io::Error| fault::io(format!("cannot write the log {}", path.display()), &e);
@@ -191,7 +189,8 @@ fn detach() -> Result<PathBuf, Fault> {
     Ok(path)
 }
 
-/// In `$XDG_STATE_HOME/haul`, or `~/.local/state/haul` (XDG base directory specification), or the current directory.
+/// In `haul` below `$XDG_STATE_HOME`, `~/.local/state` (XDG base directory specification) or the current
+/// directory.
 fn log_path() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -212,20 +211,20 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     report
 }
 
-/// Who learns what is done to each name: the person; the log where that one may leave, and nothing may wait.
-fn item_callback(job: &Job, reporter: &Reporter) -> Option<Tell> {
+/// Where changes are listed, if they are to be: on stdout, or in the log of a detached job.
+fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
     if job.transfer.receive_policy.run == RunMode::Move {
         return None;
     }
     if job.detach {
         return Some(item_lines(true, tell));
     }
-    // It waits for room without a limit: when the reader is gone, writing fails and nobody waits.
+    // Waits for space without a timeout: after the reader has gone, writes fail and the queue still empties.
     let log = reporter.log(|lines, line| drop(lines.send(line)));
     Some(Arc::new(move |item| log.write("item", json!({ "item": item }))))
 }
 
-/// The person's options are in the job; what this machine has configured is for its own users.
+/// The options come from the job; the configuration of this machine is for its own users.
 fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fault> {
     let &Job { crypto, offload, socket_buffer, .. } = job;
     let recipe = haulage::Recipe::parse(&job.recipe)
@@ -258,9 +257,9 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
     Ok(report)
 }
 
-/// Capacity of the queue, lines; further ones are dropped.
+/// Capacity of the queue, lines.
 const QUEUE: usize = 64;
-/// How long a line that must not be lost may wait for space in the queue.
+/// Timeout for a line that must not be lost to get space in the queue, and at the end for writing the rest.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Writes lines to stdout from a thread of its own.
@@ -277,7 +276,7 @@ impl Reporter {
         let write = move || {
             for line in waiting {
                 let mut stdout = io::stdout().lock();
-                // When nobody reads any more, that changes nothing for the work.
+                // The copy continues without a reader.
                 let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
             }
             let _ = through.send(());
@@ -286,7 +285,7 @@ impl Reporter {
         Ok(Self { lines, is_flushed })
     }
 
-    /// Events that `put` queues.
+    /// Returns an event log whose lines `put` queues.
     fn log(&self, put: fn(&Sender<Vec<u8>>, Vec<u8>)) -> EventLog {
         let lines = self.lines.clone();
         let write = move |line: &[u8]| {
@@ -296,7 +295,7 @@ impl Reporter {
         EventLog::to(Box::new(write), "stdout".to_owned())
     }
 
-    /// Waits a while until all is written. Writers must be gone.
+    /// Waits up to `TIMEOUT` until everything is written. All event logs must have been dropped.
     pub(crate) fn finish(self) {
         drop(self.lines);
         let _ = self.is_flushed.recv_timeout(TIMEOUT);

@@ -20,10 +20,10 @@ use crate::transfer::{
 };
 
 const DEFAULT_TIME: Span = Span::from_secs(10);
-/// Bytes of an Ethernet packet.
+/// Size of a full packet on Ethernet, bytes.
 const PACKET: u64 = 1_500;
 
-/// Runs the client's side of a bench; the report has the processor time of `cpu`.
+/// Runs the client's side of a bench; `cpu` says whose processor time is reported.
 pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
     try_bench(context, args, cpu).unwrap_or_else(|fault| context.failed(fault))
 }
@@ -42,7 +42,7 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     Ok(report)
 }
 
-/// How much is moved, or for how long; in that time at least a packet has to leave.
+/// Returns how much to transfer, or for how long. Fails if the rate lets no packet leave in that time.
 fn limit(context: &Context, args: &BenchArgs) -> Result<BenchLimit, Fault> {
     if let Some(bytes) = args.bytes {
         return Ok(BenchLimit::Bytes(bytes.0));

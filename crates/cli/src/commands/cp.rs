@@ -1,4 +1,4 @@
-//! `haul cp`, and its `--dry-run`, which lists the changes to every name.
+//! `haul cp`, and its `--dry-run`, which lists what would be changed.
 
 mod many;
 mod stdio;
@@ -45,7 +45,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
     }
     let selection = chosen(args, plan.count())?;
     if args.sync.delete && plan.way()? == Way::Many {
-        // Each is a session of its own that knows of nothing but its own set.
+        // Each machine has its own session, which knows only its own files.
         return Err(fault::usage(
             "--delete does not support sources on several machines: each would delete what the others send",
             "copy each machine into its own directory with a separate command, or leave --delete out",
@@ -58,7 +58,7 @@ fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
     context.traced(json!({ "actions": plan.actions() }), || one(context, plan, how))
 }
 
-/// The copy without its place in a trace.
+/// Copies without the trace's `start` and `end`.
 fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
     match plan.way()? {
@@ -81,7 +81,7 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fa
     }
 }
 
-/// Looks, and prints what it sees on stdout. Returns the exit code.
+/// Prints what a copy would do. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let (plan, selection) = parse(context, args)?;
     let dry = Arc::new(Mutex::new(DryRun { actions: plan.actions(), negotiated: Vec::new() }));
@@ -99,7 +99,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         }
     }));
     let report = copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
-    // Of several machines, others may have been looked at.
+    // With another exit code only some of several machines failed, and the others are shown.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);
     }

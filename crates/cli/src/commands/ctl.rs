@@ -1,4 +1,4 @@
-//! `haul ctl`: lists the copies that run on this machine, shows one, and changes its control law.
+//! `haul ctl`: lists this user's running copies and pipes, shows one, or changes its control law.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -15,7 +15,7 @@ use crate::fault;
 use crate::output::{out, out_fields, tell};
 use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 
-/// A copy answers within 50 ms, a pipe within 100, on a busy machine later.
+/// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
@@ -40,7 +40,7 @@ fn parameter(key: &str) -> String {
     key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
 }
 
-/// What the copy at this socket replies; `None` if there is none.
+/// Returns the reply of the copy at this socket; `None` if no process listens there.
 fn ask(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
     let reply = (|| {
         let mut stream = UnixStream::connect(path)?;
@@ -65,7 +65,7 @@ fn ask(path: &Path, request: &ControlRequest) -> Result<Option<Value>, Fault> {
     }
 }
 
-/// The copies that answer, by name. Removes the sockets of dead processes.
+/// Returns the copies that answer, sorted by name. Removes the sockets of dead processes.
 fn running() -> Vec<(String, Value)> {
     let entries = fs::read_dir(directory()).into_iter().flatten().flatten();
     let mut found: Vec<(String, Value)> = entries
@@ -137,7 +137,7 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());
         assert!(matches!(ask("7"), Ok(None)));
         assert!(matches!(ask("8"), Ok(None)));
-        // The system does not let us ask, which says nothing of the copy: its socket must not be removed.
+        // Connecting fails for another reason, which says nothing about the copy: its socket must stay.
         assert!(ask(&"9".repeat(200)).is_err_and(|fault| fault.message.contains("does not respond")));
     }
 }

@@ -1,4 +1,4 @@
-//! `haul demo`: the main job on one machine, over an emulated long path, with TCP beside it.
+//! `haul demo`: copies files on one machine over an emulated long path, and compares with TCP.
 
 mod beside;
 mod busy;
@@ -26,7 +26,7 @@ use busy::busy;
 use fileset::FileSet;
 use path::{EmulatedPath, Namespaces, announce, row, show_counts, start};
 
-/// Copies files to a receiver in this process over an emulated long path.
+/// Copies files to a server in this process, or with `--busy-receiver` sends memory to another process.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let tried = if args.busy_receiver {
         busy(context, args, namespaces)
@@ -77,7 +77,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     Ok(root)
 }
 
-/// Copies to a server of this process at the other end of the path.
+/// Copies to a server in this process at the other end of the path.
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let policy = Policy::own(context);
     path.at_server(|| {
@@ -93,10 +93,11 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
     })
 }
 
-/// Runs the TCP flows over the path of the demo, each alone with as many bytes as ours; the result is for scripts.
+/// Runs TCP flows over the same kind of path, each alone and with as many bytes as `ours`. Prints the results
+/// and returns them as JSON.
 ///
 /// # Errors
-/// Only that somebody wants to stop: what cannot be shown is left out with a reason.
+/// Only if the user cancels: a flow that cannot be shown is left out with a reason.
 fn beside(
     context: &Context,
     spec: &PathArgs,

@@ -1,4 +1,4 @@
-//! `haul diagnose`: why the packets of a signature were lost.
+//! `haul diagnose`: says why the packets of a signature were lost.
 
 use std::path::Path;
 use std::{fs, io};
@@ -14,13 +14,13 @@ use crate::text_file::{text_of, wrong};
 
 const SYMBOLS: &str = "write 1 for each packet that arrived and 0 for each that was lost, in sending order";
 
-/// The windows in the trace of a transfer, and their signatures as text, each in the line of its event.
+/// Returns the windows in a transfer's trace, and their signatures as text, each on the line of its event.
 fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> {
     let (mut windows, mut signatures) = (Vec::new(), String::new());
     for (number, line) in text.lines().enumerate() {
         let event: Value = serde_json::from_str(line).map_err(|error| {
             let (words, place) = (error.to_string(), (number + 1, error.column().max(1)));
-            // It counts lines as well, of which it was given one.
+            // Drops serde's position: its line number is always 1.
             let problem = words.rsplit_once(" at line ").map_or(&*words, |(problem, _)| problem);
             wrong(file, place, problem, "a trace is written by --events: one JSON object per line")
         })?;
@@ -35,7 +35,8 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
     Ok((windows, signatures))
 }
 
-/// The windows of a signature file or a trace (`-` is stdin), which may be none, and the text of their signatures.
+/// Returns the windows of a signature file or a trace (`-` is stdin), possibly none, and the text of their
+/// signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
     let hint = "a signature file contains 0 and 1 as text; see `haul diagnose --help`";
     let is_stdin = file.as_os_str() == "-";
@@ -52,7 +53,7 @@ pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fau
     Ok((windows, text))
 }
 
-/// The model in a file. Stdin, `-`, may have the data.
+/// Reads a model from a file. `-` is not stdin here, which may have the data.
 pub(crate) fn model_in(file: &Path) -> Result<Model, Fault> {
     const HINT: &str = "models are written by `haul train`; without --model the shipped one is used";
     Model::read(&text_of(file, fs::File::open(file), HINT)?).map_err(|error| {
@@ -116,8 +117,8 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     Ok(())
 }
 
-/// Says of each window of each file why its packets were lost, as a running transfer does. Files that cannot be read are
-/// reported at the end. Gives the exit code.
+/// Says for each window of each file why its packets were lost, as a running transfer does. Reports files
+/// that cannot be read at the end. Returns the exit code.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
     let model = args.model.as_deref().map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
     let mut words = model.words();

@@ -1,4 +1,4 @@
-//! `haul doctor`: what limits a transfer, before there is one.
+//! `haul doctor`: finds what will limit a transfer.
 
 use std::thread::available_parallelism;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::fault::Fault;
 use crate::output::{Lines, RunReport, count, json_value, out, out_fields};
 use crate::transfer::{Context, Cpu, counters};
 
-/// A gain that is worth a word.
+/// Smallest gain worth mentioning, as a factor.
 const LEAST_GAIN: f64 = 1.1;
-/// A processor that does nothing for this share of the time has room for a transfer.
+/// A processor that is idle for this share of the time has room for a transfer.
 const IDLE_SHARE: f64 = 0.5;
-/// How long the processors are looked at: some tens of the kernel's clock ticks.
+/// How long the processors are observed: some tens of the kernel's clock ticks.
 const LOOK: Duration = Duration::from_millis(300);
 
-/// Gives the threads of a `haul` that runs a processor before others.
+/// Command that raises the priority of the threads of the oldest running `haul`.
 const FIRST: &str = "`sudo renice -n -10 $(ls /proc/$(pgrep -xo haul)/task)`";
 
-/// Moves them to other processors; `idle` ones, if they are known.
+/// Advice to move them to other processors, or to the `idle` ones if these are known.
 fn elsewhere(idle: Option<&[u32]>) -> String {
     let moved = |list: &str| format!("`taskset -acp {list} $(pgrep -xo haul)` moves it to processors that");
     match idle {
@@ -37,7 +37,8 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
     }
 }
 
-/// What to do about a measured limit; both sides `asked` for such buffers, `idle` are the idle processors where it is.
+/// Returns what to do about a measured limit. Both sides requested socket buffers of the size `asked`; `idle`
+/// are the idle processors of the machine that limits, if it is this one.
 fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
     let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
@@ -66,7 +67,7 @@ fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<Stri
     })
 }
 
-/// A receive buffer for what comes while nobody reads. It is no remedy where nothing was lost.
+/// Advises a receive buffer that holds what arrives while nobody reads; `None` if nothing was lost.
 fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     let (rate, _) = report.capacity.filter(|_| report.lost.whole() > 0)?;
     let (pause, words) = match report.longest_read_delay {
@@ -85,7 +86,8 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     ))
 }
 
-/// How many times as fast it could be without the limit: by the path's highest delivery rate, if that is worth a word.
+/// Returns how many times as fast the transfer could be without the limit, at the path's highest delivery
+/// rate; `None` if unknown or below [`LEAST_GAIN`].
 fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = &*report.limited_by.as_ref()?.what;
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
@@ -109,18 +111,18 @@ fn gain_in_words(report: &RunReport) -> String {
     }
 }
 
-/// Programs that want a processor, a minute's mean, and how many processors there are.
+/// Returns the load average of one minute, and the number of processors.
 fn load() -> Option<(f64, usize)> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     Some((text.split_whitespace().next()?.parse().ok()?, available_parallelism().ok()?.get()))
 }
 
-/// Twice what was not enough, and at least this; the kernel takes no more than an `int`.
+/// Returns twice the present value, at least `least`, and at most what fits into the kernel's `int`.
 fn enlarged(now: u64, least: u64) -> u64 {
     now.saturating_mul(2).max(least).min(i32::MAX as u64)
 }
 
-/// What to do about packets that were dropped before any socket saw them.
+/// Returns what to do about packets that were dropped before they reached any socket.
 fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String> {
     let EarlyDropTotals { backlog, cards, taken, squeezes } = drops;
     let gain = |lost: u64| {
@@ -144,7 +146,7 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
             gain(cards)
         )
     });
-    // By itself this loses nothing.
+    // Squeezes alone lose nothing.
     let of_budget = (cards > 0 && squeezes > 0).then(|| {
         format!(
             "the kernel has left packets on the network cards {} because it may take in no more at a time: sudo \
@@ -161,7 +163,7 @@ fn idle_since(before: &ProcessorTimes) -> Vec<u32> {
     ProcessorTimes::now().idle_since(before, IDLE_SHARE)
 }
 
-/// What to do where programs wait for a processor.
+/// Advice if programs wait for a processor.
 fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
         "{load:.1} programs want this machine's {}: a receiver here may lose packets; {FIRST} gives a \
@@ -186,7 +188,7 @@ fn findings(context: &Context) -> Vec<String> {
     found
 }
 
-/// A measurement of one way, and what to do about its limit.
+/// The report of one direction, and what to do about its limit.
 type Measured = (RunReport, Option<String>);
 
 fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measured, Fault> {
@@ -225,7 +227,8 @@ fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
     object
 }
 
-/// Says what this machine lacks, measures the path there and back if one is given, and says what to do. Gives the exit code.
+/// Prints what this machine lacks; with a URL, measures both directions and prints what to do about their
+/// limits. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     let found = findings(context);
     if !context.json {
@@ -240,7 +243,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     }
     let mut ways = Vec::new();
     if args.url.is_some() {
-        // One of the two ways does not use a model that is for the side that sends.
+        // A typed loss model, which is for the sending side, would be rejected in one of the directions.
         let context = &Context { typed: Vec::new(), ..context.clone() };
         for (name, words, reverse) in
             [("there", "From here to there", false), ("back", "From there to here", true)]
@@ -299,7 +302,7 @@ mod tests {
         assert_eq!(told("law", "ceiling", 1_000), None);
     }
 
-    /// What a run of 400 Mbit/s on a path of 1 Gbit/s is limited by.
+    /// The report of a run of 400 Mbit/s on a path of 1 Gbit/s, limited by `what`.
     fn limited_by(what: &str) -> RunReport {
         RunReport {
             goodput: Rate::from_mbps(400),
@@ -367,7 +370,7 @@ mod tests {
         assert!(!crowded(5.0, 4, &[]).contains("taskset"));
     }
 
-    /// It told machines that were tuned already to take less.
+    /// The advice once lowered the values of machines that were tuned already.
     #[test]
     fn no_advice_makes_a_queue_shorter() {
         let settings = QueueSettings { backlog: 30_000, budget: 300, budget_usecs: 8_000 };

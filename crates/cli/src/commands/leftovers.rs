@@ -1,4 +1,4 @@
-//! `haul status` and `haul clean`: show and remove what transfers that were cut off have left behind.
+//! `haul status` and `haul clean`: show and remove what interrupted transfers have left behind.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::args::{CleanArgs, PlaceArgs};
 use crate::fault::{self, Fault, shown};
 use crate::output::{Lines, count, out, out_fields, put_name, tell};
 
-/// Shows what can be resumed. Gives the exit code.
+/// Lists the journals with their state. Returns the exit code.
 pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     let search = Search::run(place);
     if as_object {
@@ -28,7 +28,7 @@ pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     search.end()
 }
 
-/// Removes what was left behind. Gives the exit code.
+/// Removes what was left behind. Returns the exit code.
 pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     let mut search = Search::run(&args.place);
     let (mut removed, mut left) = (Vec::new(), Vec::new());
@@ -37,7 +37,7 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
             Ok(None) => removed.push(found),
             Ok(Some(why)) => left.push((found, why)),
             Err(fault) => {
-                // People read it among the errors.
+                // Otherwise it is shown among the errors.
                 if as_object {
                     left.push((found, fault.message.clone()));
                 }
@@ -65,7 +65,7 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     search.end()
 }
 
-/// Removes what belongs to a journal, or gives why it stays.
+/// Removes a journal and its files (unless it is a dry run), or returns why it stays.
 fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
     match &found.journal.state {
         JournalState::Running => return Ok(Some("its transfer is running".to_owned())),
@@ -97,7 +97,7 @@ struct Search {
     faults: Vec<Fault>,
 }
 
-/// Where else to look, if nothing was found.
+/// Says where else to look if nothing was found.
 fn elsewhere(recursive: bool) -> &'static str {
     if recursive { "" } else { " (-r includes subdirectories)" }
 }
@@ -109,7 +109,7 @@ impl Found {
 }
 
 impl Search {
-    /// Looks into these directories (none: this one), and below them.
+    /// Searches these directories (none: this one) and, if `recursive`, their subdirectories.
     fn run(PlaceArgs { directories, recursive }: &PlaceArgs) -> Self {
         let mut search = Self::default();
         let mut waiting: Vec<PathBuf> = directories.iter().rev().cloned().collect();
@@ -119,7 +119,7 @@ impl Search {
         while let Some(directory) = waiting.pop() {
             match find_journals(&directory) {
                 Ok(journals) => search.found.extend(journals.into_iter().map(|journal| {
-                    // A time in the future is no age.
+                    // A time in the future counts as age 0.
                     let age = journal.modified.elapsed().unwrap_or_default().into();
                     Found { directory: directory.clone(), journal, age }
                 })),
@@ -130,7 +130,7 @@ impl Search {
                 }
             }
             if *recursive {
-                // What cannot be listed any more has been reported above or has gone. The last name comes first.
+                // One that cannot be listed has vanished. Sorted in reverse, as the last one is taken first.
                 let mut names = subdirectories(&directory).unwrap_or_default();
                 names.sort_unstable_by(|a, b| b.cmp(a));
                 waiting.extend(names.into_iter().map(|name| directory.join(name)));
@@ -139,7 +139,7 @@ impl Search {
         search
     }
 
-    /// Says what went wrong and gives the exit code.
+    /// Prints the faults, and returns the exit code.
     fn end(&self) -> u8 {
         for fault in &self.faults {
             tell(shown(fault));
@@ -148,7 +148,7 @@ impl Search {
     }
 }
 
-/// Files that are named; the others are counted.
+/// Maximum number of files listed per journal; the others are counted.
 const NAMED: usize = 20;
 
 fn row(found: &Found) -> Lines {
@@ -210,7 +210,7 @@ fn as_json(found: &Found) -> Value {
     object
 }
 
-/// A time for people, in the largest unit of which there is at least one.
+/// Formats an age in the largest unit of which there is at least one.
 fn age(span: Span) -> String {
     let seconds = span.as_secs_f64() as u64;
     match seconds {

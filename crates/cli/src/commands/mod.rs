@@ -1,4 +1,4 @@
-//! The commands, one file each: `run` does what the command line says, with what `transfer` shares among them.
+//! The commands; what they share is in `transfer`. `agent` is what ssh starts for `haul cp` elsewhere.
 
 pub(crate) mod agent;
 pub(crate) mod bench;

@@ -39,23 +39,22 @@ use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::control_socket::Side;
 use crate::transfer::{Context, counters};
 
-/// Interval at which a wait checks whether to end.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the rest of the messages may take to arrive after the last one was read.
-const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which waits check whether to end, and of `progress` events.
+const LOOK: Duration = Duration::from_millis(100);
+/// After the end of stdin, timeout for the remaining messages to arrive, and then for closing.
+const LAST_WORDS: Duration = Duration::from_secs(60);
 /// Keep-alive interval.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// How long the other side's answer to the end of a conversation that is broken off may take.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout for the other side's answer after an abort.
+const BROKEN_OFF: Duration = Duration::from_secs(3);
 /// Advice when the peer was lost.
 const RESTART_HINT: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
 const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
-/// Names of recipes say who sends, so that the two sides cannot misunderstand each other.
+/// Prefixes of recipe names: they say who sends, so that a listener can reject the wrong direction.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
 
-/// What was carried.
 #[derive(Default)]
 struct Tally {
     report: RunReport,
@@ -70,9 +69,9 @@ impl Tally {
         Self { report: RunReport { cipher, ..RunReport::default() }, ..Self::default() }
     }
 
-    /// The same with what a conversation knows at its end.
+    /// Adds what is known at the end of a connection.
     fn with(mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) -> Self {
-        // As its user knows it.
+        // Without the prefix that `connect` put in front.
         let preset = recipe.strip_prefix(SENDING).or_else(|| recipe.strip_prefix(RECEIVING));
         preset.unwrap_or(recipe).clone_into(&mut self.report.preset);
         let law = law.and_then(|law| ChosenLaw::check(law).ok());
@@ -99,7 +98,7 @@ struct Pipe<'a> {
     moved: AtomicU64,
 }
 
-/// Carries stdin to stdout of the other side, or the other way round. Gives the exit code.
+/// Carries stdin to stdout of the other side, or the other way round. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
     let began = Instant::now();
     let pipe = Pipe { context, args, traced: Cell::new(began), moved: AtomicU64::new(0) };
@@ -135,7 +134,7 @@ impl Pipe<'_> {
         }
     }
 
-    /// Notes what was carried so far, and traces it now and then.
+    /// Records what was carried so far, and traces it at most once per [`LOOK`].
     fn trace(&self, tally: &Tally) {
         self.moved.store(tally.report.bytes, Ordering::Relaxed);
         if self.context.events.is_kept() && self.traced.get().elapsed() >= POLL_INTERVAL {
@@ -145,7 +144,7 @@ impl Pipe<'_> {
         }
     }
 
-    /// Prints the object where no data is: on stdout of the side that reads, on stderr of the side that writes.
+    /// Prints the report as JSON: on stdout, or on stderr if stdout carries the data.
     fn print(&self, report: &RunReport) {
         if self.args.writes_stdout() {
             tell_json(&json_value(report));
@@ -188,7 +187,7 @@ impl Pipe<'_> {
     }
 
     fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
-        // The library takes text.
+        // The library takes the URL as text.
         let url = Zeroizing::new(url.to_string());
         let url = url.as_str();
         let Settings { crypto, offload, socket_buffer, mut recipe } = self.context.settings.clone();
@@ -202,7 +201,7 @@ impl Pipe<'_> {
         };
         let is_stream = recipe.has("object");
         if !is_stream {
-            // Before there is another side that would have to be told.
+            // Checked before there is a connection that would have to be aborted.
             stdio::framing(self.args.frame, &recipe)?;
         }
         recipe.name.insert_str(0, if self.args.reverse { RECEIVING } else { SENDING });
@@ -234,7 +233,7 @@ impl Pipe<'_> {
         self.announce(&listener)?;
         match self.next_client(&listener, &is_misdirected)? {
             Accepted::Messages(connection) => {
-                // It would take and acknowledge what other clients send, and nobody would read that.
+                // It would accept and acknowledge other clients' data, which nobody would read.
                 drop(listener);
                 self.talk(&connection)
             }
@@ -243,7 +242,7 @@ impl Pipe<'_> {
         }
     }
 
-    /// The next client. One that was started for the other direction ends the wait.
+    /// Returns the next client. Fails if one that was started for the other direction has been refused.
     fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
         let was_misdirected = || is_misdirected.load(Ordering::Relaxed);
         let next = || listener.accept_any().wait_for(POLL_INTERVAL).map_err(Box::new);
@@ -251,8 +250,8 @@ impl Pipe<'_> {
             matches!(**error, AcceptError::TimedOut(_)) && !was_misdirected()
         })?;
         if accepted.is_err() && was_misdirected() {
-            // Until the other side has its answer.
-            std::thread::sleep(POLL_INTERVAL);
+            // Time for the refusal to reach the other side.
+            std::thread::sleep(LOOK);
             let does = if self.args.writes_stdout() { "receives" } else { "sends" };
             let message = format!("both sides were started so that each {does}");
             return Err(fault::usage(message, BOTH_OR_NEITHER));
@@ -260,7 +259,8 @@ impl Pipe<'_> {
         accepted.map_err(|error| fault::of(*error))
     }
 
-    /// Which clients are let in; whether one was not because of its direction is noted.
+    /// Returns options that accept only clients of this direction; one of the other direction sets
+    /// `is_misdirected`.
     fn listen_options(&self, addr: SocketAddr, is_misdirected: Arc<AtomicBool>) -> ListenOptions {
         let (streams, ours, others) = if self.args.reverse {
             (StreamsPermitted::ToClients, RECEIVING, SENDING)
@@ -275,7 +275,7 @@ impl Pipe<'_> {
                 is_misdirected.store(true, Ordering::Relaxed);
                 return Err("it is for the other direction".to_owned());
             }
-            // Of streams of bytes from other programs, `streams` says which way they may go.
+            // For byte streams from other programs, `streams` restricts the direction.
             if recipe.has("object") || recipe.name.starts_with(ours) {
                 Ok(())
             } else {
@@ -285,7 +285,7 @@ impl Pipe<'_> {
         options
     }
 
-    /// The URL goes to stderr: stdout is for the data.
+    /// Writes the URL to `--url-file`, or to stderr: stdout is for the data.
     fn announce(&self, listener: &Listener) -> Result<(), Fault> {
         let host = self.args.host.clone();
         let host = host.unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
@@ -293,7 +293,7 @@ impl Pipe<'_> {
         if let Some(path) = &self.args.url_file {
             return write_url(path, &url);
         }
-        // Even a quiet listener has to say where it is.
+        // Also with `--quiet`: the other side needs it.
         tell_url(&url);
         Ok(())
     }
@@ -309,8 +309,8 @@ impl Pipe<'_> {
         };
         done.inspect_err(|_| {
             connection.abort();
-            // The other side waits for this; if it is gone, it is told often enough.
-            let _ = connection.closed().wait_for(ABORT_TIMEOUT);
+            // Keeps the process alive until the other side has been told; one that is gone never answers.
+            let _ = connection.closed().wait_for(BROKEN_OFF);
         })
     }
 
@@ -334,7 +334,7 @@ impl Pipe<'_> {
         Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
     }
 
-    /// Unless it should end.
+    /// Fails if the user has cancelled.
     fn go_on(&self) -> Result<(), Fault> {
         let cancel = &self.context.cancel;
         if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
@@ -374,7 +374,7 @@ impl Pipe<'_> {
         Ok(())
     }
 
-    /// Waits until all has arrived; gives up when asked to.
+    /// Waits until everything has arrived; fails when the user cancels.
     fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
         let finish = || {
             controls.answer(writer, moved);
@@ -444,7 +444,7 @@ impl Pipe<'_> {
         }
     }
 
-    /// Writes to stdout. True if its reader is gone.
+    /// Writes to stdout. Returns whether its reader is gone.
     fn reader_is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
         let is_gone = write(bytes)? == Reader::Gone;
         if is_gone {
@@ -475,7 +475,7 @@ impl Pipe<'_> {
         }
         let mut tally = tally.of(connection);
         let span = numbers.map_or(0, |(first, last)| last - first + 1);
-        // Suppressed readings have numbers too, and are not lost.
+        // Suppressed messages have numbers too, but are not lost.
         if !connection.recipe().has("selective_transfer") {
             tally.lost = span.saturating_sub(tally.messages);
         }
@@ -483,7 +483,7 @@ impl Pipe<'_> {
     }
 }
 
-/// Why the pipe was not let in. A listener refuses nobody but for the direction.
+/// Converts a failure to open; `haul pipe --listen` forbids other pipes only because of their direction.
 fn refused(error: OpenError) -> Fault {
     let mut fault = fault::of(error);
     if fault.code == FaultCode::NotPermitted && fault.hint.is_empty() {
@@ -504,7 +504,7 @@ fn timed_out(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::TimedOut
 }
 
-/// An end of a conversation that is no end of the data.
+/// Returns the fault for a connection that ended before the data did.
 fn gone(error: impl Into<Error>) -> Fault {
     match error.into() {
         Error::Closed => {
@@ -514,7 +514,7 @@ fn gone(error: impl Into<Error>) -> Fault {
     }
 }
 
-/// What an error of a stream says underneath.
+/// Returns the fault for the error inside an I/O error of a stream.
 fn stream_fault(error: &io::Error) -> Fault {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     inner.map_or_else(|| fault::io("the stream failed", error), |inner| gone(inner.clone()))

@@ -7,10 +7,10 @@ use crate::fault::Fault;
 use crate::output::{out, out_fields, out_verbatim};
 use crate::settings::Preset;
 
-/// Columns of a name: the longest is `ledbat_plus_plus`.
+/// Width of the name column: the longest name is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
 
-/// Lists the presets, or prints one. Returns the exit code.
+/// Lists the presets and control laws, or prints one preset. Returns the exit code.
 pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.name else {
         list(as_object);

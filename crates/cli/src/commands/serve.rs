@@ -27,10 +27,12 @@ use crate::transfer::{
     next_client,
 };
 
-/// For each family the wildcard address, and one reserved for documentation (RFC 5737, RFC 3849). Nothing is sent.
+/// For each address family the wildcard, and an address reserved for documentation (RFC 5737, RFC 3849), to
+/// which nothing is sent.
 const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
-/// A server without clients has 20 files open, and a session of large files takes 8 at least.
+/// Limit of open files below which a server warns: idle it has 20 open, and a session of large files takes at
+/// least 8.
 const FEW_FILES: u64 = 64;
 
 /// Serves until it is stopped, or one session with `--once`. Returns the exit code.
@@ -49,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let options =
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen, &policy) };
     let write_url = args.url_file.as_deref().map(url_writer).transpose()?;
-    // Before the first thread that hears strangers is started.
+    // Before the first thread that receives from the network is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
     let restricted = filesystem::restrict(&root, offer);
     let listener = match args.port_range {
@@ -78,7 +80,6 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }
 
-/// Warns if this process may open too few files to serve clients.
 fn warn_of_few_files() {
     if let Some(most) = getrlimit(Resource::Nofile).current.filter(|&most| most < FEW_FILES) {
         tell(format_args!(
@@ -88,7 +89,7 @@ fn warn_of_few_files() {
     }
 }
 
-/// Refuses typed parameters that sessions of other recipes do not have; those of a configuration file are for clients.
+/// Rejects typed parameters that only some recipes have; those of a configuration file are for clients.
 fn check_parameters(typed: &[Assignment]) -> Result<(), Fault> {
     let of_part = |set: &&Assignment| session_key(&set.key).contains('.');
     typed.iter().find(of_part).map_or(Ok(()), |Assignment { key, .. }| {
@@ -102,12 +103,12 @@ fn check_parameters(typed: &[Assignment]) -> Result<(), Fault> {
 struct Server<'a> {
     policy: &'a Policy,
     sessions: Sessions,
-    /// The end of this server has cut a session off.
+    /// Whether stopping this server has interrupted a session.
     was_cut: AtomicBool,
 }
 
 impl Server<'_> {
-    /// One session after the other until one has moved something; its exit code.
+    /// Serves one session after the other until one was neither a check nor a dry run; returns its exit code.
     fn once(&self, listener: &Listener) -> u8 {
         while let Some(incoming) = self.next(listener) {
             let is_check = matches!(incoming.request(), Request::Check) || incoming.request().is_dry_run();
@@ -150,7 +151,7 @@ impl Server<'_> {
         let is_dry = incoming.request().is_dry_run();
         self.policy.context.say(format!("{peer} {request}: begins"));
         let report = answer(incoming, self.policy, Cpu::from_now(), pulse);
-        // Clients interrupt theirs too.
+        // Clients interrupt sessions too.
         if report.exit_code() == INTERRUPTED && self.policy.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
         }
@@ -168,7 +169,7 @@ impl Server<'_> {
         let session = format!("{peer} {request}: ");
         tell(report.failures().behind(&session));
         if report.error.is_some() {
-            // The client has not got them.
+            // The client was not sent them.
             self.policy.context.say(report.note_lines().behind(&session));
         }
         let done = match &report.error {
@@ -182,12 +183,12 @@ impl Server<'_> {
     }
 }
 
-/// Prints the URL, which is the result that people and scripts wait for.
+/// Prints the URL, for which users and scripts wait, or the file that contains it.
 fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listener, url: &HaulUrl) {
     let (file, address) = (args.url_file.as_deref(), listener.local_addr());
     match file {
         _ if context.json => {
-            // With a file for the URL, the URL stands nowhere else.
+            // With `--url-file`, the URL is in that file only.
             let (key, place) = file
                 .map_or_else(|| ("url", url.to_string()), |file| ("url_file", file.to_string_lossy().into()));
             let address = address.to_string();
@@ -202,15 +203,15 @@ fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listen
     ));
 }
 
-/// Writes the URL to a file by a thread that is started now, before Landlock's restriction: the file may lie anywhere.
+/// Starts a thread that writes the URL to a file, anywhere if it starts before Landlock's restriction.
 fn url_writer(path: &Path) -> Result<impl FnOnce(&HaulUrl) -> Result<(), Fault> + use<>, Fault> {
     let (sender, urls) = channel::<HaulUrl>();
     let path = path.to_owned();
-    // Without a URL, the server could not begin.
+    // There is no URL if the server could not start.
     let write = move || urls.recv().map_or(Ok(()), |url| write_url(&path, &url));
     let writer = fault::spawn("haul-url", write)?;
     Ok(move |url: &HaulUrl| {
-        // If it has ended, joining it says why.
+        // If the thread has ended, joining it tells why.
         let _ = sender.send(url.clone());
         writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
@@ -222,7 +223,8 @@ pub(crate) fn write_url(path: &Path, url: &HaulUrl) -> Result<(), Fault> {
     written.map_err(|e| fault::io(format!("cannot write the URL to {}", path.display()), &e))
 }
 
-/// The address for the URL: the one listened on, or for all addresses the one that this machine uses toward others.
+/// Returns the address for the URL: the one listened on; for a wildcard, the one that this machine uses
+/// toward others, or else 127.0.0.1.
 pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
     if !listening.is_unspecified() {
         return listening;
@@ -232,7 +234,7 @@ pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
         socket.connect(elsewhere)?;
         socket.local_addr()
     };
-    // A machine may have no way out over IPv4.
+    // IPv6 is for a machine without a route over IPv4.
     let families = if listening.is_ipv6() { &ELSEWHERE[..] } else { &ELSEWHERE[..1] };
     let found = families.iter().find_map(|family| toward_others(family).ok());
     found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())

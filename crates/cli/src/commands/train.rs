@@ -20,10 +20,10 @@ use crate::output::{count, out_fields, out_verbatim};
 
 /// Number of cross-validation folds.
 const FOLDS: usize = 10;
-/// Below this probability, numbers are called not normal.
+/// p-value of the normality test below which data is called not normal.
 const SIGNIFICANT: f64 = 0.05;
 
-/// The measures of every window with losses, their text into the hash.
+/// Returns the measures of every window with losses; hashes the text of all windows.
 fn samples(files: &[PathBuf], words: &mut Words, hash: &mut Hasher) -> Result<Vec<Sample>, Fault> {
     let mut samples = Vec::new();
     for file in files {
@@ -113,7 +113,7 @@ fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
     })
 }
 
-/// The model goes to a file of its own, and not over what it is fitted to.
+/// Rejects an output that is stdout or one of the signature files.
 fn check_output(args: &TrainArgs) -> Result<(), Fault> {
     let output = &args.output;
     if output.as_os_str() == "-" {
@@ -130,7 +130,7 @@ fn check_output(args: &TrainArgs) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Fits a model, writes it and says how well it fits. Gives the exit code.
+/// Fits a model, writes it and prints how well it fits. Returns the exit code.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     check_output(args)?;
     let mut hash = Hasher::new();

@@ -48,7 +48,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Handles one key, which must be among `known`; stores it if it is requested.
+    /// Handles one key, which must be among `known`; stores it if `is_wanted`.
     fn take(
         &mut self,
         key: &str,
@@ -74,7 +74,7 @@ impl Reader<'_> {
         if is_wanted(&long) {
             let (_, kept) =
                 self.layer.entry(long).or_insert((Origin::File(self.path.to_owned()), Vec::new()));
-            // Recipe parameters accumulate, whether for all commands or for one.
+            // Recipe parameters for all commands and for one accumulate; other options are replaced.
             if spec.kind != Kind::Set {
                 kept.clear();
             }

@@ -15,7 +15,7 @@ pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
 use options::{Kind, Layer, OptionSpec, is_typed};
 
-/// Command whose values `haul --show-config` shows.
+/// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
 
 /// Command line completed from all sources.
@@ -29,7 +29,7 @@ pub(crate) struct Resolved {
     pub rows: Vec<ConfigRow>,
     /// Options given on the command line itself, by long name.
     pub typed: Vec<String>,
-    /// Remarks about unused values.
+    /// Remarks about unknown environment variables.
     pub notes: Vec<String>,
 }
 
@@ -85,11 +85,12 @@ fn layers(
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
 const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times"], ["delete", "files-from"]];
 
-/// Options that only apply together with another one, and are ignored without it.
+/// Options that, in commands that have both, only apply with another one; configured values are ignored
+/// without it.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// Returns, for each option that was not typed and does not conflict with a typed one, the source of highest
-/// precedence.
+/// Returns the values of each option (except `set`) that was not typed and does not conflict with a typed
+/// one, from the source of highest precedence.
 fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, &option.id));
@@ -119,7 +120,7 @@ fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: 
     chosen
 }
 
-/// Appends the chosen values to the typed command line; `--include` before `--exclude`.
+/// Adds the chosen values to the typed command line, before any `--`; `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,

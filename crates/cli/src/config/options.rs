@@ -25,8 +25,8 @@ pub(crate) enum Origin {
     Flag(String),
 }
 
-/// Values of one source for the requested command: by the option's long name, each value as on a command line
-/// with its origin. Most options have one value.
+/// Values by the option's long name, with their origin, each as on a command line. Most options have one
+/// value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
 /// Recipe parameter with its origin.
@@ -43,7 +43,7 @@ pub(super) enum Kind {
     Value,
     /// `--set`: assignments accumulate over all sources.
     Set,
-    /// May be given several times; values come from one source.
+    /// May be given several times; all values come from one source.
     List,
 }
 
@@ -179,7 +179,7 @@ impl From<&[ConfigRow]> for Lines {
     }
 }
 
-/// Returns a row per option except `--set`, whose parameters the recipe shows.
+/// Returns a row per option except `--set`, for whose parameters `Settings::rows` has rows.
 pub(super) fn rows(
     options: &[OptionSpec],
     matches: &ArgMatches,

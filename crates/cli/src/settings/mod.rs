@@ -1,4 +1,4 @@
-//! Typed recipe parameters, with the origin of each value.
+//! Typed recipe parameters of sessions, and presets.
 
 mod parameters;
 mod presets;
@@ -49,7 +49,7 @@ impl Settings {
         Ok(built)
     }
 
-    /// Like [`Settings::build`], without checking that the settings are complete.
+    /// Like [`Settings::build`], without checking that the stack can be built.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
         for Setting { origin, assignment } in settings {

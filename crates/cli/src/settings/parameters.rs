@@ -15,7 +15,7 @@ pub(super) const RECIPES: &str = "`haul presets` lists the recipes with the comm
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// The only cipher permitted, possibly none; by default, this machine chooses among those that encrypt.
+    /// The only cipher permitted, possibly [`Cipher::None`]; without one, all that encrypt are.
     pub crypto: Option<Cipher>,
     /// Whether the kernel segments and coalesces datagrams (GSO and GRO).
     pub offload: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Returns the maximum rate; with the law `fixed`, the rate itself.
+    /// Returns the maximum rate, if any; with the law `fixed`, the rate itself.
     pub(crate) fn rate(&self) -> Option<Rate> {
         ceiling(&self.recipe)
     }
@@ -46,7 +46,7 @@ impl Settings {
         }
     }
 
-    /// Returns the value of a parameter in the recipe.
+    /// Returns the value of a parameter in the recipe, or its default.
     fn in_recipe(&self, key: &str) -> String {
         let (part, parameter) = name_in_recipe(key).split_once('.').unwrap_or_default();
         let registry = haulage::registry();
@@ -59,7 +59,7 @@ impl Settings {
         set_parameter(&mut self.recipe, name_in_recipe(key), value);
     }
 
-    /// Sets the parameter `key`, or one of a micro-protocol, to the value from `origin`.
+    /// Sets the parameter `key`, or with a dot one of a micro-protocol, to the value from `origin`.
     pub(super) fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         if key.contains('.') {
             let set = self.recipe.set(key, value);
@@ -172,7 +172,7 @@ fn name_in_recipe(key: &str) -> &'static str {
     IN_RECIPE.iter().find(|known| known.1 == key).map_or("", |known| known.0)
 }
 
-/// Returns the short name of a parameter; others keep their name with a dot.
+/// Returns the short name of a parameter, or `key` if it has none.
 pub(crate) fn session_key(key: &str) -> &str {
     IN_RECIPE.iter().find(|known| known.0 == key).map_or(key, |known| known.1)
 }

@@ -32,7 +32,7 @@ impl Preset {
         Self::compiled_in(&SHIPPED[0])
     }
 
-    /// Returns all compiled-in presets without micro-protocols.
+    /// Returns all compiled-in presets that only set parameters.
     #[cfg(test)]
     pub(crate) fn shipped() -> Vec<Self> {
         SHIPPED.iter().map(Self::compiled_in).collect()
@@ -94,7 +94,8 @@ impl Preset {
         Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
 
-    /// Returns the values. A recipe of session parameters takes missing ones from the default preset.
+    /// Returns the values. A recipe with tables replaces the whole recipe; one of session parameters changes
+    /// those of `bulk`, which has the values of the default preset.
     pub(crate) fn settings(&self) -> Result<Settings, Fault> {
         let mut settings = Settings {
             crypto: None,
@@ -113,7 +114,7 @@ impl Preset {
         Ok(settings)
     }
 
-    /// Applies the micro-protocols, and checks the parameters that have short names.
+    /// Takes over the recipe, and checks the parameters that have short names.
     fn apply_recipe(&self, settings: &mut Settings) -> Result<(), Fault> {
         let recipe = haulage::Recipe::parse(&self.text)
             .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), RECIPES))?;

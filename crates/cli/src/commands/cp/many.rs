@@ -1,4 +1,4 @@
-//! Several machines send to this one at the same time, each at the rate that it is assigned.
+//! Several machines send to this one at the same time; if there is a rate limit, each gets a share of it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ use crate::fault::place;
 use crate::output::{FileFailure, Progress, ProgressStyle, RunReport};
 use crate::transfer::{Context, CopyPlan, Quotas};
 
-/// Copies from all machines and sums up the reports.
+/// Copies from all machines and adds up the reports.
 pub(crate) fn copy_all(
     context: &Context,
     plan: &CopyPlan,
@@ -28,7 +28,7 @@ pub(crate) fn copy_all(
     }
     let plans = plan.of_each_machine();
     let parts = Progress::several(&context.style, plans.len());
-    // What one may not exceed, all together must not.
+    // The rate limit applies to all machines together.
     let quotas = Quotas::new(context.settings.rate());
     let copy = &copy;
     let reports: Vec<Of> = thread::scope(|scope| {
@@ -65,7 +65,7 @@ pub(crate) fn copy_all(
     added_up(context.report(RunReport::default()), context.settings.rate(), reports)
 }
 
-/// The destination is a directory, which is made once.
+/// Makes the destination directory unless it exists; returns the fault if it cannot be made.
 fn without_destination(plan: &CopyPlan) -> Option<Fault> {
     let to = Path::new(OsStr::from_bytes(&plan.path));
     match std::fs::create_dir(to) {
@@ -75,7 +75,7 @@ fn without_destination(plan: &CopyPlan) -> Option<Fault> {
     }
 }
 
-/// What became of one of them, as soon as it has ended.
+/// Describes the result of one machine's copy.
 fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
     match &report.error {
@@ -91,7 +91,8 @@ pub(crate) struct Of {
     pub(crate) report: RunReport,
 }
 
-/// Sums, the longest time, the shortest round trip; `sum` has the names of what was used, `ceiling` held for all together.
+/// Adds up reports: sums, the longest time, the shortest round trip. `sum` contains the names of preset and
+/// law; `ceiling` limited all together.
 pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) -> RunReport {
     let mut ciphers = Vec::new();
     let mut controllers = Vec::new();
@@ -140,7 +141,7 @@ fn add_counts(sum: &mut RunReport, report: &RunReport) {
     sum.elapsed = sum.elapsed.max(report.elapsed);
     sum.rtt = sum.rtt.into_iter().chain(report.rtt).min();
     sum.cpu.sender = report.cpu.sender.map(|one| sum.cpu.sender.unwrap_or_default() + one).or(sum.cpu.sender);
-    // They share the process that receives; who ended last has seen all of it.
+    // All share the receiving process: the last one to end reports its total.
     sum.cpu.receiver = sum.cpu.receiver.into_iter().chain(report.cpu.receiver).reduce(f64::max);
 }
 
@@ -150,13 +151,14 @@ fn add_once(known: &mut Vec<String>, word: &str) {
     }
 }
 
-/// That of a single machine is kept; failed files of several are put into words where they are shown.
+/// Returns the fault of failed files if only one machine has any; the output describes those of several.
 fn files_fault(all: &[Of]) -> Option<Fault> {
     let mut faults = all.iter().filter_map(|of| of.report.files_fault.as_ref());
     faults.next().filter(|_| faults.next().is_none()).cloned()
 }
 
-/// The code with which all machines failed, or, of some, if sources changed or verifying failed; else that of some.
+/// Returns the code that all failures share, if every machine failed or if it means that sources changed or
+/// verification failed; otherwise `SOME_FAILED`. An interruption takes precedence; `None` without failures.
 fn exit_code(all: &[Of]) -> Option<u8> {
     const IN_ANY_NUMBER: [FaultCode; 2] = [FaultCode::SourceChanged, FaultCode::VerifyFailed];
     if let Some(interrupted) = interrupted(all) {
@@ -169,13 +171,13 @@ fn exit_code(all: &[Of]) -> Option<u8> {
     Some(if alike && (in_any_number || failed.len() == all.len()) { first } else { SOME_FAILED })
 }
 
-/// An interruption means all, also if some had ended before.
+/// Returns the interruption, if any: it counts for all machines, even if some had ended before.
 fn interrupted(all: &[Of]) -> Option<&Fault> {
     let mut errors = all.iter().filter_map(|of| of.report.error.as_ref());
     errors.find(|error| error.code == FaultCode::Interrupted)
 }
 
-/// One fault for all machines that failed as a whole.
+/// Returns one fault for all machines whose copy failed as a whole.
 fn fault(all: &[Of]) -> Option<Fault> {
     if let Some(interrupted) = interrupted(all) {
         return Some(interrupted.clone());
@@ -190,7 +192,7 @@ fn fault(all: &[Of]) -> Option<Fault> {
     Some(Fault { message, retryable, ..(*first).clone() })
 }
 
-/// Of the digests, one behind the other as they are written.
+/// Returns the BLAKE3 hash of the concatenated hexadecimal digests; `None` if one is missing.
 fn digest(all: &[Of]) -> Option<String> {
     let digests: Option<Vec<&String>> = all.iter().map(|of| of.report.digest.as_ref()).collect();
     let mut sum = blake3::Hasher::new();
@@ -200,7 +202,7 @@ fn digest(all: &[Of]) -> Option<String> {
     Some(sum.finalize().to_hex().to_string())
 }
 
-/// What this machine or the common ceiling did to all of them; otherwise what kept back the one that took longest.
+/// Returns a limit of this machine or the common ceiling; otherwise the limit of the slowest copy.
 fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<Limit> {
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
     use crate::output::{CpuSeconds, Packets};
 
-    /// A machine that has sent 10 MB in one file.
+    /// A machine that sent 10 MB in one file.
     fn well(machine: &str, seconds: u64) -> Of {
         let report = RunReport {
             bytes: 10_000_000,

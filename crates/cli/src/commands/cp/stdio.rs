@@ -1,4 +1,4 @@
-//! `haul cp - URL` and `haul cp URL... -`: stdin into a file, files out of stdout.
+//! `haul cp - URL` and `haul cp URL... -`: copies stdin to a file, or files to stdout.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::transfer::{Context, CopyPlan, Cpu, at_server, by_ssh, drive, over, se
 
 const STDIO: &str = "-";
 
-/// Copies from stdin or to stdout; `None` if neither is meant. A file of that name is written `./-`.
+/// Copies from stdin or to stdout; `None` if no path is `-`. A file named `-` is written `./-`.
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     let (sources, out) = split(&args.paths)?;
     Some(context.traced(json!({ "actions": actions(&args.paths) }), || {
@@ -35,7 +35,6 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     }))
 }
 
-/// What is done, for a trace.
 fn actions(words: &[OsString]) -> Vec<String> {
     let Some((to, from)) = words.split_last() else { return Vec::new() };
     let shown = |word: &OsString, stream: &str| {
@@ -44,11 +43,11 @@ fn actions(words: &[OsString]) -> Vec<String> {
     from.iter().map(|from| format!("copy {} to {}", shown(from, "stdin"), shown(to, "stdout"))).collect()
 }
 
-/// Refuses `typed` options that mean nothing for stdin or stdout; configured ones are for copies of files.
+/// Rejects `typed` options that do not apply to stdin or stdout; configured ones are for copies of files.
 pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool) -> Result<(), Fault> {
     let Some((_, out)) = split(words) else { return Ok(()) };
     let name = if out { "stdout" } else { "stdin" };
-    // Stdin is one file without a name or a length; stdout takes files that somebody has chosen.
+    // Stdin is one file without a name or a length; the files for stdout can be selected.
     let means_nothing = |option: &&String| match heading_in_cp(option).as_str() {
         "Existing files" | "Preserved attributes" => {
             !out || !["growing", "no-hard-links"].contains(&option.as_str())
@@ -58,13 +57,13 @@ pub(crate) fn check_options(words: &[OsString], typed: &[String], dry_run: bool)
     };
     match typed.iter().find(means_nothing) {
         Some(option) => Err(usage(format!("--{option} does not apply to {name}"), "leave it out")),
-        // A stream cannot be looked at without reading it.
+        // A stream cannot be examined without consuming it.
         None if dry_run => Err(usage("--dry-run is not possible with stdin or stdout", "leave it out")),
         None => Ok(()),
     }
 }
 
-/// The sources, and whether they go to stdout; `None` if neither stdin nor stdout is meant.
+/// Returns the sources, and whether they go to stdout; `None` if no path is `-`.
 fn split(words: &[OsString]) -> Option<(&[OsString], bool)> {
     let (destination, sources) = words.split_last()?;
     let out = destination == STDIO;
@@ -77,7 +76,7 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     };
     check_stdin()?;
     context.check_loss_model(true)?;
-    // A file of any name stands for stdin.
+    // The source's name is a placeholder for stdin.
     let plan = CopyPlan::parse(&["./-".into(), destination.clone()])?;
     if plan.path.ends_with(b"/") || copies_content(&plan.path) {
         return Err(usage("data from stdin needs a file name", "end the destination with a name"));
@@ -128,7 +127,7 @@ fn receive(
         selection,
         growth: context.transfer.growth,
         run: context.transfer.receive_policy.run,
-        // Every name comes out with its contents.
+        // The contents of a file with several names are written once for each.
         preserve: Preserve { hard_links: HardLinks::Copy, ..context.transfer.preserve },
     };
     let gone = Arc::new(AtomicBool::new(false));
@@ -141,13 +140,13 @@ fn receive(
         drive::receive(session, sides, ReceivePolicy::default(), begin)
     });
     if gone.load(Ordering::Relaxed) && !context.cancel.is_requested() {
-        // Who closes a pipe has read enough, as with cat.
+        // A reader that closes the pipe has read enough, as with cat.
         report.error = None;
     }
     report
 }
 
-/// Stdout, and whether somebody still reads.
+/// Stdout; sets `gone` when its reader has closed it.
 struct Output {
     stdout: io::Stdout,
     gone: Arc<AtomicBool>,

@@ -1,4 +1,5 @@
-//! Copies between two other machines: this one starts both by ssh, and shows how it goes. No data comes by here.
+//! Copies between two other machines. This one starts `haul` there by ssh, except for a server that runs
+//! already, and shows the progress. No data passes through it.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -14,21 +15,21 @@ use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
 use crate::transfer::{Context, CopyPlan, How, LIMIT, REST_HINT, Served, by_ssh};
 
-/// Interval at which interruptions are checked.
+/// Interval of progress updates, and of checks for an interruption or silence.
 const TICK: Duration = Duration::from_millis(50);
-/// By then a signal that ended ssh has been noted here too, on a busy machine as well.
+/// Time in which a signal that ended ssh reaches this process too, even on a busy machine.
 const NOTICED: Duration = Duration::from_millis(500);
 /// Timeout for the other machine to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Copies, or lists what would be done.
+/// Copies, or lists what would be changed.
 pub(crate) fn copy(
     context: &Context,
     how: How<'_>,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
 ) -> Result<RunReport, Fault> {
     let detach = how.ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
-    // The one that connects ends first.
+    // Dropped in reverse order: the machine that connects ends first.
     let (mut server, mut client) = start(context, how, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress);
@@ -42,7 +43,7 @@ pub(crate) fn copy(
     Ok(report)
 }
 
-/// A fault as the other machine reports it, as it is seen from here.
+/// Converts a fault that `host` reported to this machine's point of view.
 fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
     if fault.host.as_ref().is_none_or(|there| *there == Host::Here) {
         fault.host = Some(Host::Named(host.name().to_owned()));
@@ -51,11 +52,11 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
         fault.host = None;
         fault.message = format!("seen from {host}: {}", fault.message);
     }
-    // Who stopped that one has not stopped this one.
+    // If nobody stopped this side, an interruption there was the peer's.
     if cancel.is_requested() { fault } else { fault.from_peer() }
 }
 
-/// The server that ssh starts, if one is needed, and the machine that connects, which knows its job.
+/// Starts a server by ssh, if one is needed, and the machine that connects to it, and sends that its job.
 fn start(
     context: &Context,
     How { selection, ssh }: How<'_>,
@@ -91,7 +92,7 @@ fn start(
     Ok((server, client))
 }
 
-/// Shows how it goes until it has ended, or until this machine lets go of it.
+/// Shows progress until the transfer ends, ssh is lost, or the user interrupts.
 fn follow(
     client: &mut Remote,
     context: &Context,
@@ -133,8 +134,8 @@ fn follow(
     }
 }
 
-/// What a machine that copies without this one has said of itself.
-struct Detached {
+/// What a detached copy has reported of itself.
+struct Loose {
     log: String,
     pid: u64,
 }
@@ -142,10 +143,10 @@ struct Detached {
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
-    /// Set once the copying machine has detached from this one.
-    detached: Option<Detached>,
-    /// Whether its session with the server is established, so that the transfer continues without this machine.
-    is_independent: bool,
+    /// Set once the machine that copies has detached.
+    loose: Option<Loose>,
+    /// Whether a detached copy has its session: from then on the server does not need ssh either.
+    is_on_its_own: bool,
     report: Option<RunReport>,
 }
 
@@ -160,12 +161,12 @@ impl Watched {
         Snapshot { silent_for: self.heard.elapsed().into(), ..self.snapshot }
     }
 
-    /// The other machine says several times a second how it goes, and ends what does not go on.
+    /// Whether the other machine is lost. It reports several times a second, and ends stalled copies itself.
     fn is_silent(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.heard) > LIMIT
     }
 
-    /// Takes one line; what is no event is of no interest.
+    /// Handles one line; ignores what is not an event.
     fn take(&mut self, line: &str, client: &Remote, context: &Context) {
         let Ok(Value::Object(mut event)) = serde_json::from_str(line) else { return };
         let Some(Value::String(name)) = event.remove("event") else { return };
@@ -179,8 +180,8 @@ impl Watched {
                 self.snapshot.files = number("files").or(self.snapshot.files);
                 self.on_established(client, context);
             }
-            // Before it, the ways to the server are looked at.
-            "session" if event["request"] != "check" => self.on_established(client, context),
+            // Sessions with `check` precede it, to find a working address of the server.
+            "session" if event["request"] != "check" => self.stands(client, context),
             "plan" => {
                 if let Some(tell) = &context.on_agreed {
                     let negotiated = event.remove("negotiated").unwrap_or_default();
@@ -190,7 +191,7 @@ impl Watched {
             }
             "item" => {
                 let item = serde_json::from_value(event.remove("item").unwrap_or_default());
-                // What cannot be a name is of no interest.
+                // Ignores what is not an item.
                 if let (Ok(item), Some(tell)) = (item, &context.on_item) {
                     tell(&item);
                 }
@@ -210,18 +211,16 @@ impl Watched {
                 let log = event["log"].as_str().unwrap_or("?").to_owned();
                 self.detached = Some(Detached { log, pid: event["pid"].as_u64().unwrap_or_default() });
             }
-            // The run has its own here.
+            // This side writes its own.
             "start" | "end" => return,
             _ => {}
         }
         context.events.write(&name, Value::Object(event));
     }
 
-    /// The two machines have their session: from now on a server that ssh has started outlives ssh.
-    fn on_established(&mut self, client: &Remote, context: &Context) {
-        let Some(Detached { log, pid }) = self.detached.as_ref().filter(|_| !self.is_independent) else {
-            return;
-        };
+    /// Notes and says that a detached copy has its session: a server started by ssh now outlives ssh.
+    fn stands(&mut self, client: &Remote, context: &Context) {
+        let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
         let Remote { host, way, .. } = client;
         context.say(format!(
             "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"
@@ -229,7 +228,7 @@ impl Watched {
         self.is_independent = true;
     }
 
-    /// ssh has ended, and the transfer not.
+    /// Returns the fault if ssh ended, or nothing was heard, before the final report.
     fn lost(&self, client: &Remote) -> Fault {
         let (how, hint) = match &self.detached {
             Some(detached) if self.is_independent => {
@@ -247,7 +246,7 @@ impl Watched {
         Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
-    /// A person has stopped watching.
+    /// Returns the fault if the user interrupts a run with `--detach`.
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
         let (message, hint) = match &self.detached {
@@ -274,7 +273,7 @@ fn tail(client: &Remote, log: &str) -> String {
 mod tests {
     use super::*;
 
-    /// ssh itself does not notice as long as it has nothing to send.
+    /// ssh itself does not notice a lost machine while it has nothing to send.
     #[test]
     fn a_machine_that_says_nothing_is_given_up() {
         let watched = Watched::new();

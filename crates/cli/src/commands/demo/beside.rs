@@ -1,4 +1,4 @@
-//! TCP on the demo's path: one flow at a time between two network namespaces, through the same stages and seed.
+//! TCP over the demo's path: one flow at a time between two network namespaces, with equal stages and seed.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::args::PathArgs;
 const LONGEST: Duration = Duration::from_secs(10);
 /// Interval of progress reports and of checks whether a flow is over.
 const LOOK: Duration = Duration::from_millis(100);
-/// The congestion controls that are shown, in this order.
+/// Congestion controls to show, in this order.
 pub(super) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 /// Result of a memory-to-memory TCP flow.
@@ -31,7 +31,7 @@ pub(super) struct TcpFlow {
     pub goodput_bps: f64,
     /// The goodput's share of the path's rate.
     pub share: f64,
-    /// Packets that the emulator itself had no room or time for: with any, it is the emulator that was measured.
+    /// Packets that the emulator itself dropped: if there are any, the flow measured the emulator.
     pub emulator_lost: u64,
 }
 
@@ -43,7 +43,8 @@ pub(super) enum FlowError {
     Failed(#[from] io::Error),
 }
 
-/// One flow of `bytes` bytes, alone on a new path, for at most 10 s and while `goes_on`, given what arrived, says so.
+/// Runs a flow of `bytes` bytes alone on a new path, for at most 10 s and while `goes_on`, which gets the
+/// number of bytes that arrived, returns true.
 pub(super) fn flow(
     spec: &PathArgs,
     congestion: &str,
@@ -66,14 +67,14 @@ pub(super) fn flow(
     Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
 }
 
-/// Packets that did not come through for another reason than the path.
+/// Returns the number of packets that the emulator dropped, or did not read in time.
 fn lost_by(emulator: &Emulator) -> io::Result<u64> {
     let carried = emulator.snapshots().into_iter().flatten();
     let refused: u64 = carried.map(|way| way.drops.of(DropReason::Carrier)).sum();
     Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
 }
 
-/// Sends `bytes` from side A to side B; how many arrived, and how long that took.
+/// Sends `bytes` bytes from side A to side B. Returns how many arrived, and how long that took.
 fn carry(
     socket: Socket,
     listener: &TcpListener,
@@ -96,12 +97,12 @@ fn carry(
                 thread::sleep(LOOK);
             }
         });
-        // The path may have lost the handshake.
+        // There is no stream if the path lost the handshake.
         let drained = accept(listener, &over)
             .and_then(|stream| stream.map_or(Ok(()), |stream| drain(&stream, bytes, &over, &received)));
         let took = started.elapsed();
         over.store(true, Ordering::Relaxed);
-        // That the receiver has gone is no failure of the sender; that nothing could be sent shows in the bytes.
+        // An error is no failure: the receiver may have gone; if nothing could be sent, no bytes arrived.
         drop(sender.join());
         drained.map(|()| (received.load(Ordering::Relaxed), took))
     })

@@ -1,6 +1,6 @@
-//! `haul demo --busy-receiver`: what it is worth to know why packets are lost. Memory goes twice to a process with the
-//! socket buffer of an untuned host, which is suspended again and again, so that its kernel drops what comes meanwhile:
-//! with a law that acts upon the verdict, and with one that does not.
+//! `haul demo --busy-receiver`: shows the value of knowing why packets are lost. Sends memory twice, with a
+//! law that acts on the verdict and with one that does not, to a process that has the socket buffer of an
+//! untuned host and is suspended periodically, so that its kernel drops what arrives meanwhile.
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,15 +22,16 @@ use crate::output::{RunReport, out_url};
 use crate::transfer::{Context, Cpu, Policy, Pulse, answer, listen_options, next_client};
 use crate::{endpoint, fault};
 
-/// `net.core.rmem_max` as Linux sets it.
+/// Linux's default of `net.core.rmem_max`.
 const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
-/// The receiver runs for so long, then it is suspended.
+/// Time that the receiver runs between two suspensions.
 const RUNS: Duration = Duration::from_millis(900);
 const SUSPENDED: Duration = Duration::from_millis(100);
-/// The ceiling's share of the path where none is asked for: a law that fills the path would lose packets there too.
+/// Default ceiling, as a share of the path's rate: a law that fills the path would lose packets there too.
 const SHARE: f64 = 2.0 / 3.0;
 
-/// Sends to a suspended receiver twice. The report is that of the run that acts upon the verdict, and has the other.
+/// Sends twice to such a receiver. Returns the report of the run that acts on the verdict; if it succeeded,
+/// that contains the report of the other run.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = &args.emulated;
     announce(context, spec);
@@ -60,7 +61,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
 
 fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
     let report = path.at_server(|| {
-        // The kernel ends the receiver with the thread that starts it.
+        // The kernel kills the receiver when the thread that started it ends.
         let (receiver, url) = Receiver::start(path.server_ip())?;
         path.at_client(|| receiver.send(&url, context, path, time))
     })?;
@@ -94,7 +95,7 @@ impl Receiver {
         Ok((receiver, endpoint::parse_url(line.trim())?))
     }
 
-    /// Sends memory to it for `time`, as long as `haul bench` if nobody says, while it is suspended again and again.
+    /// Sends memory to it for `time` (default: that of `haul bench`), while it is suspended periodically.
     fn send(
         &self,
         url: &HaulUrl,
@@ -109,14 +110,14 @@ impl Receiver {
         Ok(self.suspended(|| bench::run(context, &args, Cpu::DataThread)))
     }
 
-    /// Does `work` while the process is suspended again and again.
+    /// Runs `work` while the process is suspended periodically.
     fn suspended<T>(&self, work: impl FnOnce() -> T) -> T {
         let process = Pid::from_child(&self.0);
         let (running, over) = channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || {
                 while over.recv_timeout(RUNS) == Err(RecvTimeoutError::Timeout) {
-                    // It stays a child until it is waited for, so the number is nobody else's.
+                    // Until the child is waited for, no other process can have its ID.
                     let _ = kill_process(process, Signal::STOP);
                     thread::sleep(SUSPENDED);
                     let _ = kill_process(process, Signal::CONT);
@@ -129,7 +130,8 @@ impl Receiver {
     }
 }
 
-/// The same with the buffer of an untuned host, and a law below this ceiling that acts upon the verdict or does not.
+/// Returns `context` with an untuned host's buffer and with a law below `ceiling`, which heeds the verdict if
+/// `acts`.
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
     let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);
@@ -138,9 +140,9 @@ fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault
     Ok(context)
 }
 
-/// What the hidden command does: says where it listens, and serves one client after the other until it is ended.
+/// Runs the hidden command: prints its URL and serves one client after the other until it is stopped.
 pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
-    // While it is suspended it would not notice that nobody needs it any more.
+    // A suspended process cannot notice by itself that its parent has ended.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| fault::io("cannot request a signal at the parent's exit", &e.into()))?;
     let policy = Policy::own(context);

@@ -1,4 +1,5 @@
-//! A made-up set of files for the demo: everything that file trees have, the same for the same seed.
+//! Generated files for the demo: large to empty, in nested directories, with a symbolic link; equal for equal
+//! seeds.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,12 +11,12 @@ use crate::fault::{self, Fault, FaultCode};
 use crate::signals::Cancel;
 
 const BLOCK: usize = 1 << 20;
-/// Each after the one that it is in; the first stays empty.
+/// Parents before children; the first stays empty.
 const DIRECTORIES: [&str; 4] = ["empty", "runs", "runs/2026", "runs/2026/november"];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileSet {
-    /// Relative paths and sizes, in the order in which they are made.
+    /// Relative paths and sizes, in the order of creation.
     pub files: Vec<(PathBuf, Bytes)>,
     seed: u64,
 }
@@ -26,7 +27,7 @@ impl FileSet {
         let mut rng = Rng::from_seed(seed);
         let sizes = sizes(size.0, u64::from(files.max(1)), &mut rng);
         let place = |(number, &size): (usize, &u64)| {
-            // The big one is at the top, the others anywhere but in the empty directory.
+            // The first, largest file is at the top, the others anywhere but in the empty directory.
             let at = if number == 0 { 0 } else { rng.below(DIRECTORIES.len() as u64) as usize };
             let parent = Path::new(if at == 0 { "" } else { DIRECTORIES[at] });
             (parent.join(name(number, size)), Bytes(size))
@@ -38,7 +39,8 @@ impl FileSet {
         Bytes(self.files.iter().map(|(_, size)| size.0).sum())
     }
 
-    /// Writes the set and a symbolic link to its big file below `root`, which must exist; stops between two blocks when `cancel` says so.
+    /// Writes the set and a symbolic link to its first file below `root`, which must exist. Checks `cancel`
+    /// before each block.
     pub(super) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
         self.try_write(root, cancel).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),
@@ -69,7 +71,8 @@ impl FileSet {
     }
 }
 
-/// Half the bytes in the first file, most of the rest in every twelfth of the others, none in the last of several.
+/// Sizes: half the bytes in the first file (all, if there are fewer than three files), most of the rest in
+/// every twelfth of the others, none in the last.
 fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let big = if files < 3 { total } else { total / 2 };
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };
@@ -80,7 +83,7 @@ fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     sizes
 }
 
-/// `total` in parts of these weights that add up to it.
+/// Splits `total` in proportion to the weights, without a remainder.
 fn spread(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut before = 0;
@@ -96,7 +99,7 @@ fn name(number: usize, size: u64) -> String {
         (0, _) => "volume.dat",
         (_, 0) => "empty.log",
         (_, 1_000_000..) => "field.h5",
-        // Names that careless tools stumble over.
+        // Names that careless tools mishandle.
         _ if number.is_multiple_of(7) => "note with spaces.txt",
         _ if number.is_multiple_of(11) => "größe.csv",
         _ => "point.json",

@@ -1,5 +1,5 @@
-//! The demo's path: between two network namespaces if they can be made, else through a relay on loopback; and what is
-//! shown of it.
+//! The demo's path, between two network namespaces if they can be made, otherwise through a relay on the
+//! loopback interface; and its output.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
@@ -20,13 +20,13 @@ const MTU: u32 = 1_500;
 const MIN_QUEUE_PACKETS: u64 = 64;
 
 impl PathArgs {
-    /// What the bottleneck's queue holds: one bandwidth-delay product, and at least 64 packets.
+    /// Returns the capacity of the bottleneck's queue: one bandwidth-delay product, but at least 64 packets.
     pub(crate) fn queue(&self) -> Bytes {
         let least = MIN_QUEUE_PACKETS * u64::from(MTU);
         Bytes(self.path_rate.bytes_in(self.rtt).max(least))
     }
 
-    /// One direction. A packet that is lost at random has used its time at the bottleneck.
+    /// Returns the stages of one direction. Packets lost at random have used their time at the bottleneck.
     pub(crate) fn stages(&self) -> haul_sim::PathSpec {
         let queue = QueueSpec::TailDrop(Limit::Bytes(self.queue()));
         haul_sim::PathSpec {
@@ -40,14 +40,14 @@ impl PathArgs {
     }
 }
 
-/// What one direction has done to datagrams (relay) or packets (namespaces), in words and for the trace.
+/// Describes what one direction did to datagrams (relay) or packets (namespaces), as text and for the trace.
 fn told(way: &Relayed) -> (String, Value) {
     let [random, queue_full, too_large, relay] =
         [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
             .map(|reason| way.drops.of(reason));
     let (offered, overrun) = (way.sent.packets, way.overrun);
     let mut lost = vec![format!("{random} at random"), format!("{queue_full} at the full queue")];
-    // On a machine that keeps up, the emulation and its buffers lose none.
+    // Shown only if there are any: on a machine that keeps up, the emulation and its buffers lose none.
     let others = [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")];
     let others = others.into_iter().filter(|(number, _)| *number > 0);
     lost.extend(others.map(|(number, why)| format!("{number} {why}")));
@@ -63,7 +63,7 @@ fn told(way: &Relayed) -> (String, Value) {
 /// Whether network namespaces can be made; if not, why.
 pub(crate) type Namespaces = Result<(), String>;
 
-/// Gets the right to make them. The process must have one thread only: it may enter a user namespace.
+/// Acquires the right to make them. The process must have only one thread, as it may enter a user namespace.
 pub(crate) fn acquire_namespaces() -> Namespaces {
     acquire().map(drop).map_err(|error| {
         let hint = if error.is_missing_privilege() { "; root (sudo) has it" } else { "" };
@@ -81,12 +81,12 @@ pub(crate) struct EmulatedPath {
 #[derive(Debug)]
 enum Carrier {
     Namespaces(Box<Emulator>),
-    /// Started when the server's address is known; with why there are no namespaces.
+    /// The relay, started when the server's address is known, and why there are no namespaces.
     Relay(OnceLock<Relay>, String),
 }
 
 impl EmulatedPath {
-    /// Makes a path. Through a relay, the server has to start before the client.
+    /// Starts a path. Through a relay, the server has to start before the client.
     pub(crate) fn start(spec: &PathArgs, namespaces: &Namespaces) -> Result<Self, Fault> {
         let carrier = match namespaces {
             Ok(()) => match emulator(spec) {
@@ -113,7 +113,7 @@ impl EmulatedPath {
         }
     }
 
-    /// Does `work` where the server is. Threads and processes that it starts stay there.
+    /// Runs `work` in the server's namespace, if any. Threads and processes that it starts stay there.
     pub(crate) fn at_server<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
@@ -121,7 +121,7 @@ impl EmulatedPath {
         self.inside(|emulator| &emulator.world.b, work)
     }
 
-    /// The same where the client is.
+    /// Like [`at_server`](Self::at_server), for the client.
     pub(crate) fn at_client<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, Fault> + Send,
@@ -139,7 +139,8 @@ impl EmulatedPath {
         entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
     }
 
-    /// Where the client reaches the server, which listens at `server`. Only the first server of a path is reached.
+    /// Returns the address at which the client reaches the server that listens at `server`. A relay reaches
+    /// only the first server of its path.
     pub(crate) fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
         let Carrier::Relay(relay, _) = &self.carrier else { return Ok(server) };
         if let Some(relay) = relay.get() {
@@ -149,7 +150,7 @@ impl EmulatedPath {
         Ok(relay.get_or_init(|| started).address())
     }
 
-    /// From the client to the server, and back.
+    /// Returns the counts of the direction from client to server, and of the one back.
     pub(crate) fn counts(&self) -> Result<[Relayed; 2], Fault> {
         match &self.carrier {
             Carrier::Namespaces(emulator) => counts(emulator),
@@ -167,7 +168,8 @@ fn no_path(error: &WanError) -> Fault {
     }
 }
 
-/// The namespaces, which end with this process as they have no names, and what carries packets between them.
+/// Starts the namespaces, which have no names and so end with this process, and what carries packets between
+/// them.
 pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     let stages = spec.stages();
     Emulator::start(&EmulatorOptions {
@@ -186,7 +188,7 @@ pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
 fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
     let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
     let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-    // What the kernel dropped before the emulator had it counts as the emulator's.
+    // Packets that the kernel dropped because the emulator did not read them in time count as the emulator's.
     let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
         let device = side.device_drops();
         drops.count(
@@ -198,7 +200,7 @@ fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
     Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
 }
 
-/// Words about the emulated path, and the beginning of the trace.
+/// Prints the parameters of the path, and writes the trace's `start`.
 pub(super) fn announce(context: &Context, spec: &PathArgs) {
     let &PathArgs { rtt, path_rate, loss, seed } = spec;
     let (loss, queue) = (loss.get(), spec.queue());
@@ -215,7 +217,7 @@ pub(super) fn announce(context: &Context, spec: &PathArgs) {
     );
 }
 
-/// Makes the path, and says why if it is not between network namespaces.
+/// Starts the path; if it is not between network namespaces, prints why.
 pub(super) fn start(
     context: &Context,
     spec: &PathArgs,
@@ -230,7 +232,7 @@ pub(super) fn start(
     Ok(path)
 }
 
-/// What the path did to the packets: the truth that the report can be held against.
+/// Prints what the path did to the packets, for comparison with the report.
 pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
     for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
         let (words, mut event) = told(way);
@@ -241,7 +243,7 @@ pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), 
     Ok(())
 }
 
-/// A line of a table: who, at what goodput, and its share of the rate `whole`.
+/// Formats a line of a table: who, its goodput, and the goodput's share of the rate `whole`.
 pub(super) fn row(who: &str, goodput: Rate, whole: Rate, remark: &str) -> String {
     let share = goodput.as_bps() as f64 / whole.as_bps().max(1) as f64;
     format!("  {who:<22}  {:<13}  {:<7}{remark}", goodput.to_string(), percent(share)).trim_end().to_owned()

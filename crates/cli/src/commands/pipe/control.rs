@@ -41,25 +41,25 @@ impl Controlled for &Connection {
     }
 }
 
-/// As often as a copy looks for `haul ctl`: not for each of a million messages a second.
+/// Interval of checks for `haul ctl`, so that there is not one per message.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// Answers `haul ctl` for a stream's sender, as long as it lives, and does what the receiver asks for.
+/// Answers `haul ctl` for a stream's sender, and applies the law changes that the receiver requests.
 pub(super) struct Controls {
     socket: Option<ControlSocket>,
     looked: Option<Instant>,
-    /// The ceiling that was set on this machine holds, whatever the other side asks for.
+    /// Contains the ceiling set on this machine, which applies whatever the other side requests.
     limits: LawLimits,
 }
 
-/// The ceiling, if there is one.
+/// Returns the law's ceiling, if it has one.
 fn ceiling(writer: &ByteWriter) -> Option<Rate> {
     let law = writer.law().and_then(|law| ChosenLaw::check(law).ok());
     law.map(|law| law.rate()).filter(|&rate| rate < Rate::MAX)
 }
 
 impl Controls {
-    /// `brings_recipe`: what it says of the rate was set on this machine.
+    /// `brings_recipe`: whether the recipe, and with it the ceiling, was chosen on this machine.
     pub(super) fn new(writer: &ByteWriter, brings_recipe: bool) -> Self {
         let rate = ceiling(writer).filter(|_| brings_recipe);
         let limits = LawLimits { rate, controller: None };
@@ -79,12 +79,12 @@ impl Controls {
                 self.limits.rate = now;
             }
         }
-        // One at a time: who asks all the time gets no more work out of this side.
+        // One request per interval, so that the other side cannot cause more work.
         let (Some(mut changes), Some(law)) = (writer.take_law_request(), writer.law()) else { return };
         if let Ok(chosen) = ChosenLaw::change(&mut law.clone(), &changes) {
             changes.extend(self.limits.beyond(&chosen));
         }
-        // The law may be another one here than where it was asked for.
+        // Applied to the present law, which may differ from the one that the other side knows.
         match writer.change(&changes) {
             Ok(()) => tracing::info!(?changes, "the peer requested another control law"),
             Err(fault) => tracing::debug!(%fault, "the peer requested an invalid control law"),
@@ -92,7 +92,7 @@ impl Controls {
     }
 }
 
-/// Ends the thread that answers, also where the work panics.
+/// Ends the thread that answers, even if the work panics.
 struct Ending<'a>(&'a AtomicBool, Thread);
 
 impl Drop for Ending<'_> {
@@ -102,8 +102,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Answers `haul ctl` beside `work`, which waits for the other side and for whoever is at stdin or stdout; `moved` are
-/// the bytes so far.
+/// Answers `haul ctl` on another thread during `work`, which may block on the other side, stdin or stdout.
+/// `moved` is the number of bytes so far.
 pub(super) fn beside<T>(
     side: Side,
     controlled: &mut (impl Controlled + Send),

@@ -1,4 +1,4 @@
-//! The recipe of a pipe: a preset with what was set, for a stream of bytes or for messages.
+//! The recipe of a pipe: a preset with settings, for a byte stream or for messages.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
 const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";
 
-/// The preset with what was set: of an object it carries stdin as a stream of bytes, any other as messages.
+/// Applies settings to a preset. A recipe of micro-protocols without `object` carries messages, any other a
+/// byte stream.
 pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, Fault> {
     if !preset.carries_messages() {
         return Settings::build(preset, settings);
@@ -22,7 +23,7 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
     let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
     let session = Settings::collect(preset, &of_session)?;
     let mut recipe = with_law(session.recipe.clone(), &of_session)?;
-    // What goes into a pipe comes out in order.
+    // A reliable pipe delivers in order.
     if recipe.has("retransmit") && recipe.has("positive_ack") && !recipe.has("in_order") {
         recipe = recipe.with("in_order");
     }
@@ -34,8 +35,7 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
     Ok(Settings { recipe, ..session })
 }
 
-/// The recipe, with the control law that was asked for on the command line in place of a fixed rate, which becomes the
-/// ceiling.
+/// Replaces a fixed rate by the control law that was typed, if any; the rate becomes its ceiling.
 fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
     let names_law = |set: &&Setting| is_typed(set) && session_key(&set.assignment.key) == "controller";
     let Some(law) = of_session.iter().rfind(names_law) else { return Ok(recipe) };
@@ -48,8 +48,8 @@ fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
     Ok(recipe.with(RateControlConfig { controller, rate, ..RateControlConfig::default() }))
 }
 
-/// Sets what the recipe has. What it does not have is refused on the command line; from elsewhere it is for other
-/// commands and presets.
+/// Sets a parameter of the recipe. One that the recipe does not have is rejected if it was typed; from
+/// another source it is for other commands and presets, and ignored.
 fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
     let Setting { origin, assignment } = setting;
     let key = match session_key(&assignment.key) {

@@ -1,4 +1,4 @@
-//! Reads stdin in pieces with a timeout, and writes to stdout, whose reader may go away.
+//! Reads stdin in pieces with a timeout, and writes to stdout, whose reader may close it.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -18,9 +18,9 @@ const PIECE: usize = 64 << 10;
 /// Where one message ends and the next begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// Behind every line end, which belongs to the message, and where a line is longer than this.
+    /// After each line end, which belongs to the message, and after so many bytes of a longer line.
     Lines(usize),
-    /// Every so many bytes; the last message is shorter.
+    /// After so many bytes; the last message may be shorter.
     Frames(usize),
 }
 
@@ -33,7 +33,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads what there is, up to the size of `into`; `None` if nothing comes within `wait`, 0 at the end.
+    /// Reads what is available, up to the size of `into`; `None` if nothing arrives within `wait` or a signal
+    /// interrupts, 0 at the end.
     pub(crate) fn read(into: &mut [u8], wait: Duration) -> io::Result<Option<usize>> {
         let stdin = io::stdin();
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
@@ -50,7 +51,7 @@ impl Input {
         }
     }
 
-    /// The next message; `None` if it is not complete within `wait`, empty at the end.
+    /// Returns the next message, empty at the end; `None` if a read returns nothing within `wait`.
     pub(crate) fn message(&mut self, framing: Framing, wait: Duration) -> io::Result<Option<&[u8]>> {
         self.buffer.drain(..self.used);
         self.used = 0;
@@ -73,7 +74,7 @@ impl Input {
         }
     }
 
-    /// Length of the first message, if all of it is there.
+    /// Returns the length of the first message if it is complete.
     fn complete(&self, framing: Framing) -> Option<usize> {
         let there = self.buffer.len();
         let whole = match framing {
@@ -93,7 +94,7 @@ pub(crate) enum Reader {
     Gone,
 }
 
-/// Writes to stdout at once: whoever reads a pipe wants what there is.
+/// Writes to stdout and flushes it: a pipe's reader wants data as it arrives.
 pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -103,10 +104,11 @@ pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
     }
 }
 
-/// Size of viz messages where nothing else is said: one fits into a packet on every path.
+/// Default message size of recipes without retransmission, such as `viz`: a message fits into one packet.
 const VIZ_FRAME: Bytes = Bytes(1_000);
 
-/// Where messages end, by `--frame` or as the recipe suggests, and none is longer than the recipe carries.
+/// Returns where messages end: by `--frame`, or lines for reliable recipes and frames for others. None is
+/// longer than the recipe carries.
 pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, Fault> {
     let most = longest_message(recipe);
     match frame {
@@ -120,7 +122,7 @@ pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, 
     }
 }
 
-/// Messages of no bytes would never end.
+/// Rejects a frame size of 0.
 pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
     match frame {
         Some(Bytes(0)) => Err(fault::usage(
@@ -131,10 +133,10 @@ pub(crate) fn check_frame(frame: Option<Bytes>) -> Result<(), Fault> {
     }
 }
 
-/// Returns the length of the longest message that a recipe carries.
+/// Returns the length of the longest message that a recipe carries; `u64::MAX` if it sets no limit.
 fn longest_message(recipe: &Recipe) -> Bytes {
     let header = if recipe.has("streams") { MESSAGE_HEADER as u64 } else { 0 };
-    // A recipe that is wrong is refused by whoever runs it, in better words.
+    // An invalid recipe is rejected when it is used, with a better message.
     let size = recipe.configuration::<FixedSizeConfig>().map(Option::unwrap_or_default).ok();
     let longest = size.and_then(|size| size.max_message.0.checked_sub(header));
     longest.filter(|&size| size > 0).map_or(Bytes(u64::MAX), Bytes)
@@ -181,7 +183,7 @@ mod tests {
         assert!(framing(Some(Bytes(0)), &sensor).unwrap_err().message.contains("at least one byte"));
         let viz = haulage::preset("viz").unwrap();
         assert_eq!(framing(None, &viz), Ok(Framing::Frames(1_000)));
-        // A long line was cut a byte too late, and the pipe failed.
+        // The header of a stream's message takes one byte.
         let streams = haulage::preset("streams").unwrap();
         assert_eq!(framing(None, &streams), Ok(Framing::Lines(65_535)));
         assert!(framing(Some(Bytes(65_536)), &streams).is_err());

@@ -1,5 +1,6 @@
-//! Keeps `haul serve` to the directory that it offers: whatever a client makes of a defect, the kernel lets this
-//! process open nothing else. Landlock (landlock(7)) needs no rights, and holds for threads that are started later.
+//! Restricts `haul serve` to its root directory, and some files of the system for reading: even if a client
+//! exploits a defect, the kernel lets it open nothing else. Landlock (landlock(7)) needs no privileges, and
+//! also applies to threads that the restricted one starts later.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +14,11 @@ use landlock::{
 };
 use rustix::fs::{Mode, OFlags, open};
 
-/// The newest that this was tried with; of an older kernel's, what it has is used.
+/// The newest ABI that this was tested with. An older kernel enforces the rights that it knows.
 const NEWEST: ABI = ABI::V7;
-/// What is read for names of users and groups, shared libraries that look them up, the time zone, the number of
-/// processors, and what the kernel says of this process and of the machine's load. What does not exist is left out.
+/// Files and directories to read: names of users and groups, shared libraries that look them up, the time
+/// zone, the number of processors, and what the kernel says of this process and the load. Missing ones are
+/// skipped.
 const READ: [&str; 18] = [
     "/etc/group",
     "/etc/ld.so.cache",
@@ -38,8 +40,9 @@ const READ: [&str; 18] = [
     "/var/lib/sss/mc",
 ];
 
-/// Open descriptors of what [`READ`] has of `/proc`. A Landlock rule names an inode; without these, the kernel may
-/// reclaim an unused one when memory is short, and procfs then makes another, for which there is no rule.
+/// Open descriptors of what [`READ`] has of `/proc`. A Landlock rule names an inode; without these, the
+/// kernel may reclaim an unused one when memory is short, and procfs then makes another, for which there is
+/// no rule.
 static PROC_FILES: LazyLock<Vec<OwnedFd>> = LazyLock::new(|| {
     let of_proc = READ.iter().filter(|path| path.starts_with("/proc/"));
     of_proc.filter_map(|path| open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()).collect()
@@ -59,7 +62,7 @@ impl Offer {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         match self {
             Self::Reading => read,
-            // Nothing is executed, and no device is made or told anything.
+            // Nothing is executed, and no device is created or controlled.
             Self::ReadingAndWriting => {
                 let never = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
                 AccessFs::from_all(NEWEST) & !never
@@ -68,7 +71,8 @@ impl Offer {
     }
 }
 
-/// Keeps this thread, and those that it starts from now on, to `root` and [`READ`]: by which Landlock, or why by none.
+/// Restricts this thread, and those that it starts from now on, to `root`, [`READ`] and the counters of
+/// network interfaces. Returns Landlock's ABI, or why there is no restriction.
 pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
     let Root::Beneath(directory) = root else {
         return Err("all paths may be read and written".to_owned());
@@ -90,7 +94,7 @@ pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer)
 fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError> {
     LazyLock::force(&PROC_FILES);
     let status = Ruleset::default()
-        // Without this right, no file could be renamed or linked into another directory of the root.
+        // Unless this right is handled, no file can be renamed or linked into another directory of the root.
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::Refer)?
         .set_compatibility(CompatLevel::BestEffort)
@@ -103,7 +107,7 @@ fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError
     Ok(status.landlock)
 }
 
-/// Where the kernel shows the counters of the network interfaces that are there.
+/// Returns the directories with the counters of the present network interfaces.
 fn interfaces() -> Vec<PathBuf> {
     let shown = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
     shown.filter_map(|interface| fs::canonicalize(interface.path()).ok()).collect()
@@ -119,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// The restriction holds for the thread of `act` only.
+    /// Runs `act` on a thread of its own, which alone is restricted.
     fn restricted(root: &Path, offer: Offer, act: impl FnOnce() + Send) {
         let opened = Root::beneath(root).unwrap();
         std::thread::scope(|scope| {
@@ -139,7 +143,7 @@ mod tests {
         eprintln!("SKIPPED a restriction by Landlock: {reason}");
     }
 
-    /// The kernel calls it another device where a file would win rights by another name (landlock(7), Refer).
+    /// The kernel returns EXDEV if a file would gain rights by another name (landlock(7), Refer).
     #[track_caller]
     fn denied<T>(tried: Result<T, Error>) {
         let kind = tried.err().map(|error| error.kind());
@@ -173,7 +177,7 @@ mod tests {
             let made = mknodat(CWD, at("device"), FileType::CharacterDevice, Mode::RUSR, makedev(1, 3));
             denied(made.map_err(Error::from));
             fs::remove_dir_all(at("c")).unwrap();
-            // What looks up names, and what the kernel says of this process, is still read.
+            // Files for looking up names, and the kernel's on this process, can still be read.
             assert!(fs::read("/etc/passwd").is_ok() && fs::read("/proc/self/status").is_ok());
             assert!(fs::read("/proc/thread-self/schedstat").is_ok() && fs::read("/proc/stat").is_ok());
             assert!(!Path::new("/proc/pressure/cpu").exists() || fs::read("/proc/pressure/cpu").is_ok());
