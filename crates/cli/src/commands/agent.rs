@@ -189,8 +189,7 @@ fn detach() -> Result<PathBuf, Fault> {
     Ok(path)
 }
 
-/// In `haul` below `$XDG_STATE_HOME`, `~/.local/state` (XDG base directory specification) or the current
-/// directory.
+/// In `haul` below `$XDG_STATE_HOME`, `~/.local/state` (XDG base directory specification) or `.`.
 fn log_path() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
@@ -211,8 +210,8 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     report
 }
 
-/// Where changes are listed, if they are to be: on stdout, or in the log of a detached job.
-fn teller(job: &Job, reporter: &Reporter) -> Option<Tell> {
+/// Returns what lists each change, if requested: on stdout, or in the log of a detached job.
+fn item_callback(job: &Job, reporter: &Reporter) -> Option<Tell> {
     if job.transfer.receive_policy.run == RunMode::Move {
         return None;
     }

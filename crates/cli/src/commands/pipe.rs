@@ -40,13 +40,13 @@ use crate::transfer::control_socket::Side;
 use crate::transfer::{Context, counters};
 
 /// Interval at which waits check whether to end, and of `progress` events.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// After the end of stdin, timeout for the remaining messages to arrive, and then for closing.
-const LAST_WORDS: Duration = Duration::from_secs(60);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Keep-alive interval.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Timeout for the other side's answer after an abort.
-const BROKEN_OFF: Duration = Duration::from_secs(3);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Advice when the peer was lost.
 const RESTART_HINT: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
@@ -134,7 +134,7 @@ impl Pipe<'_> {
         }
     }
 
-    /// Records what was carried so far, and traces it at most once per [`LOOK`].
+    /// Records what was carried so far, and traces it at most once per [`POLL_INTERVAL`].
     fn trace(&self, tally: &Tally) {
         self.moved.store(tally.report.bytes, Ordering::Relaxed);
         if self.context.events.is_kept() && self.traced.get().elapsed() >= POLL_INTERVAL {
@@ -251,7 +251,7 @@ impl Pipe<'_> {
         })?;
         if accepted.is_err() && was_misdirected() {
             // Time for the refusal to reach the other side.
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
             let does = if self.args.writes_stdout() { "receives" } else { "sends" };
             let message = format!("both sides were started so that each {does}");
             return Err(fault::usage(message, BOTH_OR_NEITHER));
@@ -310,7 +310,7 @@ impl Pipe<'_> {
         done.inspect_err(|_| {
             connection.abort();
             // Keeps the process alive until the other side has been told; one that is gone never answers.
-            let _ = connection.closed().wait_for(BROKEN_OFF);
+            let _ = connection.closed().wait_for(ABORT_TIMEOUT);
         })
     }
 

@@ -25,8 +25,7 @@ pub(crate) enum Origin {
     Flag(String),
 }
 
-/// Values by the option's long name, with their origin, each as on a command line. Most options have one
-/// value.
+/// Values by the option's long name, as on a command line, with their origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
 
 /// Recipe parameter with its origin.

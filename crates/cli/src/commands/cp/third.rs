@@ -135,7 +135,7 @@ fn follow(
 }
 
 /// What a detached copy has reported of itself.
-struct Loose {
+struct Detached {
     log: String,
     pid: u64,
 }
@@ -144,9 +144,9 @@ struct Watched {
     snapshot: Snapshot,
     heard: Instant,
     /// Set once the machine that copies has detached.
-    loose: Option<Loose>,
+    detached: Option<Detached>,
     /// Whether a detached copy has its session: from then on the server does not need ssh either.
-    is_on_its_own: bool,
+    is_independent: bool,
     report: Option<RunReport>,
 }
 
@@ -181,7 +181,7 @@ impl Watched {
                 self.on_established(client, context);
             }
             // Sessions with `check` precede it, to find a working address of the server.
-            "session" if event["request"] != "check" => self.stands(client, context),
+            "session" if event["request"] != "check" => self.on_established(client, context),
             "plan" => {
                 if let Some(tell) = &context.on_agreed {
                     let negotiated = event.remove("negotiated").unwrap_or_default();
@@ -219,8 +219,10 @@ impl Watched {
     }
 
     /// Notes and says that a detached copy has its session: a server started by ssh now outlives ssh.
-    fn stands(&mut self, client: &Remote, context: &Context) {
-        let Some(Loose { log, pid }) = self.loose.as_ref().filter(|_| !self.is_on_its_own) else { return };
+    fn on_established(&mut self, client: &Remote, context: &Context) {
+        let Some(Detached { log, pid }) = self.detached.as_ref().filter(|_| !self.is_independent) else {
+            return;
+        };
         let Remote { host, way, .. } = client;
         context.say(format!(
             "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"

@@ -130,8 +130,7 @@ impl Receiver {
     }
 }
 
-/// Returns `context` with an untuned host's buffer and with a law below `ceiling`, which heeds the verdict if
-/// `acts`.
+/// Returns `context` with an untuned host's buffer, this ceiling, and whether the law `acts` on the verdict.
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
     let mut context = context.clone();
     let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);

@@ -1,5 +1,4 @@
-//! Generated files for the demo: large to empty, in nested directories, with a symbolic link; equal for equal
-//! seeds.
+//! Generated files for the demo: large to empty, in nested directories; equal for equal seeds.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

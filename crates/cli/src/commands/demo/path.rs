@@ -168,8 +168,7 @@ fn no_path(error: &WanError) -> Fault {
     }
 }
 
-/// Starts the namespaces, which have no names and so end with this process, and what carries packets between
-/// them.
+/// Starts the namespaces, which are unnamed and so end with this process, and the emulator between them.
 pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     let stages = spec.stages();
     Emulator::start(&EmulatorOptions {

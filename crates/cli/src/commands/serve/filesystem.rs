@@ -1,6 +1,6 @@
 //! Restricts `haul serve` to its root directory, and some files of the system for reading: even if a client
-//! exploits a defect, the kernel lets it open nothing else. Landlock (landlock(7)) needs no privileges, and
-//! also applies to threads that the restricted one starts later.
+//! exploits a defect, the kernel lets the server open nothing else. Landlock (landlock(7)) needs no
+//! privileges, and also applies to threads that the restricted one starts later, but not to earlier ones.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
