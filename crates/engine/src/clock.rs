@@ -40,6 +40,11 @@ pub(crate) fn unix_now() -> u64 {
     unix_micros() / 1_000_000
 }
 
+/// Whether this time, in seconds since 1970, has been reached; never for `None`.
+pub(crate) fn is_past(expires: Option<u64>) -> bool {
+    expires.is_some_and(|at| unix_now() >= at)
+}
+
 /// Microseconds since 1970, as [`unix_now`].
 pub(crate) fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)

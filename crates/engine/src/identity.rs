@@ -6,7 +6,7 @@ use aws_lc_rs::digest;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::clock::unix_now;
+use crate::clock::{is_past, unix_now};
 use crate::{EngineError, Secret};
 
 /// A server's certificate and key, the secret that clients must know, and the expiry of both.
@@ -37,7 +37,7 @@ impl ServerIdentity {
     }
 
     pub(crate) fn is_expired(&self) -> bool {
-        self.expires.is_some_and(|at| unix_now() >= at)
+        is_past(self.expires)
     }
 
     pub(crate) fn fingerprint(&self) -> [u8; 32] {

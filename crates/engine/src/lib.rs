@@ -22,7 +22,7 @@ mod transfer;
 mod wake;
 
 pub use clock::{Clock, after};
-pub use connect::{ConnectOptions, OpenOptions, connect, resolve};
+pub use connect::{ConnectOptions, OpenOptions, connect};
 pub use control::Control;
 pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
 pub use error::{EngineError, SharedIoError};

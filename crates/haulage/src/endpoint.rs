@@ -1,7 +1,4 @@
-use std::future::poll_fn;
-use std::time::Duration;
-
-use haul_engine::{EndpointStats, HaulUrl, OpenOptions, ResumptionError, ResumptionFile, resolve};
+use haul_engine::{EndpointStats, HaulUrl, ResumptionError, ResumptionFile};
 use haul_stack::{Ends, Recipe, RecipeError};
 
 use crate::operation::of_future;
@@ -40,11 +37,11 @@ impl Endpoint {
         let (endpoint, url) = (self.clone(), url.parse::<HaulUrl>());
         let (recipe, options) = (recipe.clone(), options.clone());
         of_future("the server's answer", async move {
-            let url = url?;
+            let (url, open) = (url?, options.open());
             if let Some(file) = options.resumption.as_ref().map(ResumptionFile::new)
-                && let Some(known) = endpoint.resume_known(&file, &url, &recipe, &options).await
+                && let Some(known) = file.resume_known(&endpoint.engine, &url, &recipe, &open).await
             {
-                return Ok(known);
+                return Ok(Connection::of(known));
             }
             endpoint.shake_hands(url, recipe, options, Ends::default()).await
         })
@@ -102,26 +99,6 @@ impl Endpoint {
     }
 
     /// Resumes the known server if the URL names it and it still knows this client with the same recipe.
-    async fn resume_known(
-        &self,
-        file: &ResumptionFile,
-        url: &HaulUrl,
-        recipe: &Recipe,
-        options: &Options,
-    ) -> Option<Connection> {
-        /// Timeout for resuming: a server that has forgotten the client is silent. Handshakes take no longer.
-        const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-        // The server accepts every resumed connection, so only resume one that will be used.
-        let known = file.peek().ok()?;
-        let is_there = resolve(url).await.is_ok_and(|addresses| addresses.contains(&known.server));
-        if !is_there || !known.recipe().ok()?.same_stack(recipe) {
-            return None;
-        }
-        let short = OpenOptions { timeout: options.timeout.min(ANSWER_TIMEOUT), ..options.open() };
-        let channel = file.resume(&self.engine, &short, Ends::default()).ok()?;
-        poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| Connection::of(channel))
-    }
-
     /// Returns the counters of the socket.
     pub fn statistics(&self) -> EndpointStats {
         self.engine.stats()

@@ -95,7 +95,7 @@ impl StreamsPermitted {
 pub struct ListenOptions {
     /// Local address and port for both TCP and UDP. The system chooses a port if it is 0.
     pub addr: SocketAddr,
-    /// Lifetime of the URL; `None` for that of the listener.
+    /// Lifetime of the URL, after which no client connects or resumes; `None` for that of the listener.
     pub expires: Option<Duration>,
     /// Whether clients may connect without encryption.
     pub permit_cipher_none: bool,

@@ -147,6 +147,7 @@ pub(crate) async fn agree(
     let _ = server.channel.send(&ControlMessage::Close);
     Ok(SavedResumption {
         server: server.peer,
+        fingerprint: url.fingerprint,
         identity: accept.session,
         secret: server.secrets.connection,
         cipher: accept.cipher,
@@ -157,7 +158,6 @@ pub(crate) async fn agree(
     })
 }
 
-/// A server whose certificate was verified.
 struct VerifiedServer {
     channel: Pump,
     local: SocketAddr,
@@ -247,10 +247,7 @@ impl VerifiedServer {
 }
 
 /// Returns every address of the URL's host, at least one. A name is resolved in a thread, as that blocks.
-///
-/// # Errors
-/// [`EngineError::Resolve`].
-pub async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
+pub(crate) async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
     if let Ok(ip) = url.host.parse() {
         return Ok(vec![SocketAddr::new(ip, url.port)]);
     }

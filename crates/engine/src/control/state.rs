@@ -36,11 +36,9 @@ pub(super) struct SharedControl {
     pub(super) transport: TransportQueues,
 }
 
-/// What to do when the outgoing queue is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum WhenFull {
     Wait,
-    /// Drop the message.
     Drop,
     /// Queue it anyway.
     Exceed,

@@ -14,6 +14,7 @@ use haul_wire::packet::{
 use super::connection::{Connection, received};
 use super::shared::SharedEndpoint;
 use crate::Role;
+use crate::clock::is_past;
 use crate::wake::lock;
 
 /// Handles a packet with an initial header.
@@ -66,6 +67,10 @@ fn find_or_open(
         return Some(live);
     }
     if id.epoch > last {
+        if is_past(shared.expires) {
+            counters.unknown.add_one();
+            return None;
+        }
         return open(shared, now, &resumption, id, peer);
     }
     // This end has closed the connection with this epoch.

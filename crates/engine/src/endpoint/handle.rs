@@ -54,13 +54,18 @@ impl Endpoint {
             .or_else(|_| bind(Ipv4Addr::UNSPECIFIED.into()))
             .map_err(|e| EngineError::system("cannot open a UDP socket", e))?;
         // A client accepts no connections.
-        Self::start(socket, usize::MAX, 0)
+        Self::start(socket, usize::MAX, 0, None)
     }
 
     /// Starts an endpoint that keeps the resumption state of at most `known_peers` peers, and queues at most
-    /// `backlog` connections to be accepted.
-    pub(crate) fn start(socket: UdpSocket, known_peers: usize, backlog: usize) -> Result<Self, EngineError> {
-        let shared = Arc::new(SharedEndpoint::new(Arc::new(socket), known_peers, backlog)?);
+    /// `backlog` connections to be accepted, none from `expires` on (seconds since 1970).
+    pub(crate) fn start(
+        socket: UdpSocket,
+        known_peers: usize,
+        backlog: usize,
+        expires: Option<u64>,
+    ) -> Result<Self, EngineError> {
+        let shared = Arc::new(SharedEndpoint::new(Arc::new(socket), known_peers, backlog, expires)?);
         let ours = shared.clone();
         let thread = Mutex::new(Some(spawn("haul-endpoint", move || driver::run(&ours))?));
         Ok(Self { handle: Arc::new(EndpointHandle { shared, thread }) })

@@ -1,6 +1,8 @@
 //! The client's side: opening and resuming connections.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::time::Duration;
 
 use haul_proto::connection::{Peer, PeerAddress, ResumptionError, ResumptionState, SavedResumption, compile};
 use haul_stack::{Ends, Recipe};
@@ -10,8 +12,8 @@ use haul_wire::packet::ConnectionId;
 use super::connection::Connection;
 use super::resumption_file::ResumptionFile;
 use super::{Channel, Endpoint};
-use crate::clock::unix_micros;
-use crate::connect::{OpenOptions, agree};
+use crate::clock::{unix_micros, unix_now};
+use crate::connect::{OpenOptions, agree, resolve};
 use crate::identity::random;
 use crate::wake::lock;
 use crate::{EngineError, HaulUrl, Role};
@@ -56,6 +58,9 @@ impl Endpoint {
     }
 }
 
+/// Timeout for resuming: a server that has forgotten the client is silent. Handshakes take no longer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
 impl ResumptionFile {
     /// Opens a connection to the known server without a handshake: the first packet carries messages. A
     /// server that has forgotten the client does not answer, and the channel fails with
@@ -63,7 +68,8 @@ impl ResumptionFile {
     /// before sending.
     ///
     /// # Errors
-    /// [`EngineError::Resumption`] if the file holds no usable state; [`EngineError::System`].
+    /// [`EngineError::Resumption`] if the file holds no usable state, or `options` do not list its cipher;
+    /// [`EngineError::System`].
     pub fn resume(
         &self,
         endpoint: &Endpoint,
@@ -71,10 +77,33 @@ impl ResumptionFile {
         ends: Ends,
     ) -> Result<Channel, EngineError> {
         let saved = self.take()?;
+        if !options.ciphers.contains(&saved.cipher) {
+            return Err(ResumptionError::Cipher(saved.cipher).into());
+        }
         let recipe = saved.recipe()?;
         let mut channel = endpoint.begin(saved, &recipe, options, ends)?;
         channel.keep_resumption();
         Ok(channel)
+    }
+
+    /// Resumes if the state is of the server of `url`, for this recipe, and the server confirms that it knows
+    /// the client. `None` if not: a handshake is needed.
+    pub async fn resume_known(
+        &self,
+        endpoint: &Endpoint,
+        url: &HaulUrl,
+        recipe: &Recipe,
+        options: &OpenOptions,
+    ) -> Option<Channel> {
+        // The server accepts every resumed connection, so only resume one that will be used.
+        let known = self.peek().ok()?;
+        let is_same = known.fingerprint == url.fingerprint && known.recipe().ok()?.same_stack(recipe);
+        if !is_same || url.is_expired(unix_now()) || !resolve(url).await.ok()?.contains(&known.server) {
+            return None;
+        }
+        let short = OpenOptions { timeout: options.timeout.min(ANSWER_TIMEOUT), ..options.clone() };
+        let channel = self.resume(endpoint, &short, Ends::default()).ok()?;
+        poll_fn(|context| channel.poll_confirmed(context)).await.ok().map(|()| channel)
     }
 
     /// Saves the state for resuming this channel's client later, with the round trip measured so far.

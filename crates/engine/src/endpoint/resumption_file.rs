@@ -51,11 +51,11 @@ impl ResumptionFile {
         written.map_err(|error| self.failed(&error))
     }
 
-    /// Reads the state for display; opens no connection.
+    /// Reads the state; opens no connection.
     ///
     /// # Errors
     /// [`ResumptionError::File`] if the file cannot be read; [`ResumptionError::Damaged`].
-    pub fn peek(&self) -> Result<SavedResumption, ResumptionError> {
+    pub(super) fn peek(&self) -> Result<SavedResumption, ResumptionError> {
         let mut file = self.open().map_err(|error| self.failed(&error))?;
         self.read(&mut file)
     }
@@ -117,6 +117,7 @@ mod tests {
     fn saved() -> SavedResumption {
         SavedResumption {
             server: "[2001:db8::7]:2640".parse().unwrap(),
+            fingerprint: [3; 32],
             identity: 7,
             secret: ResumptionSecret([9; 32].into()),
             cipher: Cipher::ChaCha20Poly1305,

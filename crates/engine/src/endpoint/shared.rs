@@ -78,6 +78,8 @@ pub(crate) struct SharedEndpoint {
     /// Connections opened by peers and not accepted yet.
     backlog: Monitor<VecDeque<Arc<Connection>>>,
     max_backlog: usize,
+    /// When peers can no longer open connections, in seconds since 1970.
+    pub(super) expires: Option<u64>,
 }
 
 impl SharedEndpoint {
@@ -85,6 +87,7 @@ impl SharedEndpoint {
         socket: Arc<UdpSocket>,
         known_peers: usize,
         max_backlog: usize,
+        expires: Option<u64>,
     ) -> Result<Self, EngineError> {
         Ok(Self {
             driver: Driver::new(&socket)?,
@@ -94,6 +97,7 @@ impl SharedEndpoint {
             options: Mutex::default(),
             backlog: Monitor::default(),
             max_backlog,
+            expires,
         })
     }
 

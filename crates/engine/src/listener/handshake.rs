@@ -48,7 +48,6 @@ pub(super) fn run(server: &Server, mut permit: WorkerPermit) {
     }
 }
 
-/// Why a client is not admitted.
 #[derive(derive_more::From)]
 enum Refusal {
     /// The connection is unusable; nothing can be sent.
@@ -69,7 +68,6 @@ impl From<HandshakeError> for Refusal {
     }
 }
 
-/// The peer violated the protocol.
 fn protocol_violation(reason: impl Display) -> Refusal {
     EngineError::protocol(reason.to_string()).fault().into()
 }
@@ -90,7 +88,6 @@ struct Client<'s> {
     secrets: SessionSecrets,
 }
 
-/// An authenticated client.
 struct AuthenticatedClient {
     pending: Arc<PendingSession>,
     hello: Hello,

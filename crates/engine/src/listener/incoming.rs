@@ -27,7 +27,6 @@ pub struct Incoming {
     pub(super) pending: Arc<PendingSession>,
     pub(crate) secret: ResumptionSecret,
     pub(super) local: SocketAddr,
-    /// Endpoint of the port.
     pub(crate) port: Weak<SharedEndpoint>,
     pub(super) udp_timeout: Duration,
 }

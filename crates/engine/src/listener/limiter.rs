@@ -8,7 +8,6 @@ use haul_proto::connection::HandshakeLimiter;
 
 use crate::wake::lock;
 
-/// An accepted TCP connection.
 #[derive(Clone, Debug)]
 pub(super) struct PendingTcp {
     pub(super) tcp: Arc<TcpStream>,
@@ -70,7 +69,6 @@ impl Handshake {
         lock(&self.limiter).leave(self.id)
     }
 
-    /// Returns the TCP connection of an authenticated client.
     pub(super) fn into_tcp(self) -> Option<TcpStream> {
         let tcp = self.tcp.clone();
         drop(self);

@@ -66,7 +66,8 @@ impl Listener {
         let (tcp, udp) = bind_both(options.addr)?;
         let local = tcp.local_addr().map_err(|e| listen_error(options.addr, e))?;
         let identity = ServerIdentity::generate(options.expires)?;
-        let endpoint = Endpoint::start(udp, options.max_known_peers, options.max_connections_waiting)?;
+        let (known_peers, backlog) = (options.max_known_peers, options.max_connections_waiting);
+        let endpoint = Endpoint::start(udp, known_peers, backlog, identity.expires)?;
         let server = Arc::new(Server {
             tls: Arc::new(server_config(&identity)?),
             identity,

@@ -13,7 +13,6 @@ use crate::wake::lock;
 const MAX_LINES: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Rate-limited log; see the module documentation.
 #[derive(Default)]
 pub(super) struct RefusalLog(Mutex<LogWindow>);
 
@@ -57,7 +56,6 @@ impl RefusalLog {
 }
 
 impl LogWindow {
-    /// Whether another line may be logged.
     fn permits(&mut self, now: Instant) -> bool {
         self.ends.get_or_insert(now + WINDOW);
         if self.lines < MAX_LINES {

@@ -38,7 +38,7 @@ haul_base::counters! {
 pub struct ListenOptions {
     /// Address and port for both TCP and UDP; with port 0 the system chooses one, `[::]` also serves IPv4.
     pub addr: SocketAddr,
-    /// Lifetime of the URL; `None` for that of the listener.
+    /// Lifetime of the URL, after which no client connects or resumes; `None` for that of the listener.
     pub expires: Option<Duration>,
     /// Ciphers that clients may choose from, apart from [`Cipher::None`].
     pub ciphers: Vec<Cipher>,

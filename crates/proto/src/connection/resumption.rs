@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use super::protection::{ENCRYPTED, ResumptionSecret};
 use super::role::Role;
 
-const FIRST_LINE: &str = "haulage resumption 2: keep it secret";
+const FIRST_LINE: &str = "haulage resumption 3: keep it secret";
 /// Names and values of all fields but the recipe take less.
 const MAX_BESIDE_RECIPE: usize = 512;
 
@@ -53,6 +53,9 @@ pub enum ResumptionError {
     /// The file does not contain resumption state, or is damaged.
     #[error("the resumption state is invalid or damaged: {0}")]
     Damaged(&'static str),
+    /// The client's options do not list the cipher.
+    #[error("the resumption state is for the cipher {0}, which the options do not list")]
+    Cipher(Cipher),
     /// Its recipe does not build here.
     #[error("the recipe that was saved cannot be used here: {0}")]
     Recipe(String),
@@ -64,6 +67,8 @@ pub enum ResumptionError {
 pub struct SavedResumption {
     /// The server's address.
     pub server: SocketAddr,
+    /// SHA-256 of the server's certificate, as in its URL.
+    pub fingerprint: [u8; 32],
     /// Identifies the client at the server.
     pub identity: u32,
     /// Secret from which all keys are derived.
@@ -97,14 +102,14 @@ impl SavedResumption {
     /// Returns the text to be saved.
     pub fn to_text(&self) -> Zeroizing<String> {
         let secret = Zeroizing::new(BASE64URL_NOPAD.encode(self.secret.0.as_bytes()));
-        let cipher = self.cipher.as_str();
+        let (cipher, fingerprint) = (self.cipher.as_str(), BASE64URL_NOPAD.encode(&self.fingerprint));
         let micros = self.round_trip.as_micros();
         // Allocated once: a string that grows leaves copies of the secret behind.
         let mut text = Zeroizing::new(String::with_capacity(MAX_BESIDE_RECIPE + self.recipe.len()));
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "{FIRST_LINE}\nserver {}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe {}\n{}",
+            "{FIRST_LINE}\nserver {}\ncertificate {fingerprint}\nidentity {}\nsecret {}\ncipher {cipher}\nround_trip_us {micros}\nlast_epoch {}\nrecipe {}\n{}",
             self.server,
             self.identity,
             *secret,
@@ -133,9 +138,9 @@ impl SavedResumption {
             field.ok_or(ResumptionError::Damaged(name))
         };
         let server = parsed(field("server")?, "server")?;
+        let fingerprint = *bytes(field("certificate")?, "certificate")?;
         let identity = parsed(field("identity")?, "identity")?;
-        let secret = BASE64URL_NOPAD.decode(field("secret")?.as_bytes()).ok().map(Zeroizing::new);
-        let secret = secret.and_then(|secret| <[u8; 32]>::try_from(secret.as_slice()).ok());
+        let secret = bytes(field("secret")?, "secret")?;
         let cipher = cipher(field("cipher")?).ok_or(ResumptionError::Damaged("cipher"))?;
         let micros: u32 = parsed(field("round_trip_us")?, "a number")?;
         let last_epoch = parsed(field("last_epoch")?, "a number")?;
@@ -144,8 +149,9 @@ impl SavedResumption {
         }
         Ok(Self {
             server,
+            fingerprint,
             identity,
-            secret: ResumptionSecret(secret.ok_or(ResumptionError::Damaged("secret"))?.into()),
+            secret: ResumptionSecret((*secret).into()),
             cipher,
             round_trip: Span::from_micros(u64::from(micros)),
             last_epoch,
@@ -157,6 +163,12 @@ impl SavedResumption {
 /// What a recipe that was cut off does not have: the two ends would read each other's packets by different recipes.
 fn digest(recipe: &str) -> String {
     blake3::hash(recipe.as_bytes()).to_hex().to_string()
+}
+
+fn bytes(text: &str, what: &'static str) -> Result<Zeroizing<[u8; 32]>, ResumptionError> {
+    let decoded = BASE64URL_NOPAD.decode(text.as_bytes()).ok().map(Zeroizing::new);
+    let bytes = decoded.and_then(|bytes| <[u8; 32]>::try_from(bytes.as_slice()).ok());
+    bytes.map(Zeroizing::new).ok_or(ResumptionError::Damaged(what))
 }
 
 fn parsed<T: FromStr>(text: &str, what: &'static str) -> Result<T, ResumptionError> {
@@ -174,6 +186,7 @@ mod tests {
     fn saved() -> SavedResumption {
         SavedResumption {
             server: "[2001:db8::7]:2640".parse().unwrap(),
+            fingerprint: [3; 32],
             identity: 7,
             secret: ResumptionSecret([9; 32].into()),
             cipher: Cipher::ChaCha20Poly1305,
