@@ -4,10 +4,12 @@
 
 mod common;
 
-use std::fs;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use common::{TIMEOUT, exchange};
+use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError, preset};
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -92,4 +94,66 @@ fn a_connection_that_is_dropped_before_everything_has_arrived_was_not_closed() {
         matches!(error, WaitError::Ended(ConnectionError::Aborted(_))),
         "{messages} of {sent}: {error:?}"
     );
+}
+
+/// Passes everything between clients and the server at `server` but the first `lost` close frames of each
+/// end; returns its port.
+fn relay(server: SocketAddr, lost: usize) -> u16 {
+    let (tcp, udp) = loop {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
+            break (tcp, udp);
+        }
+    };
+    let port = tcp.local_addr().unwrap().port();
+    thread::spawn(move || {
+        let mut here = tcp.accept().unwrap().0;
+        let mut there = TcpStream::connect(server).unwrap();
+        let (mut answers, mut to) = (there.try_clone().unwrap(), here.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut answers, &mut to));
+        let _ = io::copy(&mut here, &mut there);
+    });
+    thread::spawn(move || {
+        let (mut client, mut seen) = (server, [0; 2]);
+        let mut datagram = vec![0; 65_536];
+        while let Ok((len, from)) = udp.recv_from(&mut datagram) {
+            let packet = &datagram[..len];
+            let is_server = from == server;
+            let frame = ControlFrame::parse(packet).ok();
+            if frame.is_some_and(|frame| {
+                matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption)
+            }) {
+                seen[usize::from(is_server)] += 1;
+                if seen[usize::from(is_server)] <= lost {
+                    continue;
+                }
+            }
+            if !is_server {
+                client = from;
+            }
+            let _ = udp.send_to(packet, if is_server { client } else { server });
+        }
+    });
+    port
+}
+
+#[test]
+fn the_close_of_a_dropped_connection_is_repeated_until_it_is_answered() {
+    for server_drops in [true, false] {
+        let listener = listener();
+        let port = relay(listener.local_addr(), 3);
+        let url = listener
+            .url("127.0.0.1")
+            .replace(&format!(":{}/", listener.local_addr().port()), &format!(":{port}/"));
+        let endpoint = Endpoint::client().unwrap();
+        let client = endpoint.connect(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();
+        let server = listener.accept().wait_for(TIMEOUT).unwrap();
+        exchange(&client, &server, "hello");
+        let (dropped, kept) = if server_drops { (server, client) } else { (client, server) };
+        drop(dropped);
+        let ended = kept.recv().wait_for(Duration::from_secs(10));
+        assert!(matches!(ended, Err(WaitError::Ended(ConnectionError::Closed))), "{server_drops}: {ended:?}");
+        drop(kept);
+        assert_eq!(endpoint.known_peers(), 0);
+    }
 }

@@ -23,14 +23,7 @@ pub(super) fn on_initial(shared: &SharedEndpoint, now: Time, packet: &mut [u8], 
     // It is followed by a packet of the stack or by nothing.
     let inner = &mut packet[INITIAL_HEADER_LEN..];
     let Some(connection) = find_or_open(shared, now, &header, from) else { return };
-    // The answer goes to the validated address, whatever the source of this copy of the header. Until there
-    // is one, the client repeats its header, and each repetition is answered by a challenge.
-    let state = connection.lock();
-    match state.peer.validated() {
-        Some(peer) => connection.send_frame(shared, peer, ControlFrameKind::Opened, 0),
-        None => connection.challenge(shared, &state, from),
-    }
-    drop(state);
+    connection.on_header(shared, from);
     let len = inner.len();
     connection.guarded(|connection| {
         if len == 0 {

@@ -4,7 +4,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Time};
-use haul_proto::connection::{SavedResumption, canonical};
+use haul_proto::connection::{Application, SavedResumption, canonical};
 use haul_stack::{
     PathState, ProtocolStats, Recipe, RecipeError, SendError, SendOptions, StackEvent, StackStats,
 };
@@ -28,8 +28,9 @@ pub struct Message {
     pub data: Vec<u8>,
 }
 
-/// One end of a connection. All methods may be called from any thread; dropping it closed the connection
-/// without waiting until sent data has arrived.
+/// One end of a connection. All methods may be called from any thread. Dropping it closes the connection
+/// without waiting until sent data has arrived; while the endpoint exists, the close is repeated until it is
+/// answered.
 #[derive(derive_more::Debug)]
 #[debug("Channel({:?}, {})", self.role(), self.identity())]
 pub struct Channel {
@@ -307,7 +308,7 @@ impl Channel {
         let mut state = self.connection.lock();
         // Sends a deferred acknowledgement.
         self.connection.process(shared, &mut state, now);
-        state.start_close(now, self.closing, reason);
+        state.lifecycle.start_close(now, self.closing, reason);
         self.connection.send_due_frames(shared, &mut state, now);
         self.connection.set_timer(shared, &mut state, false);
         Connection::release(state);
@@ -347,14 +348,8 @@ impl Drop for Channel {
         // Sent data may arrive; data that is still queued never will.
         let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
-        let peer = self.connection.lock().peer.validated();
-        let shared = self.endpoint.shared();
-        let mut table = lock(&shared.table);
-        if table.end(shared.clock.now(), self.identity(), &self.connection, peer)
-            && self.role() == Role::Client
-        {
-            table.remove(self.identity());
-        }
+        self.connection.lock().application = Application::Gone;
+        self.endpoint.shared().remove_if_over(&self.connection);
     }
 }
 

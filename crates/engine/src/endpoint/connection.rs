@@ -7,11 +7,11 @@ use std::time::Duration;
 use derive_more::{Deref, DerefMut};
 use haul_base::{Ecn, PathId, Received, Span, Time};
 use haul_proto::connection::{
-    BARE, COALESCING_DELAY, ConnectionKeys, ConnectionOptions, ConnectionState, Failure, FrameKeys, Header,
-    Keys, Outgoing, PacketVerdict, PeerAddress, ResumptionState,
+    COALESCING_DELAY, ConnectionKeys, ConnectionOptions, ConnectionState, Failure, FrameKeys, Header, Keys,
+    Outgoing, PacketVerdict, PeerAddress, ResumptionState,
 };
 use haul_stack::{Ends, RecipeError, Stack, caught};
-use haul_wire::packet::{ConnectionId, ControlFrame, ControlFrameKind};
+use haul_wire::packet::{ConnectionId, ControlFrame};
 
 use super::socket::EndpointSocket;
 use crate::wake::{WakerList, lock};
@@ -204,18 +204,9 @@ impl Connection {
         Connection::release(state);
     }
 
-    pub(super) fn send_frame(
-        &self,
-        shared: &EndpointSocket,
-        to: SocketAddr,
-        kind: ControlFrameKind,
-        number: u32,
-    ) {
-        shared.send(&self.keys.frames().frame(kind, number, BARE), to);
-    }
-
-    pub(super) fn challenge(&self, shared: &EndpointSocket, state: &LockedConnection, address: SocketAddr) {
-        send(shared, Some(state.challenge(&self.keys, &shared.challenge_key, address)));
+    pub(super) fn on_header(&self, shared: &EndpointSocket, from: SocketAddr) {
+        let answer = self.lock().on_header(&self.keys, &shared.challenge_key, from);
+        send(shared, Some(answer));
     }
 
     /// Sends the control frames and bare initial headers that are due.

@@ -191,7 +191,7 @@ impl DataThread {
         forward_messages(&side.control, &mut state.stack, now);
         if shared.is_stopped() {
             let reason = if self.is_complete { CloseReason::Graceful } else { CloseReason::Abort };
-            state.start_close(now, ControlFrameKind::Close, reason);
+            state.lifecycle.start_close(now, ControlFrameKind::Close, reason);
             connection.send_due_frames(shared, &mut state, now);
             return Some(EngineError::Closed);
         }
@@ -329,7 +329,9 @@ fn forward_messages(control: &Control, stack: &mut Stack, now: Time) {
 fn take_event(state: &mut LockedConnection, now: Time, end: ObjectEnd, event: &StackEvent) {
     match event {
         // The receiver needs no more data; its last feedback comes over the control channel.
-        StackEvent::Delivered => state.start_close(now, ControlFrameKind::Close, CloseReason::Graceful),
+        StackEvent::Delivered => {
+            state.lifecycle.start_close(now, ControlFrameKind::Close, CloseReason::Graceful);
+        }
         // A sender waiting for its disk sends nothing, but answers keep-alives.
         StackEvent::Silent(span) if end == ObjectEnd::Source => state.fail(Failure::Silent(*span)),
         StackEvent::PathMtu(size) => {

@@ -172,7 +172,11 @@ fn run_timers(shared: &SharedEndpoint) -> bool {
     let now = shared.clock.now();
     for _ in 0..MAX_TIMERS_PER_TURN {
         let Some((at, identity)) = shared.timers().due(now) else { return false };
-        shared.with_connection(identity, |connection| connection.on_timer(shared, now, at));
+        let live = lock(&shared.table).live(identity);
+        if let Some(connection) = live {
+            connection.guarded(|connection| connection.on_timer(shared, now, at));
+            shared.remove_if_over(&connection);
+        }
     }
     true
 }

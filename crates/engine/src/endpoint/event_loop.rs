@@ -78,6 +78,7 @@ fn on_frame(shared: &SharedEndpoint, now: Time, packet: &[u8], source: SocketAdd
     match live.filter(|live| live.id() == frame.id) {
         Some(connection) => {
             connection.guarded(|connection| connection.on_frame(shared, now, &frame, source));
+            shared.remove_if_over(&connection);
         }
         None if matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption) => {
             super::accept::send_closed(shared, frame.id);

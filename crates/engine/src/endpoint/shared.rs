@@ -8,7 +8,7 @@ use std::task::{self, Context, Poll};
 use std::time::Instant;
 
 use derive_more::Deref;
-use haul_proto::connection::PeerTable;
+use haul_proto::connection::{Application, PeerTable};
 use haul_udp::UdpSocket;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ use super::pending::SessionTable;
 use super::socket::EndpointSocket;
 use crate::socket_reader::SocketReader;
 use crate::wake::{WakerList, lock};
-use crate::{ConnectionOptions, EngineError, Monitor, Waker};
+use crate::{ConnectionOptions, EngineError, Monitor, Role, Waker};
 
 /// Tags of ready descriptors in an epoll instance; other descriptors are tagged with their number.
 pub(super) const SOCKET: u64 = u64::MAX;
@@ -105,6 +105,21 @@ impl SharedEndpoint {
     pub(super) fn with_connection(&self, identity: u32, work: impl FnOnce(&Connection)) -> bool {
         let connection = lock(&self.table).live(identity);
         connection.map(|connection| connection.guarded(work)).is_some()
+    }
+
+    /// Removes a connection that has ended and whose channel was dropped, and a client's resumption state.
+    pub(super) fn remove_if_over(&self, connection: &Arc<Connection>) {
+        let state = connection.lock();
+        let (is_over, peer) =
+            (state.application == Application::Gone && state.lifecycle.is_ended(), state.peer.validated());
+        drop(state);
+        let mut table = lock(&self.table);
+        if is_over
+            && table.end(self.clock.now(), connection.identity(), connection, peer)
+            && connection.role() == Role::Client
+        {
+            table.remove(connection.identity());
+        }
     }
 
     /// Queues a connection to accept; returns the tasks to wake once unlocked, or `None` if the queue is

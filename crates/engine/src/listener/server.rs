@@ -83,7 +83,6 @@ impl ListenOptions {
 /// the thread of the client's handshake, which may block. A panic ends the client's attempt.
 pub type Admit = Box<dyn Fn(Incoming) -> Option<Incoming> + Send + Sync>;
 
-/// State shared by the listener's threads.
 pub(super) struct Server {
     pub(super) options: ListenOptions,
     pub(super) identity: ServerIdentity,

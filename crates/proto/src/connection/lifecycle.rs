@@ -132,7 +132,7 @@ impl<E> Lifecycle<E> {
         }
     }
 
-    /// Starts closing with a frame of this kind, unless already closing.
+    /// Starts closing with a frame of this kind, which is sent once the peer's address is validated.
     pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
         let opening = match &self.phase {
             Phase::Opening(opening) => Some(opening.until),
@@ -140,6 +140,8 @@ impl<E> Lifecycle<E> {
             Phase::Closing(_) | Phase::Ended(_) => return,
         };
         self.phase = Phase::Closing(Box::new(Closing::new(now, kind, reason, opening)));
+        // The repetitions of the close find out whether the peer is there.
+        self.stop_keep_alive();
     }
 
     /// Records that the stack's packets are sent; returns whether to send the initial header with them.
@@ -173,9 +175,11 @@ impl<E> Lifecycle<E> {
         Some(datagram)
     }
 
-    /// Whether the answer with this number is for the latest keep-alive.
+    /// Whether the answer with this number is for a keep-alive that has none yet; the path may be longer than
+    /// the time between two.
     pub fn is_answered_by(&self, number: u32) -> bool {
-        self.keep_alive.as_ref().is_some_and(|alive| alive.unanswered > 0 && alive.number == number)
+        let alive = self.keep_alive.as_ref();
+        alive.is_some_and(|alive| alive.number.wrapping_sub(number) < alive.unanswered)
     }
 
     /// Returns a due action. To be called until it returns `None`; the driver carries out the end.
@@ -277,7 +281,8 @@ impl Closing {
     /// Counts an attempt and schedules the next; returns false after enough attempts.
     fn next_attempt(&mut self, now: Time, rtt: Span) -> bool {
         self.attempts += 1;
-        self.next = now + (rtt * 3 / 2).max(SHORTEST);
+        // A server that does not answer is asked less and less often.
+        self.next = now + (rtt * 3 / 2).max(SHORTEST) * u64::from(1 + self.attempts / MAX_CLOSES);
         self.attempts <= MAX_CLOSES || self.opening.is_some_and(|until| now < until)
     }
 

@@ -33,7 +33,8 @@ pub use replay_window::ReplayWindow;
 pub use resumption::{ResumptionError, ResumptionState, SavedResumption};
 pub use role::{Direction, Role};
 pub use state::{
-    COALESCING_DELAY, ConnectionOptions, ConnectionState, Failure, Header, Outgoing, PacketVerdict, Unsent,
+    Application, COALESCING_DELAY, ConnectionOptions, ConnectionState, Failure, Header, Outgoing,
+    PacketVerdict, Unsent,
 };
 pub use terms::{Terms, compile};
 pub use timer_queue::TimerQueue;

@@ -115,10 +115,19 @@ pub enum Header {
     Absent,
 }
 
+/// Whether the application still has its end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Application {
+    /// It has.
+    Present,
+    /// It has dropped it: only the close is still repeated, and nothing is acknowledged.
+    Gone,
+}
+
 /// Result of handling received packets.
 #[derive(Debug)]
 pub enum PacketVerdict {
-    /// The connection has ended.
+    /// The connection has ended, or the application has dropped it.
     Ended,
     /// The application does not read: the inbox is full.
     InboxFull,
@@ -145,6 +154,8 @@ pub struct ConnectionState<E> {
     pub reply_pending: bool,
     /// The application replies within [`COALESCING_DELAY`]: packets are delayed to be sent with its replies.
     pub replies: bool,
+    /// Whether the application still has its end.
+    pub application: Application,
     /// A batch that the socket did not accept; nothing is sent before it.
     pub unsent: Option<Box<Unsent>>,
     /// Whether there is memory to release, and when to check. As two fields 8 bytes smaller than as an
@@ -225,6 +236,7 @@ impl<E: From<Failure>> ConnectionState<E> {
             transmit_at: None,
             reply_pending: false,
             replies: false,
+            application: Application::Present,
             unsent: None,
             holds_memory: false,
             look_at: now,
@@ -242,7 +254,7 @@ impl<E: From<Failure>> ConnectionState<E> {
         received: &mut Received<'_>,
         (from, header): (SocketAddr, Header),
     ) -> PacketVerdict {
-        if self.lifecycle.is_ended() {
+        if self.lifecycle.is_ended() || self.application == Application::Gone {
             return PacketVerdict::Ended;
         }
         if self.is_inbox_full() && brings_data(received.data, received.stride) {
@@ -269,6 +281,18 @@ impl<E: From<Failure>> ConnectionState<E> {
     /// Returns a challenge that validates the peer at `address`.
     pub fn challenge(&self, keys: &Keys, challenge_key: &[u8; 32], address: SocketAddr) -> Outgoing {
         (self.peer.challenge(challenge_key, &keys.frames(), address), address)
+    }
+
+    /// Answers a client's initial header, of which this may be a copy: confirms the connection to the validated
+    /// address. Challenges the source if there is none, or if the client may have moved and has no packets
+    /// that would show it.
+    pub fn on_header(&self, keys: &Keys, challenge_key: &[u8; 32], from: SocketAddr) -> Outgoing {
+        match self.peer.validated() {
+            Some(peer) if peer == from || self.authentic() > 0 => {
+                (keys.frames().frame(ControlFrameKind::Opened, 0, BARE), peer)
+            }
+            _ => self.challenge(keys, challenge_key, from),
+        }
     }
 
     /// Handles packets that arrived on the connection's own socket.
@@ -304,10 +328,16 @@ impl<E: From<Failure>> ConnectionState<E> {
                 // The last message of a control channel contains the reason.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
+                // If it is not a copy, the peer has moved and repeats the close after this challenge.
+                if canonical(from) != canonical(peer) {
+                    return Some(self.challenge(keys, challenge_key, from));
+                }
                 return answer(ControlFrameKind::Closed, 0, BARE, peer);
             }
             ControlFrameKind::Closed => self.lifecycle.end(None),
-            // A copy, or the other end, which has another address now: nothing else that it sends says so while it rests.
+            // An answer would keep the peer's end alive.
+            ControlFrameKind::Ping if self.lifecycle.is_ended() => {}
+            // A copy, or the peer at another address: an idle peer sends nothing else that shows it.
             ControlFrameKind::Ping if canonical(from) != canonical(peer) => {
                 return Some(self.challenge(keys, challenge_key, from));
             }
@@ -316,8 +346,7 @@ impl<E: From<Failure>> ConnectionState<E> {
                 return answer(ControlFrameKind::Response, frame.number, frame.size, peer);
             }
             ControlFrameKind::Response => {
-                let opens = self.peer.validated().is_none();
-                if self.moves_by(keys, challenge_key, frame.number, from) && opens {
+                if self.moves_by(now, keys, challenge_key, frame.number, from) {
                     return answer(ControlFrameKind::Opened, 0, BARE, from);
                 }
             }
@@ -328,10 +357,18 @@ impl<E: From<Failure>> ConnectionState<E> {
     }
 
     /// Handles a response. If it is correct, moves the connection to its source and returns true.
-    fn moves_by(&mut self, keys: &Keys, challenge_key: &[u8; 32], number: u32, from: SocketAddr) -> bool {
+    fn moves_by(
+        &mut self,
+        now: Time,
+        keys: &Keys,
+        challenge_key: &[u8; 32],
+        number: u32,
+        from: SocketAddr,
+    ) -> bool {
         let expected = || self.peer.expected_response(challenge_key, &keys.id(), from);
         let moves = self.peer.validated() != Some(from) && number == expected();
         if moves {
+            self.on_authentic(now);
             self.peer.move_to(from);
         }
         moves
@@ -361,14 +398,6 @@ impl<E: From<Failure>> ConnectionState<E> {
     /// Ends the connection; only the first reason counts.
     pub fn fail(&mut self, failure: Failure) {
         self.lifecycle.end(Some(failure.into()));
-    }
-
-    /// Starts closing with a frame of this kind.
-    pub fn start_close(&mut self, now: Time, kind: ControlFrameKind, reason: CloseReason) {
-        match self.peer.validated() {
-            Some(_) => self.lifecycle.start_close(now, kind, reason),
-            None => self.lifecycle.end(None),
-        }
     }
 
     /// Handles a newer connection of the same client. Only the client knows what it still had to send.

@@ -1,0 +1,464 @@
+//! Both ends of a connection with a path between them in virtual time: opening, messages, a client whose
+//! address changes, keep-alives and closes, cut anywhere.
+
+#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
+use haul_proto::connection::{
+    ConnectionKeys, ConnectionOptions, ConnectionState, Failure, FrameKeys, Header, Keys, Outgoing,
+    PacketVerdict, PeerAddress, ResumptionSecret, ResumptionState, Role, compile,
+};
+use haul_proto::micro::registry;
+use haul_proto::presets::preset;
+use haul_stack::{Ends, SendOptions};
+use haul_wire::control::Cipher;
+use haul_wire::packet::{
+    CloseReason, ConnectionId, ControlFrame, ControlFrameKind, DatagramKind, INITIAL_HEADER_LEN,
+    InitialHeader,
+};
+use proptest::prelude::*;
+
+const KEY: [u8; 32] = [6; 32];
+const LASTS: Span = Span::from_secs(300);
+const OPENING: Span = Span::from_secs(10);
+
+fn server_address() -> SocketAddr {
+    ([198, 51, 100, 1], 2640).into()
+}
+
+fn message(number: usize) -> Vec<u8> {
+    vec![number as u8; 1 + number * 37 % 1_100]
+}
+
+fn client_address(moves: u16) -> SocketAddr {
+    ([192, 0, 2, 7], 5000 + moves).into()
+}
+
+/// What a case does, by the time since its start.
+#[derive(Clone, Debug)]
+struct Case {
+    seed: u64,
+    loss: f64,
+    duplicate: f64,
+    delay: Span,
+    spread: Span,
+    /// When each message is sent; the server returns each one.
+    messages: Vec<Span>,
+    /// When the client's NAT assigns it another address.
+    moves: Vec<Span>,
+    /// Nothing sent during this time arrives.
+    outage: Range<Span>,
+    keep_alive: Option<Span>,
+    /// When an end closes, and whether it first waits until everything has arrived.
+    close: (Role, Span, bool),
+}
+
+struct End {
+    state: ConnectionState<Failure>,
+    keys: Keys,
+    received: Vec<Vec<u8>>,
+    is_closing: bool,
+    /// Whether all it had sent had arrived when it closed.
+    is_whole: bool,
+    /// Messages sent.
+    messages: usize,
+}
+
+struct InTransit {
+    bytes: Vec<u8>,
+    from: SocketAddr,
+    to: SocketAddr,
+}
+
+struct World {
+    now: Time,
+    case: Case,
+    rng: Rng,
+    resumption: [ResumptionState; 2],
+    id: ConnectionId,
+    client: End,
+    server: Option<End>,
+    moves: u16,
+    in_transit: BinaryHeap<Reverse<(Time, u64)>>,
+    datagrams: Vec<Option<InTransit>>,
+    sent: usize,
+    orders: usize,
+}
+
+fn resumption(role: Role, round_trip: Span) -> ResumptionState {
+    let cipher = Cipher::Aes128Gcm;
+    let compiled = compile(&Arc::new(registry()), &preset("msg").unwrap().unwrap(), cipher).unwrap();
+    let secret = ResumptionSecret([1; 32].into());
+    ResumptionState { role, identity: 7, secret, cipher, compiled, round_trip }
+}
+
+fn begin(now: Time, known: &ResumptionState, id: ConnectionId, peer: PeerAddress, case: &Case) -> End {
+    let keys = ConnectionKeys::new(&known.secret, &id, known.role);
+    let keep_alive = case.keep_alive.map(Duration::from);
+    let options = ConnectionOptions { keep_alive, ..ConnectionOptions::default() };
+    let state = ConnectionState::begin(now, known, &keys, peer, OPENING, &options, Ends::default());
+    let (state, keys) = (state.unwrap(), Keys::Resumable(keys));
+    End { state, keys, received: Vec::new(), is_closing: false, is_whole: false, messages: 0 }
+}
+
+impl End {
+    /// Sends what is pending, as a driver does after each input.
+    fn process(&mut self, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        self.state.transmit_at = None;
+        if !self.state.lifecycle.is_ended() && self.state.peer.validated().is_some() {
+            let mut slot = vec![0; 65_536];
+            while let Some(sent) = self.state.stack.poll_transmit(now, &mut slot) {
+                let is_opening = self.state.lifecycle.on_transmit(now);
+                for packet in slot[..sent.len].chunks(sent.segment_size.max(1)) {
+                    let header = is_opening.then(|| self.keys.frames().initial_header());
+                    let datagram = header.iter().flatten().chain(packet).copied().collect();
+                    out.push((datagram, self.state.peer.at));
+                }
+            }
+        }
+        out.extend(self.state.take_events(&self.keys).1);
+        out
+    }
+
+    fn on_packets(&mut self, now: Time, data: &mut [u8], from: SocketAddr, header: Header) -> Vec<Outgoing> {
+        let stride = data.len();
+        let (path, ecn) = (PathId::default(), Ecn::NotEct);
+        let mut received = Received { data, stride, arrival: None, path, ecn, socket_drops: None };
+        let verdict = self.state.on_packets(now, &self.keys, &KEY, &mut received, (from, header));
+        let mut out: Vec<_> = match verdict {
+            PacketVerdict::Taken(challenge) => challenge.into_iter().collect(),
+            PacketVerdict::Unauthentic => Vec::new(),
+            PacketVerdict::Ended | PacketVerdict::InboxFull => return Vec::new(),
+        };
+        if self.state.replies && self.state.stack.waiting_messages() > 0 {
+            self.state.defer(now, None);
+            out.extend(self.state.take_events(&self.keys).1);
+        } else {
+            out.extend(self.process(now));
+        }
+        out
+    }
+
+    fn on_frame(&mut self, now: Time, frame: &ControlFrame, from: SocketAddr) -> Vec<Outgoing> {
+        let answer = self.state.on_frame(now, &self.keys, &KEY, frame, from);
+        answer.into_iter().chain(self.process(now)).collect()
+    }
+
+    fn on_deadline(&mut self, now: Time) -> Vec<Outgoing> {
+        let mut out = Vec::new();
+        if !self.state.lifecycle.is_ended() {
+            out = if self.state.on_deadline(now) {
+                self.process(now)
+            } else {
+                self.state.take_events(&self.keys).1.into_iter().collect()
+            };
+            out.extend(self.state.due_frames(now, &self.keys));
+        }
+        self.state.release_if_idle(now);
+        out
+    }
+
+    fn send(&mut self, now: Time, body: &[u8]) -> Vec<Outgoing> {
+        if self.state.lifecycle.is_closing() {
+            return Vec::new();
+        }
+        self.state.stack.send(now, body, SendOptions::default()).unwrap();
+        self.messages += 1;
+        self.state.on_message_sent(now);
+        self.process(now)
+    }
+
+    fn close(&mut self, now: Time) -> Vec<Outgoing> {
+        self.is_closing = true;
+        self.is_whole = self.state.stack.outstanding() == 0;
+        let reason = if self.is_whole { CloseReason::Graceful } else { CloseReason::Abort };
+        let mut out = self.process(now);
+        self.state.lifecycle.start_close(now, ControlFrameKind::Close, reason);
+        out.extend(self.state.due_frames(now, &self.keys));
+        out
+    }
+
+    fn is_over(&self) -> bool {
+        self.state.lifecycle.is_ended()
+    }
+}
+
+impl World {
+    fn new(case: Case) -> Self {
+        let resumption = [Role::Client, Role::Server].map(|role| resumption(role, case.delay * 2));
+        let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
+        let peer = PeerAddress { at: server_address(), moves: Some(0) };
+        let client = begin(Time::ZERO, &resumption[0], id, peer, &case);
+        Self {
+            now: Time::ZERO,
+            rng: Rng::from_seed(case.seed),
+            resumption,
+            id,
+            client,
+            server: None,
+            moves: 0,
+            in_transit: BinaryHeap::new(),
+            datagrams: Vec::new(),
+            sent: 0,
+            orders: 0,
+            case,
+        }
+    }
+
+    fn put(&mut self, from: Role, out: Vec<Outgoing>) {
+        let source = if from == Role::Client { client_address(self.moves) } else { server_address() };
+        for (bytes, to) in out {
+            self.sent += 1;
+            let age = self.now.since(Time::ZERO);
+            if self.case.outage.contains(&age) || self.rng.chance(self.case.loss) {
+                continue;
+            }
+            let copies = if self.rng.chance(self.case.duplicate) { 2 } else { 1 };
+            for _ in 0..copies {
+                let spread = Span::from_nanos(self.rng.below(self.case.spread.as_nanos().max(1)));
+                let number = self.datagrams.len();
+                self.in_transit.push(Reverse((self.now + self.case.delay + spread, number as u64)));
+                self.datagrams.push(Some(InTransit { bytes: bytes.clone(), from: source, to }));
+            }
+        }
+    }
+
+    fn arrive(&mut self, number: u64) {
+        let InTransit { mut bytes, from, to } = self.datagrams[number as usize].take().unwrap();
+        if to == server_address() {
+            let out = self.at_server(&mut bytes, from);
+            self.put(Role::Server, out);
+            self.read(Role::Server);
+        } else if to == client_address(self.moves) {
+            let out = self.at_client(&mut bytes, from);
+            self.put(Role::Client, out);
+            self.read(Role::Client);
+        }
+    }
+
+    fn at_client(&mut self, bytes: &mut [u8], from: SocketAddr) -> Vec<Outgoing> {
+        let now = self.now;
+        match DatagramKind::of(bytes) {
+            DatagramKind::ControlFrame => {
+                let frame = ControlFrame::parse(bytes).unwrap();
+                assert!(self.client.keys.frames().verifies(&frame));
+                self.client.on_frame(now, &frame, from)
+            }
+            _ => self.client.on_packets(now, bytes, from, Header::Absent),
+        }
+    }
+
+    /// Dispatches as a server's endpoint does, which opens the connection for the first initial header.
+    fn at_server(&mut self, bytes: &mut [u8], from: SocketAddr) -> Vec<Outgoing> {
+        let now = self.now;
+        match DatagramKind::of(bytes) {
+            DatagramKind::Initial => {
+                let (header, _) = InitialHeader::parse(bytes).unwrap();
+                let frames = FrameKeys::new(&self.resumption[1].secret, header.id, Role::Server);
+                assert!(frames.verifies_initial(&header));
+                let peer = PeerAddress { at: from, moves: None };
+                let (known, id, case) = (&self.resumption[1], self.id, &self.case);
+                let server = self.server.get_or_insert_with(|| begin(now, known, id, peer, case));
+                let mut out = vec![server.state.on_header(&server.keys, &KEY, from)];
+                let inner = &mut bytes[INITIAL_HEADER_LEN..];
+                out.extend(match inner.len() {
+                    0 => server.process(now),
+                    _ => server.on_packets(now, inner, from, Header::Present),
+                });
+                out
+            }
+            DatagramKind::ControlFrame => {
+                let frame = ControlFrame::parse(bytes).unwrap();
+                let Some(server) = &mut self.server else { return Vec::new() };
+                assert!(server.keys.frames().verifies(&frame));
+                server.on_frame(now, &frame, from)
+            }
+            _ => {
+                let Some(server) = &mut self.server else { return Vec::new() };
+                server.on_packets(now, bytes, from, Header::Absent)
+            }
+        }
+    }
+
+    fn end(&mut self, role: Role) -> Option<&mut End> {
+        if role == Role::Client { Some(&mut self.client) } else { self.server.as_mut() }
+    }
+
+    /// The application at this end reads all messages; the server's returns each.
+    fn read(&mut self, role: Role) {
+        let now = self.now;
+        while let Some(end) = self.end(role)
+            && let Some((_, buffer)) = end.state.stack.recv()
+        {
+            let body = buffer.to_vec();
+            end.state.stack.recycle(buffer);
+            end.state.reply_pending = true;
+            end.received.push(body.clone());
+            if role == Role::Server {
+                let out = end.send(now, &body);
+                self.put(role, out);
+            }
+        }
+    }
+
+    /// The application's next action, and the time of it.
+    fn order(&mut self) {
+        let now = self.now;
+        let age = now.since(Time::ZERO);
+        while self.orders < self.case.messages.len() && self.case.messages[self.orders] <= age {
+            let body = message(self.orders);
+            self.orders += 1;
+            let out = self.client.send(now, &body);
+            self.put(Role::Client, out);
+        }
+        while let Some(at) = self.case.moves.get(usize::from(self.moves))
+            && *at <= age
+        {
+            self.moves += 1;
+        }
+        let (role, at, waits) = self.case.close;
+        if age >= at
+            && let Some(end) = self.end(role)
+            && !end.is_closing
+            && (!waits || end.state.stack.outstanding() == 0 || end.is_over())
+        {
+            let out = end.close(now);
+            self.put(role, out);
+        }
+    }
+
+    fn next(&self) -> Option<Time> {
+        let at = |span: &Span| Time::ZERO + *span;
+        let orders = [
+            self.case.messages.get(self.orders).map(at),
+            self.case.moves.get(usize::from(self.moves)).map(at),
+            Some(at(&self.case.close.1)).filter(|at| *at > self.now),
+        ];
+        let ends = [Some(&self.client), self.server.as_ref()];
+        let deadlines = ends.into_iter().flatten().filter_map(|end| end.state.deadline());
+        let arrival = self.in_transit.peek().map(|Reverse((at, _))| *at);
+        orders.into_iter().flatten().chain(deadlines).chain(arrival).min()
+    }
+
+    /// Runs until nothing is left to happen, or `until`.
+    fn run(&mut self, until: Time) {
+        let mut steps_now = 0;
+        while let Some(at) = self.next().filter(|at| *at <= until) {
+            steps_now = if at > self.now { 0 } else { steps_now + 1 };
+            assert!(steps_now < 2_000, "nothing moves at {:?}", self.now);
+            self.now = self.now.max(at);
+            self.order();
+            while let Some(&Reverse((at, number))) = self.in_transit.peek()
+                && at <= self.now
+            {
+                self.in_transit.pop();
+                self.arrive(number);
+                self.order();
+            }
+            for role in [Role::Client, Role::Server] {
+                let now = self.now;
+                if let Some(end) = self.end(role)
+                    && end.state.deadline().is_some_and(|at| at <= now)
+                {
+                    let out = end.on_deadline(now);
+                    self.put(role, out);
+                }
+                self.order();
+            }
+        }
+    }
+}
+
+fn millis(range: Range<u64>) -> impl Strategy<Value = Span> {
+    range.prop_map(Span::from_millis)
+}
+
+fn sorted(times: impl Strategy<Value = Vec<Span>>) -> impl Strategy<Value = Vec<Span>> {
+    times.prop_map(|mut times| {
+        times.sort();
+        times
+    })
+}
+
+prop_compose! {
+    fn cases()(
+        seed in any::<u64>(),
+        (loss, duplicate) in (prop_oneof![Just(0.0), 0.0..0.3], prop_oneof![Just(0.0), 0.0..0.2]),
+        (delay, spread) in (millis(1..300), millis(0..40)),
+        messages in sorted(prop::collection::vec(millis(0..20_000), 0..40)),
+        moves in sorted(prop::collection::vec(millis(0..20_000), 0..4)),
+        (from, len) in (millis(0..20_000), prop_oneof![Just(Span::ZERO), millis(0..6_000)]),
+        keep_alive in prop::option::of(millis(50..3_000)),
+        (is_client, at, waits) in (any::<bool>(), millis(0..25_000), any::<bool>()),
+    ) -> Case {
+        let role = if is_client { Role::Client } else { Role::Server };
+        let outage = from..from + len;
+        Case { seed, loss, duplicate, delay, spread, messages, moves, outage, keep_alive, close: (role, at, waits) }
+    }
+}
+
+fn check(case: &Case) -> Result<(), TestCaseError> {
+    let mut world = World::new(case.clone());
+    world.run(Time::ZERO + LASTS);
+    let client = &world.client;
+    let failures =
+        (client.state.lifecycle.failure(), world.server.as_ref().map(|it| it.state.lifecycle.failure()));
+    let pings = case.keep_alive.map_or(0, |every| LASTS.as_nanos() / every.as_nanos());
+    let bound = 500 + 60 * case.messages.len() + 3 * pings as usize;
+    prop_assert!(world.sent < bound, "{} datagrams, {bound} expected", world.sent);
+    // Whoever closes comes to an end.
+    let (role, ..) = case.close;
+    let closer = if role == Role::Client { Some(client) } else { world.server.as_ref() };
+    if let Some(closer) = closer {
+        prop_assert!(closer.is_over() || !closer.is_closing, "{role:?} has not ended, {failures:?}");
+    }
+    // A client repeats what is not acknowledged, also from another address.
+    if (role, case.keep_alive) == (Role::Client, None) && case.close.2 && case.loss == 0.0 {
+        prop_assert!(client.is_whole && client.state.lifecycle.failure().is_none(), "{failures:?}");
+    }
+    // A path without losses fails nobody, unless a server's close misses the client that moves, or the
+    // client's keep-alives end before its new address is validated.
+    let is_found = case.moves.is_empty()
+        || role == Role::Client
+            && case.moves.len() == 1
+            && case.keep_alive.is_some_and(|every| every > case.delay * 2);
+    if case.loss == 0.0 && case.outage.is_empty() && case.close.2 && is_found {
+        prop_assert!(matches!(failures, (None, None | Some(None))), "{failures:?}");
+    }
+    // With keep-alives both do.
+    if case.keep_alive.is_some() {
+        let is_over = client.is_over() && world.server.as_ref().is_none_or(End::is_over);
+        prop_assert!(is_over, "keep-alives go on forever: {failures:?}");
+    }
+    // What arrives is what was sent, and nothing twice.
+    let Some(server) = &world.server else { return Ok(()) };
+    let [asked, answered] =
+        [server, client].map(|end| end.received.iter().map(|body| body[0]).collect::<BTreeSet<_>>());
+    prop_assert!(answered.is_subset(&asked));
+    for end in [server, client] {
+        prop_assert!(end.received.iter().all(|body| *body == message(usize::from(body[0]))));
+    }
+    prop_assert_eq!((asked.len(), answered.len()), (server.received.len(), client.received.len()));
+    // An end that closes without a failure has had everything acknowledged.
+    let (closer, arrived) = if role == Role::Client { (client, &asked) } else { (server, &answered) };
+    if closer.is_whole && closer.state.lifecycle.failure().is_none() {
+        prop_assert_eq!(arrived.len(), closer.messages);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+    #[test]
+    fn a_connection_ends_at_both_ends_however_it_is_cut(case in cases()) {
+        check(&case)?;
+    }
+}
