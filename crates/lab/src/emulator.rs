@@ -126,5 +126,6 @@ impl Emulator {
 /// # Errors
 /// If it is not valid.
 pub(crate) fn parsed<T: DeserializeOwned>(text: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(text).map_err(|error| Problem::failed(format!("an odd result: {error}"), ""))
+    serde_json::from_slice(text)
+        .map_err(|error| Problem::failed(format!("an unexpected result: {error}"), ""))
 }

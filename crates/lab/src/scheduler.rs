@@ -303,7 +303,7 @@ pub(crate) fn draw_both(out: &Path) -> Result<Outcome, Problem> {
         let row = json!({ "scheduler": name, "slices": slices, "losses": losses, "losses_without_core": without_core });
         outcome.row("schedulers", row);
         if scheduler == Scheduler::O1 {
-            let ours = format!("{without_core} of {losses} while the load has it");
+            let ours = format!("{without_core} of {losses} while the load has the core");
             let holds = losses > 0 && without_core * 10 >= losses * 9;
             outcome.claim("packets are lost while the receiver has no core", "figure 7", ours, holds);
         }

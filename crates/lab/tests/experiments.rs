@@ -169,12 +169,11 @@ fn a_bound_on_nothing_is_no_check() {
     );
     // The session starts after the evaluated time.
     let late = plain.replace("time = \"30s\"", "time = \"30s\", start = \"2s\"");
-    fs::write(&plan, format!("{late}[[check]]\nname = \"as much as nothing\"\ntest = {{ {test} }}\n"))
-        .unwrap();
+    fs::write(&plan, format!("{late}[[check]]\nname = \"as much as zero\"\ntest = {{ {test} }}\n")).unwrap();
     let out = dir.path().to_str().unwrap();
     let output = lab(&["run", plan.to_str().unwrap(), "--seeds", "1", "--out", out]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("none of the others has any"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("to compare with are zero"), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -191,7 +190,7 @@ fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
     let plan = dir.path().join("broken.toml");
     fs::write(&plan, documented().replace("session.bulk.rtt", "session.bulk.speed")).unwrap();
     let said = complaint(&["run", plan.to_str().unwrap()]);
-    assert!(said.contains("cannot be asked here") && said.contains("goodput"), "{said}");
+    assert!(said.contains("is not available here") && said.contains("goodput"), "{said}");
     fs::write(&plan, documented().replace("seeds = 20", "seeds = 0")).unwrap();
     assert!(complaint(&["run", plan.to_str().unwrap()]).contains("nonzero"));
 }
@@ -235,21 +234,21 @@ show = "success_proportion"
 series = "cause"
 
 [[check]]
-name = "windows of the host are told"
+name = "windows of the host are classified"
 test = { kind = "proportion", hits = "session.bulk.windows_host", trials = "session.bulk.windows", at = { cause = "host" }, bound = [0.5, 1.0] }
 
 [[check]]
-name = "more of them than there are"
-why = "it cannot be"
+name = "more of them than exist"
+why = "impossible"
 test = { kind = "proportion", hits = "session.bulk.windows_network", trials = "session.bulk.windows", at = { cause = "host" }, bound = [0.9, 1.0] }
 
 [[check]]
-name = "what is lost at random is no congestion: better than all"
+name = "random losses are not congestion: better than all others"
 test = { kind = "nearest", measure = "session.bulk.put_on_network", others = ["session.bulk.zigzag", "session.bulk.biaz"], at = { cause = "random" }, to = 0.0 }
 
 [[check]]
-name = "and never the other way round"
-why = "it cannot be"
+name = "better than the diagnosis"
+why = "impossible"
 test = { kind = "nearest", measure = "session.bulk.zigzag", others = ["session.bulk.put_on_network"], at = { cause = "random" }, to = 0.0 }
 "#;
 

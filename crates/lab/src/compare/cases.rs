@@ -337,7 +337,7 @@ fn active_queues() -> Vec<UdpCase> {
     );
     let (target, interval, limit) = (Span::from_millis(5), Span::from_millis(100), Limit::Packets(10_000));
     let codel = case(
-        "CoDel 5 ms, load 1.05 without an answer",
+        "CoDel 5 ms, load 1.05, unresponsive",
         OVERLOADED,
         QueueSpec::Codel(CodelSpec { target, interval, limit, signal: Signal::Drop }),
         constant(OVERLOADED, 1.05),

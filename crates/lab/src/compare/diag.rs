@@ -70,7 +70,7 @@ fn request() -> Vec<u8> {
 
 /// Parses the messages of one answer. Returns whether it was the last.
 fn take(mut rest: &[u8], found: &mut Vec<Info>) -> io::Result<bool> {
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, "an odd answer of sock_diag");
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "unexpected answer from sock_diag");
     while rest.len() >= HEADER {
         let len = word(rest, 0).ok_or_else(odd)? as usize;
         let message = rest.get(HEADER..len).ok_or_else(odd)?;

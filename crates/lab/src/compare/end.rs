@@ -162,7 +162,7 @@ fn watch(ports: &[u16], time: Duration) -> io::Result<Series> {
         let connections = diag::connections()?;
         for (samples, port) in series.flows.iter_mut().zip(ports) {
             let found = connections.iter().find(|info| info.port == *port);
-            let info = found.ok_or_else(|| io::Error::other("a connection has ended"))?;
+            let info = found.ok_or_else(|| io::Error::other("a connection ended early"))?;
             samples.push(Sample {
                 at_ns,
                 delivered: info.delivered.into(),
@@ -210,7 +210,7 @@ fn udp_source(times: &[Span], results: &Path) -> io::Result<Vec<u64>> {
     let asked = Instant::now();
     while !results.exists() {
         if asked.elapsed() > TIMEOUT {
-            return Err(io::Error::other("the receiver has written nothing"));
+            return Err(io::Error::other("the receiver wrote no results"));
         }
         thread::sleep(LOOK);
     }

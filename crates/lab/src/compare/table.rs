@@ -57,9 +57,9 @@ const fn unit(what: Measure) -> (&'static str, usize) {
     match what {
         Measure::Median => ("median delay, ms", 3),
         Measure::P99 => ("99 % delay, ms", 3),
-        Measure::MeanWait => ("mean wait, ms", 3),
+        Measure::MeanWait => ("mean queueing delay, ms", 3),
         Measure::Loss => ("lost, %", 3),
-        Measure::MeanRun => ("mean run of losses", 3),
+        Measure::MeanRun => ("mean burst length", 3),
     }
 }
 
@@ -69,7 +69,7 @@ pub(super) fn udp(lines: &[Measured<UdpCase, Arrivals>]) -> String {
         return String::new();
     }
     let mut text = String::from(
-        "\n| UDP | | theory | simulated | simulated, sent as on the emulator | emulated | lost beside the path |\n|---|---|---|---|---|---|---|\n",
+        "\n| UDP | | theory | simulated | simulated, with the emulator's send times | emulated | lost outside the path |\n|---|---|---|---|---|---|---|\n",
     );
     for line in lines {
         for (what, theory) in &line.case.measures {
@@ -97,7 +97,7 @@ pub(super) fn tcp(lines: &[Measured<TcpCase, Series>]) -> String {
         return String::new();
     }
     let mut text = String::from(
-        "\n| TCP | goodput simulated, Mbit/s | simulated, the emulator's seeds | emulated | simulated / emulated | sent again, % | emulated | srtt simulated, ms | emulated |\n|---|---|---|---|---|---|---|---|---|\n",
+        "\n| TCP | goodput simulated, Mbit/s | simulated, the emulator's seeds | emulated | simulated / emulated | retransmitted, % | emulated | srtt simulated, ms | emulated |\n|---|---|---|---|---|---|---|---|---|\n",
     );
     for line in lines {
         let from = line.case.warm_up;
@@ -177,8 +177,8 @@ pub(super) fn judge_tcp(lines: &[Measured<TcpCase, Series>], outcome: &mut Outco
     }
     if !ratios.is_empty() {
         let far = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > NEAR).count();
-        let ours = format!("{far} of {} paths differ by more than a tenth", ratios.len());
-        outcome.claim("TCP: goodput is as on the emulator", "", ours, far * 10 <= ratios.len());
+        let ours = format!("{far} of {} paths differ by more than 10 %", ratios.len());
+        outcome.claim("TCP: simulated goodput matches the emulator's", "", ours, far * 10 <= ratios.len());
     }
 }
 

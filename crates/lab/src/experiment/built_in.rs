@@ -46,13 +46,13 @@ pub(super) const ALL: [BuiltIn; 5] = [
     BuiltIn {
         name: "stack-cost",
         paper: "wu-h-ctp, section 3.3, table 3",
-        about: "what the framework costs, in memory (`haul-lab stack-cost` has more)",
+        about: "cost of the framework, measured in memory (`haul-lab stack-cost` has more)",
         run: |_| stack_cost::in_memory(),
     },
     BuiltIn {
         name: "scheduler-trace",
         paper: "asynch, figures 7 and 8",
-        about: "who holds a receiver's core, by either scheduler (as `haul-lab scheduler-trace`)",
+        about: "which process holds a receiver's core, with either scheduler (as `haul-lab scheduler-trace`)",
         run: |args| scheduler::draw_both(&args.out),
     },
 ];

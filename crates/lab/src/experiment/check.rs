@@ -323,7 +323,7 @@ fn nearest(cell: &Cell, measure: &Quantity, others: &[Quantity], to: f64) -> Res
         .map(|(text, other)| format!("{} {other:.3}", last(text)))
         .collect::<Vec<_>>()
         .join(", ");
-    let ours = format!("{} {found:.4}; {words}; wanted {to}", last(&measure.text));
+    let ours = format!("{} {found:.4}; {words}; target {to}", last(&measure.text));
     Ok((if is_nearest { Verdict::Reproduced } else { Verdict::Differs }, ours, None))
 }
 
@@ -337,7 +337,7 @@ fn at_least(
     let ours = of(at)?;
     let others = others.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let best = others.iter().max_by(|a, b| mean(a).total_cmp(&mean(b))).filter(|best| mean(best) > 0.0);
-    let best = best.ok_or_else(|| format!("none of the others has any `{}`", measure.text))?;
+    let best = best.ok_or_else(|| format!("all values of `{}` to compare with are zero", measure.text))?;
     let differences: Vec<f64> = ours.iter().zip(best).map(|(ours, best)| ours - share * best).collect();
     let interval = bootstrap_mean(&differences);
     let (found, best) = (mean(&ours), mean(best));
@@ -380,7 +380,7 @@ fn ranking(
         ours.push(format!("{}: {} and {}", label(value), digits(pair.0), digits(pair.1)));
         pairs.push(pair);
     }
-    let tau = kendall(&pairs, tie).ok_or("one of the two puts nothing in order")?;
+    let tau = kendall(&pairs, tie).ok_or("one of the two orders has only ties")?;
     let verdict = if tau >= at_least { Verdict::Reproduced } else { Verdict::Differs };
     Ok((verdict, format!("tau {tau:.2} ({})", ours.join("; ")), None))
 }
@@ -394,7 +394,7 @@ fn along<'a>(results: &'a Results, x: &str, at: &'a Table) -> Result<Vec<(f64, &
     let mut cells = results.select(at).map(place).collect::<Result<Vec<_>, _>>()?;
     cells.sort_by(|a, b| a.0.total_cmp(&b.0));
     if cells.windows(2).any(|pair| pair[0].0.total_cmp(&pair[1].0).is_eq()) {
-        return Err(format!("{at} leaves more than one combination for a value of `{x}`"));
+        return Err(format!("several combinations with {at} have the same value of `{x}`"));
     }
     Ok(cells)
 }
@@ -484,7 +484,7 @@ fn minimum_at_onset(
 
 fn recorded<'a>(run: &'a RunReport, name: &str) -> Result<&'a [u64], String> {
     let series = run.recorded(name).map(|(_, values)| values);
-    series.ok_or_else(|| format!("nothing was recorded of `{name}`"))
+    series.ok_or_else(|| format!("`{name}` was not recorded"))
 }
 
 fn correlation(cell: &Cell, (x, y): (&str, &str), at_least: f64, block: usize) -> Result<Finding, String> {
@@ -494,7 +494,7 @@ fn correlation(cell: &Cell, (x, y): (&str, &str), at_least: f64, block: usize) -
         pairs.extend(x.iter().zip(y).map(|(x, y)| (*x as f64, *y as f64)));
     }
     let found = rank_correlation(&pairs).ok_or("one of the two never changes")?;
-    let interval = block_bootstrap(&pairs, block).ok_or("too little changes for an interval")?;
+    let interval = block_bootstrap(&pairs, block).ok_or("too few changes for an interval")?;
     let ours = format!("{found:.2} over {} samples", pairs.len());
     Ok((Verdict::of(interval.0 > 0.0, found >= at_least), ours, Some(interval)))
 }

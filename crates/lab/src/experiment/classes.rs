@@ -101,7 +101,7 @@ pub(super) fn confusion(
         lines.push(format!("\n{:18}{}: {words}", "", label(&value)));
     }
     if all.in_range() == 0 {
-        return Err(format!("no window is told in the runs with {at}"));
+        return Err(format!("no window was classified in the runs with {at}"));
     }
     Ok((limits.judge(&all, &each), described(&all) + &lines.concat(), None))
 }
@@ -115,7 +115,7 @@ fn described(of: &Confusion) -> String {
     };
     let out = if of.out_of_range > 0 { format!(", {} out of range", of.out_of_range) } else { String::new() };
     format!(
-        "of {} windows right {}, wrong {}, neither {}{out}",
+        "of {} windows correct {}, wrong {}, inconclusive {}{out}",
         of.in_range(),
         share(of.correct),
         share(of.wrong),
@@ -127,7 +127,7 @@ fn described(of: &Confusion) -> String {
 pub(super) fn packet_f_score(results: &Results, at: &Table, at_least: f64) -> Result<Found, String> {
     let (counts, all) = packet_counts(results.windows(at).filter_map(|window| window.labels.as_ref()));
     let least = counts.values().map(|of| f(*of)).reduce(f64::min);
-    let least = least.ok_or_else(|| format!("no packet is lost in real runs with {at}"))?;
+    let least = least.ok_or_else(|| format!("no packet was lost in real runs with {at}"))?;
     let each: Vec<String> = counts.iter().map(|(cause, of)| format!("{cause} {:.4}", f(*of))).collect();
     Ok((least >= at_least, format!("F over {all} packets: {}", each.join(", "))))
 }
@@ -201,7 +201,7 @@ fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
 pub(super) fn calibration(results: &Results, at: &Table, at_most: f64) -> Result<Found, String> {
     let found = reliability(results, at);
     if found.is_empty() {
-        return Err(format!("no window is told in the runs with {at}"));
+        return Err(format!("no window was classified in the runs with {at}"));
     }
     let error: f64 = found.iter().map(|bin| bin.weight * (bin.posterior - bin.by_host).abs()).sum();
     Ok((error <= at_most, format!("mean distance {error:.4} over {} bins", found.len())))
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn confusions_are_told_with_their_intervals() {
         let of = Confusion { correct: 998, wrong: 2, inconclusive: 0, out_of_range: 3 };
-        let wanted = "of 1000 windows right 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), neither 0.00 % (0.00 to 0.37), \
+        let wanted = "of 1000 windows correct 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), inconclusive 0.00 % (0.00 to 0.37), \
                       3 out of range";
         assert_eq!(described(&of), wanted);
     }

@@ -95,7 +95,7 @@ fn lines(spec: &GridSpec, results: &Results, at: &Table) -> Result<Vec<Named>, S
 fn points(stretch: &Stretch, results: &Results, at: &Table) -> Result<Vec<(f64, f64)>, String> {
     let run = results.select(at).next().and_then(|cell| cell.runs.first());
     let points = run.and_then(|run| stretch.of(run));
-    points.map(Iterator::collect).ok_or_else(|| format!("nothing was recorded of `{}`", stretch.series))
+    points.map(Iterator::collect).ok_or_else(|| format!("`{}` was not recorded", stretch.series))
 }
 
 /// Returns the upper left corner of a panel, pixels.

@@ -106,7 +106,7 @@ impl Axis {
 pub(super) fn panel(area: &Area<'_>, lines: &[Line], y_name: &str, x_name: &str) -> Result<(), String> {
     let all = || lines.iter().flat_map(|line| line.points.iter());
     if all().next().is_none() {
-        return Err(format!("there is nothing to draw of `{y_name}`"));
+        return Err(format!("there are no values of `{y_name}` to draw"));
     }
     let x = Axis::new(x_name, all().map(|point| point.0));
     let y = Axis::new(y_name, all().map(|point| point.1));

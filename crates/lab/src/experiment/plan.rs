@@ -311,13 +311,13 @@ impl Plan {
                 )
             })?;
             return Self::parse(&text).map_err(|error| {
-                Problem::usage(format!("{name}: {error}"), "docs/experiments.md says what a plan has")
+                Problem::usage(format!("{name}: {error}"), "docs/experiments.md describes plans")
             });
         }
         let found = PLANS.iter().find(|(known, _)| *known == name);
         let (_, text) = found.ok_or_else(|| {
             let message = format!("there is no experiment `{name}`");
-            Problem::usage(message, "`haul-lab list` shows those that there are")
+            Problem::usage(message, "`haul-lab list` shows all experiments")
         })?;
         Self::parse(text).map_err(|error| Problem::failed(format!("plan {name}: {error}"), ""))
     }

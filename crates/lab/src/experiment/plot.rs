@@ -69,9 +69,8 @@ fn draw_over_time(spec: &OverTimeSpec, results: &Results, file: &Path) -> Result
         let mut lines = Vec::new();
         for (title, at) in lines_of(results, spec.series.as_ref(), &spec.at) {
             let run = results.select(&at).next().and_then(|cell| cell.runs.first());
-            let (interval, values) = run
-                .and_then(|run| run.recorded(name))
-                .ok_or_else(|| format!("nothing was recorded of `{name}`"))?;
+            let (interval, values) =
+                run.and_then(|run| run.recorded(name)).ok_or_else(|| format!("`{name}` was not recorded"))?;
             let point = |(index, value): (usize, &u64)| ((index + 1) as f64 * interval, *value as f64, 0.0);
             let points = values.iter().enumerate().map(point).collect();
             lines.push(Line { name: title, points, style: Style::Joined });

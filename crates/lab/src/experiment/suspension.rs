@@ -59,6 +59,6 @@ impl Model {
         };
         let (active, expired) = (&self.active, &self.expired);
         let ahead = Ahead { active, expired, levels_ahead: self.levels_ahead, waiting: Span::ZERO };
-        ahead.suspension(case).ok_or_else(|| "the others come back for ever".to_owned())
+        ahead.suspension(case).ok_or_else(|| "the others return endlessly".to_owned())
     }
 }

@@ -34,7 +34,7 @@ impl WindowView {
             Self::Complexity => ("complexity", "loss rate"),
             Self::MeanComplexity => ("mean complexity", "loss rate"),
             Self::SuccessProportion => ("share of the windows", "success proportion"),
-            Self::Words => ("different words of 17 packets", "packets of the window"),
+            Self::Words => ("distinct words of 17 packets", "packets of the window"),
             Self::Reliability => ("share that the host lost", "posterior probability of the host"),
         }
     }

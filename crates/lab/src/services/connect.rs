@@ -32,7 +32,7 @@ pub(super) fn wait_for(path: &Path) -> Result<(), Problem> {
     let until = Instant::now() + RESULTS;
     while !path.exists() {
         if Instant::now() > until {
-            return Err(Problem::failed(format!("the other side did not write {}", path.display()), ""));
+            return Err(Problem::failed(format!("the peer did not write {}", path.display()), ""));
         }
         std::thread::sleep(Duration::from_millis(20));
     }

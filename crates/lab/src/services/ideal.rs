@@ -74,7 +74,7 @@ impl Comparison {
             return;
         }
         println!(
-            "\nTo the ideal of the repeat policy, ms: nothing but the path takes time, and losses are independent\n"
+            "\nCompared with the ideal of the retransmission policy, ms: only the path takes time, and losses are independent\n"
         );
         println!("| RTT ms | loss each way | carrier | mean | ideal | ratio | 99 % | ideal | ratio |");
         println!("|---|---|---|---|---|---|---|---|---|\n{}", self.lines.join("\n"));

@@ -106,5 +106,5 @@ pub(super) fn load<T: DeserializeOwned>(directory: &Path, name: &str) -> Result<
     let path = directory.join(name);
     let text = fs::read(&path).while_doing(&format!("cannot read {}", path.display()))?;
     serde_json::from_slice(&text)
-        .map_err(|e| Problem::failed(format!("{} is no result: {e}", path.display()), "an end has failed"))
+        .map_err(|e| Problem::failed(format!("{} is no result: {e}", path.display()), "one end failed"))
 }

@@ -41,9 +41,9 @@ fn preset(name: &str) -> Carrier {
 /// Measures 200 Mbit/s streams over round-trip times (figure 8 of the paper).
 pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share) as u64;
-    println!("\n## Mbit/s of messages, 200 asked for, path 1 Gbit/s, loss 0.01 %\n");
+    println!("\n## Mbit/s of messages, 200 requested, path 1 Gbit/s, loss 0.01 %\n");
     println!(
-        "| RTT ms | viz | msg | sensor | TCP as the kernel is | TCP with large windows |\n|---|---|---|---|---|---|"
+        "| RTT ms | viz | msg | sensor | TCP with kernel defaults | TCP with large windows |\n|---|---|---|---|---|---|"
     );
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[0, 20, 60, 100, 200]) {
         let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: LOSS.to_owned(), untuned };
@@ -83,18 +83,18 @@ fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
     let ours = format!("viz {}, msg {}, sensor {} Mbit/s", mbit(viz), mbit(msg), mbit(sensor));
     let holds = least >= 0.94 * RATE as f64;
     outcome.claim(
-        format!("each service has its rate at {rtt_ms} ms"),
+        format!("each service reaches its rate at {rtt_ms} ms"),
         "200 Mbit/s, 0 to 100 ms",
         ours,
         holds,
     );
     if rtt_ms >= 100 {
         outcome.claims.push(Claim {
-            name: format!("TCP as the kernel is has less at {rtt_ms} ms"),
-            paper: "it collapses".to_owned(),
+            name: format!("TCP with kernel defaults has less at {rtt_ms} ms"),
+            paper: "collapses".to_owned(),
             ours: format!("{} Mbit/s", mbit(untuned)),
             holds: untuned < least / 2.0,
-            why: "Linux opens its windows by itself today: they carry 200 Mbit/s over 100 ms, half of it over 200.",
+            why: "Linux now tunes its windows automatically: 200 Mbit/s at an RTT of 100 ms, and half of it at 200 ms.",
         });
     }
 }
@@ -131,15 +131,17 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
         stream(&Carrier::Tcp, millis, 2),
     ]);
     println!(
-        "\n## Three streams at once, RTT {RTT_MS} ms, loss {LOSS}; the second viz is told 100 Mbit/s after {after} ms\n"
+        "\n## Three streams at once, RTT {RTT_MS} ms, loss {LOSS}; the second viz is changed to 100 Mbit/s after {after} ms\n"
     );
-    println!("Medians, and each round\n");
-    println!("| stream | Mbit/s before | after | settled in, RTT | jitter, p99, ms |\n|---|---|---|---|---|");
+    println!("Medians and each round\n");
+    println!(
+        "| stream | Mbit/s before | after | settling time, RTT | jitter, p99, ms |\n|---|---|---|---|---|"
+    );
     let mut rounds = Vec::new();
     for round in 0..points.rounds_or(ROUNDS) {
         rounds.push(lab.run_round(round, &stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
     }
-    for (lane, name) in ["viz, 200", "viz, 150 then 100", "TCP, 200 by the program"].iter().enumerate() {
+    for (lane, name) in ["viz, 200", "viz, 150 then 100", "TCP, 200 set by the program"].iter().enumerate() {
         let cell = |of: fn(&Seen) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
         println!(
             "| {name} | {} | {} | {} | {} |",
@@ -156,7 +158,7 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     let holds =
         (0.9..1.02).contains(&(before / SLOWER as f64)) && (0.9..1.02).contains(&(after / CHANGED as f64));
     let ours = format!("{} then {} Mbit/s", mbit(before), mbit(after));
-    outcome.claim("the receiver changes the rate of a viz that runs", "150 then 100 Mbit/s", ours, holds);
+    outcome.claim("the receiver changes the rate of a running viz", "150 then 100 Mbit/s", ours, holds);
     Ok(())
 }
 
@@ -183,7 +185,7 @@ fn stream_road() -> Road {
 pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     println!("\n## Jitter in messages of {MESSAGE} bytes, RTT {RTT_MS} ms, loss {LOSS}\n");
     println!(
-        "The 99 % quantile of | time between two messages - time of one at the rate | in the receiving program\n"
+        "99 % quantile of | interval between two messages - interval at the nominal rate |, in the receiving program\n"
     );
     println!("| carrier | stream | Mbit/s | jitter, ms: median | of each round |\n|---|---|---|---|---|");
     let place = |program: &PathBuf| program.canonicalize().while_doing("cannot find the program of UDT");
@@ -194,7 +196,7 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
         judge_jitter(&carriers, &all, rates.len(), outcome);
         for (carrier, rounds) in carriers.iter().zip(all) {
             for (lane, rate) in rates.iter().enumerate() {
-                let place = if rates.len() == 1 { "alone" } else { "beside the other" };
+                let place = if rates.len() == 1 { "alone" } else { "concurrent" };
                 let (name, rate) = (carrier.name(), rate / 1_000_000);
                 println!("| {name} | {rate} Mbit/s {place} | {} |", jitter_cells(&rounds, lane));
             }
@@ -217,7 +219,7 @@ fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, ou
     let Some(((_, of_viz), others)) = found.split_first() else { return };
     for (name, jitter) in others {
         let ours = format!("{of_viz:.3} ms, {name} {jitter:.3}");
-        let claim = format!("viz is more even than {name}, streams on the path: {streams}");
+        let claim = format!("viz has less jitter than {name}, streams on the path: {streams}");
         outcome.claim(claim, "viz has the least jitter", ours, of_viz <= jitter);
     }
 }
@@ -258,9 +260,7 @@ pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Res
     let more = (1_000.0 * share) as usize;
     let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
     println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
-    println!(
-        "| carrier | readings | from the sensor | to the sensor | beside the readings of a run: from | to |"
-    );
+    println!("| carrier | readings | from the sensor | to the sensor | other packets of a run: from | to |");
     println!("|---|---|---|---|---|---|");
     for (carrier, constant) in
         [(Carrier::Tcp, false), (preset("msg"), false), (preset("sensor"), false), (preset("sensor"), true)]
@@ -277,7 +277,7 @@ pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Res
         outcome.row("readings", json!({ "carrier": name, "equal": constant, "from": from, "to": to }));
         if name == "sensor" {
             let ours = format!("{from:.3} and {to:.3}");
-            let claim = format!("a sensor sends at most one packet a reading, and hears nothing ({kind})");
+            let claim = format!("a sensor sends at most one packet per reading and receives none ({kind})");
             outcome.claim(claim, "1 and 0", ours, from < 1.02 && to < 0.02);
         }
         // Constant part: packets for keys, connecting and closing.

@@ -89,8 +89,8 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
         println!("| RTT ms | carrier | {} |", EARLY.map(|turn| format!("{turn}.")).join(" | "));
         println!("|---|---|{}\n{}", "---|".repeat(EARLY.len()), early.join("\n"));
     }
-    println!("\nUDP: bare datagrams, answers that came; what hosts and path take without any protocol.");
-    println!("All ends run before other tasks of the host (nice -20).");
+    println!("\nUDP: bare datagrams, answered ones only: the time of hosts and path without a protocol.");
+    println!("All ends have priority over other tasks of the host (nice -20).");
     Ok(())
 }
 
@@ -110,8 +110,8 @@ fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, out
     };
     let (Some(msg), Some(tcp)) = (of(&Carrier::Recipe("msg".to_owned())), of(&Carrier::Tcp)) else { return };
     if loss > 0.0 && messages >= JUDGED {
-        let claim = format!("msg answers sooner than TCP, RTT {rtt_ms} ms, loss {loss} %");
-        outcome.claim(claim, "it does", format!("{msg:.3} and {tcp:.3} ms"), msg < tcp);
+        let claim = format!("msg is faster than TCP, RTT {rtt_ms} ms, loss {loss} %");
+        outcome.claim(claim, "faster", format!("{msg:.3} and {tcp:.3} ms"), msg < tcp);
     }
 }
 
@@ -228,7 +228,7 @@ impl Undisturbed {
         if self.without > 0 {
             let percent = QUIET * 100.0;
             println!(
-                "\nOnly rounds in which the hypervisor took at most {percent} % of the processors' time from each carrier\n"
+                "\nOnly rounds with at most {percent} % of processor time stolen by the hypervisor, for each carrier\n"
             );
             println!(
                 "| RTT ms | loss each way | carrier | rounds | mean | 99 % |\n|---|---|---|---|---|---|"
@@ -277,7 +277,7 @@ pub(super) fn ask(
             let mut stream = tcp(0)?;
             if *carrier == Carrier::TcpThin {
                 let socket = socket2::SockRef::from(&stream);
-                socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot ask for linear timeouts")?;
+                socket.set_tcp_thin_linear_timeouts(true).while_doing("cannot enable linear timeouts")?;
             }
             stream.set_read_timeout(Some(TIMEOUT)).while_doing("cannot set a timeout")?;
             turn(messages, || ask_by_tcp(&mut stream))

@@ -195,11 +195,11 @@ impl Measure {
         let known = MEASURES.iter().find(|(known, _)| *known == name && subject.measures().contains(known));
         let Some(&(name, unit)) = known else {
             let list = subject.measures().join(", ");
-            return Err(format!("`{name}` cannot be asked here; what can be: {list}"));
+            return Err(format!("`{name}` is not available here; available: {list}"));
         };
         let reason = reason.map(|reason| {
             if !name.starts_with("drops") {
-                return Err(format!("`{name}` has no parts; only drops have, by reason"));
+                return Err(format!("`{name}` has no parts; only drops are split, by reason"));
             }
             DropReason::ALL.into_iter().find(|known| known.name() == reason).ok_or_else(|| {
                 let list = DropReason::ALL.map(DropReason::name).join(", ");
@@ -264,7 +264,7 @@ impl Condition {
     pub(super) fn parse(subject: Subject, text: &str) -> Result<Self, String> {
         let found = COMPARES.iter().find_map(|(sign, compare)| Some((text.split_once(sign)?, *compare)));
         let ((left, right), compare) = found
-            .ok_or_else(|| format!("`{text}` compares nothing; write for example `goodput >= 800Mbit`"))?;
+            .ok_or_else(|| format!("`{text}` is no comparison; write for example `goodput >= 800Mbit`"))?;
         let measure = Measure::parse(subject, left.trim())?;
         Ok(Self { measure, compare, wanted: parse_value(measure.unit, right.trim())? })
     }
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn what_is_not_allowed_is_said() {
         let error = |that| Condition::parse(Subject::Traffic, that).unwrap_err();
-        assert!(error("complete = true").contains("what can be: goodput"));
+        assert!(error("complete = true").contains("available: goodput"));
         assert!(error("drops.magic = 0").contains("queue_full"));
         assert!(error("goodput >= 800").contains("800Mbit"));
-        assert!(error("goodput").contains("compares nothing"));
+        assert!(error("goodput").contains("is no comparison"));
     }
 }

@@ -301,10 +301,10 @@ fn check_fields(index: usize, entry: &SessionEntry) -> Result<Option<u64>, Fault
         return fault("feedback", "must be at least 100us");
     }
     if !entry.pause.is_empty() && entry.time.is_none() {
-        return fault("pause", "is for a session with a time; with bytes, all is there at once");
+        return fault("pause", "requires a session with a time; with bytes, all data is available at once");
     }
     if entry.reads.is_some() && entry.bytes.is_none() {
-        return fault("reads", "is for a session with bytes");
+        return fault("reads", "requires a session with bytes");
     }
     if entry.chunk.is_some_and(|chunk| chunk.0.0 == 0) {
         return fault("chunk", "must be above zero");

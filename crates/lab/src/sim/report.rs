@@ -260,13 +260,15 @@ impl RunReport {
         let checks = scenario.check.iter().zip(&built.conditions);
         report.checks = checks.map(|(check, condition)| report.judge(check, condition)).collect();
         if !report.adds_up {
-            report.problems.push("the packets do not add up: a fault of the simulator".to_owned());
+            report.problems.push("the packets do not add up: a bug in the simulator".to_owned());
         }
         if ended == Ended::Cap && !scenario.expect_cap {
-            report.problems.push(format!("stopped at its cap of {} s before it was over", report.seconds));
+            report
+                .problems
+                .push(format!("stopped at its cap of {} s before it was complete", report.seconds));
         }
         if ended == Ended::Idle && !built.is_over() {
-            report.problems.push("nothing more can happen, and it is not over".to_owned());
+            report.problems.push("no events are left, and it is not complete".to_owned());
         }
         report.passed = report.problems.is_empty() && report.checks.iter().all(|check| check.passed);
         report
@@ -282,11 +284,11 @@ impl RunReport {
     pub(crate) fn deaths(&self, session: &str) -> String {
         let session = self.sessions.iter().find(|known| known.name == session);
         let drops = session.into_iter().flat_map(|session| session.data.drops.iter());
-        let died: Vec<_> = drops
+        let counts: Vec<_> = drops
             .filter(|drop| drop.1 > 0)
             .map(|(why, packets)| format!("{} {packets}", why.name()))
             .collect();
-        if died.is_empty() { "nothing died".to_owned() } else { died.join(", ") }
+        if counts.is_empty() { "no drops".to_owned() } else { counts.join(", ") }
     }
 
     fn judge(&self, check: &CheckEntry, condition: &Condition) -> CheckReport {

@@ -54,7 +54,7 @@ impl Control {
     ) -> Result<Self, Problem> {
         let refused = |error: &io::Error| {
             let hint = if error.kind() == io::ErrorKind::AlreadyExists {
-                "there is such a file already; remove it if no emulator uses it"
+                "the file exists already; remove it if no emulator uses it"
             } else {
                 "choose a short path in a directory that exists; the longest has about 90 bytes"
             };

@@ -220,7 +220,7 @@ impl Plan {
     pub(crate) fn from_args(args: &PathArgs, mtu: u32) -> Result<Self, Problem> {
         if args.rate == Rate::MAX && args.rate_back.is_none() && args.aqm.is_some() {
             return Err(Problem::usage(
-                "--aqm manages the queue of a bottleneck, and there is none",
+                "--aqm needs a bottleneck, and there is none",
                 "give --rate, for example --rate 100Mbit",
             ));
         }

@@ -77,7 +77,7 @@ impl DirectionReport {
             let _ = write!(words, ", {count} lost ({})", reason.name());
         }
         if self.overrun_buffers > 0 {
-            let _ = write!(words, "; the emulator came too late for {} more buffers", self.overrun_buffers);
+            let _ = write!(words, "; the emulator was too late for {} more buffers", self.overrun_buffers);
         }
         if !self.adds_up {
             words.push_str("; THE COUNTS DO NOT ADD UP");

@@ -84,11 +84,11 @@ fn start_server(args: &WanArgs, running: &Running, server: &str) -> Result<(), P
     if !wait_for_server(side, &mut child).while_doing("cannot look for the server")? {
         if let Ok(Some(status)) = child.try_wait() {
             return Err(Problem::failed(
-                format!("the server `{server}` has ended before the command began ({status})"),
+                format!("the server `{server}` ended before the command started ({status})"),
                 "it must stay in the foreground",
             ));
         }
-        say(args, "haul-lab: the server listens nowhere yet; going on");
+        say(args, "haul-lab: the server is not listening yet; continuing");
     }
     // Processes left on side B are ended with the path.
     Ok(())
@@ -198,7 +198,7 @@ fn say(args: &WanArgs, words: &str) {
 fn say_swept(args: &WanArgs, privilege: Privilege) {
     if privilege == Privilege::Root {
         for name in sweep(PREFIX) {
-            say(args, &format!("haul-lab: removed {name}, which a killed run has left"));
+            say(args, &format!("haul-lab: removed {name}, left by a killed run"));
         }
     }
 }
@@ -212,7 +212,7 @@ fn random_seed() -> u64 {
 
 fn how_to_enter(running: &Running) -> String {
     let sides = [(&running.world().a, "A", 0), (&running.world().b, "B", 1)];
-    let mut words = vec!["haul-lab: the path is there; Ctrl-C removes it".to_owned()];
+    let mut words = vec!["haul-lab: the path is up; Ctrl-C removes it".to_owned()];
     for (side, letter, number) in sides {
         let namespace = &side.namespace;
         let enter = if namespace.is_pinned() {

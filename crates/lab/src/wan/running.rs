@@ -131,7 +131,7 @@ impl Running {
             for (way, stage, step) in present.apply(change) {
                 let path = if way == Way::Forth { &mut forth } else { &mut back };
                 path.change(Time::ZERO, &stage, &step).map_err(|error| {
-                    let hint = "a stage that is to be changed has to be there from the start: give its option, for \
+                    let hint = "a stage to be changed has to exist from the start: give its option, for \
                                 example --rate 1Gbit, --jitter 0ms or --reorder 0%";
                     Problem::usage(format!("--change {change}: {error}"), hint)
                 })?;

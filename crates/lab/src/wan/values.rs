@@ -137,7 +137,7 @@ impl FromStr for OutageTime {
         let span = |text: &str| text.parse::<Span>().map_err(|e| hint(e.to_string()));
         let (at, length) = (span(at)?, span(length)?);
         if every.is_some_and(|every| every <= length) {
-            return Err("it would never be over: the time after / must be longer than the outage".to_owned());
+            return Err("it would never end: the period after / must be longer than the outage".to_owned());
         }
         Ok(Self { at, length, every })
     }

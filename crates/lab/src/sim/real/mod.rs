@@ -115,7 +115,7 @@ impl RealJob {
             (!scenario.service.is_empty(), "there are no messages beside the session"),
             (
                 !scenario.traffic.iter().all(is_background),
-                "traffic is flows of TCP toward the receiver, without end and from the start",
+                "traffic is TCP flows toward the receiver, from the start and without end",
             ),
             (!scenario.check.is_empty(), "the plan has the checks, not the scenario"),
             (session.start.0 + scenario.start_within.0 != Span::ZERO, "a session starts at once"),
@@ -123,7 +123,7 @@ impl RealJob {
                 !self.sender_host().into_iter().all(has_quotas_only),
                 "the sender's host has a quota of processor time and no model",
             ),
-            (session.truth, "nobody tells a sender the truth"),
+            (session.truth, "a sender does not know the truth"),
             (
                 session.virtual_transfer && !session.windows,
                 "a virtual transfer needs the windows of the real one (`windows = true`)",
@@ -135,9 +135,9 @@ impl RealJob {
             (
                 self.application().is_some()
                     && (session.bytes.is_none() || session.windows || !scenario.event.is_empty()),
-                "an application that is slow has `bytes` to read or to write, and the path has neither windows nor events",
+                "a slow application has `bytes` to read or to write, and the path has neither windows nor events",
             ),
-            (session.reads.is_some() && session.writes.is_some(), "one application is slow, not both"),
+            (session.reads.is_some() && session.writes.is_some(), "at most one application is slow"),
             (
                 self.loads().any(is_odd_load),
                 "loads are `computation`, `generator`, `suspension` and `quota`, for the whole run and with their usual costs",
@@ -262,7 +262,7 @@ impl RealJob {
             server_group: server.as_ref().map(Quota::members),
         };
         let text = serde_json::to_vec(&task).map_err(|e| Problem::failed(e.to_string(), ""))?;
-        fs::write(directory.join(TASK), text).while_doing("cannot write what is to be done")?;
+        fs::write(directory.join(TASK), text).while_doing("cannot write the job")?;
         let end = |side: &str| vec!["real-end".into(), side.into(), directory.clone().into()];
         let job = Job { options: self.wan_options(&directory)?, server: end("b"), client: end("a") };
         let output = emulator.run(&directory, &job)?;
