@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_become_what_happened_since_and_the_rest_stays() {
+    fn totals_become_differences_and_other_fields_are_kept() {
         let span = |ms| Some(Span::from_millis(ms));
         let before = HostSample {
             run_delay: span(5),

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earlier_deadline_wins_and_none_loses() {
+    fn the_earlier_deadline_wins_and_none_is_last() {
         let at = |n| Some(Deadline { at: Time::from_nanos(n), reason: DeadlineReason::Pacing });
         assert_eq!(Deadline::earlier(at(3), at(2)), at(2));
         assert_eq!(Deadline::earlier(None, at(2)), at(2));

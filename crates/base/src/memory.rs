@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_begin_at_a_line_wherever_they_move() {
+    fn bytes_stay_cache_line_aligned_when_moved() {
         for len in [0, 1, 63, 64, 100_000, 1 << 20] {
             let bytes = AlignedBytes::zeroed(len);
             assert_eq!(bytes.len(), len);

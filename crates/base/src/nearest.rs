@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_finger_are_found_and_strangers_are_not() {
+    fn typos_are_found_and_unrelated_words_are_not() {
         let known = ["rate", "chunk", "controller", "offload"];
         assert_eq!(nearest("raet", known), Some("rate"));
         assert_eq!(nearest("contoller", known), Some("controller"));

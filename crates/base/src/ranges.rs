@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn covers_needs_one_unbroken_range() {
+    fn covers_requires_one_contiguous_range() {
         let mut set = RangeSet::new();
         set.insert(0..10);
         set.insert(11..20);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_give_equal_sequences_and_others_do_not() {
+    fn equal_seeds_give_equal_sequences_and_different_seeds_do_not() {
         let draw = |seed| {
             let mut rng = Rng::from_seed(seed);
             (0..64).map(|_| rng.next_u64()).collect::<Vec<_>>()
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sequence_is_frozen() {
+    fn the_sequence_never_changes() {
         // Changing this changes every recorded simulation.
         let mut rng = Rng::from_seed(1);
         let first = [rng.next_u64(), rng.next_u64()];

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_shown_as_an_escape() {
+    fn terminal_control_characters_are_escaped() {
         let forged = "a\nMoved\x1b[2K\r\u{9b}2J\u{202e}b\u{2066}\x07\x7f\t\\n";
         let shown = "a\\nMoved\\x1b[2K\\r\\u{9b}2J\\u{202e}b\\u{2066}\\x07\\x7f\\t\\n";
         assert_eq!(Printable(forged).to_string(), shown);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn every_character_of_the_threat_is_covered() {
+    fn every_dangerous_character_is_escaped() {
         let threats = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
         let threats = threats.chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
         assert!(threats.clone().all(is_unprintable) && threats.count() == 32 + 33 + 5 + 4);
@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_unprintable_is_left_and_twice_is_once(text in ".*", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn escaping_leaves_only_printable_text_and_is_idempotent(text in ".*", bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let once = Printable(&text).to_string();
             prop_assert!(!once.contains(is_unprintable));
             prop_assert_eq!(Printable(&once).to_string(), once);

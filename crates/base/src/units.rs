@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_sizes_and_times_parse_as_the_command_line_promises() {
+    fn rates_sizes_and_times_parse_as_documented() {
         assert_eq!("800Mbit".parse(), Ok(Rate::from_mbps(800)));
         assert_eq!("1.5Gbit".parse(), Ok(Rate::from_mbps(1500)));
         assert_eq!("10 gbit/s".parse(), Ok(Rate::from_mbps(10_000)));
@@ -298,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_no_size_and_bytes_no_rate() {
+    fn bits_are_not_a_size_and_bytes_are_not_a_rate() {
         assert!("10Mbit".parse::<Bytes>().is_err());
         assert!("10MB".parse::<Rate>().is_err());
     }
 
     #[test]
-    fn a_rate_of_zero_is_refused_for_that_whether_it_has_a_unit_or_not() {
+    fn a_rate_of_zero_is_refused_with_and_without_a_unit() {
         for text in ["0", " 0.0 ", "00", "0Mbit", "0.1bit"] {
             let error = text.parse::<Rate>().unwrap_err().to_string();
             assert!(error.contains("above zero") && !error.contains("unit"), "{error}");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_causes_leave_is_inconclusive() {
+    fn the_remainder_is_inconclusive() {
         let verdict = Verdict::mixed(&[(Cause::ReceiverHost, 0.5), (Cause::Random, 0.25)]).unwrap();
         assert!((verdict.share(Cause::Inconclusive) - 0.25).abs() < 1e-12);
         assert!((Verdict::of(Cause::Inconclusive).share(Cause::Inconclusive) - 1.0).abs() < 1e-12);

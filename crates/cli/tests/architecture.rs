@@ -170,7 +170,7 @@ fn names(code: &str, word: &str) -> bool {
 }
 
 #[test]
-fn crates_import_only_what_the_plan_allows() {
+fn crates_import_only_allowed_crates() {
     let packages = packages();
     let ours: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
     for package in &packages {
@@ -189,7 +189,7 @@ fn crates_import_only_what_the_plan_allows() {
 }
 
 #[test]
-fn the_sans_io_crates_are_given_time_bytes_and_threads() {
+fn sans_io_crates_use_no_clocks_io_or_threads() {
     for package in packages().iter().filter(|package| SANS_IO.contains(&package.name.as_str())) {
         let used = package.dependencies.iter().filter(|(_, kind)| kind.as_deref() != Some("dev"));
         for (dependency, _) in used.filter(|(name, _)| !name.starts_with("haul-")) {
@@ -208,7 +208,7 @@ fn the_sans_io_crates_are_given_time_bytes_and_threads() {
 }
 
 #[test]
-fn unsafe_code_is_where_it_may_be() {
+fn unsafe_code_is_only_in_allowed_files() {
     for package in packages() {
         let manifest = fs::read_to_string(package.directory.join("Cargo.toml")).unwrap();
         assert!(manifest.contains("[lints]\nworkspace = true"), "{} has the workspace's lints", package.name);
@@ -227,7 +227,7 @@ fn unsafe_code_is_where_it_may_be() {
 /// Words for people leave through `output`, which escapes them: what may write by itself are data, and what one program
 /// of this project tells another.
 #[test]
-fn nothing_but_the_output_layer_writes_to_the_terminal() {
+fn only_the_output_layer_writes_to_the_terminal() {
     const MAY: [&str; 6] = [
         "src/output/lines.rs",
         "src/output/progress.rs",
@@ -251,7 +251,7 @@ fn nothing_but_the_output_layer_writes_to_the_terminal() {
 /// A controller sees measurements, and neither another law nor what carries out its decisions; the pacer knows
 /// a rate and a burst, and no law.
 #[test]
-fn rate_laws_stand_alone() {
+fn control_laws_do_not_import_each_other() {
     let packages = packages();
     let proto = packages.iter().find(|package| package.name == "haul-proto").expect("it is in the table");
     let control = proto.directory.join("src/control");
@@ -493,7 +493,7 @@ fn circles<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<BTree
 }
 
 #[test]
-fn files_do_not_import_each_other_in_circles() {
+fn files_have_no_import_cycles() {
     let is_known = |known: &str, module: &str| match known.strip_suffix('*') {
         Some(parent) => module.starts_with(parent),
         None => module == known,
@@ -520,7 +520,7 @@ fn modules_of<const N: usize>(modules: [(&str, &str); N]) -> BTreeMap<String, St
 }
 
 #[test]
-fn circles_are_found_through_names_that_are_passed_on() {
+fn cycles_are_found_through_reexports() {
     let modules = modules_of([
         ("", "mod a;"),
         ("a", "pub(crate) use b::Thing;\nuse crate::d::{self, X, e::{Y}};"),
@@ -535,7 +535,7 @@ fn circles_are_found_through_names_that_are_passed_on() {
 }
 
 #[test]
-fn circles_of_a_parent_and_its_child_are_found_however_the_parent_names_it() {
+fn cycles_of_parent_and_child_are_found_for_every_import_form() {
     for (parent, is_circle) in [
         ("use b::Item;", true),
         ("fn f() {\n    b::run();\n}", true),

@@ -60,8 +60,8 @@ fn child_of(parent: u32) -> i32 {
 }
 
 #[test]
-fn tcp_crosses_the_same_path_and_stands_in_table_events_and_json() {
-    if !privileged("tcp_crosses_the_same_path_and_stands_in_table_events_and_json") {
+fn tcp_uses_the_same_path_and_appears_in_table_events_and_json() {
+    if !privileged("tcp_uses_the_same_path_and_appears_in_table_events_and_json") {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
@@ -94,8 +94,8 @@ fn tcp_crosses_the_same_path_and_stands_in_table_events_and_json() {
 }
 
 #[test]
-fn without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reason() {
-    if !privileged("without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reason") {
+fn without_privilege_a_relay_carries_the_copy_and_tcp_is_skipped_with_the_reason() {
+    if !privileged("without_privilege_a_relay_carries_the_copy_and_tcp_is_skipped_with_the_reason") {
         return;
     }
     let demo = ["demo", "--size", "1MB", "--files", "3", "--rtt", "5ms"];
@@ -117,8 +117,8 @@ fn without_privilege_a_relay_carries_the_copy_and_tcp_is_left_out_with_the_reaso
 }
 
 #[test]
-fn a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made() {
-    if !privileged("a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made") {
+fn unprivileged_users_get_namespaces_where_user_namespaces_are_allowed() {
+    if !privileged("unprivileged_users_get_namespaces_where_user_namespaces_are_allowed") {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
@@ -137,8 +137,8 @@ fn a_user_without_rights_has_namespaces_too_where_user_namespaces_may_be_made() 
 }
 
 #[test]
-fn an_interrupt_while_tcp_runs_ends_everything() {
-    if !privileged("an_interrupt_while_tcp_runs_ends_everything") {
+fn an_interrupt_during_tcp_ends_everything() {
+    if !privileged("an_interrupt_during_tcp_ends_everything") {
         return;
     }
     // At 1 Mbit/s each flow takes seconds.
@@ -162,7 +162,7 @@ const BUSY: [&str; 8] =
     ["demo", "--busy-receiver", "--rtt", "20ms", "--path-rate", "100Mbit", "--rate", "90Mbit"];
 
 #[test]
-fn a_busy_receiver_is_sent_to_with_the_verdict_and_without_and_the_causes_are_told() {
+fn a_busy_receiver_is_measured_with_and_without_the_diagnosis_and_causes_are_reported() {
     let scratch = tempfile::tempdir().unwrap();
     let events = scratch.path().join("events");
     let output =
@@ -211,7 +211,7 @@ fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
 }
 
 #[test]
-fn a_busy_receiver_takes_no_files() {
+fn a_busy_receiver_demo_refuses_files() {
     for words in [&["--size", "1MB"][..], &["--files", "2"], &["data"], &["--no-tcp"]] {
         exits(&haul().args(["demo", "--busy-receiver"]).args(words).output().unwrap(), 2);
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_rate_chooses_the_measure() {
+    fn the_loss_rate_selects_the_measure() {
         for (lost, metric, p_host) in [
             (7, None, 0.5),
             (8, Some(Metric::SuccessProportion), 1.0),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_posterior_is_bayes_rule_over_both_tails() {
+    fn the_posterior_follows_bayes_rule_over_both_tails() {
         // One deviation from the host's mean, three from the network's: 0.31731 and 0.0026998 lie as far out.
         let diagnosis = model().classify(&sample(1_000, 0.4, 0.0));
         let wanted = 0.317_310_508 / (0.317_310_508 + 0.002_699_796);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn one_measure_may_object_to_the_other_and_not_to_what_is_unsure() {
+    fn one_measure_can_veto_a_sure_verdict_of_the_other() {
         let both = Model { both_measures: true, ..model() };
         for (complexity, success, alone, together) in [
             (0.3, 0.9, Cause::ReceiverHost, Cause::ReceiverHost),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_tell_what_the_papers_measures_do_not_and_may_object() {
+    fn bursts_decide_where_the_papers_measures_do_not_and_can_veto() {
         let cause = |cause: CauseModel, mean| {
             let burst_density = Some(Spread { mean, deviation: 0.1 });
             CauseModel { burst_density, ..cause }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn short_whole_bursts_are_not_called_congestion_and_many_or_long_ones_are_the_hosts() {
+    fn short_dense_bursts_are_not_congestion_and_many_or_long_ones_are_the_hosts() {
         let bursts = |bursts: u64, from: &'static [u64]| {
             let positions = (0..bursts).flat_map(|n| from.iter().map(move |packet| n * 5_000 + packet));
             Signature::of_lost(60_000, positions)
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_farther_from_the_other_cause_than_a_mean_is_typical() {
+    fn values_beyond_a_causes_mean_are_typical_of_it() {
         let both = Model { both_measures: true, ..model() };
         for (complexity, told) in [(-0.25, Cause::ReceiverHost), (1.5, Cause::Congestion)] {
             let sample = sample(1_000, complexity, 0.5);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_cause_is_like_tells_nothing() {
+    fn windows_unlike_both_causes_are_inconclusive() {
         for complexity in [-0.25, 1.5] {
             let diagnosis = model().classify(&sample(1_000, complexity, 0.0));
             assert_eq!((diagnosis.p_host, diagnosis.cause()), (0.5, Cause::Inconclusive));
@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn probabilities_stay_probabilities(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
+        fn probabilities_stay_within_bounds(lost in 0u64..=100_000, complexity in 0.0f64..1.0, success in 0.0f64..1.0) {
             let credulous = Model { negligible: 0.0, host: CauseModel { complexity_deviation: 1e-9, ..model().host }, ..model() };
             let credulous = Model { network: CauseModel { complexity_deviation: 1e-9, ..model().network }, ..credulous };
             for model in [model(), credulous, Model::shipped().clone()] {

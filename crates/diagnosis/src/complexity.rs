@@ -152,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_outside_of_the_bounds_are_refused() {
+    fn lengths_out_of_bounds_are_refused() {
         assert!([0, 25, 64].map(Words::of_length).iter().all(Option::is_none));
         assert_eq!(count("0110", 24), 0);
     }
 
     proptest! {
         #[test]
-        fn it_counts_as_the_papers_tree_does(
+        fn complexity_matches_the_papers_tree(
             stretches in vec((any::<bool>(), 1usize..60), 0..40), noise in vec(any::<bool>(), 0..300), length in WORD_LENGTHS
         ) {
             let runs = stretches.iter().flat_map(|(arrived, packets)| vec![*arrived; *packets]);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_correlation_is_that_of_ranks_with_ties_and_of_losses_beyond_the_expected() {
+    fn the_correlation_uses_ranks_with_ties_and_excess_losses() {
         let intervals: Vec<DelayInterval> = [(1, 10, 0), (5, 20, 0), (2, 20, 3), (9, 30, 1), (9, 20, 2)]
             .map(|(millis, packets, lost)| DelayInterval { delay: Span::from_millis(millis), packets, lost })
             .into();
@@ -321,7 +321,7 @@ mod tests {
 
     /// In slow start few packets are sent without a queue, and many with one; then it stays short.
     #[test]
-    fn a_medium_that_loses_in_slow_start_too_is_none_that_depends_on_the_delay() {
+    fn losses_in_slow_start_do_not_make_a_medium_delay_dependent() {
         for seed in 0..40 {
             let mut rng = Rng::from_seed(seed);
             let mut interval = |n: u64| {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stays_full_tells_nothing() {
+    fn a_permanently_full_queue_is_inconclusive() {
         let mut full = teeth(Span::from_millis(30), Span::from_micros(400), |n, _| medium(0.05, n, 1));
         assert_eq!(of(&full), DelayFinding::default());
         // Nor with slight jitter.
@@ -373,7 +373,7 @@ mod tests {
 
     /// As an overloaded `CoDel`: its queue is never shorter than its target, and it drops at any delay.
     #[test]
-    fn losses_that_were_never_seen_without_a_queue_are_no_mediums() {
+    fn losses_never_seen_without_a_queue_are_not_a_mediums() {
         let floors = [4, 5].map(|floor| {
             of(&teeth(EMPTY + Span::from_millis(floor), Span::from_millis(12), |n, _| medium(0.005, n, 1)))
         });
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_a_queue_that_is_full_for_a_moment_do_not_raise_the_mediums_rate() {
+    fn losses_of_a_briefly_full_queue_do_not_raise_the_mediums_rate() {
         let lost = |n: u64, height: f64| medium(0.002, n, 1) + if n < 50 && height > 0.9 { 200 } else { 0 };
         let found = of(&teeth(EMPTY, Span::from_millis(20), lost));
         assert_ne!(found.dependence, Dependence::Independent, "{found:?}");
@@ -414,7 +414,7 @@ mod tests {
 
     /// [`SIGNIFICANT`] allows one in 30,000; of 200,000 such draws there were three.
     #[test]
-    fn random_losses_are_hardly_ever_called_dependent_whatever_the_delays() {
+    fn random_losses_are_rarely_called_delay_dependent() {
         let mut draws = Rng::from_seed(40);
         let is_wrong = |_: &u32| {
             let (rate, jitter, stands) = (draws.next_f64(), draws.next_f64(), draws.next_f64());
@@ -431,7 +431,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rate_of_a_medium_is_found_whatever_the_delays(
+        fn the_loss_rate_of_a_medium_is_found_for_any_delays(
             seed in 0u64..10_000, rate in 0.001f64..0.02, jitter_us in 1_000u64..20_000, stands_us in 0u64..20_000,
         ) {
             let found = at_random(seed, rate, jitter_us, stands_us);
@@ -439,7 +439,7 @@ mod tests {
         }
 
         #[test]
-        fn a_queue_is_found_whatever_its_floor_and_the_drift_of_the_clock(
+        fn a_queue_is_found_for_any_floor_and_clock_drift(
             floor_ms in 10u64..200, most_us in 2_000u64..50_000, drift_ppm in 0u64..200, seed in 0u64..1_000,
         ) {
             let mut intervals = teeth(Span::from_millis(floor_ms), Span::from_micros(most_us), |n, height| {
@@ -451,7 +451,7 @@ mod tests {
         }
 
         #[test]
-        fn any_stretches_give_a_rate(
+        fn any_intervals_give_a_rate(
             given in vec((0u64..1 << 40, 0u64..1_000, 0u64..2_000), 0..60), empty_us in 0u64..1 << 40,
         ) {
             let interval = |(us, packets, lost)| DelayInterval { delay: Span::from_micros(us), packets, lost };

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn biaz_knows_a_packet_that_comes_when_it_would_have_come_anyhow() {
+    fn biaz_recognises_a_packet_at_its_expected_arrival_time() {
         // Two missing, one packet per millisecond: the next is due after three.
         for (gap, original, modified) in [
             (2.9, true, true),
@@ -160,13 +160,13 @@ mod tests {
     }
 
     #[test]
-    fn zigzag_asks_for_a_longer_trip_the_more_are_missing() {
+    fn zigzag_requires_a_longer_trip_time_for_more_losses() {
         let bound = |lost| (0..200).map(f64::from).find(|trip| zigzag(lost, *trip, 100.0, 20.0));
         assert_eq!([1, 2, 3, 4, 50].map(bound), [80.0, 90.0, 100.0, 110.0, 110.0].map(Some));
     }
 
     #[test]
-    fn a_spike_begins_above_one_half_and_ends_below_a_third() {
+    fn a_spike_starts_above_one_half_and_ends_below_one_third() {
         let trips = [1.0, 5.0, 5.6, 4.0, 3.9, 6.0];
         let mut is_in = false;
         let seen = trips.map(|trip| {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_on_an_empty_path_are_no_congestion_but_for_zigzag_and_losses_at_a_full_queue_are() {
+    fn losses_on_an_empty_path_are_congestion_only_to_zigzag_and_at_a_full_queue_to_all() {
         let random = judged(|_| 0.0, |number| number % 50 == 49);
         assert_eq!(random.iter().map(|judged| judged.lost).sum::<u64>(), 19);
         // Without a queue every trip equals the mean, at which ZigZag already reports congestion.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_or_comes_again_changes_nothing_and_times_may_stand_still() {
+    fn late_and_duplicate_packets_change_nothing_and_equal_times_are_allowed() {
         let mut all = Discriminators::default();
         assert_eq!(all.on_arrival(5, 1.0, 0.02), None);
         let before = format!("{all:?}");

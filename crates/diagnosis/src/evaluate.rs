@@ -74,7 +74,7 @@ mod tests {
     use crate::Metric;
 
     #[test]
-    fn intervals_are_those_of_the_tables() {
+    fn intervals_match_published_tables() {
         // R: binom.test(k, n)$conf.int
         for (hits, trials, low, high) in [
             (0, 10, 0.0, 0.308_497_1),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_counted_by_what_was_told_of_them() {
+    fn windows_are_counted_by_verdict() {
         let told = |metric, p_host| Diagnosis { metric, p_host };
         let mut host = Confusion::default();
         let by = Some(Metric::Complexity);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_the_curve_that_made_the_points() {
+    fn fit_recovers_the_generating_curve() {
         let one = Curve(vec![Term { amount: 0.35, scale: 0.0004 }]);
         let two = Curve(vec![Term { amount: 0.3, scale: 0.0008 }, Term { amount: 0.4, scale: 0.03 }]);
         for curve in [one, two] {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_points_and_no_numbers_fit_nothing() {
+    fn too_few_points_and_nan_are_not_fitted() {
         assert_eq!(fit(&[(0.1, 0.2)], 1), None);
         assert_eq!(fit(&[(0.1, f64::NAN), (0.2, 0.1)], 1), None);
         assert!(fit(&[(0.001, 0.3); 10], 1).is_some());

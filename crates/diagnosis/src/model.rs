@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_begins_at_nothing_and_levels_off() {
+    fn a_curve_starts_at_zero_and_saturates() {
         let curve = Curve(vec![Term { amount: 0.3, scale: 0.001 }, Term { amount: 0.5, scale: 0.02 }]);
         assert!(curve.at(0.0).abs() < 1e-15 && (curve.at(1.0) - 0.8).abs() < 1e-12);
         let wanted = 0.3 * (1.0 - (-1.0f64).exp()) + 0.5 * (1.0 - (-0.05f64).exp());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_written_where_there_is_one_and_a_model_without_one_is_read() {
+    fn seeds_are_written_if_present_and_optional_when_read() {
         let mut model = Model::shipped().clone();
         assert!(model.provenance.seed.is_none() && !model.write().contains("seed"));
         model.provenance.seed = Some(u32::MAX);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_is_refused_in_words() {
+    fn invalid_models_are_refused_with_a_message() {
         let text = Model::shipped_text();
         for (wrong, word) in [
             (String::new(), "format"),

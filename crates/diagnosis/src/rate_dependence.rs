@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_above_a_rate_are_those_of_a_policer_also_beside_a_medium() {
+    fn losses_above_a_rate_indicate_a_policer_also_beside_a_medium() {
         let onset = |found: RateFinding| found.onset.map(|rate| rate.as_bps() / 1_000_000);
         let found = of(&sent(1, 200, policer));
         assert_eq!((onset(found), found.medium_rate), (Some(125), 0.0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_tells_nothing_nor_do_a_few_losses() {
+    fn constant_rates_and_few_losses_are_inconclusive() {
         let constant: Vec<SentInterval> = sent(1, 400, |_| 0.2)
             .into_iter()
             .map(|one| SentInterval { rate: Rate::from_mbps(120), ..one })
@@ -184,7 +184,7 @@ mod tests {
 
     /// A burst at a high rate is one event, however many packets it has.
     #[test]
-    fn one_burst_at_a_high_rate_proves_nothing() {
+    fn one_burst_at_a_high_rate_is_inconclusive() {
         let mut intervals = sent(1, 200, |_| 0.0);
         (intervals[21].lost, intervals[21].runs) = (100, 1);
         assert_eq!(of(&intervals), RateFinding::default());
@@ -192,12 +192,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_medium_is_no_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, intervals in 10..600usize) {
+        fn a_medium_is_not_a_policer(seed in 0..10_000u64, loss in 0.001..0.3f64, intervals in 10..600usize) {
             prop_assert_eq!(of(&sent(seed, intervals, |_| loss)).onset, None);
         }
 
         #[test]
-        fn nor_is_one_that_loses_bursts(seed in 0..10_000u64, share in 0.001..0.2f64, intervals in 10..600usize) {
+        fn a_medium_that_loses_bursts_is_not_a_policer(seed in 0..10_000u64, share in 0.001..0.2f64, intervals in 10..600usize) {
             let mut rng = Rng::from_seed(seed + 1);
             let mut lossy = sent(seed, intervals, |_| 0.0);
             lossy.iter_mut().filter(|_| rng.chance(share)).for_each(|one| (one.lost, one.runs) = (one.packets / 2, 1));
@@ -211,7 +211,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_it_is_given_its_finding_is_finite(
+        fn findings_are_finite_for_any_input(
             given in prop::collection::vec((0..u64::MAX >> 20, 0..1_000_000u64, 0..1_000_000u64), 0..100),
         ) {
             let intervals: Vec<SentInterval> = given

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_other_implementations() {
+    fn shapiro_wilk_agrees_with_other_implementations() {
         // The weights of 11 men from the paper of 1965, and non-normal numbers; W and p from SciPy 1.17.
         let men = vec![148.0, 154.0, 158.0, 160.0, 161.0, 162.0, 166.0, 170.0, 182.0, 195.0, 236.0];
         for (numbers, w, p) in [
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_numbers_pass_and_two_heaps_do_not() {
+    fn normal_samples_pass_and_bimodal_ones_do_not() {
         let normal = Normal::standard();
         let scores: Vec<f64> = (1..200).map(|i| normal.inverse_cdf(f64::from(i) / 200.0)).collect();
         assert!(shapiro_wilk(&scores).unwrap().p > 0.99);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_tested_is_not() {
+    fn untestable_samples_are_refused() {
         for numbers in [vec![], vec![1.0, 2.0], vec![3.0; 50], vec![1.0, f64::NAN, 2.0], golden(5_001)] {
             assert_eq!(shapiro_wilk(&numbers), None, "{}", numbers.len());
         }

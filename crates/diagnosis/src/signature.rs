@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_end_at_the_largest_number() {
+    fn counts_saturate() {
         let mut signature = Signature::new();
         signature.received(u64::MAX - 5);
         signature.lost(9);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_without_a_measure_say_so() {
+    fn windows_without_a_measure_report_it() {
         for (text, loss, success) in
             [("", 0.0, None), ("1111", 0.0, None), ("0", 1.0, Some(0.0)), ("0000", 1.0, Some(0.75))]
         {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_dense_if_everything_in_it_is_lost() {
+    fn a_burst_is_dense_if_all_its_packets_are_lost() {
         let packets = |text: &str, gap: u64| {
             let mut signature = of(text);
             signature.received(gap);
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn symbols_are_those_it_was_made_of_however_it_was_cut(symbols in vec(any::<bool>(), 0..200), cut in 0usize..200) {
+        fn symbols_do_not_depend_on_how_runs_are_split(symbols in vec(any::<bool>(), 0..200), cut in 0usize..200) {
             let make = |symbols: &[bool]| {
                 let mut signature = Signature::new();
                 for arrived in symbols {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_and_comments_count_nothing_and_windows_are_parted() {
+    fn white_space_and_comments_are_ignored_and_windows_are_separated() {
         let text = "# two windows\r\n11 0\t1 # and a word\n0 0\n---\n1\n  runs 10 2+3 9  # short\n0\n";
         let read = read_signatures(text).unwrap();
         let found: Vec<_> = read.iter().map(|window| (window.packets(), runs(window))).collect();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signature_is_told_with_its_place() {
+    fn invalid_signatures_are_reported_with_their_position() {
         for (text, line, column, word) in [
             ("11\n1012", 2, 4, "'2'"),
             ("\u{feff}1", 1, 1, "neither"),
@@ -162,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(packets in 1u64..5_000, lost in vec(0u64..5_000, 0..200)) {
+        fn written_signatures_read_back(packets in 1u64..5_000, lost in vec(0u64..5_000, 0..200)) {
             let signature = Signature::of_lost(packets, lost);
             prop_assert_eq!(read_signatures(&write_signature(&signature)).unwrap(), vec![signature.clone()]);
             let long: String = signature.symbols().map(|arrived| if arrived { '1' } else { '0' }).collect();
@@ -170,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_breaks_the_reader(text in "[01 #runs+\\-0-9\n]{0,200}|\\PC{0,50}") {
+        fn reading_any_text_does_not_panic(text in "[01 #runs+\\-0-9\n]{0,200}|\\PC{0,50}") {
             if let Err(error) = read_signatures(&text) {
                 let line = text.lines().nth(error.line - 1).unwrap();
                 prop_assert!(error.column <= line.chars().count().max(1), "{}", error);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_losses_are_told_from_contiguous_ones_by_what_was_learned_of_others() {
+    fn scattered_and_contiguous_losses_are_distinguished_after_training() {
         let (host, network) = (samples(1, contiguous, 400), samples(2, scattered, 400));
         let trained = train(&host, &network, PAPERS_WORD, Provenance::default()).unwrap();
         assert!(trained.network_r2 > 0.9, "{trained:?}");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_of_any_word_length_is_read_again_and_never_wrong() {
+    fn a_model_of_any_word_length_reads_back_and_classifies_correctly() {
         let right = WORD_LENGTHS.map(|length| {
             let windows = |seed, make| measured(seed, make, 200, length);
             let trained =
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_windows_are_said() {
+    fn too_few_windows_are_reported() {
         let network = samples(2, scattered, 400);
         let error = train(&[], &network, PAPERS_WORD, Provenance::default()).unwrap_err();
         assert!(error.to_string().contains("the host has 0 windows"), "{error}");

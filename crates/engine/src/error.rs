@@ -272,13 +272,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_peer_said_is_passed_on_unchanged() {
+    fn the_peers_message_is_passed_on_unchanged() {
         let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
         assert_eq!(EngineError::Peer(fault.clone()).fault(), fault);
     }
 
     #[test]
-    fn a_peer_that_does_not_understand_is_told_what_to_do() {
+    fn incompatible_peers_get_a_hint() {
         for error in [EngineError::Version(7), EngineError::protocol("nonsense")] {
             assert!(error.fault().hint.contains("same version"), "{error}");
         }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_identity_is_new() {
+    fn every_identity_is_unique() {
         let a = ServerIdentity::generate(None).unwrap();
         let b = ServerIdentity::generate(None).unwrap();
         assert_ne!(a.fingerprint(), b.fingerprint());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiry_lies_a_lifetime_ahead() {
+    fn the_expiry_is_one_lifetime_ahead() {
         let lifetime = Duration::from_secs(3600);
         let before = unix_now();
         let identity = ServerIdentity::generate(Some(lifetime)).unwrap();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_waits_for_a_secret_file_may_remove_its_directory_at_once() {
+    fn a_secret_files_directory_can_be_removed_once_it_appears() {
         for _ in 0..300 {
             let place = tempfile::tempdir().unwrap();
             let (path, is_over) = (place.path().join("url"), AtomicBool::new(false));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_file_is_its_owners_and_replaces_a_file_whole() {
+    fn a_secret_file_is_private_and_replaces_files_atomically() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("file");
         fs::write(&path, "old and readable, and longer").unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_a_file_is_replaced_and_no_link_followed() {
+    fn only_regular_files_are_replaced_and_no_links_followed() {
         let place = tempfile::tempdir().unwrap();
         let (target, link) = (place.path().join("target"), place.path().join("link"));
         fs::write(&target, "untouched").unwrap();

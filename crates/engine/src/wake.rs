@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_with_its_result_or_in_time() {
+    fn a_wait_ends_with_its_result_or_its_timeout() {
         let (mut polls, until) = (0, Instant::now() + Duration::from_secs(20));
         let third = block_until(Some(until), |context| {
             polls += 1;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_within_a_wait_is_woken_for_its_own() {
+    fn a_nested_wait_is_woken_for_its_own_event() {
         let (mut outer, mut polls) = (0, 0);
         let both = block_until(None, |context| {
             outer += 1;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_polls_again_and_again_is_in_the_list_once_and_a_panic_stops_nobody() {
+    fn a_repolled_task_is_listed_once_and_a_panicking_waker_stops_no_other() {
         struct Panics;
         impl Wake for Panics {
             fn wake(self: Arc<Self>) {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_polls_again_and_again_is_woken_once_and_a_change_wakes_it() {
+    fn a_repolled_task_is_woken_once_per_change() {
         let monitor = Monitor::new(0);
         let context = Context::from_waker(task::Waker::noop());
         for _ in 0..100 {

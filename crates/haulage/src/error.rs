@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_says_that_its_connection_has_ended_however_it_has() {
+    fn a_stream_reports_the_end_of_its_connection() {
         let direction = haul_engine::Direction::ClientToServer;
         for error in [
             Error::Closed,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_ran_out_is_not_a_connection_that_fell_silent() {
+    fn a_wait_timeout_differs_from_a_connection_timeout() {
         let (what, seconds) = ("a message", 1.0);
         assert!(matches!(WaitError::from(Error::TimedOut { what, seconds }), WaitError::TimedOut(_)));
         let silent = WaitError::from(Error::Silent(1.0));

@@ -220,7 +220,7 @@ mod tests {
 
     /// An application that took this for the listener's end would stop serving.
     #[test]
-    fn a_client_that_closes_before_its_stream_begins_does_not_end_the_listener() {
+    fn a_client_that_closes_before_its_stream_does_not_end_the_listener() {
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         listener.streams.update(|streams| streams.ready.push_back(Err(Error::Closed)));
         let next = listener.poll_stream(&Context::from_waker(Waker::noop()));

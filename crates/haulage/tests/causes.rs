@@ -31,7 +31,7 @@ fn opened(url: &str) -> [OpenError; 2] {
 }
 
 #[test]
-fn a_port_where_nothing_listens_refuses() {
+fn a_port_without_a_listener_refuses() {
     let url = listener().url("127.0.0.1");
     for error in opened(&url) {
         assert!(matches!(error, OpenError::Unreachable(_)), "{error:?}");
@@ -50,7 +50,7 @@ fn a_name_without_an_address_has_the_resolvers_reason() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_in_use() {
+fn a_taken_port_is_reported_as_in_use() {
     let first = listener();
     let error = Listener::bind(first.local_addr()).unwrap_err();
     assert!(matches!(error, AcceptError::Address(_)), "{error:?}");

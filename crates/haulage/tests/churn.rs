@@ -129,12 +129,12 @@ async fn end(connection: Connection, seed: u32, pending: Pending) {
 }
 
 #[test]
-fn every_task_that_waits_is_woken() {
+fn every_waiting_task_is_woken() {
     run(Pending::Await);
 }
 
 #[test]
-fn futures_that_are_dropped_lose_nothing_and_double_nothing() {
+fn dropped_futures_lose_and_duplicate_nothing() {
     run(Pending::Drop);
 }
 

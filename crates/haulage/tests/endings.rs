@@ -44,7 +44,7 @@ fn read_to_end(connection: &Connection) -> (usize, WaitError) {
 }
 
 #[test]
-fn a_close_fails_if_the_other_side_has_closed_before_it_had_everything() {
+fn a_close_fails_if_the_peer_closed_before_receiving_everything() {
     let listener = listener();
     let (client, server, _) = stuck(&listener);
     server.close(TIMEOUT).unwrap();
@@ -54,7 +54,7 @@ fn a_close_fails_if_the_other_side_has_closed_before_it_had_everything() {
 }
 
 #[test]
-fn a_close_that_runs_out_of_time_tells_the_other_side_that_something_is_missing() {
+fn a_close_that_times_out_tells_the_peer_that_data_is_missing() {
     let listener = listener();
     let (client, server, sent) = stuck(&listener);
     assert!(matches!(client.close(SHORT), Err(WaitError::TimedOut(_))));
@@ -67,7 +67,7 @@ fn a_close_that_runs_out_of_time_tells_the_other_side_that_something_is_missing(
 }
 
 #[test]
-fn a_connection_whose_client_begins_another_has_not_been_closed() {
+fn a_connection_replaced_by_its_client_has_not_been_closed() {
     let listener = listener();
     let file = std::env::temp_dir().join(format!("haulage-endings-{}", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
@@ -84,7 +84,7 @@ fn a_connection_whose_client_begins_another_has_not_been_closed() {
 }
 
 #[test]
-fn a_connection_that_is_dropped_before_everything_has_arrived_was_not_closed() {
+fn a_connection_dropped_before_everything_arrived_was_not_closed() {
     let listener = listener();
     let (client, server, sent) = stuck(&listener);
     drop(client);

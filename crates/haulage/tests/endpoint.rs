@@ -37,7 +37,7 @@ fn one_endpoint_has_connections_with_several_servers_over_ipv4_and_ipv6() {
 }
 
 #[test]
-fn a_client_that_lists_no_cipher_is_told_so_before_it_asks_anybody() {
+fn an_empty_cipher_list_is_an_error_before_connecting() {
     // No server listens there.
     let server = listener("127.0.0.1:0");
     let url = server.url("127.0.0.1");
@@ -65,7 +65,7 @@ impl MicroProtocol for Models {
 }
 
 #[test]
-fn each_end_of_a_connection_is_given_its_own_model_of_losses() {
+fn each_end_of_a_connection_has_its_own_loss_model() {
     let mut registry = registry();
     registry.register(Registration::new("models", 1, "takes the model", |_, setup| {
         GIVEN.lock().unwrap().extend(setup.take::<Arc<LossModel>>());
@@ -86,7 +86,7 @@ fn each_end_of_a_connection_is_given_its_own_model_of_losses() {
 }
 
 #[test]
-fn a_server_connects_to_others_by_the_socket_of_its_listener() {
+fn a_server_connects_to_others_through_its_listening_socket() {
     let (first, second) = (listener("127.0.0.1:0"), listener("127.0.0.1:0"));
     let recipe = preset("msg").unwrap();
     let connect = |from: &Listener, to: &Listener| {
@@ -104,7 +104,7 @@ fn a_server_connects_to_others_by_the_socket_of_its_listener() {
 }
 
 #[test]
-fn an_endpoint_that_connects_to_its_own_listener_is_told_so() {
+fn connecting_to_the_own_listener_is_an_error() {
     let listener = listener("127.0.0.1:0");
     let (url, recipe) = (listener.url(""), preset("msg").unwrap());
     let own = listener.endpoint().connect(&url, &recipe, &Options::default()).wait().unwrap_err();
@@ -136,7 +136,7 @@ fn without_udp(server: SocketAddr) -> u16 {
 }
 
 #[test]
-fn a_client_whose_udp_is_blocked_does_not_hold_up_the_next_one() {
+fn a_client_with_blocked_udp_does_not_delay_the_next_one() {
     let listener = listener("127.0.0.1:0");
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
     let blocked = Url { port: without_udp(listener.local_addr()), ..url.clone() };
@@ -164,7 +164,7 @@ fn a_client_whose_udp_is_blocked_does_not_hold_up_the_next_one() {
 }
 
 #[test]
-fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
+fn a_client_reconnecting_on_the_same_endpoint_ends_its_older_connection() {
     let listener = listener("127.0.0.1:0");
     let file = std::env::temp_dir().join(format!("haulage-endpoint-{}", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
@@ -182,7 +182,7 @@ fn a_client_that_comes_back_on_the_same_endpoint_ends_its_older_connection() {
 }
 
 #[test]
-fn a_client_that_names_no_file_is_told_so_and_not_of_a_file_without_a_name() {
+fn a_missing_file_name_is_reported_as_missing() {
     let error = Endpoint::client().unwrap().resume(&Options::default()).unwrap_err();
     assert_eq!(error.to_string(), "no resumption file was given");
 }
@@ -200,7 +200,7 @@ fn a_url_without_a_host_reaches_the_listener_from_its_own_machine() {
 }
 
 #[test]
-fn a_datagram_that_could_hold_no_message_is_as_large_as_pass_everywhere() {
+fn too_small_datagrams_are_raised_to_the_base_size() {
     for datagram in [0, 1, 40, 200] {
         let connection = || ConnectionOptions { datagram, ..ConnectionOptions::default() };
         let options = Options { connection: connection(), ..Options::default() };

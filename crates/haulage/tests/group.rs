@@ -42,7 +42,7 @@ fn settle(group: &mut Group, right: impl Fn(&[f64]) -> bool) {
 }
 
 #[test]
-fn what_one_sender_leaves_the_others_get_by_weight() {
+fn unused_quota_is_shared_by_weight() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut group = Group::new(Rate::from_mbps(30));
     let modest = sender(&listener, Duration::from_millis(8));

@@ -37,7 +37,7 @@ fn settled(expected: (usize, usize)) -> (usize, usize) {
 }
 
 #[test]
-fn a_thousand_connections_have_one_socket_and_one_thread() {
+fn a_thousand_connections_share_one_socket_and_one_thread() {
     let (listener, recipe) =
         (Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap(), preset("msg").unwrap());
     let (url, options) = (listener.url("127.0.0.1"), Options::default());

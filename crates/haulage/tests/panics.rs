@@ -66,7 +66,7 @@ fn recipe() -> Recipe {
 }
 
 #[test]
-fn a_micro_protocol_that_breaks_at_the_server_is_named_to_its_client_and_hurts_nobody_else() {
+fn a_panicking_micro_protocol_of_the_server_ends_only_its_connection() {
     for panic_at in [PanicAt::Build, PanicAt::Declare, PanicAt::Bind] {
         let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
         listening.registry = with_brittle(panic_at);
@@ -97,7 +97,7 @@ fn made_once() -> Arc<Registry> {
 }
 
 #[test]
-fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait_and_hurts_nobody_else() {
+fn a_micro_protocol_panicking_on_accept_ends_only_its_connection_at_once() {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
     listening.registry = made_once();
     let listener = Listener::bind_with(listening).unwrap();
@@ -112,7 +112,7 @@ fn a_micro_protocol_that_breaks_when_the_connection_comes_ends_it_without_a_wait
 }
 
 #[test]
-fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
+fn a_panicking_micro_protocol_of_the_client_is_an_error_there() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     for panic_at in [PanicAt::Build, PanicAt::Declare, PanicAt::Bind] {
         let error =
@@ -123,7 +123,7 @@ fn a_micro_protocol_that_breaks_at_the_client_is_an_error_there() {
 }
 
 #[test]
-fn a_check_of_recipes_that_breaks_refuses_its_client_and_no_other() {
+fn a_panicking_recipe_check_refuses_only_its_client() {
     let mut listening = ListenOptions::new("127.0.0.1:0".parse().unwrap());
     listening.permit = Box::new(|recipe| {
         assert!(recipe.name != "evil", "I cannot look at this");
@@ -159,7 +159,7 @@ fn woken(dead: &Dead, times: u32) {
 }
 
 #[test]
-fn wakers_that_panic_do_not_take_the_endpoint_with_them() {
+fn panicking_wakers_do_not_end_the_endpoint() {
     let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let url = listener.url("127.0.0.1");
     let open = || Connection::open(&url, &preset("msg").unwrap(), &Options::default()).wait().unwrap();

@@ -31,7 +31,7 @@ fn pair(listener: &Listener, recipe: &Recipe) -> (Connection, Connection) {
 }
 
 #[test]
-fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
+fn tasks_send_receive_and_flush_on_any_executor() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let echo = std::thread::spawn(move || {
@@ -53,7 +53,7 @@ fn tasks_send_receive_and_flush_without_an_executor_of_ours() {
 }
 
 #[test]
-fn waits_end_when_they_should_and_clones_are_one_connection() {
+fn waits_end_in_time_and_clones_share_one_connection() {
     let listener = listener();
     assert!(matches!(listener.accept().wait_for(Duration::from_millis(20)), Err(AcceptError::TimedOut(_))));
     let (client, server) = pair(&listener, &preset("msg").unwrap());
@@ -76,7 +76,7 @@ fn waits_end_when_they_should_and_clones_are_one_connection() {
 }
 
 #[test]
-fn the_receiver_sets_the_rate_and_the_sender_is_told() {
+fn the_receiver_sets_the_rate_and_the_sender_learns_it() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("viz").unwrap());
     let rate = Rate::from_bps(7_000_000);
@@ -111,7 +111,7 @@ fn the_recipe_changes_while_messages_flow_and_none_is_lost() {
 }
 
 #[test]
-fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow() {
+fn messages_use_their_recipes_control_law_and_it_can_change() {
     let listener = listener();
     let bare = preset("msg").unwrap().without("fixed_rate").with("rate_control");
     let error = Connection::open(&listener.url("127.0.0.1"), &bare, &Options::default())
@@ -148,7 +148,7 @@ fn messages_have_the_control_law_of_their_recipe_and_it_changes_while_they_flow(
 /// What the server does not permit at the start it does not permit later, whichever peer requests it; the
 /// current recipe stays in force.
 #[test]
-fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
+fn a_recipe_change_cannot_bypass_permissions() {
     let mut options = ListenOptions::new("127.0.0.1:0".parse().unwrap());
     options.permit = Box::new(|recipe| match recipe.get("retransmit", "memory") {
         Some(memory) if memory != "1MiB" => Err(format!("`{memory}` is more than I have")),
@@ -183,7 +183,7 @@ fn a_change_of_the_recipe_does_not_go_around_what_is_permitted() {
 }
 
 #[test]
-fn unknown_recipes_and_urls_say_what_is_wrong() {
+fn invalid_recipes_and_urls_have_helpful_errors() {
     let error = preset("vis").unwrap_err().fault().message;
     assert!(error.contains("vis") && error.contains("viz, msg, sensor"), "{error}");
     assert!(matches!(
@@ -193,7 +193,7 @@ fn unknown_recipes_and_urls_say_what_is_wrong() {
 }
 
 #[test]
-fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
+fn servers_send_byte_streams_and_tasks_can_read_them() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reader = std::thread::spawn(move || {
@@ -218,7 +218,7 @@ fn bytes_flow_from_the_server_too_and_tasks_can_read_them() {
 }
 
 #[test]
-fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
+fn a_stream_that_is_cut_has_not_ended() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let open = || {
@@ -246,7 +246,7 @@ fn a_stream_that_is_cut_is_no_stream_that_has_ended() {
 }
 
 #[test]
-fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
+fn a_connection_that_ends_before_its_first_message_is_accepted_as_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     client.close(TIMEOUT).unwrap();
@@ -283,7 +283,7 @@ fn a_connection_that_ends_before_its_first_message_is_accepted_and_has_ended() {
 }
 
 #[test]
-fn the_resumption_state_of_another_recipe_begins_no_connection_that_nobody_uses() {
+fn the_resumption_state_of_another_recipe_opens_no_connection() {
     let listener = listener();
     let directory = std::env::temp_dir().join(format!("haulage-resumption-{}", std::process::id()));
     let options = Options { resumption: Some(directory.clone()), ..Options::default() };
@@ -303,7 +303,7 @@ fn the_resumption_state_of_another_recipe_begins_no_connection_that_nobody_uses(
 }
 
 #[test]
-fn the_resumption_state_of_another_server_is_of_no_use() {
+fn the_resumption_state_of_another_server_is_not_used() {
     let (first, second) = (listener(), listener());
     let file = std::env::temp_dir().join(format!("haulage-servers-{}", std::process::id()));
     let options = Options { resumption: Some(file.clone()), ..Options::default() };
@@ -343,7 +343,7 @@ impl MessageSource for Source {
 }
 
 #[test]
-fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_resumption_file_too() {
+fn sources_and_sinks_work_with_resumption_files() {
     let listener = listener();
     let (url, recipe) = (listener.url("127.0.0.1"), preset("msg").unwrap());
     let file = std::env::temp_dir().join(format!("haulage-sink-{}", std::process::id()));
@@ -376,7 +376,7 @@ fn messages_go_straight_to_a_sink_and_come_straight_from_a_source_with_a_resumpt
 }
 
 #[test]
-fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
+fn every_object_recipe_carries_and_counts_a_byte_stream() {
     let data: Vec<u8> = (0..2_000_000u32).map(|i| (i % 249) as u8).collect();
     for name in ["bulk", "fobs", "rbudp"] {
         let listener = listener();
@@ -410,7 +410,7 @@ fn every_recipe_of_an_object_carries_a_stream_of_bytes_and_counts_it() {
 }
 
 #[test]
-fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
+fn a_writer_times_out_and_can_retry() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let opening =
@@ -435,7 +435,7 @@ fn a_writer_gives_up_when_its_time_is_over_and_may_try_again() {
 
 /// Over loopback, a segment of 10,000 packets is larger than the writer's buffer.
 #[test]
-fn a_stream_is_longer_than_what_its_writer_keeps_of_it() {
+fn a_stream_can_be_longer_than_its_send_buffer() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let reading = std::thread::spawn(move || {
@@ -482,7 +482,7 @@ fn the_law_of_a_stream_changes_while_it_runs() {
 }
 
 #[test]
-fn a_reader_asks_its_writer_for_another_law_and_the_writer_decides() {
+fn a_reader_requests_another_law_and_the_writer_decides() {
     let listener = listener();
     let url = listener.url("127.0.0.1");
     let requested = ("controller".to_owned(), "reno".to_owned());
@@ -548,7 +548,7 @@ fn no_timeout_is_too_long() {
 }
 
 #[test]
-fn empty_messages_wait_for_room_like_others() {
+fn empty_messages_wait_for_capacity_like_others() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     let mut sent = 0;
@@ -563,7 +563,7 @@ fn empty_messages_wait_for_room_like_others() {
 }
 
 #[test]
-fn messages_have_any_length_up_to_the_longest_and_one_that_is_longer_says_which_that_is() {
+fn messages_have_any_length_up_to_the_limit_and_the_error_reports_the_limit() {
     let listener = listener();
     for name in ["viz", "msg", "sensor", "streams"] {
         let (client, server) = pair(&listener, &preset(name).unwrap());

@@ -160,7 +160,7 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
 /// Control frames of streams do not fit then either. They must not be retried in a loop: that would occupy
 /// the thread that has to receive the acknowledgements.
 #[test]
-fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
+fn streams_wait_during_an_outage_and_continue_after_it() {
     let (listener, cut) = (listener(), Arc::new(AtomicBool::new(false)));
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
     let url = Url { port: bad_path(listener.local_addr(), &cut), ..url }.to_string();
@@ -194,7 +194,7 @@ fn streams_wait_while_a_path_that_is_cut_leaves_no_room_and_go_on_with_it() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
+fn a_stalled_reader_blocks_only_its_own_stream() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let ((mut idle, _a), (mut busy, _b)) = (open(&client), open(&client));
@@ -226,7 +226,7 @@ fn a_reader_that_does_not_read_holds_up_its_own_stream_only() {
 }
 
 #[test]
-fn a_stream_that_is_given_up_is_no_stream_that_has_ended() {
+fn an_aborted_stream_has_not_ended() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     for dropped in [false, true] {
@@ -260,7 +260,7 @@ fn a_stream_that_is_given_up_is_no_stream_that_has_ended() {
 }
 
 #[test]
-fn streams_without_bytes_end_and_any_number_may_follow_one_another() {
+fn empty_streams_end_and_any_number_can_follow() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let (mut writer, mut answers) = open(&client);
@@ -289,7 +289,7 @@ fn streams_without_bytes_end_and_any_number_may_follow_one_another() {
 }
 
 #[test]
-fn as_many_streams_are_open_as_the_recipe_permits() {
+fn the_recipe_limits_the_number_of_open_streams() {
     let listener = listener();
     let mut recipe = recipe();
     recipe.set("streams.most", "3").unwrap();
@@ -311,7 +311,7 @@ fn as_many_streams_are_open_as_the_recipe_permits() {
 }
 
 #[test]
-fn the_end_of_the_connection_is_no_end_of_its_streams() {
+fn the_end_of_a_connection_does_not_end_its_streams_cleanly() {
     let listener = listener();
     for how in 0..3 {
         let (client, server) = pair(&listener, &recipe());
@@ -345,7 +345,7 @@ fn the_end_of_the_connection_is_no_end_of_its_streams() {
 
 /// A peer violates the format: its connection ends with a reason, and others are not affected.
 #[test]
-fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
+fn a_peer_that_opens_a_million_streams_ends_only_its_own_connection() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
@@ -371,7 +371,7 @@ fn a_peer_that_opens_a_million_streams_ends_its_own_connection_only() {
 }
 
 #[test]
-fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
+fn a_connection_has_streams_only_if_its_recipe_has_and_keeps_them() {
     let listener = listener();
     let (client, server) = pair(&listener, &preset("msg").unwrap());
     for error in [client.open_stream().wait().err(), server.accept_stream().wait().err()] {
@@ -400,7 +400,7 @@ fn a_connection_has_streams_if_its_recipe_has_them_and_keeps_them() {
 }
 
 #[test]
-fn streams_go_on_when_either_end_makes_the_longest_message_shorter() {
+fn streams_continue_when_either_end_lowers_the_message_limit() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let (mut writer, _a) = open(&client);
@@ -432,7 +432,7 @@ impl Wake for Wakes {
 }
 
 #[test]
-fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
+fn tasks_are_woken_only_for_their_event() {
     let listener = listener();
     let (client, server) = pair(&listener, &recipe());
     let ((mut writer, mut idle), (mut busy, _a)) = (open(&client), open(&client));
@@ -468,7 +468,7 @@ fn tasks_that_wait_are_woken_for_what_they_wait_for_and_not_before() {
 }
 
 #[test]
-fn no_bytes_are_written_at_once_also_where_there_is_no_room_for_any() {
+fn empty_writes_complete_at_once_even_without_capacity() {
     let listener = listener();
     let (client, _server) = pair(&listener, &recipe());
     let (mut stream, _reader) = open(&client);

@@ -55,7 +55,7 @@ async fn read_to_end(reader: &mut ByteReader) -> Vec<u8> {
 
 /// Arguments need not outlive the operation.
 #[test]
-fn a_task_of_its_own_may_open() {
+fn a_separate_task_can_open_streams() {
     fn spawned<T: Send + 'static>(opening: impl Future<Output = T> + Send + 'static) {
         drop(tokio::spawn(opening));
     }
@@ -69,7 +69,7 @@ fn a_task_of_its_own_may_open() {
 }
 
 #[test]
-fn a_server_accepts_answers_and_ends_beside_its_clients() {
+fn a_server_accepts_answers_and_ends_concurrently_with_its_clients() {
     let (listener, url) = listener();
     run(async {
         let server = tokio::spawn(async move {
@@ -101,7 +101,7 @@ fn a_server_accepts_answers_and_ends_beside_its_clients() {
 }
 
 #[test]
-fn waiting_for_a_client_stops_nobody_and_notices_come_to_tasks() {
+fn waiting_for_a_client_blocks_no_task_and_events_reach_tasks() {
     let (listener, url) = listener();
     run(async {
         let nobody = timeout(Duration::from_millis(50), listener.accept()).await;
@@ -117,7 +117,7 @@ fn waiting_for_a_client_stops_nobody_and_notices_come_to_tasks() {
 }
 
 #[test]
-fn streams_of_bytes_begin_flow_and_end_in_tasks() {
+fn byte_streams_work_in_tasks() {
     let (listener, url) = listener();
     run(async {
         let accepting = listener.clone();
@@ -145,7 +145,7 @@ fn streams_of_bytes_begin_flow_and_end_in_tasks() {
 }
 
 #[test]
-fn tasks_that_wait_for_a_stream_hear_that_it_has_failed() {
+fn tasks_waiting_for_a_stream_learn_of_its_failure() {
     let (listener, url) = listener();
     run(async {
         let accepting = tokio::spawn(async move { listener.accept_reader().await.unwrap() });
@@ -211,7 +211,7 @@ fn streams_of_one_connection_serve_tasks() {
 
 /// More silent servers than any number of helper threads.
 #[test]
-fn servers_that_do_not_answer_hold_up_no_other_connection_and_take_no_threads() {
+fn unresponsive_servers_delay_no_other_connection_and_use_no_threads() {
     const SILENT: usize = 40;
     let (listener, url) = listener();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -262,7 +262,7 @@ impl Wake for NoopWaker {
 }
 
 #[test]
-fn a_task_that_connects_has_one_descriptor_however_it_is_polled_and_none_once_it_is_dropped() {
+fn a_connecting_task_has_one_descriptor_until_it_is_dropped() {
     let (listener, url) = listener();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_damaged_is_not_the_hosts() {
+    fn damaged_packets_are_not_the_hosts_losses() {
         assert_eq!(reported(&[(1, Some(0)), (4, Some(0))]), [1, 4], "the host's alone");
         assert_eq!(reported(&[(1, Some(1)), (4, Some(4))]), [0, 0], "damaged alone");
         assert_eq!(reported(&[(1, Some(1)), (6, Some(3)), (7, Some(4))]), [0, 3, 3], "both");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn between_two_looks_drops_are_what_the_last_ones_were() {
+    fn drops_between_samples_have_the_last_ones_kind() {
         assert_eq!(reported(&[(1, Some(0)), (2, None), (3, None), (4, Some(0))]), [1, 2, 3, 4]);
         assert_eq!(reported(&[(1, Some(1)), (2, None), (3, None), (4, Some(4))]), [0, 0, 0, 0]);
         assert_eq!(
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_wrap_go_on_and_one_that_went_back_damages_nothing() {
+    fn counters_can_wrap_and_decreasing_ones_are_ignored() {
         let near = u32::MAX - 1;
         let mut split = DropSplit { dropped: near, damaged: near, ..DropSplit::default() };
         assert_eq!(split.update(1, Some(near)), 3);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn without_drops_nothing_is_read() {
+    fn nothing_is_read_without_drops() {
         let mut drops = HostDrops::of_this_process().unwrap();
         assert_eq!(drops.count(Time::ZERO, 0), 0);
         assert!(drops.schedule.is_due(Time::ZERO));

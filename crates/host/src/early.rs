@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_counts_once_and_only_this_interfaces() {
+    fn a_packet_counts_once_and_only_for_its_interface() {
         let samples = [
             counters(10, 20, 30, 40),
             counters(13, 23, 30, 40),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_wrap_go_on_and_those_that_went_back_or_vanished_count_nothing() {
+    fn counters_can_wrap_and_decreasing_or_missing_ones_count_nothing() {
         let near = u32::MAX - 1;
         let samples = [
             counters(near, near, near, near),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interface_of_an_address_is_found_and_without_one_nothing_is_known() {
+    fn the_interface_of_an_address_is_found_or_unknown() {
         assert_eq!(interface_with(Ipv4Addr::LOCALHOST.to_ipv6_mapped().into()).as_deref(), Some("lo"));
         assert_eq!(interface_with(IpAddr::from([192, 0, 2, 1])), None);
         let mut of_lo = EarlyDrops::of_interface_with(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_of_the_same_name_in_another_namespace_are_told_by_their_hardware() {
+    fn interfaces_of_equal_name_in_other_namespaces_differ_by_hardware_address() {
         let card = [2, 0, 0xac, 0x10, 0, 1];
         assert!(is_card("02:00:ac:10:00:01", Some(card)) && !is_card("02:00:ac:10:00:02", Some(card)));
         assert!(is_card("", None) && is_card("", Some([0; 6])) && !is_card("", Some(card)));

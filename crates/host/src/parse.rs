@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_linux_6_18() {
+    fn linux_6_18_texts_are_read() {
         assert_eq!(run_delay(b"120493 56605 7\n"), Some(Span::from_nanos(56_605)));
         let text = b"some avg10=12.34 avg60=0.01 avg300=1.32 total=456457770\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n";
         assert_eq!(pressure(text), Some(123));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_processors_wrap_and_strange_ones_are_not_read() {
+    fn per_processor_counters_wrap_and_malformed_ones_are_ignored() {
         assert_eq!(backlog_drops(b"0 ffffffff 0\n0 2 0\n"), Some(1));
         for strange in ["", "\n", "1 2 3", "1\n", "1 2 3\n1 zz 3\n", "1 100000000 3\n", "1 2 3\n\n"] {
             assert_eq!(backlog_drops(strange.as_bytes()), None, "{strange:?}");
@@ -117,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_does_not_count_is_not_known() {
+    fn missing_kernel_counters_are_unknown() {
         assert_eq!(run_delay(b"0 0 0\n"), None, "sched_info is off");
         assert_eq!(steal_ticks(b"cpu  1 2 3 4 5 6 7\n"), None, "before Linux 2.6.11");
         assert_eq!(pressure(b""), None);
     }
 
     #[test]
-    fn shares_beyond_the_whole_and_other_texts_are_not_believed() {
+    fn invalid_shares_and_texts_are_rejected() {
         for share in ["100.01", "700.00", "1.5", "-1.00", "+1.00", "nan", "1e1.00", "65535.99", ".50"] {
             let text = format!("some avg10={share} avg60=0.00 avg300=0.00 total=0\n");
             assert_eq!(pressure(text.as_bytes()), None, "{share}");
@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_kernel_prints_is_read(on: u64, waited: u64, times in 1u64.., share in 0u16..=10_000, ticks: [u64; 10]) {
+        fn kernel_texts_are_read(on: u64, waited: u64, times in 1u64.., share in 0u16..=10_000, ticks: [u64; 10]) {
             prop_assert_eq!(run_delay(format!("{on} {waited} {times}\n").as_bytes()), Some(Span::from_nanos(waited)));
             let text = format!("some avg10={}.{:02} avg60=1.00 avg300=2.00 total={on}\n", share / 100, share % 100);
             let read = pressure(text.as_bytes()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_cut_off_is_not_read(waited: u64, share in 0u16..=10_000, ticks: [u64; 10]) {
+        fn truncated_values_are_not_read(waited: u64, share in 0u16..=10_000, ticks: [u64; 10]) {
             let numbers: Vec<String> = ticks.iter().map(u64::to_string).collect();
             let texts = [
                 format!("1 {waited} 3\n"),
@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_borne(text in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_tolerated(text in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert!(pressure(&text).is_none_or(|share| share <= 1_000));
             let _ = (run_delay(&text), steal_ticks(&text), statistic(&text), backlog_drops(&text));
             let _ = (damaged_datagrams(&text), damaged_datagrams_6(&text));

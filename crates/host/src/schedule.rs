@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_costs_more_is_done_more_rarely() {
+    fn expensive_readings_are_taken_less_often() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut schedule = SampleSchedule::new(Span::from_millis(50));
         assert!(schedule.is_due(at(0)));

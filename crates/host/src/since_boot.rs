@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_that_no_socket_saw_are_counted_in_hexadecimal_over_all_processors() {
+    fn softnet_drops_are_hexadecimal_and_summed_over_processors() {
         let softnet = "0000a9f4 00000010 00000003 00000000\n00008be1 0000000a 00000001 00000000\n";
         assert_eq!((of_processors(softnet, 1), of_processors(softnet, 2)), (26, 4));
         for strange in ["", "\n\n", "1", "1 zz 3", "1 -2 3", "1 fffffffffffffffff 3"] {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_processor_is_told_from_a_busy_one() {
+    fn idle_and_busy_processors_are_distinguished() {
         let before = ProcessorTimes::read(
             "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 100 0 0 50 0 0 0 0 0 0\ncpu2 0 0 0 70 0 0 0 0 0 0\n",
         );
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_read_from_the_kernels_words() {
+    fn the_peak_is_read_from_the_kernels_text() {
         assert_eq!(peak_of("Name:\thaul\nVmHWM:\t  2048 kB\nVmRSS:\t 1 kB\n"), Some(2_097_152));
         assert_eq!(peak_of("Name:\thaul\n"), None);
         assert_eq!(peak_of("VmHWM: many kB\n"), None);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lacks_is_none_and_what_cannot_be_opened_is_an_error() {
+    fn missing_kernel_files_are_none_and_unreadable_ones_are_errors() {
         assert!(Source::open("/proc/no-such-file").unwrap().is_none());
         assert!(Source::open("/proc/version/no-such-file").unwrap().is_none());
         let error = Source::open(&"/proc/self/cwd/\u{1}".repeat(300));

@@ -31,7 +31,7 @@ fn beside_load(act: impl FnOnce()) {
 }
 
 #[test]
-fn what_this_kernel_has_is_told_and_the_rest_is_not() {
+fn available_kernel_counters_are_reported_and_others_are_not() {
     let mut sensors = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
     let sample = sensors.sample(Time::ZERO);
     let is_there = |path: &str| std::fs::read(path).is_ok();
@@ -66,7 +66,7 @@ fn a_thread_that_shares_its_processor_waits_for_it_and_loses_it() {
 }
 
 #[test]
-fn each_thread_has_sensors_of_its_own() {
+fn each_thread_has_its_own_sensors() {
     beside_load(|| {
         let mut ours = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
         let before = ours.sample(Time::ZERO);
@@ -86,7 +86,7 @@ fn each_thread_has_sensors_of_its_own() {
 }
 
 #[test]
-fn a_look_is_due_no_sooner_than_after_its_interval() {
+fn a_sample_is_never_due_before_its_interval() {
     let mut sensors = Sensors::of_this_thread(Some(Ipv4Addr::LOCALHOST.into())).unwrap();
     assert!(sensors.is_due(Time::ZERO));
     sensors.sample(Time::ZERO);

@@ -91,8 +91,8 @@ impl Emulator {
         command.args(["wan", "--quiet", "--", "true"]).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = self.runs.output(&mut command, "cannot run haul-lab wan")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        let why = said.lines().next().unwrap_or("haul-lab wan has failed").trim_start_matches("haul-lab: ");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let why = stderr.lines().next().unwrap_or("haul-lab wan has failed").trim_start_matches("haul-lab: ");
         Ok((!output.status.success()).then(|| why.to_owned()))
     }
 
@@ -110,9 +110,9 @@ impl Emulator {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let done = self.runs.output(&mut command, "cannot run haul-lab wan")?;
         if !done.status.success() {
-            let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
+            let stderr = String::from_utf8_lossy(&done.stderr).trim().to_owned();
             return Err(Problem::failed(
-                format!("a run of the emulator has failed ({}): {said}", done.status),
+                format!("a run of the emulator has failed ({}): {stderr}", done.status),
                 "",
             ));
         }

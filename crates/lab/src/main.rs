@@ -71,7 +71,7 @@ enum Command {
 }
 
 /// Returns the exit code; prints a problem first.
-fn told(result: Result<ExitCode, problem::Problem>) -> ExitCode {
+fn exit_code_of(result: Result<ExitCode, problem::Problem>) -> ExitCode {
     result.unwrap_or_else(|problem| {
         eprintln!("haul-lab: {problem}");
         ExitCode::from(problem.exit_code())
@@ -87,19 +87,19 @@ fn main() -> ExitCode {
             },
             ExitCode::from,
         ),
-        Command::List => told(experiment::list()),
-        Command::Run(args) => told(experiment::run(&args)),
+        Command::List => exit_code_of(experiment::list()),
+        Command::Run(args) => exit_code_of(experiment::run(&args)),
         Command::Sim(args) => sim::sim(&args).unwrap_or_else(|problem| {
             eprintln!("haul-lab: {problem}");
             ExitCode::from(problem.exit_code())
         }),
-        Command::Signatures(args) => told(signatures::signatures(&args)),
-        Command::Services(args) => told(services::services(&args).map(|_| ExitCode::SUCCESS)),
-        Command::ServicesEnd(args) => told(services::end(&args)),
-        Command::Compare(args) => told(compare::compare(&args).map(|_| ExitCode::SUCCESS)),
+        Command::Signatures(args) => exit_code_of(signatures::signatures(&args)),
+        Command::Services(args) => exit_code_of(services::services(&args).map(|_| ExitCode::SUCCESS)),
+        Command::ServicesEnd(args) => exit_code_of(services::end(&args)),
+        Command::Compare(args) => exit_code_of(compare::compare(&args).map(|_| ExitCode::SUCCESS)),
         Command::CompareEnd(args) => compare::end(&args),
-        Command::SchedulerTrace(args) => told(scheduler::trace(&args)),
-        Command::StackCost(args) => told(stack_cost::stack_cost(&args)),
+        Command::SchedulerTrace(args) => exit_code_of(scheduler::trace(&args)),
+        Command::StackCost(args) => exit_code_of(stack_cost::stack_cost(&args)),
         Command::RealEnd(args) => sim::real::end(&args),
         Command::Enter(args) => wan::enter(&args),
         Command::Burn(args) => load::burn(&args),

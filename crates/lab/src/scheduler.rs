@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_window_shows_is_drawn_and_listed() {
+    fn the_displayed_window_is_drawn_and_listed() {
         let options = TraceArgs { to: 3_300, ..TraceArgs::of(Scheduler::O1) };
         let record = simulate(&options);
         let text = csv(&record).unwrap();

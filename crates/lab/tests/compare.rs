@@ -20,8 +20,8 @@ fn cells(text: &str, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_same_packets_die_in_both_worlds() {
-    if !privileged("the_same_packets_die_in_both_worlds") {
+fn simulator_and_emulator_drop_the_same_packets() {
+    if !privileged("simulator_and_emulator_drop_the_same_packets") {
         return;
     }
     let text =
@@ -37,8 +37,8 @@ fn the_same_packets_die_in_both_worlds() {
 }
 
 #[test]
-fn linux_tcp_is_measured_beside_its_model() {
-    if !privileged("linux_tcp_is_measured_beside_its_model") {
+fn linux_tcp_is_compared_with_its_model() {
+    if !privileged("linux_tcp_is_compared_with_its_model") {
         return;
     }
     let name = "reno 50.0 Mbit/s 50.000 ms queue 0.25";
@@ -51,7 +51,7 @@ fn linux_tcp_is_measured_beside_its_model() {
 }
 
 #[test]
-fn the_simulators_half_repeats_to_the_byte() {
+fn the_simulated_half_is_reproducible_to_the_byte() {
     let args = ["--no-emulator", "--time", "1s", "--simulations", "3", "--seed", "7", "--only", "bbr+bbr"];
     let text = compare(&args);
     assert_eq!(text, compare(&args));

@@ -58,7 +58,7 @@ fn a_figure_of_a_paper_is_reproduced_with_its_numbers_and_diagrams() {
 }
 
 #[test]
-fn a_plan_of_ones_own_runs_and_equal_seeds_give_equal_files_on_any_number_of_threads() {
+fn a_custom_plan_gives_equal_files_for_equal_seeds_on_any_number_of_threads() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("queues.toml");
     fs::write(&plan, documented()).unwrap();
@@ -78,8 +78,8 @@ fn a_plan_of_ones_own_runs_and_equal_seeds_give_equal_files_on_any_number_of_thr
 }
 
 #[test]
-fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
-    let name = "the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side";
+fn one_plan_runs_real_and_simulated_with_comparable_results() {
+    let name = "one_plan_runs_real_and_simulated_with_comparable_results";
     let haul = Path::new(env!("CARGO_BIN_EXE_haul-lab")).with_file_name("haul");
     if !haul.is_file() {
         return println!("SKIPPED {name}: {} is not built", haul.display());
@@ -139,7 +139,7 @@ fn the_same_plan_runs_for_real_and_simulated_and_both_come_out_side_by_side() {
 }
 
 #[test]
-fn a_check_that_differs_without_a_reason_is_a_failure_and_one_with_a_reason_is_not() {
+fn a_differing_check_fails_only_without_a_reason() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("turned.toml");
     let turned = documented().replace("lower =", "middle =").replace("higher =", "lower =");
@@ -157,7 +157,7 @@ fn a_check_that_differs_without_a_reason_is_a_failure_and_one_with_a_reason_is_n
 }
 
 #[test]
-fn a_bound_on_nothing_is_no_check() {
+fn a_bound_on_zero_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let plan = dir.path().join("nothing.toml");
     let documented = documented();
@@ -177,7 +177,7 @@ fn a_bound_on_nothing_is_no_check() {
 }
 
 #[test]
-fn what_is_not_there_or_no_plan_is_said_with_what_to_do() {
+fn missing_or_invalid_plans_are_reported_with_a_hint() {
     let complaint = |args: &[&str]| {
         let output = lab(args);
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
@@ -253,7 +253,7 @@ test = { kind = "nearest", measure = "session.bulk.zigzag", others = ["session.b
 "#;
 
 #[test]
-fn windows_are_counted_with_intervals_and_drawn_and_discriminators_see_the_same_packets() {
+fn windows_are_counted_and_drawn_and_discriminators_see_the_same_packets() {
     let dir = tempfile::tempdir().unwrap();
     let (plan, out) = (dir.path().join("windows.toml"), dir.path().join("out"));
     fs::write(&plan, WINDOWS).unwrap();

@@ -51,7 +51,7 @@ fn slow(seconds: u64, what: &str, look: std::ops::Range<usize>, least: f64) -> V
 const ENOUGH: f64 = 0.8 * 19.0;
 
 #[test]
-fn every_law_is_back_three_seconds_after_an_hour_without_anything_to_send() {
+fn every_law_recovers_within_three_seconds_after_an_idle_hour() {
     let pause = "pause = [{ at = '10s', length = '3600s' }]";
     assert!(
         slow(3_635, pause, 20..1_000, 1e-9).len() == haul_proto::law_names().len(),
@@ -61,7 +61,7 @@ fn every_law_is_back_three_seconds_after_an_hour_without_anything_to_send() {
 }
 
 #[test]
-fn every_law_is_back_three_seconds_after_the_round_trip_has_become_ten_times_as_long() {
+fn every_law_recovers_within_three_seconds_after_the_round_trip_grew_tenfold() {
     let event = "}]\nevent = [{ at = '10s', path = 'wan', stage = 'delay', change = { delay = '100ms' }";
     assert_eq!(slow(35, event, 13..18, ENOUGH), []);
 }
@@ -69,7 +69,7 @@ fn every_law_is_back_three_seconds_after_the_round_trip_has_become_ten_times_as_
 /// At every point of the cycle in which `bbr` probes for bandwidth, most importantly just after a probe:
 /// deliveries limited by a window that was too small do not show the path's capacity.
 #[test]
-fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
+fn the_default_law_recovers_from_a_tenfold_round_trip_at_any_time() {
     let rates = (0..24).map(|n| {
         let event = format!(
             "}}]\nevent = [{{ at = '{}ms', path = 'wan', stage = 'delay', change = {{ delay = '100ms' }}",
@@ -84,7 +84,7 @@ fn the_default_law_is_back_whenever_the_round_trip_becomes_ten_times_as_long() {
 /// A longer path may also have more capacity, which is probed immediately, not when the next probe would be
 /// due.
 #[test]
-fn the_default_law_is_back_whenever_the_path_becomes_longer_and_wider() {
+fn the_default_law_recovers_from_a_longer_and_wider_path_at_any_time() {
     let bottleneck = "path = 'wan', direction = 'forward', stage = 'bottleneck'";
     let slow = (0..24).filter_map(|n| {
         let at = 10_000 + n * 125;
@@ -101,7 +101,7 @@ fn the_default_law_is_back_whenever_the_path_becomes_longer_and_wider() {
 }
 
 #[test]
-fn every_law_is_back_three_seconds_after_either_clock_has_jumped_by_an_hour() {
+fn every_law_recovers_within_three_seconds_after_a_clock_jump_of_an_hour() {
     for end in ["sender", "receiver"] {
         let jump = format!("clock_jump = [{{ at = '10s', by = '3600s', end = '{end}' }}]");
         assert_eq!(slow(35, &jump, 13..23, ENOUGH), [], "{end}");

@@ -37,12 +37,12 @@ fn a_fixed_rate_keeps_its_rate_at_one_percent_loss() {
 }
 
 #[test]
-fn a_late_comer_and_who_was_there_each_get_a_third() {
+fn early_and_late_flows_each_get_a_third() {
     passes("late-comer.toml");
 }
 
 #[test]
-fn a_ceiling_that_is_raised_again_takes_hold_at_once() {
+fn a_raised_ceiling_takes_effect_at_once() {
     passes("other-ceilings.toml");
 }
 
@@ -62,7 +62,7 @@ fn the_default_fills_a_lossy_gigabit_and_its_rates_are_recorded() {
 }
 
 #[test]
-fn every_law_can_be_asked_what_it_costs() {
+fn the_cost_of_every_law_can_be_measured() {
     passes("cost-of-a-law.toml");
 }
 
@@ -88,12 +88,12 @@ fn a_busy_receiver_loses_in_its_socket_buffer() {
 }
 
 #[test]
-fn tcp_flows_go_either_way() {
+fn tcp_flows_run_in_both_directions() {
     passes("tcp-both-ways.toml");
 }
 
 #[test]
-fn a_load_is_told_which_costs_it_has() {
+fn loads_have_the_costs_of_the_scenario() {
     let host = "[[host]]\nname = \"rx\"\nloads = [{ kind = \"computation\", slowdown = 2.0 }]\n";
     let output = run_text(&format!("{SMALL}{host}"), &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -131,7 +131,7 @@ bytes = \"2MB\"
 ";
 
 #[test]
-fn a_session_runs_any_preset_and_its_law_is_switched_while_it_runs() {
+fn a_session_runs_any_preset_and_can_switch_laws() {
     let given = "recipe = \"rapid+\"\nrate = \"90Mbit\"\nset = { \"rate_control.k\" = \"4\" }
         switch = [{ at = \"1s\", controller = \"fixed\", rate = \"20Mbit\" }]\n";
     let long = SMALL.replace("cap =", "record = \"250ms\"\ncap =").replace("2MB", "20MB");
@@ -147,7 +147,7 @@ fn a_session_runs_any_preset_and_its_law_is_switched_while_it_runs() {
 }
 
 #[test]
-fn a_session_may_report_over_its_control_channel() {
+fn a_session_can_report_over_its_control_channel() {
     let output = run_text(&format!("{SMALL}set = {{ \"bitmap_ack.over\" = \"control\" }}\n"), &[]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let session = &json["runs"][0]["sessions"][0];
@@ -195,7 +195,7 @@ fn equal_seeds_give_equal_bytes_whatever_the_number_of_threads() {
 }
 
 #[test]
-fn a_session_may_last_for_a_time() {
+fn a_session_can_have_a_duration() {
     let text = SMALL.replace(
         "bytes = \"2MB\"",
         "time = \"1s\"\nstart = \"500ms\"\ncontroller = \"fixed\"\nrate = \"80Mbit\"",
@@ -209,7 +209,7 @@ fn a_session_may_last_for_a_time() {
 }
 
 #[test]
-fn the_seed_says_how_much_later_everything_begins() {
+fn the_seed_determines_the_start_delay() {
     let text = format!("start_within = \"300ms\"\n{}", SMALL.replace("    { loss = \"1%\" },\n", ""));
     let first_packet = |seed: &str| {
         let dir = tempfile::tempdir().unwrap();
@@ -227,7 +227,7 @@ fn the_seed_says_how_much_later_everything_begins() {
 }
 
 #[test]
-fn traffic_of_every_kind_runs_beside_a_session_and_damage_is_found_out() {
+fn traffic_of_every_kind_runs_beside_a_session_and_damage_is_detected() {
     let text = SMALL.replace("{ loss = \"1%\" }", "{ corruption = { share = \"1%\", effect = \"flip\" } }")
         + "[[traffic]]\nname = \"cubic\"\npath = \"wan\"\ntcp = { control = \"cubic\" }
 [[traffic]]\nname = \"bursts\"\npath = \"wan\"
@@ -256,7 +256,7 @@ fn the_trace_has_the_fate_of_every_packet() {
 }
 
 #[test]
-fn failed_checks_and_the_cap_are_failures_and_said() {
+fn failed_checks_and_the_cap_are_reported_as_failures() {
     let text = format!("{SMALL}[[check]]\nsession = \"bulk\"\nthat = \"goodput >= 1Gbit\"\n");
     let output = run_text(&text, &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -333,14 +333,14 @@ fn bad_scenarios_are_refused_with_file_line_field_and_what_is_allowed() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_missing_file_is_named() {
     let output = sim(Path::new("no-such.toml"), &[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such.toml: No such file"));
 }
 
 #[test]
-fn signatures_of_a_scenario_hold_every_loss_and_can_be_made_again() {
+fn signatures_of_a_scenario_contain_every_loss_and_are_reproducible() {
     let made = |dir: &Path| {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("training/network.toml");
         let set = ["session.bulk.rate=720Mbit", "path.wan.forward.bottleneck.queue.tail_drop=5ms"];

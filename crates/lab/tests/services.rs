@@ -37,8 +37,8 @@ fn all_rounds(text: &str) -> &str {
 }
 
 #[test]
-fn a_sensor_sends_one_packet_for_a_reading_and_hears_nothing() {
-    if !privileged("a_sensor_sends_one_packet_for_a_reading_and_hears_nothing") {
+fn a_sensor_sends_one_packet_per_reading_and_receives_none() {
+    if !privileged("a_sensor_sends_one_packet_per_reading_and_receives_none") {
         return;
     }
     let text = services(&["readings", "--share", "0.2"]);
@@ -54,8 +54,8 @@ fn a_sensor_sends_one_packet_for_a_reading_and_hears_nothing() {
 }
 
 #[test]
-fn a_receiver_changes_the_rate_of_a_stream_that_runs() {
-    if !privileged("a_receiver_changes_the_rate_of_a_stream_that_runs") {
+fn a_receiver_changes_the_rate_of_a_running_stream() {
+    if !privileged("a_receiver_changes_the_rate_of_a_running_stream") {
         return;
     }
     let text = services(&["change", "--rounds", "1", "--share", "0.4"]);
@@ -67,8 +67,8 @@ fn a_receiver_changes_the_rate_of_a_stream_that_runs() {
 }
 
 #[test]
-fn every_small_message_is_answered_whatever_is_lost() {
-    if !privileged("every_small_message_is_answered_whatever_is_lost") {
+fn every_small_message_is_answered_despite_losses() {
+    if !privileged("every_small_message_is_answered_despite_losses") {
         return;
     }
     let text = services(&["turnaround", "--share", "0.05", "--rounds", "1"]);
@@ -82,8 +82,8 @@ fn every_small_message_is_answered_whatever_is_lost() {
 }
 
 #[test]
-fn points_of_the_turn_around_can_be_chosen() {
-    if !privileged("points_of_the_turn_around_can_be_chosen") {
+fn points_of_the_turnaround_can_be_selected() {
+    if !privileged("points_of_the_turnaround_can_be_selected") {
         return;
     }
     let args = ["--rtt", "3,5", "--loss", "0.5", "--messages", "20", "--carriers", "udp,msg"];
@@ -94,8 +94,8 @@ fn points_of_the_turn_around_can_be_chosen() {
 }
 
 #[test]
-fn busy_polling_is_measured_beside_itself() {
-    if !privileged("busy_polling_is_measured_beside_itself") {
+fn busy_polling_times_are_measured_as_separate_carriers() {
+    if !privileged("busy_polling_times_are_measured_as_separate_carriers") {
         return;
     }
     let args = ["--rtt", "2", "--loss", "0", "--messages", "20", "--rounds", "3", "--busy-poll", "0,400"];
@@ -108,8 +108,8 @@ fn busy_polling_is_measured_beside_itself() {
 }
 
 #[test]
-fn what_is_missing_for_udt_is_told() {
-    if !privileged("what_is_missing_for_udt_is_told") {
+fn missing_parts_for_udt_are_reported() {
+    if !privileged("missing_parts_for_udt_are_reported") {
         return;
     }
     let text = services(&["jitter", "--rounds", "1", "--share", "0.3"]);
@@ -123,8 +123,8 @@ fn what_is_missing_for_udt_is_told() {
 }
 
 #[test]
-fn udt_is_measured_like_the_others_where_it_is() {
-    const TEST: &str = "udt_is_measured_like_the_others_where_it_is";
+fn udt_is_measured_like_the_others_if_available() {
+    const TEST: &str = "udt_is_measured_like_the_others_if_available";
     if !privileged(TEST) {
         return;
     }
@@ -151,8 +151,8 @@ fn working_in(directory: &Path) -> usize {
 }
 
 #[test]
-fn a_measurement_that_a_signal_ends_leaves_nothing_behind() {
-    if !privileged("a_measurement_that_a_signal_ends_leaves_nothing_behind") {
+fn a_measurement_ended_by_a_signal_leaves_nothing_behind() {
+    if !privileged("a_measurement_ended_by_a_signal_leaves_nothing_behind") {
         return;
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

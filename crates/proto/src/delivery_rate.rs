@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_stream_measures_its_rate_even_across_the_wrap_of_the_clock() {
+    fn a_steady_stream_measures_its_rate_across_a_clock_wrap() {
         let mut meter = DeliveryMeter::default();
         let mut clock = u32::MAX - 5_000;
         let mut last = None;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_of_the_senders_making_is_not_measured_across_and_a_part_behind_it_is_enough() {
+    fn sender_gaps_are_excluded_from_the_measurement() {
         let mut meter = DeliveryMeter::default();
         let span = Span::from_millis(20);
         // 100 Mbit/s for 20 ms, then nothing for 80 ms.

@@ -13,7 +13,7 @@ use haul_base::{Rate, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// Most that the sender would use; [`Rate::MAX`] if unknown.
-    pub demand: Rate,
+    pub rate: Rate,
     /// Relative share of the capacity.
     pub weight: NonZeroU32,
 }
@@ -23,23 +23,23 @@ pub struct Demand {
 /// it).
 ///
 /// Quotas never exceed the demands, nor their sum the capacity; rounding costs less than 1 bit/s each.
-pub fn max_min(capacity: Rate, wants: &[Demand]) -> Vec<Rate> {
-    let mut order: Vec<usize> = (0..wants.len()).collect();
+pub fn max_min(capacity: Rate, demands: &[Demand]) -> Vec<Rate> {
+    let mut order: Vec<usize> = (0..demands.len()).collect();
     // Serve the smallest demands per weight first: each gets its demand, or an equal share of the remainder.
     order.sort_by(|&a, &b| {
         let by_weight =
-            |a: usize, b: usize| u128::from(wants[a].demand.as_bps()) * u128::from(wants[b].weight.get());
+            |a: usize, b: usize| u128::from(demands[a].rate.as_bps()) * u128::from(demands[b].weight.get());
         by_weight(a, b).cmp(&by_weight(b, a))
     });
-    let mut left = u128::from(capacity.as_bps());
-    let mut weights: u128 = wants.iter().map(|want| u128::from(want.weight.get())).sum();
-    let mut quotas = vec![Rate::ZERO; wants.len()];
+    let mut remaining = u128::from(capacity.as_bps());
+    let mut weights: u128 = demands.iter().map(|demand| u128::from(demand.weight.get())).sum();
+    let mut quotas = vec![Rate::ZERO; demands.len()];
     for at in order {
-        let weight = u128::from(wants[at].weight.get());
-        let share = left * weight / weights;
-        let quota = share.min(u128::from(wants[at].demand.as_bps()));
+        let weight = u128::from(demands[at].weight.get());
+        let share = remaining * weight / weights;
+        let quota = share.min(u128::from(demands[at].rate.as_bps()));
         quotas[at] = Rate::from_bps(u64::try_from(quota).unwrap_or(u64::MAX));
-        left -= quota;
+        remaining -= quota;
         weights -= weight;
     }
     quotas
@@ -59,7 +59,7 @@ pub struct SenderId(u32);
 #[derive(Debug)]
 struct Sender {
     id: SenderId,
-    want: Demand,
+    demand: Demand,
     quota: Rate,
 }
 
@@ -91,8 +91,8 @@ impl QuotaAssigner {
     pub fn add(&mut self, weight: NonZeroU32) -> SenderId {
         let id = SenderId(self.next);
         self.next += 1;
-        let want = Demand { demand: Rate::MAX, weight };
-        self.senders.push(Sender { id, want, quota: Rate::ZERO });
+        let demand = Demand { rate: Rate::MAX, weight };
+        self.senders.push(Sender { id, demand, quota: Rate::ZERO });
         id
     }
 
@@ -112,11 +112,11 @@ impl QuotaAssigner {
         let least = self.capacity.mul_f64(MIN_SHARE / count);
         for sender in &mut self.senders {
             let used = measured(sender.id);
-            let content = used < sender.quota.mul_f64(USED);
-            sender.want.demand = if content { used.mul_f64(HEADROOM).max(least) } else { Rate::MAX };
+            let is_satisfied = used < sender.quota.mul_f64(USED);
+            sender.demand.rate = if is_satisfied { used.mul_f64(HEADROOM).max(least) } else { Rate::MAX };
         }
-        let wants: Vec<Demand> = self.senders.iter().map(|sender| sender.want).collect();
-        for (sender, quota) in self.senders.iter_mut().zip(max_min(self.capacity, &wants)) {
+        let demands: Vec<Demand> = self.senders.iter().map(|sender| sender.demand).collect();
+        for (sender, quota) in self.senders.iter_mut().zip(max_min(self.capacity, &demands)) {
             sender.quota = quota;
         }
     }
@@ -138,7 +138,7 @@ struct Entry<M> {
     /// Bytes received when the last round ended.
     bytes: u64,
     /// Rate last sent to it.
-    told: Option<Rate>,
+    sent: Option<Rate>,
 }
 
 /// Senders with their byte counts: measures usage, runs a [`QuotaAssigner`] and sends the quotas.
@@ -162,7 +162,7 @@ impl<M: Member> Group<M> {
     /// Adds a sender of this weight and starts a new round; the others' quotas fall now.
     pub fn add(&mut self, member: M, weight: NonZeroU32) -> SenderId {
         let id = self.assigner.add(weight);
-        self.entries.push(Entry { id, member, bytes: 0, told: None });
+        self.entries.push(Entry { id, member, bytes: 0, sent: None });
         self.share();
         id
     }
@@ -178,11 +178,11 @@ impl<M: Member> Group<M> {
             }
             stays
         });
-        let left = self.entries.len() < before;
-        if left {
+        let has_removed = self.entries.len() < before;
+        if has_removed {
             self.share();
         }
-        left
+        has_removed
     }
 
     /// Ends a round that lasted `elapsed`: a sender that used less than its quota gets a smaller one.
@@ -195,7 +195,7 @@ impl<M: Member> Group<M> {
         }
         let measured = |id| used.iter().find(|(known, _)| *known == id).map_or(Rate::ZERO, |(_, rate)| *rate);
         self.assigner.round(measured);
-        self.tell();
+        self.send_quotas();
     }
 
     /// Returns the senders and their quotas.
@@ -210,16 +210,16 @@ impl<M: Member> Group<M> {
             entry.bytes = entry.member.received();
         }
         self.assigner.round(|_| Rate::MAX);
-        self.tell();
+        self.send_quotas();
     }
 
-    fn tell(&mut self) {
+    fn send_quotas(&mut self) {
         for entry in &mut self.entries {
-            let Some(rate) = self.assigner.quota(entry.id).filter(|rate| entry.told != Some(*rate)) else {
+            let Some(rate) = self.assigner.quota(entry.id).filter(|rate| entry.sent != Some(*rate)) else {
                 continue;
             };
             if entry.member.tell(rate) {
-                entry.told = Some(rate);
+                entry.sent = Some(rate);
             }
         }
     }
@@ -237,29 +237,29 @@ mod tests {
         NonZeroU32::new(weight).unwrap()
     }
 
-    fn wants() -> impl Strategy<Value = Vec<Demand>> {
-        let demand = prop_oneof![Just(u64::MAX), 0u64..10_000_000_000];
-        let want = (demand, 1u32..100)
-            .prop_map(|(demand, w)| Demand { demand: Rate::from_bps(demand), weight: weight(w) });
-        prop::collection::vec(want, 1..40)
+    fn demands() -> impl Strategy<Value = Vec<Demand>> {
+        let rate = prop_oneof![Just(u64::MAX), 0u64..10_000_000_000];
+        let one =
+            (rate, 1u32..100).prop_map(|(rate, w)| Demand { rate: Rate::from_bps(rate), weight: weight(w) });
+        prop::collection::vec(one, 1..40)
     }
 
-    /// Rate that a member with demand `wants` was last told, if it reads.
+    /// A member with a demand, the quotas sent to it, and whether it accepts any.
     #[derive(Debug)]
     struct Fake {
-        wants: Rate,
-        told: Vec<Rate>,
-        reads: bool,
+        demand: Rate,
+        quotas: Vec<Rate>,
+        accepts: bool,
         sent: Cell<u64>,
     }
 
     impl Fake {
         fn new(mbps: u64) -> Self {
-            Self { wants: Rate::from_mbps(mbps), told: Vec::new(), reads: true, sent: Cell::new(0) }
+            Self { demand: Rate::from_mbps(mbps), quotas: Vec::new(), accepts: true, sent: Cell::new(0) }
         }
 
         fn send(&self, time: Span) {
-            let rate = self.told.last().map_or(Rate::ZERO, |told| self.wants.min(*told));
+            let rate = self.quotas.last().map_or(Rate::ZERO, |quota| self.demand.min(*quota));
             self.sent.set(self.sent.get() + rate.bytes_in(time));
         }
     }
@@ -270,62 +270,62 @@ mod tests {
         }
 
         fn tell(&mut self, rate: Rate) -> bool {
-            if self.reads {
-                self.told.push(rate);
+            if self.accepts {
+                self.quotas.push(rate);
             }
-            self.reads
+            self.accepts
         }
     }
 
-    fn told(group: &Group<Fake>) -> Vec<u64> {
-        let last = |sender: &Fake| sender.told.last().map_or(0, |rate| rate.as_bps() / 1_000_000);
+    fn last_quotas(group: &Group<Fake>) -> Vec<u64> {
+        let last = |sender: &Fake| sender.quotas.last().map_or(0, |rate| rate.as_bps() / 1_000_000);
         group.shares().map(|(sender, _)| last(sender)).collect()
     }
 
     #[test]
-    fn a_group_measures_what_its_senders_want_and_tells_them_what_is_new_once() {
+    fn a_group_measures_demand_and_sends_each_new_quota_once() {
         let (mut group, round) = (Group::new(Rate::from_mbps(100)), Span::from_millis(500));
         group.add(Fake::new(10), NonZeroU32::MIN);
         let second = group.add(Fake::new(1_000), NonZeroU32::MIN);
         group.add(Fake::new(1_000), weight(2));
-        assert_eq!(told(&group), [25, 25, 50]);
+        assert_eq!(last_quotas(&group), [25, 25, 50]);
         for _ in 0..4 {
             group.shares().for_each(|(sender, _)| sender.send(round));
             group.round(round);
         }
-        assert_eq!(told(&group), [11, 29, 59]);
-        let often: Vec<usize> = group.shares().map(|(sender, _)| sender.told.len()).collect();
-        assert_eq!(often, [4, 3, 2], "nobody is told what he knows");
+        assert_eq!(last_quotas(&group), [11, 29, 59]);
+        let often: Vec<usize> = group.shares().map(|(sender, _)| sender.quotas.len()).collect();
+        assert_eq!(often, [4, 3, 2], "no quota is sent twice");
         // One leaves; its earlier traffic is not measured again, and a new round starts.
         assert!(group.retain(|id, _| id != second) && !group.retain(|_, _| true));
-        assert_eq!(told(&group), [33, 66]);
+        assert_eq!(last_quotas(&group), [33, 66]);
     }
 
     #[test]
-    fn who_could_not_be_told_is_told_after_the_next_round() {
+    fn an_unsent_quota_is_sent_after_the_next_round() {
         let mut group = Group::new(Rate::from_mbps(100));
-        group.add(Fake { reads: false, ..Fake::new(1_000) }, NonZeroU32::MIN);
-        assert_eq!(told(&group), [0]);
-        group.entries[0].member.reads = true;
+        group.add(Fake { accepts: false, ..Fake::new(1_000) }, NonZeroU32::MIN);
+        assert_eq!(last_quotas(&group), [0]);
+        group.entries[0].member.accepts = true;
         group.round(Span::from_millis(500));
-        assert!(told(&group)[0] > 0);
+        assert!(last_quotas(&group)[0] > 0);
     }
 
     proptest! {
         #[test]
-        fn no_quota_can_be_raised_without_lowering_a_smaller_one(capacity in 0u64..20_000_000_000, wants in wants()) {
-            let quotas = max_min(Rate::from_bps(capacity), &wants);
+        fn no_quota_can_be_raised_without_lowering_a_smaller_one(capacity in 0u64..20_000_000_000, demands in demands()) {
+            let quotas = max_min(Rate::from_bps(capacity), &demands);
             let sum: u128 = quotas.iter().map(|quota| u128::from(quota.as_bps())).sum();
             prop_assert!(sum <= u128::from(capacity));
-            let wanted: u128 = wants.iter().map(|want| u128::from(want.demand.as_bps())).sum();
-            let rounding = wants.len() as u128;
-            prop_assert!(sum + rounding >= wanted.min(u128::from(capacity)), "{sum} of {capacity}");
-            for (want, quota) in wants.iter().zip(&quotas) {
-                prop_assert!(*quota <= want.demand);
-                if *quota < want.demand {
+            let total: u128 = demands.iter().map(|demand| u128::from(demand.rate.as_bps())).sum();
+            let rounding = demands.len() as u128;
+            prop_assert!(sum + rounding >= total.min(u128::from(capacity)), "{sum} of {capacity}");
+            for (demand, quota) in demands.iter().zip(&quotas) {
+                prop_assert!(*quota <= demand.rate);
+                if *quota < demand.rate {
                     // Unsatisfied: then nobody has more by weight, except for rounding.
-                    let own = quota.as_bps() as f64 / f64::from(want.weight.get());
-                    for (other, theirs) in wants.iter().zip(&quotas) {
+                    let own = quota.as_bps() as f64 / f64::from(demand.weight.get());
+                    for (other, theirs) in demands.iter().zip(&quotas) {
                         let theirs = theirs.as_bps() as f64 / f64::from(other.weight.get());
                         prop_assert!(theirs <= own + 1.0 + own * 1e-9 + rounding as f64, "{theirs} > {own}");
                     }
@@ -334,7 +334,7 @@ mod tests {
         }
 
         #[test]
-        fn the_rounds_end_when_they_should_and_the_shares_are_fair(
+        fn the_rounds_terminate_with_fair_shares(
             demands in prop::collection::vec((1u64..1_000, 1u32..4), 1..20),
         ) {
             let capacity = Rate::from_mbps(1_000);
@@ -363,7 +363,7 @@ mod tests {
             // Satisfied senders have their demand; nobody has much less than the fair share.
             let fair = max_min(
                 capacity,
-                &demands.iter().map(|&(mbps, w)| Demand { demand: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),
+                &demands.iter().map(|&(mbps, w)| Demand { rate: Rate::from_mbps(mbps).mul_f64(HEADROOM), weight: weight(w) }).collect::<Vec<_>>(),
             );
             for ((rate, fair), &(_, demand)) in rates.iter().zip(&fair).zip(&senders) {
                 let due = (*fair).min(demand).as_bps() as f64;
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_wants_more_again_is_noticed_and_one_that_goes_leaves_its_part() {
+    fn rising_demand_is_noticed_and_leaving_senders_free_their_share() {
         let mut assigner = QuotaAssigner::new(Rate::from_mbps(100));
         let (small, large) = (assigner.add(weight(1)), assigner.add(weight(1)));
         let round = |assigner: &mut QuotaAssigner, demand: u64| {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_sender_keeps_enough_to_be_heard() {
+    fn a_silent_sender_keeps_a_minimum_quota() {
         let mut assigner = QuotaAssigner::new(Rate::from_mbps(100));
         let (silent, _) = (assigner.add(weight(1)), assigner.add(weight(1)));
         for _ in 0..5 {

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_run_has_a_limit_of_its_own() {
+    fn part_of_a_run_has_its_own_limit() {
         let first = evidence(Waiting { source: seconds(10.0), ..Waiting::default() });
         let waiting = Waiting { source: seconds(10.1), receiver: seconds(1.9), ..Waiting::default() };
         let sent = Rate::from_bps(first.sent.as_bps() * 10 / 12);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_without_a_processor_is_the_limit_though_it_loses_nothing() {
+    fn a_receiver_short_of_processor_time_is_the_limit_without_losses() {
         let known = evidence(Waiting { window: seconds(9.0), ..Waiting::default() });
         let told = |sent, waited| {
             let (sent, receiver_waited) = (Rate::from_mbps(sent), seconds(waited));
@@ -353,7 +353,7 @@ mod tests {
 
     /// On a shared machine a slow transfer waits for a processor most of the time between two packets.
     #[test]
-    fn a_ceiling_that_was_kept_is_the_limit_of_a_busy_sender() {
+    fn a_reached_ceiling_is_the_limit_of_a_busy_sender() {
         let known = evidence(Waiting { busy: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() });
         let told = |ceiling| {
             let ceiling = Some(Rate::from_mbps(ceiling));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_where_most_time_went_is_named() {
+    fn the_stage_with_the_most_time_is_the_limit() {
         let name = |waiting| limit_of_sender(&evidence(waiting)).unwrap().what;
         let base = Waiting { busy: seconds(1.0), ..Waiting::default() };
         assert_eq!(name(base), "receiver_storage");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_that_the_path_does_not_take_is_no_limit_and_one_that_arrives_is_in_spite_of_losses() {
+    fn a_ceiling_is_the_limit_only_if_delivered() {
         let waiting = Waiting { pacer: seconds(9.0), busy: seconds(1.0), ..Waiting::default() };
         let told = |cause, share: f64, sent| {
             let lost = (700_000.0 * share) as u64;
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_whatever_the_limit_was() {
+    fn silence_is_reported_with_any_limit() {
         let waiting = Waiting { ceiling: seconds(5.0), window: seconds(4.0), ..Waiting::default() };
         let known =
             LimitEvidence { ceiling: Some(Rate::from_mbps(950)), silent: seconds(4.0), ..evidence(waiting) };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_that_came_on_the_way_is_one_too() {
+    fn a_ceiling_set_during_the_run_counts() {
         let waiting = Waiting { ceiling: seconds(8.0), pacer: seconds(1.0), ..Waiting::default() };
         assert_eq!(limit_of_sender(&evidence(waiting)).unwrap().what, "rate_ceiling");
         let waiting = Waiting { ceiling: seconds(1.0), pacer: seconds(8.0), ..Waiting::default() };
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_that_held_the_sender_most_of_the_time_counts_whatever_the_mean_is() {
+    fn a_ceiling_in_force_most_of_the_time_counts_for_any_mean_rate() {
         let with = |waiting| {
             let ceiling = Some(Rate::from_mbps(2_000));
             limit_of_sender(&LimitEvidence { ceiling, ..evidence(waiting) }).unwrap().what
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn short_runs_and_dropping_receivers_are_told_apart_from_the_path() {
+    fn short_runs_and_dropping_receivers_are_distinguished_from_the_path() {
         let waiting = Waiting { pacer: seconds(0.2), ..Waiting::default() };
         let short = LimitEvidence { elapsed: seconds(0.3), ..evidence(waiting) };
         assert_eq!(limit_of_sender(&short).unwrap().what, "start_up");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn next_to_nothing_measured_is_no_evidence() {
+    fn tiny_measurements_are_no_evidence() {
         let tiny = |waiting, seconds_in_all| {
             let (elapsed, peak_delivery) = (seconds(seconds_in_all), Rate::ZERO);
             let name = |found: Limit| found.what;
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_says_only_what_it_can_know() {
+    fn a_receiver_reports_only_limits_it_can_observe() {
         let (goodput, ceiling) = (Rate::from_mbps(95), Some(Rate::from_mbps(100)));
         assert_eq!(limit_of_receiver(goodput, ceiling, 1_000, 0).what, "rate_ceiling");
         assert_eq!(limit_of_receiver(goodput, ceiling, 1_000, 10).what, "receiver_host");

@@ -169,14 +169,14 @@ mod tests {
 
     /// A constant rate of five times the path's fills its queue at once and keeps it full.
     #[test]
-    fn a_delay_that_stays_while_most_is_lost_is_a_queue() {
+    fn a_persistent_delay_with_heavy_loss_is_a_queue() {
         let full = |lost| (0..800).map(move |n| if n < 10 { (0.0, 0) } else { (38.0, lost) });
         assert_eq!(told_of(full(40))[799], 38);
         assert_eq!(told_of(full(4))[799], 0, "a medium may lose much, too");
     }
 
     #[test]
-    fn a_step_that_stays_is_the_path_and_what_comes_on_top_a_queue() {
+    fn a_persistent_step_is_the_path_and_additional_delay_a_queue() {
         let steps = |n: usize| {
             if n < 10 {
                 0.0
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_stood_before_a_step_and_stays_is_one() {
+    fn a_standing_queue_before_a_step_remains_a_queue() {
         let full = |n: usize| f64::min(n as f64 / 10.0, 20.0);
         let longer = |n: usize| f64::from(u8::from(n >= 400)) * 60.0 + f64::from(u8::from(n >= 800)) * 30.0;
         let queue = told((0..1_200).map(|n| full(n) + longer(n)));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_short_again_has_added_nothing() {
+    fn a_path_that_is_short_again_adds_no_delay() {
         let queue = told((0..900).map(|n| {
             if (10..400).contains(&n) {
                 30.0
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_grows_or_is_filled_by_a_burst_is_one() {
+    fn growing_and_burst_filled_queues_are_queues() {
         // The queue grows by 1 ms per 5 ms and stays full.
         let grows = told((0..800).map(|n| f64::min(n as f64, 20.0)));
         assert_eq!((grows[300], grows[799]), (20, 20));

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn slack_keeps_the_rate_of_one_who_is_always_late() {
+    fn slack_keeps_the_rate_of_an_always_late_sender() {
         let late = |_| Span::from_millis(4);
         let until = Time::ZERO + Span::from_secs(2);
         let mut lenient = Pacer::new(Span::from_millis(100));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_behind_when_lateness_adds_up_and_not_for_a_late_wake_up() {
+    fn the_pacer_is_behind_only_if_lateness_accumulates() {
         let late = |each: u64| {
             let mut pacer = Pacer::new(Span::from_millis(100));
             let mut now = Time::ZERO;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_no_credit() {
+    fn idle_time_gives_no_credit() {
         let mut pacer = Pacer::new(Span::from_millis(100));
         let later = Time::ZERO + Span::from_secs(5);
         pacer.on_idle(later);
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rate_is_never_exceeded_whatever_the_lateness(late in prop::collection::vec(0u64..40_000_000, 1..50)) {
+        fn the_rate_is_never_exceeded_with_any_lateness(late in prop::collection::vec(0u64..40_000_000, 1..50)) {
             let until = Time::ZERO + Span::from_millis(500);
             let sent = run(until, |n| Span::from_nanos(late[n as usize % late.len()]));
             // The loop may overshoot `until` by one lateness of at most 40 ms.

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn smoothing_converges_and_the_minimum_stays_for_a_while() {
+    fn smoothing_converges_and_the_minimum_is_kept_for_the_window() {
         let mut rtt = RttEstimator::new(Span::from_millis(10));
         rtt.on_sample(at(0), Span::from_millis(10));
         for n in 0..100 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_path_is_known_after_the_window_and_a_shorter_one_at_once() {
+    fn a_longer_path_is_noticed_after_the_window_and_a_shorter_one_at_once() {
         let mut rtt = RttEstimator::new(Span::from_millis(10));
         rtt.on_sample(at(0), Span::from_millis(10));
         for n in 1..=8_900 {

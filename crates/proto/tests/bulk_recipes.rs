@@ -253,7 +253,7 @@ fn assert_refuses(mut end: impl Machine, wish: &Recipe) {
 }
 
 #[test]
-fn every_shipped_recipe_is_read_and_survives_being_written() {
+fn every_shipped_recipe_round_trips() {
     for (name, _) in PRESETS {
         let recipe = shipped(name);
         assert_eq!((recipe.name.as_str(), recipe.summary.is_empty()), (*name, false));
@@ -262,7 +262,7 @@ fn every_shipped_recipe_is_read_and_survives_being_written() {
 }
 
 #[test]
-fn packets_of_objects_look_as_the_wire_format_says() {
+fn packets_of_objects_match_the_wire_format() {
     for name in ["bulk", "fobs", "rbudp"] {
         let compiled = Arc::new(registry()).compile(&shipped(name), 16).unwrap();
         let places: Vec<_> =
@@ -274,7 +274,7 @@ fn packets_of_objects_look_as_the_wire_format_says() {
 }
 
 #[test]
-fn each_recipe_brings_an_object_over_a_lossy_path() {
+fn each_recipe_transfers_an_object_over_a_lossy_path() {
     for (seed, name) in [(1, "bulk"), (2, "fobs"), (3, "rbudp")] {
         for len in [0, 1, 5_000_000, 20_000_000] {
             let mut path = Path::new(&shipped(name), len, 0.03, seed);
@@ -285,7 +285,7 @@ fn each_recipe_brings_an_object_over_a_lossy_path() {
 }
 
 #[test]
-fn the_control_laws_of_the_papers_bring_an_object_too() {
+fn the_papers_control_laws_transfer_an_object() {
     let objects = PRESETS.iter().map(|(name, _)| *name).filter(|name| shipped(name).has("object"));
     for (seed, name) in (10..).zip(objects) {
         let mut path = Path::new(&shipped(name), 5_000_000, 0.005, seed);
@@ -309,7 +309,7 @@ fn takes_with(seed: u64, name: &str, loss: f64) -> f64 {
 }
 
 #[test]
-fn a_guess_that_pauses_an_idle_receiver_takes_longer_by_its_pauses() {
+fn pauses_for_an_idle_receiver_lengthen_the_transfer() {
     // 10 ms after each 100 ms.
     let longer = takes("rbudp+", 0.0) / takes("rbudp", 0.0);
     assert!((1.06..1.12).contains(&longer), "{longer}");
@@ -318,7 +318,7 @@ fn a_guess_that_pauses_an_idle_receiver_takes_longer_by_its_pauses() {
 }
 
 #[test]
-fn a_chunk_that_loses_too_much_lowers_the_rate_of_the_next_and_rounds_are_judged_too() {
+fn a_lossy_chunk_lowers_the_next_rate_and_rounds_are_evaluated() {
     // Five chunks of 1 MB with 10 % loss: 40, 38, 36 ... Mbit/s; the last few are judged after the end.
     let chunked = |name: &str| {
         let mut recipe = shipped(name);
@@ -345,7 +345,7 @@ fn places(path: &Path, forward: bool, kind: u8) -> Vec<usize> {
 }
 
 #[test]
-fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missing() {
+fn rbudp_retransmits_exactly_the_missing_packets_after_each_round() {
     let len = 20_000_000;
     let mut path = Path::new(&shipped("rbudp"), len, 0.05, 7);
     path.run(Span::from_secs(20));
@@ -369,7 +369,7 @@ fn rbudp_repeats_nothing_before_a_round_has_ended_and_then_exactly_what_is_missi
 }
 
 #[test]
-fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
+fn a_slow_sink_slows_every_recipe_without_losses() {
     for name in ["bulk", "fobs", "rbudp"] {
         let mut recipe = shipped(name);
         recipe.set("object.first_limit", "1MB").unwrap();
@@ -388,7 +388,7 @@ fn a_sink_that_is_slow_holds_every_recipe_back_and_loses_nothing() {
 /// As the receiver of files does: memory is free again when its bytes are written, and missing bytes take
 /// none.
 #[test]
-fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
+fn retransmissions_arrive_while_the_receiver_accepts_no_new_data() {
     for name in ["bulk", "fobs", "rbudp"] {
         let mut recipe = shipped(name);
         recipe.set("object.first_limit", "1MB").unwrap();
@@ -405,7 +405,7 @@ fn what_is_missing_comes_although_the_receiver_takes_nothing_more_before_it() {
 }
 
 #[test]
-fn the_rate_changes_while_the_object_runs() {
+fn the_rate_changes_during_a_transfer() {
     let mut recipe = shipped("fobs");
     recipe.set("rate_control.rate", "8Mbit").unwrap();
     let len = 4_000_000;
@@ -421,7 +421,7 @@ fn the_rate_changes_while_the_object_runs() {
 }
 
 #[test]
-fn parts_that_lack_each_other_are_named() {
+fn missing_required_parts_are_named() {
     let registry = Arc::new(registry());
     let compile = |recipe: &Recipe| registry.compile(recipe, 16).unwrap_err().to_string();
     assert_eq!(compile(&shipped("bulk").without("retransmit")), "object needs retransmit");
@@ -434,7 +434,7 @@ fn parts_that_lack_each_other_are_named() {
 }
 
 #[test]
-fn a_session_takes_recipes_that_carry_an_object_and_no_others() {
+fn a_session_accepts_only_object_recipes() {
     for (name, lack) in [
         ("bulk", None),
         ("fobs", None),
@@ -459,7 +459,7 @@ fn a_session_takes_recipes_that_carry_an_object_and_no_others() {
 }
 
 #[test]
-fn recipes_of_objects_may_have_more_parts() {
+fn object_recipes_can_have_additional_parts() {
     for (seed, recipe) in [
         (31, shipped("rbudp").with("fec")),
         (32, shipped("fobs").with("statistics").with("rate_stats")),
@@ -473,7 +473,7 @@ fn recipes_of_objects_may_have_more_parts() {
 }
 
 #[test]
-fn a_window_of_any_width_goes_on_when_what_left_has_arrived() {
+fn a_window_of_any_width_advances_with_acknowledgements() {
     for (name, window) in [("bulk", "1024"), ("fobs", "64"), ("rbudp", "1500")] {
         let mut recipe = shipped(name);
         recipe.set("retransmit.window", window).unwrap();

@@ -33,7 +33,7 @@ fn goodput(world: &World, len: u64) -> f64 {
 
 /// Settings that a peer may have chosen cause an error if out of range, not a panic.
 #[test]
-fn settings_of_others_that_are_out_of_bounds_are_an_error() {
+fn peer_settings_out_of_bounds_are_an_error() {
     let control = ControllerConfig { ceiling: None, initial_rtt: ms(1), feedback_interval: ms(1) };
     for (chunk, builds) in [(1, true), (1 << 48, true), (u64::MAX, false)] {
         let config = SenderConfig { chunk: Bytes(chunk), ..SenderConfig::default() };
@@ -61,7 +61,7 @@ fn objects_of_every_small_size_arrive() {
 }
 
 #[test]
-fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_missing() {
+fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets() {
     let len = 300_000_000;
     let mut w = world(7, len, "fixed", Some(Rate::from_mbps(950)), ms(20), 0.01);
     w.run(Span::from_secs(30));
@@ -118,7 +118,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
 }
 
 #[test]
-fn an_outage_of_three_seconds_costs_little_more_than_itself() {
+fn an_outage_of_three_seconds_delays_by_little_more() {
     let len = 200_000_000;
     let run = |outage| {
         let mut w = world(17, len, "bbr", None, ms(40), 0.0);
@@ -135,7 +135,7 @@ fn an_outage_of_three_seconds_costs_little_more_than_itself() {
 }
 
 #[test]
-fn lost_feedback_costs_no_data_packets() {
+fn lost_feedback_causes_no_retransmissions() {
     let len = 50_000_000;
     let (forward, mut back) = path(ms(30), 0.0);
     back.loss = 0.3;
@@ -189,7 +189,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
 }
 
 #[test]
-fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
+fn silence_of_the_peer_is_reported_once_and_the_session_recovers() {
     let len = 40_000_000;
     let mut w = world(31, len, "bbr", None, ms(20), 0.0);
     let from = Time::ZERO + ms(100);
@@ -201,7 +201,7 @@ fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
 }
 
 #[test]
-fn feedback_that_tells_of_nothing_new_is_silence_too() {
+fn feedback_without_progress_is_silence() {
     let len = 40_000_000;
     let (mut forward, back) = path(ms(20), 0.0);
     forward.loss = 1.0;
@@ -251,7 +251,7 @@ fn hostile_bytes_are_counted_and_change_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn every_object_arrives_whole_over_every_bad_path(
+    fn every_object_arrives_complete_over_every_bad_path(
         seed in any::<u64>(),
         len in 0u64..3_000_000,
         rtt_us in 50u64..200_000,
@@ -283,7 +283,7 @@ fn throughput(w: &mut World, until: u64) -> f64 {
 }
 
 #[test]
-fn an_assigned_quota_is_not_taken_for_the_path() {
+fn an_assigned_quota_is_not_reported_as_the_path() {
     let mut w = world(53, 1 << 40, "bbr", None, ms(50), 0.0);
     let quota = Rate::from_mbps(20);
     w.sender.set_quota(w.now, quota);
@@ -301,7 +301,7 @@ fn an_assigned_quota_is_not_taken_for_the_path() {
 }
 
 #[test]
-fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
+fn time_at_the_ceiling_and_at_the_path_rate_are_distinguished() {
     let ceiling = Rate::from_mbps(20);
     for controller in ["bbr", "fixed"] {
         let mut w = world(67, 1 << 40, controller, Some(ceiling), ms(50), 0.0);
@@ -316,7 +316,7 @@ fn time_at_the_ceiling_is_told_from_time_at_the_rate_of_the_path() {
 }
 
 #[test]
-fn a_path_that_carries_less_than_an_assigned_quota_is_found_out() {
+fn a_path_slower_than_the_assigned_quota_is_detected() {
     let mut w = world(59, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 2_000);
     w.sender.set_quota(w.now, Rate::from_mbps(500));
@@ -329,7 +329,7 @@ fn a_path_that_carries_less_than_an_assigned_quota_is_found_out() {
 }
 
 #[test]
-fn a_rise_ends_the_pause_that_a_small_quota_has_set() {
+fn a_raised_quota_ends_the_pause_of_a_small_one() {
     let mut w = world(61, 1 << 40, "bbr", None, ms(50), 0.0);
     throughput(&mut w, 1_000);
     w.sender.set_quota(w.now, Rate::ZERO);

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_follow_the_packets_that_are_left() {
+    fn bytes_follow_the_remaining_packets() {
         assert_eq!(batch(3).bytes(), 3_700);
         assert_eq!(batch(3).without(0b100).bytes(), 3_000);
         assert_eq!(batch(3).only(0b100).bytes(), 700);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_one_batch_become_one_again() {
+    fn parts_of_one_batch_are_rejoined() {
         let whole = batch(8);
         let (front, back) = (whole.first(3), whole.without(whole.first(3).present()));
         assert_eq!((front.present(), front.packets(), back.packets()), (0b111, 3, 5));
@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cutting_keeps_every_packet_and_the_order(count in 1usize..=64, lost in any::<u64>(), which in any::<u64>()) {
+        fn splitting_keeps_every_packet_and_the_order(count in 1usize..=64, lost in any::<u64>(), which in any::<u64>()) {
             let parcel = batch(count).without(lost);
             let parts: Vec<_> = parcel.cut(which).collect();
             let together = parts.iter().fold(0, |all, (part, _)| all | part.present());
@@ -406,7 +406,7 @@ mod tests {
         }
 
         #[test]
-        fn runs_are_the_stretches_of_set_bits(count in 1usize..=64, lost in any::<u64>()) {
+        fn runs_are_ranges_of_set_bits(count in 1usize..=64, lost in any::<u64>()) {
             let parcel = batch(count).without(lost);
             let flat: Vec<usize> = parcel.runs().flat_map(|(first, len)| first..first + len).collect();
             prop_assert_eq!(flat, parcel.indices().collect::<Vec<_>>());

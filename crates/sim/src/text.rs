@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back_as_the_same_value(n in 1u64..1 << 50, scale in 0u32..10, p in 0.0f64..=1.0) {
+        fn written_values_read_back_equal(n in 1u64..1 << 50, scale in 0u32..10, p in 0.0f64..=1.0) {
             let n = n / 10u64.pow(scale) * 10u64.pow(scale) + u64::from(scale == 0);
             let n = n.max(1);
             prop_assert_eq!(Span::read(&Span::from_nanos(n).write()), Ok(Span::from_nanos(n)));

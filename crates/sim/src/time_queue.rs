@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn comes_out_by_time_and_then_by_insertion(steps in prop::collection::vec(prop::option::weighted(0.6, 0u64..50), 0..200)) {
+        fn entries_are_ordered_by_time_then_insertion(steps in prop::collection::vec(prop::option::weighted(0.6, 0u64..50), 0..200)) {
             let mut time_queue = TimeQueue::with_capacity(4);
             let mut model: Vec<(u64, usize)> = Vec::new();
             for (n, step) in steps.into_iter().enumerate() {

@@ -204,7 +204,7 @@ fn shares_are_max_min_fair_and_nobody_starves() {
     let weight = |w| NonZeroU32::new(w).unwrap();
     let wants = |room: f64| {
         let want =
-            |&(demand, w): &(Rate, u32)| Demand { demand: share(demand).mul_f64(room), weight: weight(w) };
+            |&(demand, w): &(Rate, u32)| Demand { rate: share(demand).mul_f64(room), weight: weight(w) };
         demands.iter().map(want).collect::<Vec<_>>()
     };
     let (exact, roomy) = (max_min(CAPACITY, &wants(1.0)), max_min(CAPACITY, &wants(1.125)));
@@ -219,7 +219,7 @@ fn shares_are_max_min_fair_and_nobody_starves() {
 }
 
 #[test]
-fn what_a_sender_leaves_goes_to_the_others() {
+fn unused_capacity_goes_to_the_other_senders() {
     let greedy = Rate::from_mbps(10_000);
     let mut group = Group::new(43, &[(greedy, 1), (greedy, 1), (greedy, 1)]);
     group.run(Time::ZERO + ROUND * 4);
@@ -236,7 +236,7 @@ fn what_a_sender_leaves_goes_to_the_others() {
 
 /// No rates are assigned before the first round: together the senders start with the capacity of the line.
 #[test]
-fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
+fn senders_with_gtp_share_by_the_receivers_quotas() {
     let greedy = Rate::from_mbps(10_000);
     let recipe = with_law("viz", &[("controller", "gtp"), ("first_rate", "30Mbit")]);
     let mut group = Group::of_recipe(
@@ -256,7 +256,7 @@ fn senders_with_the_law_of_gtp_share_by_the_quotas_of_their_receiver() {
 
 /// Without a law, senders of messages lose all that exceeds the capacity; with one they share it.
 #[test]
-fn messages_share_a_narrow_path_by_the_law_of_their_recipe() {
+fn messages_share_a_narrow_path_with_their_recipes_law() {
     let (line, greedy) = (Rate::from_mbps(10), Rate::from_mbps(50));
     for (name, law) in [("msg", "bbr"), ("msg", "reno"), ("viz", "bbr"), ("viz", "cubic"), ("sensor", "reno")]
     {

@@ -21,7 +21,7 @@ fn near(measured: f64, expected: f64) -> bool {
 }
 
 #[test]
-fn fec_mends_what_it_can_and_in_time() {
+fn fec_repairs_losses_in_time() {
     for (repairs, loss) in [(1, 0.02), (2, 0.05), (4, 0.1)] {
         let bare = stream(17, &repair::recipe("viz", None), RTT, &alone(loss), MESSAGES);
         let mended = stream(17, &repair::recipe("viz", Some(repairs)), RTT, &alone(loss), MESSAGES);
@@ -37,7 +37,7 @@ fn fec_mends_what_it_can_and_in_time() {
 }
 
 #[test]
-fn fec_saves_most_round_trips_where_packets_are_repeated_too() {
+fn fec_saves_most_round_trips_of_retransmissions() {
     let bare = stream(5, &repair::recipe("msg", None), RTT, &alone(0.01), MESSAGES);
     let mended = stream(5, &repair::recipe("msg", Some(2)), RTT, &alone(0.01), MESSAGES);
     println!("seed 5: {bare:?}, {mended:?}");
@@ -48,7 +48,7 @@ fn fec_saves_most_round_trips_where_packets_are_repeated_too() {
 
 /// A run of losses is longer than the repairs of a block.
 #[test]
-fn fec_is_of_little_use_against_runs_of_losses() {
+fn fec_helps_little_against_runs_of_losses() {
     let bare = stream(3, &repair::recipe("viz", None), RTT, &runs(0.02, 8.0), MESSAGES);
     let mended = stream(3, &repair::recipe("viz", Some(2)), RTT, &runs(0.02, 8.0), MESSAGES);
     println!("seed 3: {bare:?}, {mended:?}");
@@ -56,7 +56,7 @@ fn fec_is_of_little_use_against_runs_of_losses() {
 }
 
 #[test]
-fn an_urgent_message_waits_for_one_of_bulk_and_not_for_all() {
+fn an_urgent_message_waits_for_at_most_one_bulk_message() {
     let rate: Rate = urgent::RATE.parse().expect("a rate");
     for bulk in [1_000, 8_192, 65_536] {
         let queued = urgent::waits(9, &urgent::recipe(false, true), bulk, 500);

@@ -54,7 +54,7 @@ fn receive(mbps: u64, loads: Vec<Load>) -> (u64, u64) {
 }
 
 #[test]
-fn a_machine_behind_a_busy_core_loses_in_its_socket_buffer_and_a_machine_alone_does_not() {
+fn only_a_busy_host_loses_in_its_socket_buffer() {
     let (delivered, lost) = receive(600, Vec::new());
     assert!(delivered > 149_000 && lost == 0, "{delivered} {lost}");
     let (delivered, lost) = receive(600, vec![Load::Memory { processes: 2, slowdown_permille: 1_200 }]);
@@ -78,7 +78,7 @@ fn tcp(
 }
 
 #[test]
-fn flows_of_tcp_share_a_bottleneck_of_the_world() {
+fn tcp_flows_share_a_bottleneck() {
     let mut world = World::new(9);
     let links = (
         world.add_link("there", &path(100, 40, 0.0)).unwrap(),
@@ -101,7 +101,7 @@ fn flows_of_tcp_share_a_bottleneck_of_the_world() {
 }
 
 #[test]
-fn bbr_holds_its_rate_under_random_loss_in_the_world_too() {
+fn bbr_holds_its_rate_under_random_loss() {
     let mut world = World::new(4);
     let links = (
         world.add_link("there", &path(100, 50, 1e-3)).unwrap(),
@@ -117,7 +117,7 @@ fn bbr_holds_its_rate_under_random_loss_in_the_world_too() {
 }
 
 #[test]
-fn a_flow_to_a_process_that_has_to_wait_for_its_core_arrives_whole() {
+fn a_flow_to_a_process_without_core_arrives_complete() {
     let mut world = World::new(6);
     let links = (
         world.add_link("there", &path(400, 20, 0.0)).unwrap(),

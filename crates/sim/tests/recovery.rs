@@ -40,7 +40,7 @@ fn share_of_longer_path(mbps: u64, rtt: u64, at: u64) -> f64 {
 }
 
 #[test]
-fn a_path_ten_times_as_long_is_filled_within_ten_round_trips_in_whatever_phase_it_comes() {
+fn a_tenfold_path_is_filled_within_ten_round_trips_in_any_phase() {
     let mut missed = Vec::new();
     for (mbps, rtt, moments) in [
         (100, 50, &[10_000, 10_400, 11_600, 14_000][..]),

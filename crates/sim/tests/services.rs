@@ -30,7 +30,7 @@ fn bad(rtt: Span) -> PathSpec {
 }
 
 #[test]
-fn turn_around_of_small_messages_is_near_the_ideal_of_the_policy() {
+fn turnaround_of_small_messages_is_near_the_policys_ideal() {
     const SEED: u64 = 41;
     println!("seed {SEED}; RTT, loss each way: mean, ideal, p99");
     for rtt in [Span::from_millis(1), Span::from_millis(60)] {
@@ -91,7 +91,7 @@ fn send_all(
 }
 
 #[test]
-fn msg_delivers_exactly_once_whatever_the_path_does() {
+fn msg_delivers_exactly_once_on_any_path() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 5_000][n as usize % 5]);
         let mut talk = send_all(seed, ("msg", &[]), &bad(Span::from_millis(20)), &sent);
@@ -110,7 +110,7 @@ fn with_law(name: &str, law: &str) -> std::sync::Arc<haul_stack::CompiledStack> 
 }
 
 #[test]
-fn messages_with_a_control_law_come_exactly_once_whatever_the_path_does() {
+fn messages_with_a_control_law_arrive_exactly_once_on_any_path() {
     for (seed, (name, law)) in (0..).zip([("msg", "bbr"), ("msg", "reno"), ("sensor", "cubic")]) {
         let sent = stream(2_000, Span::from_micros(700), |n| [10, 10, 800, 10, 900][n as usize % 5]);
         let parts =
@@ -129,7 +129,7 @@ fn messages_with_a_control_law_come_exactly_once_whatever_the_path_does() {
 
 /// The retransmission buffers suffice for 200 Mbit/s over a round trip of 200 ms with losses.
 #[test]
-fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
+fn the_permitted_copies_fill_a_long_path() {
     let rtt = Span::from_millis(200);
     let sent = stream(37_500, Span::from_micros(40), |_| 1_000);
     for (recipe, loss) in [("msg", 0.0), ("msg", 0.001), ("sensor", 0.0), ("sensor", 0.001)] {
@@ -152,7 +152,7 @@ fn a_long_path_is_filled_with_the_copies_that_may_be_kept() {
 
 /// One data packet per reading, and none in return.
 #[test]
-fn sensor_costs_one_packet_a_reading() {
+fn sensor_costs_one_packet_per_reading() {
     let path = PathSpec { stages: vec![StageSpec::Delay(Span::from_millis(10))] };
     let sent = stream(3_600, Span::from_secs(1), |_| 10);
     let mut talk = send_all(1, ("sensor", &[]), &path, &sent);
@@ -171,7 +171,7 @@ fn sensor_costs_one_packet_a_reading() {
 }
 
 #[test]
-fn sensor_delivers_exactly_once_and_speaks_backwards_only_of_what_is_missing() {
+fn sensor_delivers_exactly_once_with_reverse_packets_only_for_gaps() {
     for seed in 0..5 {
         let sent = stream(2_000, Span::from_millis(500), |_| 10);
         let mut talk = send_all(seed, ("sensor", &[]), &bad(Span::from_millis(20)), &sent);
@@ -192,7 +192,7 @@ fn sensor_delivers_exactly_once_and_speaks_backwards_only_of_what_is_missing() {
 }
 
 #[test]
-fn readings_that_tell_little_are_suppressed_and_the_base_is_never_far_off() {
+fn small_changes_are_suppressed_and_the_base_station_stays_close() {
     const SEED: u64 = 5;
     let mut rng = Rng::from_seed(SEED);
     let mut value = 20.0_f32;

@@ -95,7 +95,7 @@ fn shares(controls: [ControlKind; 2], rtt_ms: u64, seed: u64) -> [f64; 2] {
 }
 
 #[test]
-fn equal_flows_share_and_bbr_takes_from_cubic_what_it_takes_on_linux() {
+fn equal_flows_share_and_bbr_beats_cubic_as_on_linux() {
     for rtt in [20, 100] {
         for control in [cubic(), bbr()] {
             let mut part = 0.0;

@@ -67,7 +67,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 }
 
 #[test]
-fn md1_waiting_times_are_those_of_pollaczek_and_khinchine() {
+fn md1_waiting_times_match_pollaczek_and_khinchine() {
     for rho in [0.3, 0.5, 0.7, 0.8, 0.9] {
         let mut path = path(1, vec![bottleneck(QueueSpec::TailDrop(Limit::Packets(1_000_000)))]);
         let (waits, _) = poisson(&mut path, rho, 2_000_000);
@@ -81,7 +81,7 @@ fn md1_waiting_times_are_those_of_pollaczek_and_khinchine() {
 }
 
 #[test]
-fn a_queue_that_overflows_loses_what_the_link_cannot_send() {
+fn an_overflowing_queue_loses_the_excess() {
     for rho in [1.1, 1.5, 2.0, 4.0] {
         let mut path = path(2, vec![bottleneck(QueueSpec::TailDrop(Limit::Packets(100)))]);
         let (_, load) = poisson(&mut path, rho, 500_000);
@@ -186,7 +186,7 @@ fn red_loss(level: u64, above_max: AboveMaximum, packets: u64) -> f64 {
 }
 
 #[test]
-fn red_drops_nothing_below_its_thresholds_and_the_right_share_between() {
+fn red_drops_nothing_below_its_thresholds_and_the_correct_share_between() {
     assert!(red_loss(22_500, AboveMaximum::Gentle, 100_000) == 0.0);
     for level in [37_500, 50_000, 62_500] {
         let measured = red_loss(level, AboveMaximum::Gentle, 400_000);
@@ -270,7 +270,7 @@ fn codel_keeps_the_waiting_time_near_its_target() {
 }
 
 #[test]
-fn codel_catches_up_with_a_flow_that_does_not_listen() {
+fn codel_controls_an_unresponsive_flow() {
     let codel = CodelSpec {
         target: Span::from_millis(5),
         interval: Span::from_millis(100),

@@ -49,7 +49,7 @@ fn objects_of_every_small_size_arrive() {
 }
 
 #[test]
-fn fixed_at_one_percent_loss_both_ways_keeps_its_rate_and_repeats_only_what_is_missing() {
+fn fixed_keeps_its_rate_at_one_percent_loss_and_retransmits_only_missing_packets() {
     let mut r = run(7, 300_000_000, "fixed", Some(Rate::from_mbps(950)), ms(20), 0.01);
     r.run(Span::from_secs(30));
     r.assert_whole();
@@ -92,7 +92,7 @@ fn duplication_reordering_corruption_and_truncation_are_survived() {
 }
 
 #[test]
-fn an_outage_of_three_seconds_costs_little_more_than_itself() {
+fn an_outage_of_three_seconds_delays_by_little_more() {
     let time = |outages: Vec<Outage>| {
         let channel = Channel { outages, ..channel(ms(40), 0.0) };
         let mut r = Run::new(17, 200_000_000, "bbr", None, &channel, &channel);
@@ -106,7 +106,7 @@ fn an_outage_of_three_seconds_costs_little_more_than_itself() {
 }
 
 #[test]
-fn lost_feedback_costs_no_data_packets() {
+fn lost_feedback_causes_no_retransmissions() {
     let (forth, back) = (channel(ms(30), 0.0), channel(ms(30), 0.3));
     let mut r = Run::new(19, 50_000_000, "fixed", Some(Rate::from_mbps(500)), &forth, &back);
     r.run(Span::from_secs(30));
@@ -171,7 +171,7 @@ fn a_path_whose_mtu_shrinks_is_survived() {
 }
 
 #[test]
-fn silence_of_the_peer_is_told_once_and_the_session_recovers() {
+fn silence_of_the_peer_is_reported_once_and_the_session_recovers() {
     let outage = Outage { at: ms(100), length: ms(20_000), every: None };
     let channel = Channel { outages: vec![outage], ..channel(ms(20), 0.0) };
     let mut r = Run::new(31, 40_000_000, "bbr", None, &channel, &channel);
@@ -225,7 +225,7 @@ fn four_senders_share_a_bottleneck_and_all_objects_arrive() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn every_object_arrives_whole_over_every_bad_path(
+    fn every_object_arrives_complete_over_every_bad_path(
         seed in any::<u64>(),
         len in 0u64..3_000_000,
         rtt_us in 50u64..200_000,

@@ -90,7 +90,7 @@ fn an_on_off_source_sends_its_share_of_the_time() {
 }
 
 #[test]
-fn an_aggregate_brings_its_load() {
+fn an_aggregate_has_its_load() {
     let (mut world, link, sink) = world(3, Vec::new());
     let flow = add_aggregate(&mut world, aggregate(200), link, sink);
     world.run_until(secs(200));
@@ -128,7 +128,7 @@ fn crowded(seed: u64) -> Summary {
 }
 
 #[test]
-fn equal_seeds_give_equal_bytes_and_the_truth_adds_up_all_the_while() {
+fn equal_seeds_give_equal_bytes_and_the_truth_always_adds_up() {
     let bytes = |seed| serde_json::to_string(&crowded(seed)).unwrap();
     let first = bytes(11);
     assert_eq!(first, bytes(11));
@@ -138,7 +138,7 @@ fn equal_seeds_give_equal_bytes_and_the_truth_adds_up_all_the_while() {
 /// Summary of one run, frozen: it must be equal on every platform. A change here changes every recorded
 /// simulation and must be intentional.
 #[test]
-fn the_world_is_frozen() {
+fn the_worlds_results_never_change() {
     let summary = crowded(11);
     let truths: Vec<[u64; 4]> = summary
         .flows
@@ -165,7 +165,7 @@ fn rates_over_time_show_a_change() {
 }
 
 #[test]
-fn drops_over_time_are_told_by_reason() {
+fn drops_over_time_are_split_by_reason() {
     let summary = crowded(11);
     let rates = summary.rates.unwrap();
     for (flow, (all, reasons)) in summary.flows.iter().zip(rates.dropped.iter().zip(&rates.dropped_by)) {
@@ -182,7 +182,7 @@ fn drops_over_time_are_told_by_reason() {
 }
 
 #[test]
-fn the_trace_tells_of_every_packet() {
+fn the_trace_contains_every_packet() {
     let (mut world, link, sink) =
         world(5, vec![StageSpec::Loss(share(0.2)), StageSpec::Delay(Span::from_millis(3))]);
     let seen: Arc<Mutex<[u64; 3]>> = Arc::default();
@@ -209,7 +209,7 @@ fn the_trace_tells_of_every_packet() {
 }
 
 #[test]
-fn a_world_in_which_nothing_moves_any_more_says_so() {
+fn a_world_without_events_reports_idle() {
     let (mut world, link, sink) = world(6, Vec::new());
     let spec =
         UdpSourceSpec { length: Some(Span::from_millis(10)), ..UdpSourceSpec::constant(Rate::from_mbps(10)) };

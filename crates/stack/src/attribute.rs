@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_back_and_48_bits_drop_what_does_not_fit() {
+    fn values_round_trip_and_48_bits_truncate() {
         let mut bytes = [0; 8];
         <u64 as AttributeType>::write(0x0102_0304_0506_0708, &mut bytes);
         assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);

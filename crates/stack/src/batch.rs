@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_packet_ends_a_batch_and_a_longer_one_does_not_fit_it() {
+    fn a_shorter_packet_ends_a_batch_and_a_longer_one_does_not_fit() {
         let (mut buffer, layout) = (vec![9; 65_507], layout(0, 4, 0));
         let start = Start { datagram: 1_200, limit: 64, next_pn: 5, generation: 0 };
         let mut batch = Batch::outgoing(&mut buffer, &layout, &start);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_not_seen_again() {
+    fn removed_packets_are_not_visited_again() {
         let (mut buffer, layout) = (vec![0; 7 * 4], layout(0, 0, 0));
         let mut batch = Batch::incoming(&mut buffer, 7, &layout, 0);
         batch.take(1);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_run_of_which_nobody_is_left_has_no_values() {
+    fn a_run_without_remaining_packets_has_no_values() {
         let (mut buffer, layout) = (vec![0; 7], layout(0, 8, 0));
         let mut batch = Batch::incoming(&mut buffer, 7, &layout, 0);
         batch.take(0);
@@ -409,7 +409,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(
+        fn written_values_are_read(
             sizes in prop::collection::vec(0usize..1_400, 1..80),
             clear in 0u16..8, sealed in 0u16..40, tag in 0u16..17, generation in any::<bool>(),
         ) {

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_together_is_read_together() {
+    fn fields_written_together_are_read_together() {
         let (short, long) = (Attribute::<u16>::at(9), Attribute::<u64>::at(0));
         let mut packet = [0xFF; 12];
         (short, [long]).write((0x0102, [3]), &mut packet);

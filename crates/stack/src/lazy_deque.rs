@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_queue() {
+    fn lazy_deque_behaves_like_a_queue() {
         let mut queue = LazyDeque::default();
         assert_eq!((queue.pop_front(), queue.is_empty(), queue.contains(&1)), (None, true, false));
         queue.push_back(1);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_urgent_overtake_but_nothing_overtakes_what_has_begun() {
+    fn urgent_messages_overtake_only_unstarted_ones() {
         let mut queue = SendQueue::default();
         for (id, priority) in [(0, 1), (1, 1), (2, 0), (3, 2), (4, 0)] {
             queue.push(message(id, priority));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_not_begun_can_be_removed() {
+    fn only_unstarted_messages_can_be_removed() {
         let mut queue = SendQueue::default();
         (0..3).for_each(|id| queue.push(message(id, 0)));
         queue.sent(1);
@@ -311,7 +311,7 @@ mod tests {
 
     /// With one move of the queue per removed message, this takes minutes.
     #[test]
-    fn half_of_a_long_queue_goes_in_one_pass_and_the_rest_keeps_its_order() {
+    fn removing_half_of_a_long_queue_takes_one_pass_and_keeps_the_order() {
         const MESSAGES: u64 = 1_000_000;
         let mut queue = SendQueue::default();
         let message = |id| Outgoing { data: Buffer::default(), ..message(id, 0) };
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_knows_its_bytes() {
+    fn an_inbox_counts_its_bytes() {
         let mut inbox = Inbox::default();
         inbox.push(0, Buffer(vec![0; 10]));
         inbox.push(1, Buffer(vec![0; 7]));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_gives_back_what_it_was_given_unless_it_keeps_nothing() {
+    fn a_pool_reuses_buffers_unless_its_capacity_is_zero() {
         for (keep, reused) in [(4, true), (0, false)] {
             let mut pool = Pool::new(keep);
             let buffer = pool.copy(&[1; 1_000]);

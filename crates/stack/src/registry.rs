@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alternatives_read_well() {
+    fn alternatives_are_listed_in_prose() {
         assert_eq!(
             one_of(&["positive_ack", "negative_ack", "bitmap_ack"]),
             "positive_ack, negative_ack or bitmap_ack"

@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn values_are_those_of_the_packets_that_are_left(
+        fn values_belong_to_the_remaining_packets(
             bytes in prop::collection::vec(any::<u8>(), 64 * 20..64 * 20 + 4), live: u64, stride in 2usize..20,
         ) {
             let expected: Vec<u16> = (0..64)

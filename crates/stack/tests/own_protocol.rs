@@ -149,7 +149,7 @@ fn messages_travel_in_batches_of_equal_size() {
 }
 
 #[test]
-fn a_panic_ends_the_session_by_the_name_of_its_cause_and_nothing_else() {
+fn a_panic_ends_only_its_session_and_names_its_cause() {
     let (mut a, mut b) = pair(&Recipe::new("own").with("whole").with("watch"));
     a.send(Time::ZERO, b"boom", SendOptions::default()).unwrap();
     carry(Time::ZERO, &mut a, &mut b);
@@ -160,7 +160,7 @@ fn a_panic_ends_the_session_by_the_name_of_its_cause_and_nothing_else() {
 }
 
 #[test]
-fn recipes_that_cannot_work_say_what_is_missing() {
+fn impossible_recipes_report_what_is_missing() {
     let compile = |recipe: Recipe| registry().compile(&recipe, 0).unwrap_err().to_string();
     assert_eq!(compile(Recipe::new("x").with("watch")), "watch needs whole");
     assert_eq!(compile(Recipe::new("x").with("whole").with("whole")), "`whole` is in the recipe twice");
@@ -194,7 +194,7 @@ fn parameters_change_on_both_sides_while_running() {
 }
 
 #[test]
-fn other_micro_protocols_take_over_at_a_packet_boundary() {
+fn micro_protocols_are_replaced_at_a_packet_boundary() {
     let (mut a, mut b) = pair(&Recipe::new("own").with("whole"));
     a.send(Time::ZERO, b"before", SendOptions::default()).unwrap();
     a.reconfigure(Time::ZERO, &Recipe::new("own").with("watch").with("whole")).unwrap();

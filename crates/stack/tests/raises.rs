@@ -76,7 +76,7 @@ impl MicroProtocol for AtOnce {
 }
 
 #[test]
-fn events_are_heard_at_once_after_the_present_input_or_after_their_time() {
+fn events_are_handled_at_once_after_the_input_or_after_a_delay() {
     let mut registry = Registry::empty();
     registry.register(Registration::new("raises", 1, "raises later", |_, _| Ok(Box::<Raises>::default())));
     registry.register(Registration::new("at_once", 1, "raises now", |_, _| Ok(Box::<AtOnce>::default())));

@@ -108,20 +108,20 @@ fn hand(stack: &mut Stack, data: &mut [u8], ecn: Ecn, socket_drops: Option<u32>)
 }
 
 #[test]
-fn what_the_session_brings_goes_to_whoever_takes_its_type() {
+fn session_resources_are_passed_by_type() {
     assert_eq!(stack().shared::<Seen>().unwrap().greeting, "hello");
     assert!(stack().shared::<u64>().is_none());
 }
 
 #[test]
-fn one_name_for_events_with_arguments_of_two_types_is_refused() {
+fn one_event_name_with_two_argument_types_is_refused() {
     let recipe = Recipe::new("probes").with("prober").with("mistaken");
     let refused = registry().compile(&recipe, 0).unwrap_err().to_string();
     assert!(refused.contains("mistaken declares the event `size` with another argument type"), "{refused}");
 }
 
 #[test]
-fn a_probe_is_larger_than_packets_may_be_and_arrives_with_what_the_socket_says() {
+fn a_probe_exceeds_the_packet_size_and_arrives_with_socket_metadata() {
     let (mut a, mut b) = (stack(), stack());
     a.raise(Time::ZERO, SIZE, &mut 4_000_usize);
     a.raise(Time::ZERO, Name::<Event<()>>::new("nobody knows this"), &mut ());
@@ -138,7 +138,7 @@ fn a_probe_is_larger_than_packets_may_be_and_arrives_with_what_the_socket_says()
 }
 
 #[test]
-fn control_frames_of_the_connection_are_passed_over_and_not_counted() {
+fn control_frames_of_the_connection_are_skipped_and_not_counted() {
     let mut stack = stack();
     let mut packet = [0; 40];
     packet[0] = Kind::CONTROL_FRAME.0;

@@ -89,7 +89,7 @@ fn events(stack: &mut Stack) -> Vec<StackEvent> {
 }
 
 #[test]
-fn sixty_four_packets_that_the_recipe_does_not_allow_are_borne_and_one_more_ends_the_session() {
+fn sixty_four_invalid_packets_are_tolerated_and_one_more_ends_the_session() {
     let (mut other, mut honest) = (stack(&["whole", "chatter"]), stack(&["whole"]));
     for n in 1..=64 {
         say(&mut other, &mut honest, b"chat");

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_wanted_is_no_fallback() {
+    fn disabled_features_are_not_fallbacks() {
         let mut some = complete();
         some.gso = Gso { support: Support::Off, max_segments: 1 };
         some.gro = Support::Off;

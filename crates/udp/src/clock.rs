@@ -78,20 +78,20 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_lie_as_far_back_as_the_clock_of_the_day_says() {
+    fn arrival_times_are_converted_by_the_real_time_clock() {
         assert_eq!(clock().time_of(Arrival(Duration::new(100, 100))), Some(Time::from_nanos(4_700)));
         assert_eq!(clock().time_of(Arrival(Duration::new(100, 900))), Some(Time::from_nanos(5_000)));
     }
 
     #[test]
-    fn a_clock_that_was_set_gives_no_time() {
+    fn a_clock_step_gives_no_arrival_time() {
         assert_eq!(clock().time_of(Arrival(Duration::new(80, 0))), None);
         assert_eq!(clock().time_of(Arrival(Duration::new(120, 0))), None);
         assert_eq!(ArrivalClock::new().time_of(Arrival(Duration::ZERO)), None);
     }
 
     #[test]
-    fn timestamps_of_both_widths_are_read_and_nonsense_is_not() {
+    fn timestamps_of_both_widths_are_read_and_invalid_ones_are_not() {
         let wide: Vec<u8> = [3i64, 7].iter().flat_map(|v| v.to_ne_bytes()).collect();
         let narrow: Vec<u8> = [3i32, 7].iter().flat_map(|v| v.to_ne_bytes()).collect();
         let expected = Some(Arrival(Duration::new(3, 7)));

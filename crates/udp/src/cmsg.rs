@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_without_room_changes_nothing() {
+    fn a_control_message_without_space_changes_nothing() {
         let mut control = Control::<{ space(4) }>::EMPTY;
         assert!(control.push(1, 2, &[1, 2, 3, 4]));
         assert!(!control.push(1, 3, &[1]));
@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_pushed_comes_back(list in prop::collection::vec(
+        fn pushed_control_messages_read_back(list in prop::collection::vec(
             (any::<i32>(), any::<i32>(), prop::collection::vec(any::<u8>(), 0..20)), 0..8,
         )) {
             let mut control = Control::<512>::EMPTY;

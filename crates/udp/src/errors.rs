@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_full_are_would_block_and_can_be_told_apart() {
+    fn both_kinds_of_full_are_would_block_and_distinguishable() {
         assert!(matches!(
             SendError::from_os(os(libc::EAGAIN)),
             SendError::WouldBlock(FullQueue::SocketBuffer)
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_network_says_is_never_fatal() {
+    fn network_errors_are_never_fatal() {
         for code in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EMSGSIZE, libc::EACCES]
         {
             assert!(!SendError::from_os(os(code)).is_fatal(), "{code}");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_repeats_what_the_kernel_said() {
+    fn no_message_repeats_the_kernels_text() {
         use std::error::Error;
 
         let addr = "127.0.0.1:80".parse().unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_to_do() {
+    fn messages_have_hints() {
         let addr = "127.0.0.1:80".parse().unwrap();
         let text = SocketError::Bind { addr, source: os(libc::EADDRINUSE) }.to_string();
         assert!(text.contains("127.0.0.1:80") && text.contains("ss -ulpn"), "{text}");

@@ -21,7 +21,7 @@ fn queued_datagrams(mangler: &Faults) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn each_fault_does_what_its_name_says() {
+fn each_fault_has_its_named_effect() {
     let sent = datagrams(1_000, 100);
     assert_eq!(through("seed=1", &sent), sent);
     assert!(through("loss=1", &sent).is_empty());
@@ -34,7 +34,7 @@ fn each_fault_does_what_its_name_says() {
 }
 
 #[test]
-fn held_back_datagrams_come_later_and_whole() {
+fn delayed_datagrams_arrive_later_unchanged() {
     let sent = datagrams(10_000, 64);
     let received = through("reorder=0.2,seed=3", &sent);
     assert_ne!(received, sent);
@@ -46,7 +46,7 @@ fn held_back_datagrams_come_later_and_whole() {
 }
 
 #[test]
-fn replays_are_of_datagrams_that_were_sent_before() {
+fn replays_repeat_earlier_datagrams() {
     let sent = datagrams(2_000, 64);
     let received = through("replay=0.5,seed=3", &sent);
     assert!(received.len() > 2_800);
@@ -57,7 +57,7 @@ fn replays_are_of_datagrams_that_were_sent_before() {
 }
 
 #[test]
-fn equal_seeds_damage_equally() {
+fn equal_seeds_give_equal_faults() {
     let sent = datagrams(500, 200);
     let plan =
         |seed| format!("loss=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1,truncate=0.1,replay=0.1,seed={seed}");
@@ -66,7 +66,7 @@ fn equal_seeds_damage_equally() {
 }
 
 #[test]
-fn plans_that_make_no_sense_are_refused() {
+fn invalid_plans_are_refused() {
     for text in ["loss", "loss=2", "loss=-0.1", "loss=NaN", "delay=1", "seed=x", "=1"] {
         assert!(FaultPlan::parse(text).is_err(), "{text}");
     }
@@ -79,7 +79,7 @@ fn plans_that_make_no_sense_are_refused() {
 
 proptest! {
     #[test]
-    fn any_mix_of_sizes_comes_through_unharmed_if_nothing_is_planned(
+    fn any_mix_of_sizes_passes_unchanged_without_faults(
         sizes in prop::collection::vec(1_usize..9_000, 1..100),
     ) {
         let sent: Vec<Vec<u8>> = sizes.iter().enumerate().map(|(i, &size)| vec![i as u8; size]).collect();

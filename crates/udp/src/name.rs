@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn addresses_come_back(ip in any::<u128>(), v4 in any::<bool>(), port in any::<u16>(),
+        fn addresses_round_trip(ip in any::<u128>(), v4 in any::<bool>(), port in any::<u16>(),
                                flow in any::<u32>(), scope in any::<u32>()) {
             let addr: SocketAddr = if v4 {
                 SocketAddrV4::new(Ipv4Addr::from(ip as u32), port).into()

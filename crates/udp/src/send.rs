@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_gso_falls_back_and_comes_back() {
+    fn refused_gso_falls_back_and_is_retried() {
         let (sending, receiving) = pair();
         if !sending.capabilities().gso.support.is_available() {
             return;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ecn_goes_by_socket_option_where_calls_do_not_take_it() {
+    fn ecn_uses_a_socket_option_where_calls_do_not_support_it() {
         let (mut sending, receiving) = pair();
         sending.sending.ecn_per_call = false;
         for ecn in [Ecn::Ect0, Ecn::Ect0, Ecn::Ce, Ecn::NotEct] {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn ecn_goes_with_packets_of_a_dual_stack_socket_to_either_family() {
+    fn a_dual_stack_socket_sends_ecn_to_both_families() {
         let options = Options { dual_stack: true, ..Options::default() };
         for (at, as_seen) in [("127.0.0.1:0", "::ffff:127.0.0.1"), ("[::1]:0", "::1")] {
             let (Ok(sending), Ok(receiving)) = (
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_stay_within_both_bounds() {
+    fn calls_stay_within_both_limits() {
         let (sending, _receiving) = pair();
         let max = sending.sending.max_segments;
         for segment_size in [1, 100, 1_448, 8_972, 40_000, 65_507] {

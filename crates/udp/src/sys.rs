@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_messages_are_laid_out_as_libc_says() {
+    fn control_messages_have_libcs_layout() {
         let mut control = Control::<64>::EMPTY;
         assert!(control.push(libc::SOL_UDP, UDP_SEGMENT, &7u16.to_ne_bytes()));
         // SAFETY: both only calculate from their argument.

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drops_are_the_twelfth_number() {
+    fn drops_are_the_twelfth_field() {
         let text = "Inter-|   Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12\n  wan0: 1 2 3 4 5 6 7 8 9 10 11 77 13 14\n";
         assert_eq!(transmit_drops(text, "wan0"), Some(77));
         assert_eq!(transmit_drops(text, "wan1"), None);

@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_compared_and_not_shown() {
+    fn a_secret_is_comparable_and_hidden_in_debug_output() {
         let secret = Secret::from([7; 32]);
         assert!(secret == secret.clone() && secret != Secret::from([8; 32]));
         assert_eq!(format!("{secret:?}"), "(secret)");

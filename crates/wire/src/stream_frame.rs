@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_frame_reads_back_and_no_shorter_one_does() {
+    fn every_frame_round_trips_and_truncated_ones_are_refused() {
         let (stream, limit) = (7, 1 << 40);
         for frame in [
             Frame::Message(b"text"),
@@ -132,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_reads_writes_the_same_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn frames_that_are_read_are_written_identically(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(frame) = Frame::parse(&bytes) {
                 prop_assert_eq!(frame.to_bytes(), bytes);
             }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_reads_back_as_it_was_written() {
+    fn a_url_round_trips() {
         let text = url().to_string();
         assert!(text.starts_with("haul://data.example.org:7000/set%20one/%FF?k=AQEB"), "{text}");
         assert_eq!(text.parse(), Ok(url()));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_addresses_stand_in_brackets_and_keep_their_zone() {
+    fn ipv6_addresses_are_bracketed_and_keep_their_zone() {
         for host in ["::1", "2001:db8::7", "fe80::1%eth0"] {
             let url = HaulUrl { host: host.to_owned(), ..url() };
             assert_eq!(url.to_string().parse(), Ok(url));
@@ -212,14 +212,14 @@ mod tests {
     }
 
     #[test]
-    fn the_slash_in_front_of_the_path_may_be_missing() {
+    fn the_slash_before_the_path_is_optional() {
         let url = HaulUrl { path: Vec::new(), ..url() };
         let text = url.to_string().replace("/?k", "?k");
         assert_eq!(text.parse(), Ok(url));
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_part() {
         let good = url().to_string();
         let cases = [
             (good.replace("haul:", "http:"), UrlError::Scheme),
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn expiry_is_the_first_second_that_is_too_late() {
+    fn expiry_is_the_first_invalid_second() {
         assert!(!url().is_expired(1_899_999_999));
         assert!(url().is_expired(1_900_000_000));
         assert!(!HaulUrl { expires: None, ..url() }.is_expired(u64::MAX));
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_makes_the_round_trip(
+        fn any_path_round_trips(
             path in prop::collection::vec(any::<u8>(), 0..200),
             port in 1u16..,
             fingerprint in any::<[u8; 32]>(),

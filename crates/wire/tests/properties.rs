@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_break_no_rule(bytes in vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_violate_no_invariant(bytes in vec(any::<u8>(), 0..200)) {
         check::packet_headers(&bytes);
         check::data_body(&bytes);
         check::feedback(&bytes);
@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn headers_come_back(kind in 1u8..=3, pn in up_to(MAX_PN), rest in vec(any::<u8>(), 0..20)) {
+    fn headers_round_trip(kind in 1u8..=3, pn in up_to(MAX_PN), rest in vec(any::<u8>(), 0..20)) {
         let header = CommonHeader { kind: PacketKind::from_byte(kind).unwrap(), pn };
         let mut packet = vec![0; 7];
         packet.extend(rest);
@@ -36,7 +36,7 @@ proptest! {
     }
 
     #[test]
-    fn connection_packets_come_back(
+    fn connection_packets_round_trip(
         identity: u32,
         epoch: u64,
         salt in up_to(MAX_PN),
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn data_comes_back(
+    fn data_round_trips(
         seq in up_to(MAX_SEQ),
         offset in up_to(MAX_OFFSET - 40),
         timestamp: u32,
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn feedback_comes_back(header in feedback_header(), blocks in vec(block(), 0..6)) {
+    fn feedback_round_trips(header in feedback_header(), blocks in vec(block(), 0..6)) {
         let bytes = feedback_body(&header, &blocks);
         let view = FeedbackView::parse(&bytes).unwrap();
         prop_assert_eq!(view.header, header);
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn cut_feedback_is_an_error_or_ends_between_blocks(blocks in vec(block(), 1..4), cut: prop::sample::Index) {
+    fn truncated_feedback_is_an_error_or_ends_between_blocks(blocks in vec(block(), 1..4), cut: prop::sample::Index) {
         let bytes = feedback_body(&<_>::default(), &blocks);
         let between: Vec<usize> =
             (0..=blocks.len()).map(|n| feedback_body(&<_>::default(), &blocks[..n]).len()).collect();
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn the_feedback_writer_stays_in_its_room(blocks in vec(block(), 0..6), room in FEEDBACK_HEADER_LEN..400) {
+    fn the_feedback_writer_respects_its_capacity(blocks in vec(block(), 0..6), room in FEEDBACK_HEADER_LEN..400) {
         let mut bytes = vec![0xee; 500];
         let mut writer = FeedbackWriter::new(&mut bytes[..room], &<_>::default()).unwrap();
         let mut accepted = 0;
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_probe_comes_back(padding in 0usize..1500) {
+    fn a_probe_round_trips(padding in 0usize..1500) {
         let mut body = vec![0xff; PROBE_BODY_MIN + padding];
         let probe = ProbeBody { size: (body.len() + 7 + 16) as u16 };
         probe.write(&mut body);
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_come_back(message in message()) {
+    fn messages_round_trip(message in message()) {
         let bytes = frames(std::slice::from_ref(&message));
         prop_assert_eq!(bytes.len(), 4 + encoded_len(&message));
         let mut decoder = FrameDecoder::new();
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn messages_come_back_from_pieces_of_any_size(
+    fn messages_round_trip_in_pieces_of_any_size(
         messages in vec(message(), 0..5),
         sizes in vec(1usize..40, 1..20),
     ) {
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_frame_waits_for_the_rest(message in message(), cut: prop::sample::Index) {
+    fn a_truncated_frame_waits_for_the_rest(message in message(), cut: prop::sample::Index) {
         let frame = frames(std::slice::from_ref(&message));
         let cut = cut.index(frame.len());
         let mut decoder = FrameDecoder::new();
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn deserialising_a_path_equals_making_one(bytes in vec(prop_oneof![Just(b'/'), Just(b'.'), any::<u8>()], 0..12)) {
+    fn deserialising_a_path_equals_constructing_one(bytes in vec(prop_oneof![Just(b'/'), Just(b'.'), any::<u8>()], 0..12)) {
         let encoded = postcard::to_allocvec(&bytes).unwrap();
         let decoded = postcard::from_bytes::<RelPath>(&encoded);
         prop_assert_eq!(decoded.ok(), RelPath::new(bytes).ok());

@@ -28,7 +28,7 @@ fn url() {
 /// Found by the fuzzer: the check required that the shown text not contain the key's text, but here it is the
 /// path.
 #[test]
-fn a_url_whose_path_is_the_text_of_its_key() {
+fn a_url_with_its_key_as_path() {
     let url = HaulUrl {
         host: "data".to_owned(),
         port: 13_431,

@@ -107,7 +107,7 @@ impl Victim {
 }
 
 #[test]
-fn a_copied_challenge_turns_no_download_to_where_it_comes_from() {
+fn a_copied_challenge_does_not_redirect_a_download() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -132,7 +132,7 @@ fn a_copied_challenge_turns_no_download_to_where_it_comes_from() {
 }
 
 #[test]
-fn copied_packets_of_a_connection_move_it_to_nobody_else() {
+fn copied_packets_do_not_redirect_a_connection() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };

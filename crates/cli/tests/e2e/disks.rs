@@ -46,7 +46,7 @@ fn cp(net: &Net, from: impl AsRef<Path>, to: impl AsRef<Path>) -> crate::support
 }
 
 #[test]
-fn sources_that_are_not_there() {
+fn missing_sources() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -67,7 +67,7 @@ fn sources_that_are_not_there() {
 }
 
 #[test]
-fn sources_that_may_not_be_read() {
+fn unreadable_sources() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -141,7 +141,7 @@ fn a_read_only_destination() {
 }
 
 #[test]
-fn a_file_where_a_directory_must_be_and_the_reverse() {
+fn a_file_in_place_of_a_directory_and_the_reverse() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -189,7 +189,7 @@ fn changed_while_read(change: impl FnOnce(&PathBuf)) {
 }
 
 #[test]
-fn a_source_that_grows_while_it_is_read() {
+fn a_source_growing_while_it_is_read() {
     changed_while_read(|path| {
         use std::io::Write;
         fs::OpenOptions::new().append(true).open(path).unwrap().write_all(b"more").unwrap();
@@ -197,14 +197,14 @@ fn a_source_that_grows_while_it_is_read() {
 }
 
 #[test]
-fn a_source_that_is_cut_while_it_is_read() {
+fn a_source_truncated_while_it_is_read() {
     changed_while_read(|path| {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(100).unwrap();
     });
 }
 
 #[test]
-fn a_source_that_is_written_over_while_it_is_read() {
+fn a_source_overwritten_while_it_is_read() {
     changed_while_read(|path| {
         use std::os::unix::fs::FileExt;
         fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(b"other", 0).unwrap();
@@ -212,7 +212,7 @@ fn a_source_that_is_written_over_while_it_is_read() {
 }
 
 #[test]
-fn a_server_ends_when_it_is_told_to() {
+fn a_server_ends_on_request() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };

@@ -111,7 +111,7 @@ fn a_link_is_copied_as_a_link_and_replaced_not_followed() {
 }
 
 #[test]
-fn a_link_that_was_uploaded_is_no_way_out_either() {
+fn an_uploaded_link_does_not_lead_out_of_the_root() {
     let Some(world) = World::new() else { return };
     let tree = world.here.path().join("tree");
     fs::create_dir(&tree).unwrap();

@@ -112,7 +112,7 @@ fn one_of_a_pair(to: &Path, (one, two): (&str, &str), disk: Option<&str>) {
 }
 
 #[test]
-fn names_that_a_mounted_file_system_takes_for_one() {
+fn names_that_a_mounted_file_system_considers_equal() {
     let folding = match Folding::mounted() {
         Ok(folding) => folding,
         Err(why) => return skip(&why),
@@ -136,7 +136,7 @@ fn names_that_a_mounted_file_system_takes_for_one() {
 
 #[cfg(feature = "faults")]
 #[test]
-fn names_that_a_disk_takes_for_one() {
+fn names_that_a_disk_considers_equal() {
     for pair in PAIRS {
         one_of_a_pair(directory().path(), pair, Some("HAUL_DISK_FOLDS"));
     }

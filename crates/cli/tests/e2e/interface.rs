@@ -66,7 +66,7 @@ fn assert_failure(result: &Value, code: &str) {
 }
 
 #[test]
-fn json_has_every_key_in_both_directions_and_for_every_ending() {
+fn json_has_every_key_in_both_directions_and_for_every_outcome() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -148,7 +148,7 @@ fn a_dry_run_moves_nothing() {
 }
 
 #[test]
-fn the_summary_ends_with_what_was_moved_and_what_limited_it() {
+fn the_summary_ends_with_the_amount_moved_and_its_limit() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -170,7 +170,7 @@ fn the_summary_ends_with_what_was_moved_and_what_limited_it() {
 }
 
 #[test]
-fn encryption_is_given_up_only_if_both_sides_say_so() {
+fn encryption_is_disabled_only_if_both_sides_agree() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -190,7 +190,7 @@ fn encryption_is_given_up_only_if_both_sides_say_so() {
 }
 
 #[test]
-fn usage_errors_say_what_to_write() {
+fn usage_errors_suggest_a_correction() {
     let url = "haul://h:1/?k=x";
     let cases: [(&[&str], &str); 10] = [
         (&["cp", "--rate", "800", "a", "b"], "Mbit"),
@@ -212,7 +212,7 @@ fn usage_errors_say_what_to_write() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_why() {
+fn a_server_that_cannot_start_reports_the_reason() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -227,7 +227,7 @@ fn a_server_that_cannot_start_says_why() {
 }
 
 #[test]
-fn the_url_file_is_for_its_owner_only() {
+fn only_the_owner_can_read_the_url_file() {
     use std::os::unix::fs::PermissionsExt;
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;

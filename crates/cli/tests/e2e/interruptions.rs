@@ -118,7 +118,7 @@ fn ctrl_c_during_an_upload_and_a_download() {
 }
 
 #[test]
-fn ctrl_c_is_heeded_while_nothing_answers() {
+fn ctrl_c_works_while_the_server_does_not_answer() {
     let Some(world) = World::new() else { return };
     world.net.server.firewall("-A", "-p tcp --dport 7000 -j DROP");
     let (to, source) = (world.server.at("copy"), world.here.path().join("up"));
@@ -157,7 +157,7 @@ fn the_client_is_killed() {
 }
 
 #[test]
-fn the_server_is_told_to_stop_in_the_middle() {
+fn the_server_is_stopped_during_a_transfer() {
     let Some(world) = World::new() else { return };
     let copy = world.upload();
     world.server.process.signal(Signal::INT);

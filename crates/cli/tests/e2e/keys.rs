@@ -23,7 +23,7 @@ fn get(net: &Net, url: &str) -> Outcome {
 }
 
 #[test]
-fn a_wrong_secret_or_certificate_lets_nobody_in() {
+fn a_wrong_secret_or_certificate_is_refused() {
     let Some((net, root, mut server)) = world(&[]) else {
         return;
     };
@@ -75,7 +75,7 @@ fn an_expired_url_is_refused_by_both_sides() {
 }
 
 #[test]
-fn a_url_that_lasts_is_good() {
+fn an_unexpired_url_is_accepted() {
     let Some((net, _root, server)) = world(&["--expires", "1h"]) else {
         return;
     };
@@ -83,7 +83,7 @@ fn a_url_that_lasts_is_good() {
 }
 
 #[test]
-fn what_is_no_url_is_a_usage_error() {
+fn an_invalid_url_is_a_usage_error() {
     let urls = [
         "haul://",
         "haul://host",
@@ -105,7 +105,7 @@ fn what_is_no_url_is_a_usage_error() {
 }
 
 #[test]
-fn nobody_at_home() {
+fn no_server_at_the_address() {
     let Some((net, root, server)) = world(&[]) else {
         return;
     };

@@ -28,7 +28,7 @@ fn several_servers_are_pulled_from_below_one_rate() {
 }
 
 #[test]
-fn uploads_at_the_same_time_divide_what_the_server_can_take() {
+fn concurrent_uploads_share_the_servers_capacity() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let (here, root) = (directory(), directory());
     for name in ["a", "b", "c"] {

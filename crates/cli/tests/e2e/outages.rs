@@ -77,22 +77,22 @@ fn stops_in_the_middle(way: Way, upload: bool) {
 }
 
 #[test]
-fn data_that_stops_in_the_middle_of_an_upload() {
+fn data_stops_during_an_upload() {
     stops_in_the_middle(Way::ToServer, true);
 }
 
 #[test]
-fn feedback_that_stops_in_the_middle_of_an_upload() {
+fn feedback_stops_during_an_upload() {
     stops_in_the_middle(Way::ToClient, true);
 }
 
 #[test]
-fn data_that_stops_in_the_middle_of_a_download() {
+fn data_stops_during_a_download() {
     stops_in_the_middle(Way::ToClient, false);
 }
 
 #[test]
-fn feedback_that_stops_in_the_middle_of_a_download() {
+fn feedback_stops_during_a_download() {
     stops_in_the_middle(Way::ToServer, false);
 }
 
@@ -115,7 +115,7 @@ fn a_short_outage_is_survived() {
 }
 
 #[test]
-fn the_control_connection_is_cut_in_the_middle() {
+fn the_control_connection_breaks_during_a_transfer() {
     let Some((net, here, root, mut server)) = world(24 << 20) else {
         return;
     };
@@ -135,7 +135,7 @@ fn the_control_connection_is_cut_in_the_middle() {
 }
 
 #[test]
-fn a_rule_of_this_machine_is_named_at_the_start_and_survived_in_the_middle() {
+fn a_local_firewall_rule_is_named_at_the_start_and_survived_later() {
     let Some((net, here, root, server)) = world(24 << 20) else {
         return;
     };

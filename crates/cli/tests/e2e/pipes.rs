@@ -71,7 +71,7 @@ fn lines(count: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_and_lines_come_out_as_they_went_in_in_both_directions() {
+fn bytes_and_lines_arrive_unchanged_in_both_directions() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -100,7 +100,7 @@ fn bytes_and_lines_come_out_as_they_went_in_in_both_directions() {
 }
 
 #[test]
-fn the_object_is_where_the_data_is_not() {
+fn the_json_goes_to_the_stream_without_data() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -133,7 +133,7 @@ fn the_object_is_where_the_data_is_not() {
 }
 
 #[test]
-fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_says_how_many() {
+fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_counts_them() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -154,7 +154,7 @@ fn frames_of_a_fixed_rate_stream_arrive_and_the_receiver_says_how_many() {
 }
 
 #[test]
-fn directions_that_do_not_agree_are_refused_with_the_reason() {
+fn conflicting_directions_are_refused_with_the_reason() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -171,7 +171,7 @@ fn directions_that_do_not_agree_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_side_that_is_killed_is_noticed_by_the_other() {
+fn a_killed_side_is_noticed_by_the_peer() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -196,7 +196,7 @@ fn a_side_that_is_killed_is_noticed_by_the_other() {
 }
 
 #[test]
-fn who_closes_stdout_or_presses_ctrl_c_ends_both_sides() {
+fn closing_stdout_or_ctrl_c_ends_both_sides() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -233,7 +233,7 @@ fn who_closes_stdout_or_presses_ctrl_c_ends_both_sides() {
 const GONE: Duration = Duration::from_secs(12);
 
 #[test]
-fn a_client_that_ends_before_its_first_message_ends_the_listener_too() {
+fn a_client_ending_before_its_first_message_ends_the_listener() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -254,7 +254,7 @@ fn a_client_that_ends_before_its_first_message_ends_the_listener_too() {
 }
 
 #[test]
-fn a_client_that_is_interrupted_before_its_first_message_ends_the_listener_too() {
+fn a_client_interrupted_before_its_first_message_ends_the_listener() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -276,7 +276,7 @@ fn a_client_that_is_interrupted_before_its_first_message_ends_the_listener_too()
 }
 
 #[test]
-fn frames_that_no_message_can_have_are_refused_before_anything_is_sent() {
+fn too_large_frames_are_refused_before_anything_is_sent() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -294,7 +294,7 @@ fn frames_that_no_message_can_have_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_line_that_is_longer_than_a_message_is_cut_and_comes_out_whole() {
+fn a_line_longer_than_a_message_is_split_and_rejoined() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };

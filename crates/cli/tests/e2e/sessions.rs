@@ -7,7 +7,7 @@ use crate::support::{
 };
 
 #[test]
-fn four_uploads_at_once_beside_one_that_fails_and_one_that_is_refused() {
+fn four_concurrent_uploads_with_one_failing_and_one_refused() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -37,7 +37,7 @@ fn four_uploads_at_once_beside_one_that_fails_and_one_that_is_refused() {
 }
 
 #[test]
-fn two_uploads_to_one_name_leave_one_of_them_whole() {
+fn of_two_uploads_to_one_name_one_remains_complete() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -57,7 +57,7 @@ fn two_uploads_to_one_name_leave_one_of_them_whole() {
 }
 
 #[test]
-fn a_client_that_says_nothing_holds_up_nobody() {
+fn a_silent_client_does_not_block_others() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };

@@ -10,7 +10,7 @@ const SIZE: usize = 240 << 20;
 const DISK: &str = "20000000";
 
 #[test]
-fn a_disk_at_a_tenth_of_the_network_makes_nobody_lose_a_packet() {
+fn a_disk_at_a_tenth_of_the_network_rate_causes_no_packet_loss() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let here = directory();
     file(&here.path().join("large"), 1, SIZE);
@@ -42,7 +42,7 @@ fn limit_of_a_copy(net: &Net, disk: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_slow_disk_of_the_sender_is_named_and_slow_work_is_not_called_a_disk() {
+fn a_slow_sender_disk_is_named_and_slow_computation_is_not_called_a_disk() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let limit_is = |wanted: &str, disk: &str| {
         assert_eq!(attempts(|| limit_of_a_copy(&net, disk), |limit| limit == wanted), wanted);
@@ -54,7 +54,7 @@ fn a_slow_disk_of_the_sender_is_named_and_slow_work_is_not_called_a_disk() {
 
 /// The sender has nothing to send until the receiver, who reads what it has, says what it wants.
 #[test]
-fn a_slow_disk_of_a_receiver_that_compares_is_named() {
+fn a_slow_disk_of_a_comparing_receiver_is_named() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let (here, root) = (directory(), directory());
     for (place, changed) in [(&here, 0), (&root, 100)] {

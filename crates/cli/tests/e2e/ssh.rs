@@ -26,7 +26,7 @@ fn far(path: impl AsRef<OsStr>) -> OsString {
 }
 
 #[test]
-fn trees_there_and_back_from_the_home_directory() {
+fn trees_to_and_from_the_home_directory() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let (tree, back) = (here.path().join("tree"), here.path().join("back"));
@@ -40,7 +40,7 @@ fn trees_there_and_back_from_the_home_directory() {
 }
 
 #[test]
-fn names_of_any_bytes_are_never_read_by_a_shell() {
+fn no_shell_interprets_names() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let name = OsStr::from_bytes(ODD);
@@ -57,7 +57,7 @@ fn names_of_any_bytes_are_never_read_by_a_shell() {
 }
 
 #[test]
-fn a_banner_and_a_forced_command_are_passed_over() {
+fn a_banner_and_a_forced_command_are_tolerated() {
     let Some(sshd) = Sshd::here("ForceCommand $HOME/wrapper") else { return };
     sshd.script(
         "wrapper",
@@ -71,7 +71,7 @@ fn a_banner_and_a_forced_command_are_passed_over() {
 }
 
 #[test]
-fn owners_go_along_when_asked_for_as_they_do_within_a_machine() {
+fn owners_are_copied_on_request_as_in_local_copies() {
     if !rustix::process::geteuid().is_root() {
         crate::support::skip("only root can give files away");
         return;
@@ -95,7 +95,7 @@ fn owners_go_along_when_asked_for_as_they_do_within_a_machine() {
 }
 
 #[test]
-fn through_another_machine() {
+fn through_a_jump_host() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     file(&here.path().join("file"), 1, 300_000);
@@ -109,7 +109,7 @@ fn through_another_machine() {
 }
 
 #[test]
-fn ssh_asks_at_the_terminal_and_says_so_where_there_is_none() {
+fn ssh_prompts_at_the_terminal_and_fails_without_one() {
     let Some(sshd) = Sshd::here("") else { return };
     if !["script", "setsid"].iter().all(|tool| Command::new(tool).arg("-V").output().is_ok()) {
         crate::support::skip("the programs `script` and `setsid` are missing");
@@ -146,7 +146,7 @@ fn ssh_asks_at_the_terminal_and_says_so_where_there_is_none() {
 }
 
 #[test]
-fn what_the_other_side_has_configured_for_its_server_holds() {
+fn the_remote_servers_configuration_applies() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let (source, back) = (here.path().join("file"), here.path().join("back"));
@@ -184,7 +184,7 @@ fn over_ipv6() {
 }
 
 #[test]
-fn options_of_ssh_and_its_other_form_of_a_place() {
+fn ssh_options_and_ssh_urls() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let source = here.path().join("file");
@@ -208,7 +208,7 @@ fn options_of_ssh_and_its_other_form_of_a_place() {
 }
 
 #[test]
-fn a_dry_run_moves_nothing_and_says_what_was_agreed_on() {
+fn a_dry_run_moves_nothing_and_reports_the_negotiation() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let source = here.path().join("file");
@@ -220,7 +220,7 @@ fn a_dry_run_moves_nothing_and_says_what_was_agreed_on() {
 }
 
 #[test]
-fn failures_of_files_are_those_of_any_copy() {
+fn file_failures_are_reported_as_in_any_copy() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let to = here.path().join("x").into_os_string();
@@ -246,7 +246,7 @@ fn until_under_way(directory: &Path) {
 }
 
 #[test]
-fn the_transfer_outlives_its_ssh() {
+fn the_transfer_survives_the_end_of_ssh() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let source = here.path().join("file");
@@ -264,7 +264,7 @@ fn the_transfer_outlives_its_ssh() {
 }
 
 #[test]
-fn nothing_is_left_over_there_when_this_end_is_stopped_or_killed() {
+fn no_remote_process_remains_when_the_client_is_stopped_or_killed() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let source = here.path().join("file");
@@ -281,7 +281,7 @@ fn nothing_is_left_over_there_when_this_end_is_stopped_or_killed() {
 }
 
 #[test]
-fn a_server_that_ssh_started_keeps_the_disk_as_free_as_it_was_told_and_no_freer() {
+fn a_server_started_by_ssh_keeps_exactly_the_configured_space_free() {
     let Some(sshd) = Sshd::here("") else { return };
     let here = directory();
     let source = here.path().join("file");
@@ -298,7 +298,7 @@ fn a_server_that_ssh_started_keeps_the_disk_as_free_as_it_was_told_and_no_freer(
 }
 
 #[test]
-fn a_server_that_ssh_started_ends_with_its_stdin() {
+fn a_server_started_by_ssh_ends_with_its_stdin() {
     let Some(sshd) = Sshd::here("") else { return };
     let mut command = Command::new(HAUL);
     crate::support::clean(&mut command);
@@ -339,7 +339,7 @@ impl Drop for Started {
 }
 
 #[test]
-fn a_server_that_ssh_started_serves_what_it_was_started_for_and_nothing_else() {
+fn a_server_started_by_ssh_serves_only_its_request() {
     let (here, home) = (directory(), directory());
     let source = here.path().join("file");
     file(&source, 1, 10_000);
@@ -377,7 +377,7 @@ fn narrow(server: &Host) {
 }
 
 #[test]
-fn a_firewall_is_named_and_a_port_range_gets_through() {
+fn a_firewall_is_reported_and_a_port_range_passes_it() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let Some(sshd) = Sshd::on(&net.server, Net::SERVER) else { return };
     narrow(&net.server);
@@ -402,7 +402,7 @@ fn a_firewall_is_named_and_a_port_range_gets_through() {
 }
 
 #[test]
-fn the_address_that_ssh_took_is_used_when_the_name_leads_elsewhere() {
+fn the_address_used_by_ssh_is_preferred_to_the_resolved_name() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let Some(sshd) = Sshd::on(&net.server, Net::SERVER) else { return };
     // ssh gets there by a command of its own; the host's name is that of nobody.

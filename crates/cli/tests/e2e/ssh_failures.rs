@@ -22,7 +22,7 @@ fn source() -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
+fn haul_is_missing_or_not_executable_on_the_remote() {
     let Some(sshd) = Sshd::here("") else { return };
     let (_here, source) = source();
     let cp = |binary: &str| {
@@ -47,7 +47,7 @@ fn haul_is_missing_or_cannot_be_run_on_the_other_side() {
 }
 
 #[test]
-fn another_version_on_the_other_side_is_named() {
+fn a_different_remote_version_is_named() {
     let Some(sshd) = Sshd::here("") else { return };
     let (_here, source) = source();
     let cp = |binary: &Path| {
@@ -66,7 +66,7 @@ fn another_version_on_the_other_side_is_named() {
 }
 
 #[test]
-fn what_is_no_haul_is_told_from_a_banner() {
+fn another_program_is_distinguished_from_a_banner() {
     let Some(sshd) = Sshd::here("") else { return };
     let (_here, source) = source();
     let cp = |text: &str| {
@@ -85,7 +85,7 @@ fn what_is_no_haul_is_told_from_a_banner() {
 }
 
 #[test]
-fn keys_that_are_not_accepted() {
+fn rejected_keys() {
     let Some(sshd) = Sshd::here("") else { return };
     let (_here, source) = source();
     let cp = |config: &Path| {
@@ -110,7 +110,7 @@ fn keys_that_are_not_accepted() {
 
 /// No test knows the password of an account here, so each that is given is a wrong one.
 #[test]
-fn a_password_is_asked_for_and_a_wrong_or_none_is_no_way_in() {
+fn a_password_is_requested_and_a_wrong_or_missing_one_fails() {
     let Some(sshd) = Sshd::here("PasswordAuthentication yes\nAuthenticationMethods password") else { return };
     if Command::new("setsid").arg("-V").output().is_err() {
         crate::support::skip("the program `setsid` is missing");
@@ -140,7 +140,7 @@ fn a_password_is_asked_for_and_a_wrong_or_none_is_no_way_in() {
 }
 
 #[test]
-fn ssh_cannot_get_there_or_is_not_here() {
+fn ssh_cannot_connect_or_is_not_installed() {
     let (here, source) = source();
     let cp = |options: &[&OsStr], to: &str| {
         let mut command = Command::new(HAUL);
@@ -174,7 +174,7 @@ fn ssh_cannot_get_there_or_is_not_here() {
 }
 
 #[test]
-fn ctrl_c_is_heeded_while_ssh_is_on_its_way() {
+fn ctrl_c_works_while_ssh_connects() {
     let (here, source) = source();
     let place = here.path().display();
     let ssh =

@@ -22,7 +22,7 @@ fn forged(rng: &mut Rng, bytes: &mut [u8]) {
 }
 
 #[test]
-fn a_flood_from_a_stranger_changes_nothing_and_gets_no_answer() {
+fn a_flood_of_unauthenticated_packets_changes_nothing_and_gets_no_answer() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -79,7 +79,7 @@ fn datagram(source: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packets_with_the_clients_own_address_change_nothing() {
+fn packets_spoofing_the_clients_address_change_nothing() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -113,7 +113,7 @@ fn packets_with_the_clients_own_address_change_nothing() {
 
 /// What comes over TCP and is no TLS, or is never ended, costs its sender the connection and nobody else.
 #[test]
-fn nonsense_over_tcp_changes_nothing() {
+fn garbage_over_tcp_changes_nothing() {
     use std::io::Write;
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;

@@ -79,7 +79,7 @@ fn has_bytes(directory: &Path) -> bool {
 }
 
 #[test]
-fn a_tree_goes_directly_and_its_progress_is_seen_here() {
+fn a_tree_is_copied_directly_and_progress_is_shown_locally() {
     let Some(world) = World::new() else { return };
     let (from, to) = (world.a.home().join("tree"), world.b.home().join("tree"));
     many(&from, 100, 8_000_000);
@@ -122,7 +122,7 @@ fn no_secret_is_on_a_command_line() {
 }
 
 #[test]
-fn the_transfer_stops_with_this_end() {
+fn the_transfer_stops_with_the_local_process() {
     let Some(world) = World::new() else { return };
     let running = world.under_way(&[]);
     running.signal(Signal::INT);
@@ -147,7 +147,7 @@ fn the_transfer_stops_with_this_end() {
 }
 
 #[test]
-fn a_detached_transfer_goes_on_without_this_end() {
+fn a_detached_transfer_continues_without_the_local_process() {
     let Some(world) = World::new() else { return };
     for signal in [Signal::KILL, Signal::INT] {
         let running = world.under_way(&["--detach"]);
@@ -171,7 +171,7 @@ fn a_detached_transfer_goes_on_without_this_end() {
 }
 
 #[test]
-fn a_transfer_is_said_to_be_on_its_own_when_it_is() {
+fn a_transfer_is_reported_as_detached_once_it_is() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
     // The address that b gives for itself does not answer, so that the other one is tried some seconds later.
@@ -209,7 +209,7 @@ fn children_with(running: &Running, words: &str) -> Vec<i32> {
 }
 
 #[test]
-fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
+fn the_death_of_ssh_stops_the_transfer_unless_detached() {
     let Some(world) = World::new() else { return };
     let running = world.under_way(&[]);
     cut(&running);
@@ -225,7 +225,7 @@ fn an_ssh_that_dies_stops_the_transfer_unless_it_is_detached() {
 
 /// That the port does not answer any more is not for want of an open port.
 #[test]
-fn an_ssh_to_the_server_that_dies_too_early_is_named() {
+fn the_early_death_of_the_ssh_to_the_server_is_reported() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
     let script = format!("#!/bin/sh\n[ $1 = serve ] || sleep 2\nexec {HAUL} \"$@\"\n");
@@ -240,7 +240,7 @@ fn an_ssh_to_the_server_that_dies_too_early_is_named() {
 }
 
 #[test]
-fn a_detached_transfer_that_is_watched_to_its_end_reports_as_any_other() {
+fn a_detached_transfer_watched_to_its_end_reports_normally() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
     let outcome = world.copies(&["--detach", "a:x", "b:y"]).exits(0);
@@ -248,7 +248,7 @@ fn a_detached_transfer_that_is_watched_to_its_end_reports_as_any_other() {
 }
 
 #[test]
-fn between_a_machine_behind_ssh_and_a_server() {
+fn between_an_ssh_host_and_a_server() {
     let Some(world) = World::new() else { return };
     let root = directory();
     let server = Server::start(&world.net, root.path(), &[]);
@@ -270,7 +270,7 @@ fn between_a_machine_behind_ssh_and_a_server() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_done_to_every_name_there() {
+fn a_dry_run_lists_the_changes_of_every_remote_name() {
     let Some(world) = World::new() else { return };
     let (from, to) = (world.a.home().join("from"), world.b.home().join("to"));
     for (directory, files) in [(&from, &["kept", "new", "other"][..]), (&to, &["kept", "other", "gone"])] {
@@ -311,7 +311,7 @@ fn a_dry_run_says_what_would_be_done_to_every_name_there() {
 }
 
 #[test]
-fn a_recipe_goes_along_and_names_come_back() {
+fn a_recipe_is_passed_on_and_names_are_reported() {
     let Some(world) = World::new() else { return };
     let (from, to) = (world.a.home().join("tree"), world.b.home().join("tree"));
     many(&from, 50, 2_000_000);
@@ -340,7 +340,7 @@ fn a_recipe_goes_along_and_names_come_back() {
 }
 
 #[test]
-fn lists_of_this_machine_choose_what_goes_between_the_others() {
+fn local_lists_select_files_for_a_third_party_transfer() {
     let Some(world) = World::new() else { return };
     let from = world.a.home().join("from");
     fs::create_dir(&from).unwrap();
@@ -359,7 +359,7 @@ fn lists_of_this_machine_choose_what_goes_between_the_others() {
 }
 
 #[test]
-fn failures_of_either_machine_are_told_here() {
+fn failures_of_both_machines_are_reported_locally() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
     world.copies(&["a:missing", "b:y"]).exits(7).says(&["missing"]);
@@ -376,7 +376,7 @@ fn failures_of_either_machine_are_told_here() {
 /// Anybody on a machine may read the command lines of all: the key goes from one server to the other side's client by way of
 /// this machine, through the inputs and outputs of two ssh.
 #[test]
-fn no_command_line_ever_holds_the_key() {
+fn the_key_is_on_no_command_line() {
     let Some(world) = World::new() else { return };
     let mut running = world.under_way(&[]);
     let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);

@@ -58,7 +58,7 @@ fn ordinary(options: &[&str], serve_options: &[&str]) {
 }
 
 #[test]
-fn small_files_by_the_thousand_and_a_large_one() {
+fn thousands_of_small_files_and_a_large_one() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -71,7 +71,7 @@ fn small_files_by_the_thousand_and_a_large_one() {
 }
 
 #[test]
-fn one_per_cent_of_all_packets_lost_both_ways() {
+fn one_percent_loss_both_ways() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -82,7 +82,7 @@ fn one_per_cent_of_all_packets_lost_both_ways() {
 }
 
 #[test]
-fn ten_per_cent_lost_both_ways_at_a_fixed_rate() {
+fn ten_percent_loss_both_ways_at_a_fixed_rate() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -133,7 +133,7 @@ fn every_cipher() {
 }
 
 #[test]
-fn no_encryption_where_both_sides_ask_for_it() {
+fn no_encryption_if_both_sides_request_it() {
     ordinary(&["--set", "crypto=none"], &["--set", "crypto=none"]);
 }
 
@@ -188,7 +188,7 @@ fn a_link_local_address_in_its_zone() {
 }
 
 #[test]
-fn the_url_of_a_machine_without_a_way_out_over_ipv4_has_its_ipv6_address() {
+fn the_url_of_a_machine_without_an_ipv4_route_has_its_ipv6_address() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -212,7 +212,7 @@ fn jumbo_frames() {
 }
 
 #[test]
-fn destinations_are_named_as_with_cp() {
+fn destinations_follow_the_rules_of_cp() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
@@ -244,7 +244,7 @@ fn destinations_are_named_as_with_cp() {
 }
 
 #[test]
-fn nothing_at_all_can_be_copied_too() {
+fn empty_sources_can_be_copied() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };

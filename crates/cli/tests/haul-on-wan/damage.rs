@@ -6,8 +6,8 @@ use haul_sim::{CorruptionSpec, Effect};
 use super::*;
 
 #[test]
-fn packets_that_come_damaged_were_not_lost_by_the_receiving_host() {
-    if !privileged("packets_that_come_damaged_were_not_lost_by_the_receiving_host") {
+fn damaged_packets_are_not_attributed_to_the_receiving_host() {
+    if !privileged("damaged_packets_are_not_attributed_to_the_receiving_host") {
         return;
     }
     let mut path = lossy(0.0, Span::from_millis(10));

@@ -225,29 +225,29 @@ fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str],
 }
 
 #[test]
-fn files_go_there_and_back_by_bulk() {
-    if privileged("files_go_there_and_back_by_bulk") {
+fn files_are_copied_both_ways_with_bulk() {
+    if privileged("files_are_copied_both_ways_with_bulk") {
         there_and_back("bulk", "bulk", "bbr", &[], 20);
     }
 }
 
 #[test]
-fn files_go_there_and_back_by_fobs() {
-    if privileged("files_go_there_and_back_by_fobs") {
+fn files_are_copied_both_ways_with_fobs() {
+    if privileged("files_are_copied_both_ways_with_fobs") {
         there_and_back("fobs", "fobs", "fixed", &["--rate", "150Mbit"], 21);
     }
 }
 
 #[test]
-fn files_go_there_and_back_by_rbudp() {
-    if privileged("files_go_there_and_back_by_rbudp") {
+fn files_are_copied_both_ways_with_rbudp() {
+    if privileged("files_are_copied_both_ways_with_rbudp") {
         there_and_back("rbudp", "rbudp", "fixed", &["--set", "rate_control.rate=150Mbit"], 22);
     }
 }
 
 #[test]
-fn files_go_there_and_back_by_a_recipe_of_ones_own() {
-    if privileged("files_go_there_and_back_by_a_recipe_of_ones_own") {
+fn files_are_copied_both_ways_with_a_custom_recipe() {
+    if privileged("files_are_copied_both_ways_with_a_custom_recipe") {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("mine.toml");
         // The rate and the controller stand in the recipe.
@@ -261,8 +261,8 @@ fn files_go_there_and_back_by_a_recipe_of_ones_own() {
 
 /// Tunnels and firewalls make such paths. Nobody says that a packet was too long, so TCP repeats it for ever.
 #[test]
-fn a_tree_crosses_a_path_that_swallows_packets_of_more_than_1280_bytes() {
-    if !privileged("a_tree_crosses_a_path_that_swallows_packets_of_more_than_1280_bytes") {
+fn a_tree_crosses_a_path_that_drops_packets_above_1280_bytes() {
+    if !privileged("a_tree_crosses_a_path_that_drops_packets_above_1280_bytes") {
         return;
     }
     let mut path = lossy(0.0, Span::from_millis(10));
@@ -279,8 +279,8 @@ fn a_tree_crosses_a_path_that_swallows_packets_of_more_than_1280_bytes() {
 }
 
 #[test]
-fn memory_goes_both_ways_by_either_recipe() {
-    if !privileged("memory_goes_both_ways_by_either_recipe") {
+fn bench_runs_both_ways_with_both_recipes() {
+    if !privileged("bench_runs_both_ways_with_both_recipes") {
         return;
     }
     let far = Far::start(24, 0.01, &["--set", "rate=100Mbit"]);

@@ -56,8 +56,8 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object() {
-    if !privileged("streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object") {
+fn byte_streams_arrive_unchanged_with_every_object_recipe() {
+    if !privileged("byte_streams_arrive_unchanged_with_every_object_recipe") {
         return;
     }
     let (_alone, emulator) = emulator(31, &lossy(0.01, Span::from_millis(20)), None);
@@ -76,8 +76,8 @@ fn streams_of_bytes_come_out_as_they_went_in_by_every_recipe_of_an_object() {
 }
 
 #[test]
-fn messages_come_out_as_each_recipe_promises() {
-    if !privileged("messages_come_out_as_each_recipe_promises") {
+fn messages_arrive_as_each_recipe_guarantees() {
+    if !privileged("messages_arrive_as_each_recipe_guarantees") {
         return;
     }
     let (_alone, emulator) = emulator(33, &lossy(0.01, Span::from_millis(20)), None);

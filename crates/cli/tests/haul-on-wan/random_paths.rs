@@ -141,8 +141,8 @@ fn copy_at_random(seed: u64) {
 }
 
 #[test]
-fn copies_arrive_whole_over_paths_at_random_whatever_happens_to_their_ends() {
-    if !privileged("copies_arrive_whole_over_paths_at_random_whatever_happens_to_their_ends") {
+fn copies_are_complete_on_random_paths_with_random_end_failures() {
+    if !privileged("copies_are_complete_on_random_paths_with_random_end_failures") {
         return;
     }
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());

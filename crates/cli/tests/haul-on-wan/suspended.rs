@@ -55,8 +55,8 @@ fn told(far: &Far, options: &[&str]) -> Told {
 }
 
 #[test]
-fn what_a_suspended_receiver_loses_is_told_by_its_cause() {
-    if !privileged("what_a_suspended_receiver_loses_is_told_by_its_cause") {
+fn losses_of_a_suspended_receiver_are_attributed_to_it() {
+    if !privileged("losses_of_a_suspended_receiver_are_attributed_to_it") {
         return;
     }
     let far = Far::start(31, 0.0, &[]);
@@ -70,8 +70,8 @@ fn what_a_suspended_receiver_loses_is_told_by_its_cause() {
 }
 
 #[test]
-fn losses_of_host_and_path_are_told_apart_by_their_shares() {
-    if !privileged("losses_of_host_and_path_are_told_apart_by_their_shares") {
+fn shares_of_host_and_path_losses_are_distinguished() {
+    if !privileged("shares_of_host_and_path_losses_are_distinguished") {
         return;
     }
     let far = Far::start(32, 0.03, &[]);

@@ -81,8 +81,8 @@ impl Run {
 }
 
 #[test]
-fn the_windows_of_a_trace_lose_what_the_path_has_dropped() {
-    if !privileged("the_windows_of_a_trace_lose_what_the_path_has_dropped") {
+fn the_losses_in_trace_windows_match_the_path_drops() {
+    if !privileged("the_losses_in_trace_windows_match_the_path_drops") {
         return;
     }
     // A busy machine lets packets come so late that they are sent again. Of a repetition that dies then nobody misses
@@ -115,8 +115,8 @@ fn attributed(trace: &Path, cause: &str, is_enough: fn(f64) -> bool) -> BTreeSet
 }
 
 #[test]
-fn each_lost_packet_of_a_trace_is_put_down_to_the_path_or_to_a_suspended_receiver() {
-    if !privileged("each_lost_packet_of_a_trace_is_put_down_to_the_path_or_to_a_suspended_receiver") {
+fn each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver() {
+    if !privileged("each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver") {
         return;
     }
     let far = Far::start(34, 0.01, &[]);

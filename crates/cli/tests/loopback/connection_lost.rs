@@ -70,7 +70,7 @@ fn carry_datagrams(udp: &UdpSocket, server: SocketAddr, channels: &Channels, cut
 }
 
 #[test]
-fn a_copy_that_has_lost_the_other_side_does_not_blame_its_storage() {
+fn a_copy_that_lost_its_peer_does_not_blame_storage() {
     let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = dir.path().join("source");
     fs::write(&source, vec![7; 300_000_000]).unwrap();

@@ -91,7 +91,7 @@ impl World {
 }
 
 #[test]
-fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
+fn a_running_upload_is_sped_up_without_data_loss() {
     let mut world = World::of(|server, place| [format!("{place}/here"), server.at("copied")]);
     let list = text(&world.ctl(&[]).stdout);
     assert!(list.contains(&world.name()) && list.contains("sends"), "{list}");
@@ -133,7 +133,7 @@ fn a_copy_that_sends_is_made_faster_while_it_runs_and_loses_nothing() {
 }
 
 #[test]
-fn a_copy_that_receives_has_its_server_send_faster_and_is_refused_here_what_no_law_takes() {
+fn a_running_download_is_sped_up_and_invalid_changes_are_refused_locally() {
     let mut world = World::of(|server, place| [server.at("there"), format!("{place}/copied")]);
     let shown = world.shown(&[]);
     assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"receives".into(), &"16Mbit".into()));
@@ -161,7 +161,7 @@ fn a_copy_that_receives_has_its_server_send_faster_and_is_refused_here_what_no_l
 }
 
 #[test]
-fn a_bench_that_receives_has_its_server_send_faster() {
+fn a_receiving_bench_makes_its_server_send_faster() {
     let mut world = World::of_command(|server, _| {
         ["bench", "--reverse", "--bytes", "120MB", "--rate", SLOW, &server.at("")].map(str::to_owned).into()
     });
@@ -172,7 +172,7 @@ fn a_bench_that_receives_has_its_server_send_faster() {
 }
 
 #[test]
-fn what_a_killed_copy_leaves_is_not_listed_and_goes_and_a_directory_of_others_is_not_used() {
+fn leftovers_of_killed_copies_are_removed_and_foreign_directories_not_used() {
     let mut world = World::of(|server, place| [format!("{place}/here"), server.at("copied")]);
     world.copy.kill().unwrap();
     world.copy.wait().unwrap();

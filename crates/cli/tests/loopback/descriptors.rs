@@ -16,7 +16,7 @@ fn redirected(redirection: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_closed_stdout_takes_no_files_and_the_null_device_takes_all() {
+fn a_closed_stdout_is_refused_and_the_null_device_accepts_files() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "contents").unwrap();
     let server = Server::start(root.path(), &[]);
@@ -34,7 +34,7 @@ fn a_closed_stdout_takes_no_files_and_the_null_device_takes_all() {
 }
 
 #[test]
-fn a_closed_stdin_is_no_empty_file_and_the_null_device_is_one() {
+fn a_closed_stdin_is_refused_and_the_null_device_is_an_empty_file() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
     let local = root.path().join("local");
@@ -51,7 +51,7 @@ fn a_closed_stdin_is_no_empty_file_and_the_null_device_is_one() {
 }
 
 #[test]
-fn a_pipe_needs_the_stream_that_it_carries_and_a_listener_its_stderr() {
+fn a_pipe_requires_its_stream_and_a_listener_its_stderr() {
     let (url, listen) = ("haul://127.0.0.1:1/?k=x", ["pipe", "--listen", "127.0.0.1:0"]);
     for (redirection, arguments, words) in [
         ("<&-", &["pipe", url][..], "stdin is closed"),
@@ -67,7 +67,7 @@ fn a_pipe_needs_the_stream_that_it_carries_and_a_listener_its_stderr() {
 }
 
 #[test]
-fn what_is_closed_and_not_used_does_no_harm() {
+fn unused_closed_descriptors_are_harmless() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "contents").unwrap();
     let server = Server::start(root.path(), &[]);
@@ -82,7 +82,7 @@ fn what_is_closed_and_not_used_does_no_harm() {
 
 /// The client said of what the server had told it that it had happened here.
 #[test]
-fn a_server_without_descriptors_is_what_the_client_names() {
+fn a_client_reports_that_its_server_has_no_descriptors() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "contents").unwrap();
     let copy = root.path().join("copy");
@@ -107,7 +107,7 @@ fn a_server_without_descriptors_is_what_the_client_names() {
 
 /// It said nothing at its start, and 20 times a second that it cannot accept a connection.
 #[test]
-fn a_server_without_descriptors_says_so_and_does_not_fill_the_log() {
+fn a_server_without_descriptors_logs_it_without_flooding() {
     let root = tempfile::tempdir().unwrap();
     let said = root.path().join("said");
     let started = (10..24).find_map(|most| {
@@ -132,10 +132,10 @@ fn a_server_without_descriptors_says_so_and_does_not_fill_the_log() {
 
 /// A copy within the machine panicked.
 #[test]
-fn a_limit_on_threads_is_an_error_and_no_crash() {
+fn a_thread_limit_is_an_error_and_not_a_crash() {
     if !rustix::process::geteuid().is_root() {
         println!(
-            "SKIPPED a_limit_on_threads_is_an_error_and_no_crash: needs root, to be a user without processes"
+            "SKIPPED a_thread_limit_is_an_error_and_not_a_crash: needs root, to be a user without processes"
         );
         return;
     }

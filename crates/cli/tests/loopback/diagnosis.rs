@@ -48,7 +48,7 @@ fn windows_are_diagnosed_one_by_one_and_bad_files_do_not_stop_the_others() {
 }
 
 #[test]
-fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
+fn stdin_is_read_as_a_file_and_unusual_windows_get_no_verdict() {
     for (given, words) in [
         ("0000000000", "inconclusive"),
         ("1", "0 of 1 packet lost"),
@@ -85,7 +85,7 @@ fn stdin_is_a_file_and_odd_windows_are_told_nothing_of() {
 
 /// The program said that the network had lost the only packet of a short window, for certain.
 #[test]
-fn few_losses_tell_nothing_alone_as_while_a_transfer_runs() {
+fn few_losses_give_no_verdict_as_during_a_transfer() {
     let dir = tempfile::tempdir().unwrap();
     for (lines, last) in [
         ("runs 10000 500\n".to_owned(), "inconclusive"),
@@ -103,7 +103,7 @@ fn few_losses_tell_nothing_alone_as_while_a_transfer_runs() {
 }
 
 #[test]
-fn traces_are_read_as_signatures_are() {
+fn traces_are_read_like_signatures() {
     let dir = tempfile::tempdir().unwrap();
     let window = r#"{"t":2.1,"event":"window","number":0,"first_pn":7,"signature":"runs 71000 1000+300"}"#;
     let progress = r#"{"t":2.2,"event":"progress","bytes":5,"signature":"no window's"}"#;
@@ -133,7 +133,7 @@ fn traces_are_read_as_signatures_are() {
 }
 
 #[test]
-fn too_little_to_train_by_is_said_and_nothing_is_written() {
+fn too_little_training_data_is_reported_and_nothing_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let few = file(dir.path(), "few.sig", "runs 71000 5+300\n");
     let model = dir.path().join("model.toml");
@@ -145,7 +145,7 @@ fn too_little_to_train_by_is_said_and_nothing_is_written() {
 
 /// It went over the signatures, or to a file of the name `-`.
 #[test]
-fn a_model_replaces_nothing_that_it_is_fitted_to() {
+fn a_model_does_not_overwrite_its_training_data() {
     let dir = tempfile::tempdir().unwrap();
     let few = file(dir.path(), "few.sig", "runs 71000 5+300\n");
     for (output, why) in [(&few[..], "one of the signature files"), ("-", "means stdout")] {
@@ -159,7 +159,7 @@ fn a_model_replaces_nothing_that_it_is_fitted_to() {
 }
 
 #[test]
-fn counts_of_lost_packets_are_grouped_as_those_of_all() {
+fn counts_of_lost_packets_are_formatted_like_totals() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(&["diagnose", &file(dir.path(), "all.sig", &"0".repeat(1_234))]);
     assert!(text(&output.stdout).contains("1,234 of 1,234 packets lost"), "{}", text(&output.stdout));
@@ -181,7 +181,7 @@ fn windows(in_one_gap: bool) -> String {
 }
 
 #[test]
-fn a_model_has_the_word_length_that_is_asked_for_and_files_are_diagnosed_with_it() {
+fn a_model_has_the_requested_word_length_and_is_used_for_diagnosis() {
     let dir = tempfile::tempdir().unwrap();
     let host = file(dir.path(), "host.sig", &windows(true));
     let network = file(dir.path(), "network.sig", &windows(false));
@@ -232,7 +232,7 @@ fn unpacked(name: &str) -> tempfile::TempDir {
 /// model was trained with others; of the first run it has seen no window of six Reno flows, RED, without GRO, a buffer
 /// of 1 MiB or the load generator.
 #[test]
-fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
+fn windows_of_real_traffic_are_classified_by_a_model_trained_without_them() {
     let dir = unpacked("real.tar.xz");
     let told = |run: &str, cause: &str| {
         let files = listed(&dir.path().join(run), cause);
@@ -291,7 +291,7 @@ fn windows_of_real_traffic_are_told_by_a_model_that_has_not_seen_them() {
 const SHIPPED: &str = "58aea4ab3383b952f31cbf4604154b9a6fe6850788fcbb185a8c1d3be4fcc0b8";
 
 #[test]
-fn the_shipped_model_is_what_the_shipped_data_gives() {
+fn the_shipped_model_follows_from_the_shipped_data() {
     let (simulated, real) = (unpacked("signatures.tar.xz"), unpacked("real.tar.xz"));
     let files = |cause| [listed(simulated.path(), cause), listed(&real.path().join("train"), cause)].concat();
     let model = simulated.path().join("model.toml");

@@ -3,7 +3,7 @@
 use crate::support::{Server, exits, haul, lossy, object, run, text};
 
 #[test]
-fn it_looks_at_this_machine_and_measures_a_path_both_ways() {
+fn doctor_checks_this_machine_and_measures_a_path_both_ways() {
     let output = run(&["doctor"]);
     exits(&output, 0);
     assert!(text(&output.stdout).lines().all(|line| line.starts_with("here: ")), "{}", text(&output.stdout));
@@ -38,7 +38,7 @@ fn a_path_that_cannot_be_measured_is_an_error() {
 
 /// It measured with the defaults, whatever the environment and the files said.
 #[test]
-fn it_measures_with_what_is_set() {
+fn doctor_measures_with_the_given_settings() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
     let config = root.path().join("config.toml");

@@ -244,8 +244,8 @@ fn rules_protect_what_rsync_protects() {
 }
 
 #[test]
-fn a_destination_has_the_permissions_and_the_time_of_what_it_is_a_copy_of() {
-    let Some(bench) = Bench::new("a_destination_has_the_permissions") else { return };
+fn a_destination_gets_the_permissions_and_time_of_its_source() {
+    let Some(bench) = Bench::new("a_destination_gets_the_permissions") else { return };
     for who in [Who::Root, Who::User] {
         let new = |source: &Path, _: &Path| {
             write(source.join("f"), "f", 0o600);
@@ -271,8 +271,8 @@ fn a_destination_has_the_permissions_and_the_time_of_what_it_is_a_copy_of() {
 }
 
 #[test]
-fn what_lends_rights_goes_where_the_source_has_lost_it() {
-    let Some(bench) = Bench::new("what_lends_rights_goes") else { return };
+fn setuid_bits_and_capabilities_are_removed_if_the_source_lost_them() {
+    let Some(bench) = Bench::new("setuid_bits_and_capabilities_are_removed") else { return };
     bench.compare("rights", Who::Root, &[], |source, destination| {
         both(source, destination, "setuid", (0o755, 0o4755));
         both(source, destination, "setgid", (0o755, 0o2755));
@@ -288,8 +288,8 @@ fn what_lends_rights_goes_where_the_source_has_lost_it() {
 }
 
 #[test]
-fn what_is_ones_own_can_be_changed_although_it_is_read_only() {
-    let Some(bench) = Bench::new("what_is_ones_own_can_be_changed") else { return };
+fn own_read_only_files_can_be_changed() {
+    let Some(bench) = Bench::new("own_read_only_files_can_be_changed") else { return };
     bench.compare("read-only", Who::User, &["--delete"], |source, destination| {
         for name in ["file", "directory/in/file"] {
             both(source, destination, name, (0o444, 0o444));
@@ -315,8 +315,8 @@ fn what_is_ones_own_can_be_changed_although_it_is_read_only() {
 }
 
 #[test]
-fn other_kinds_give_way_and_a_dry_run_knows_it() {
-    let Some(bench) = Bench::new("other_kinds_give_way") else { return };
+fn other_file_types_are_replaced_and_a_dry_run_reports_it() {
+    let Some(bench) = Bench::new("other_file_types_are_replaced") else { return };
     for who in [Who::Root, Who::User] {
         bench.compare(&format!("kinds-{who:?}"), who, &["--delete"], |source, destination| {
             for name in ["fifo", "file", "link", "directory"] {
@@ -334,8 +334,8 @@ fn other_kinds_give_way_and_a_dry_run_knows_it() {
 }
 
 #[test]
-fn nothing_is_touched_where_nothing_differs() {
-    let Some(bench) = Bench::new("nothing_is_touched") else { return };
+fn identical_files_are_not_touched() {
+    let Some(bench) = Bench::new("identical_files_are_not_touched") else { return };
     for who in [Who::Root, Who::User] {
         bench.compare(&format!("idle-{who:?}"), who, &["--delete"], |source, destination| {
             both(source, destination, "plain", (0o640, 0o640));
@@ -353,8 +353,8 @@ fn nothing_is_touched_where_nothing_differs() {
 }
 
 #[test]
-fn a_dry_run_needs_no_file_system_that_can_be_written() {
-    let Some(bench) = Bench::new("a_dry_run_needs_no_file_system") else { return };
+fn a_dry_run_works_on_a_read_only_file_system() {
+    let Some(bench) = Bench::new("a_dry_run_works_on_a_read_only_file_system") else { return };
     let (source, destination) = bench.places("mounted", Who::Root, |source, destination| {
         both(source, destination, "same", (0o644, 0o644));
         write(source.join("new"), "new", 0o644);
@@ -429,7 +429,7 @@ fn links_of_other_users_are_not_followed_to_a_destination_or_a_list() {
 }
 
 #[test]
-fn what_an_unfinished_copy_has_left_in_a_source_is_named_and_stays_behind() {
+fn leftovers_of_unfinished_copies_in_a_source_are_named_and_not_copied() {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
     let left = ["s/.haul-deadbeef.journal", "s/d/.haul-0badcafe.journal", "s/d/.haul-0badcafe-1.part"];

@@ -93,7 +93,7 @@ fn clean_removes_the_journal_and_its_temporary_files_and_nothing_else() {
 }
 
 #[test]
-fn what_a_running_job_uses_is_shown_and_never_removed() {
+fn files_of_a_running_job_are_shown_and_never_removed() {
     let here = tempfile::tempdir().unwrap();
     let at = leave(here.path(), ".");
     let running = File::open(at.join(NAME)).unwrap();
@@ -110,7 +110,7 @@ fn what_a_running_job_uses_is_shown_and_never_removed() {
 }
 
 #[test]
-fn clean_can_spare_the_young_and_look_below() {
+fn clean_can_keep_recent_files_and_descend() {
     let here = tempfile::tempdir().unwrap();
     let (deep, other) = (leave(here.path(), "a/b"), leave(here.path(), "c"));
     assert_eq!(stdout(&haul_in(&["clean"], here.path()), 0), "");
@@ -124,7 +124,7 @@ fn clean_can_spare_the_young_and_look_below() {
 }
 
 #[test]
-fn what_lies_below_a_path_of_any_length_is_shown_and_removed() {
+fn leftovers_below_long_paths_are_shown_and_removed() {
     let here = tempfile::tempdir().unwrap();
     let name = "n".repeat(200);
     let mut at = openat(CWD, here.path(), OFlags::PATH, Mode::empty()).unwrap();
@@ -142,7 +142,7 @@ fn what_lies_below_a_path_of_any_length_is_shown_and_removed() {
 }
 
 #[test]
-fn what_is_not_ours_is_named_and_left_alone() {
+fn foreign_files_are_named_and_kept() {
     let here = tempfile::tempdir().unwrap();
     let at = leave(here.path(), ".");
     let mut later = fs::read(at.join(NAME)).unwrap();
@@ -157,7 +157,7 @@ fn what_is_not_ours_is_named_and_left_alone() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error() {
+fn impossible_requests_are_errors() {
     let here = tempfile::tempdir().unwrap();
     let result = object(&haul_in(&["status", "--json", "nowhere"], here.path()), 7);
     assert_eq!((&result["ok"], &result["error"]["code"]), (&false.into(), &"no_such_path".into()));
@@ -169,7 +169,7 @@ fn what_cannot_be_done_is_an_error() {
 }
 
 #[test]
-fn a_journal_of_another_version_is_noted_with_what_can_be_done_about_it() {
+fn a_journal_of_another_version_is_reported_with_a_hint() {
     let here = tempfile::tempdir().unwrap();
     leave(here.path(), ".");
     let mut bytes = fs::read(here.path().join(NAME)).unwrap();

@@ -58,7 +58,7 @@ fn last_lost(events: &[Value]) -> u64 {
 }
 
 #[test]
-fn a_small_copy_lists_each_packet_that_it_has_lost_and_counts_it_by_its_cause() {
+fn a_small_copy_lists_each_lost_packet_and_counts_it_by_cause() {
     for options in [&[][..], &["--diagnosis", "signature"], &["--diagnosis", "kernel"]] {
         let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (server, trace) = (Server::start(root.path(), &[]), dir.path().join("trace"));
@@ -78,7 +78,7 @@ fn a_small_copy_lists_each_packet_that_it_has_lost_and_counts_it_by_its_cause() 
 }
 
 #[test]
-fn a_transfer_that_is_stopped_has_listed_what_it_had_lost_until_then() {
+fn a_stopped_transfer_has_listed_its_losses() {
     let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (server, trace) = (Server::start(root.path(), &[]), dir.path().join("trace"));
     let mut bench = command("bench", &trace, &["--rate", "300Mbit", "--bytes", "10GB"]);

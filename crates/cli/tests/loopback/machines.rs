@@ -44,7 +44,7 @@ impl Machines {
 }
 
 #[test]
-fn nothing_of_one_is_removed_because_another_does_not_have_it() {
+fn files_of_one_source_are_not_deleted_because_another_lacks_them() {
     let machines = Machines::with_files();
     exits(&machines.copy(&["-q"], "out"), 0);
     for options in [&["--delete"][..], &["-n", "--delete"], &["--delete", "--max-delete", "1"]] {
@@ -56,7 +56,7 @@ fn nothing_of_one_is_removed_because_another_does_not_have_it() {
 }
 
 #[test]
-fn the_report_of_all_says_what_can_be_said_of_all() {
+fn the_combined_report_has_the_combined_values() {
     let machines = Machines::with_files();
     let events = machines.here.path().join("events");
     let output = machines.copy(&["--json", "--rate", "100Mbit", "--events", events.to_str().unwrap()], "out");
@@ -82,7 +82,7 @@ fn the_report_of_all_says_what_can_be_said_of_all() {
 }
 
 #[test]
-fn progress_is_one_line_of_sums() {
+fn progress_is_one_line_with_totals() {
     let machines = Machines::new();
     for (root, name) in machines.roots.iter().zip(["a", "b"]) {
         fs::write(root.path().join(name), vec![7; 8_000_000]).unwrap();
@@ -98,7 +98,7 @@ fn progress_is_one_line_of_sums() {
 }
 
 #[test]
-fn one_that_fails_among_others_is_named_and_the_others_stay() {
+fn a_failing_source_is_named_and_the_others_remain() {
     let machines = Machines::with_files();
     fs::remove_dir_all(machines.roots[1].path().join("out")).unwrap();
     let name = machines.servers[1].url.split(['/', '?']).nth(2).unwrap();
@@ -117,7 +117,7 @@ fn one_that_fails_among_others_is_named_and_the_others_stay() {
 }
 
 #[test]
-fn a_dry_run_makes_nothing_and_lists_what_would_come_from_each() {
+fn a_dry_run_creates_nothing_and_lists_the_files_of_each_source() {
     let machines = Machines::with_files();
     let output = machines.copy(&["-n"], "out");
     exits(&output, 0);
@@ -132,7 +132,7 @@ fn a_dry_run_makes_nothing_and_lists_what_would_come_from_each() {
 }
 
 #[test]
-fn failures_name_the_machine_that_they_are_from() {
+fn failures_name_their_machine() {
     let machines = Machines::with_files();
     // What neither can read: a link that is followed, to nothing.
     for root in &machines.roots {

@@ -70,7 +70,7 @@ fn bench(dir: &Path, url: &str, options: &[&str]) -> (Value, Vec<String>) {
 
 #[cfg(feature = "faults")]
 #[test]
-fn the_side_that_sends_judges_its_losses_by_the_model_that_it_is_given() {
+fn the_sender_diagnoses_its_losses_with_the_given_model() {
     let dir = tempfile::tempdir().unwrap();
     let model = write(dir.path(), "model.toml", EVERYTHING_IS_THE_HOSTS);
     let server = Server::start(dir.path(), &[]);
@@ -92,7 +92,7 @@ fn the_side_that_sends_judges_its_losses_by_the_model_that_it_is_given() {
 }
 
 #[test]
-fn what_is_no_model_is_refused_before_anything_is_moved() {
+fn an_invalid_model_is_refused_before_anything_is_moved() {
     let (dir, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(root.path(), &[]);
     let data = write(dir.path(), "data", "data");
@@ -124,7 +124,7 @@ fn what_is_no_model_is_refused_before_anything_is_moved() {
 }
 
 #[test]
-fn a_model_that_nothing_would_read_is_refused_where_it_was_typed() {
+fn an_unused_model_option_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let model = write(dir.path(), "model.toml", EVERYTHING_IS_THE_HOSTS);
     let data = write(dir.path(), "data", "data");

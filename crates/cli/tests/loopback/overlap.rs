@@ -53,7 +53,7 @@ fn refused(dir: &Path, words: &[&str], why: &str) {
 }
 
 #[test]
-fn a_source_is_not_removed_from_the_destination_that_it_lies_in() {
+fn a_source_inside_the_destination_is_not_deleted() {
     let dir = tree();
     let why = "--delete would remove it";
     for (from, to) in [
@@ -122,7 +122,7 @@ fn a_directory_is_not_copied_into_itself() {
 }
 
 #[test]
-fn a_walk_through_links_does_not_enter_the_destination() {
+fn following_links_does_not_enter_the_destination() {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
     fs::create_dir_all(at("s")).unwrap();

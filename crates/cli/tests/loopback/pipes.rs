@@ -59,7 +59,7 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
 
 /// What nobody reads must not count as carried.
 #[test]
-fn a_second_client_of_messages_is_told_that_nobody_listens() {
+fn a_second_message_client_is_refused() {
     let place = tempfile::tempdir().unwrap();
     let (mut there, url) = listening(place.path(), &[]);
     let client = || {
@@ -89,7 +89,7 @@ fn a_second_client_of_messages_is_told_that_nobody_listens() {
 }
 
 #[test]
-fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
+fn a_pipe_reports_its_recipe_in_both_directions() {
     for reverse in [&[][..], &["--reverse"]] {
         let place = tempfile::tempdir().unwrap();
         let (mut there, url) = listening(place.path(), &[&["--json"], reverse].concat());
@@ -113,7 +113,7 @@ fn a_pipe_says_which_recipe_it_ran_by_in_both_directions() {
 }
 
 #[test]
-fn both_sides_of_a_pipe_trace_it() {
+fn both_sides_of_a_pipe_write_traces() {
     let events =
         |text: &str| -> Vec<Value> { text.lines().map(|line| serde_json::from_str(line).unwrap()).collect() };
     for preset in ["bulk", "msg"] {
@@ -145,7 +145,7 @@ fn both_sides_of_a_pipe_trace_it() {
 }
 
 #[test]
-fn bytes_and_messages_are_carried_by_the_law_that_was_chosen() {
+fn bytes_and_messages_use_the_chosen_law() {
     for preset in ["bulk", "msg"] {
         let place = tempfile::tempdir().unwrap();
         let (mut there, url) = listening(place.path(), &[]);
@@ -163,7 +163,7 @@ fn bytes_and_messages_are_carried_by_the_law_that_was_chosen() {
 }
 
 #[test]
-fn a_listener_refuses_what_the_side_with_the_url_decides() {
+fn a_listener_refuses_options_that_the_client_decides() {
     for options in [["--controller", "reno"], ["--rate", "1Mbit"], ["--set", "chunk=1MB"]] {
         let output = haul().args(["pipe", "--listen", "127.0.0.1:0"]).args(options).output().unwrap();
         exits(&output, 2);
@@ -228,7 +228,7 @@ fn law_after_a_request(preset: &str, reverse: &[&str]) -> Value {
 }
 
 #[test]
-fn a_pipe_that_receives_has_its_sender_use_another_law_and_a_sender_of_bytes_keeps_its_own_ceiling() {
+fn a_receiving_pipe_changes_its_senders_law_but_not_its_ceiling() {
     for (preset, reverse, rate) in [
         ("bulk", &[][..], "16Mbit"),
         ("bulk", &["--reverse"], "900Mbit"),
@@ -241,7 +241,7 @@ fn a_pipe_that_receives_has_its_sender_use_another_law_and_a_sender_of_bytes_kee
 
 /// Nobody reads its stdout, which is full.
 #[test]
-fn a_pipe_that_receives_answers_while_its_reader_is_stuck() {
+fn a_receiving_pipe_answers_while_its_reader_is_stuck() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (there, url) = listening(place, &[]);
@@ -257,7 +257,7 @@ fn a_pipe_that_receives_answers_while_its_reader_is_stuck() {
 }
 
 #[test]
-fn a_pipe_that_sends_gets_another_law_by_haul_ctl() {
+fn haul_ctl_changes_the_law_of_a_sending_pipe() {
     for preset in ["bulk", "streams"] {
         let place = tempfile::tempdir().unwrap();
         let (mut there, url) = listening(place.path(), &[]);
@@ -322,7 +322,7 @@ fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> V
 }
 
 #[test]
-fn a_pipe_that_sends_bytes_says_what_limited_it() {
+fn a_sending_pipe_reports_its_limit() {
     // Who feeds it, who reads of it, and what was asked for.
     let fed = limit_of_a_pipe(600_000, 20_000, 1 << 20, &[]);
     let read = limit_of_a_pipe(90_000_000, 90_000_000, 2_000_000, &[]);

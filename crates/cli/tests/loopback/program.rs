@@ -49,7 +49,7 @@ fn a_tree_goes_to_a_server_and_back() {
 
 /// It went to a file of that name.
 #[test]
-fn a_trace_goes_to_stdout_where_that_is_free() {
+fn a_trace_goes_to_stdout_if_it_is_unused() {
     let here = tree();
     let traced = |options: &[&str]| {
         let mut command = haul();
@@ -71,7 +71,7 @@ fn a_trace_goes_to_stdout_where_that_is_free() {
 }
 
 #[test]
-fn copies_from_stdin_and_to_stdout_are_traced_from_their_start_to_their_end() {
+fn copies_from_stdin_and_to_stdout_are_traced_completely() {
     let here = tree();
     for (words, action) in
         [(["-", "copy"], "copy stdin to copy"), (["tree/big", "-"], "copy tree/big to stdout")]
@@ -88,7 +88,7 @@ fn copies_from_stdin_and_to_stdout_are_traced_from_their_start_to_their_end() {
 }
 
 #[test]
-fn a_copy_within_the_machine_is_verified_too() {
+fn local_copies_are_verified() {
     let here = tree();
     let (from, to) = (here.path().join("tree"), here.path().join("copy"));
     let output = run(&["cp", from.to_str().unwrap(), to.to_str().unwrap()]);
@@ -102,7 +102,7 @@ fn a_copy_within_the_machine_is_verified_too() {
 }
 
 #[test]
-fn a_bench_carries_what_was_asked_in_both_directions() {
+fn a_bench_carries_the_requested_amount_in_both_directions() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
     for direction in [&[][..], &["--reverse"]] {
@@ -141,7 +141,7 @@ fn a_bench_whose_first_packet_would_be_late_is_refused() {
 }
 
 #[test]
-fn a_dry_bench_says_what_a_recipe_leaves_to_its_defaults() {
+fn a_dry_bench_shows_a_recipes_defaults() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
     let shipped = lossy(&run(&["presets", "bulk"]).stdout).replace("chunk = \"100MB\"\n", "");
@@ -154,7 +154,7 @@ fn a_dry_bench_says_what_a_recipe_leaves_to_its_defaults() {
 }
 
 #[test]
-fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
+fn the_report_has_the_requested_law_and_rate() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(root.path(), &[]);
     for (controller, given) in
@@ -177,7 +177,7 @@ fn the_law_and_the_rate_that_were_asked_for_are_those_of_the_report() {
 }
 
 #[test]
-fn the_trace_says_each_second_what_the_limit_was() {
+fn the_trace_reports_the_limit_each_second() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (server, events) = (Server::start(root.path(), &[]), here.path().join("events"));
     let bench = ["bench", "--bytes", "3MB", "--rate", "8Mbit", "--events", events.to_str().unwrap()];
@@ -226,7 +226,7 @@ fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_trace_tells_the_load_of_the_receiving_host_at_either_end() {
+fn traces_of_both_ends_have_the_receiving_hosts_load() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(root.path(), &[]);
     let (file, events) = (here.path().join("file"), here.path().join("events"));
@@ -259,7 +259,7 @@ fn the_trace_tells_the_load_of_the_receiving_host_at_either_end() {
 }
 
 #[test]
-fn a_result_that_is_lost_is_a_failure() {
+fn a_lost_result_is_a_failure() {
     let here = tree();
     let (from, to) = (here.path().join("tree"), here.path().join("copy"));
     let copy = ["cp", "--json", from.to_str().unwrap(), to.to_str().unwrap()];
@@ -282,7 +282,7 @@ fn a_result_that_is_lost_is_a_failure() {
 }
 
 #[test]
-fn a_trace_that_is_lost_is_a_failure_in_the_one_object_of_the_result() {
+fn a_lost_trace_is_a_failure_in_the_result_object() {
     let here = tree();
     let from = here.path().join("tree");
     let copy = |to: &Path, more: &[&str]| {
@@ -300,7 +300,7 @@ fn a_trace_that_is_lost_is_a_failure_in_the_one_object_of_the_result() {
 }
 
 #[test]
-fn a_ceiling_from_a_preset_the_environment_or_a_file_is_lifted_on_the_command_line() {
+fn the_command_line_lifts_ceilings_of_presets_environment_and_files() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
     fs::write(&config, "rate = '5Mbit'\n").unwrap();
@@ -331,7 +331,7 @@ fn a_ceiling_from_a_preset_the_environment_or_a_file_is_lifted_on_the_command_li
 }
 
 #[test]
-fn failures_have_their_exit_codes_and_their_place_in_the_json() {
+fn failures_have_exit_codes_and_appear_in_the_json() {
     let (here, root) = (tree(), tempfile::tempdir().unwrap());
     let read_only = Server::start(root.path(), &["--read-only"]);
     let (tree, nothing) = (here.path().join("tree"), here.path().join("nothing"));
@@ -369,7 +369,7 @@ fn the_object_names_the_option_that_is_missing() {
 }
 
 #[test]
-fn some_files_that_fail_are_named_and_the_others_are_there() {
+fn failed_files_are_named_and_the_others_are_copied() {
     let here = tree();
     let output = haul()
         .args(["cp", "--quiet", "tree/big", "missing", "tree/below/small", "into/"])
@@ -382,7 +382,7 @@ fn some_files_that_fail_are_named_and_the_others_are_there() {
 }
 
 #[test]
-fn a_server_for_one_session_ends_as_the_session_did() {
+fn a_server_for_one_session_has_the_sessions_exit_code() {
     let (here, root) = (tree(), tempfile::tempdir().unwrap());
     let mut server = Server::start(root.path(), &["--once"]);
     let tree = here.path().join("tree");
@@ -413,7 +413,7 @@ fn presets_configuration_man_page_and_completions_are_printed() {
 }
 
 #[test]
-fn what_limited_it_is_not_told_of_next_to_nothing() {
+fn no_limit_is_reported_for_tiny_transfers() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = Server::start(root.path(), &[]);
     let source = here.path().join("source");
@@ -432,7 +432,7 @@ fn what_limited_it_is_not_told_of_next_to_nothing() {
 }
 
 #[test]
-fn presets_and_controllers_are_listed_a_line_each() {
+fn presets_and_controllers_are_listed_one_per_line() {
     let listed = run(&["presets"]);
     let text = String::from_utf8_lossy(&listed.stdout);
     for (name, _) in haul_proto::presets::PRESETS {
@@ -449,7 +449,7 @@ fn presets_and_controllers_are_listed_a_line_each() {
 }
 
 #[test]
-fn presets_are_told_in_json_with_their_commands() {
+fn presets_are_listed_in_json_with_their_commands() {
     let listed = object(&run(&["presets", "--json"]));
     assert!(listed["ok"] == true && listed["schema"] == 1 && listed["error"].is_null(), "{listed}");
     let all = listed["presets"].as_array().unwrap();

@@ -74,7 +74,7 @@ fn names(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn delete_keeps_two_directories_in_step() {
+fn delete_synchronises_two_directories() {
     let places = Places::new();
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
@@ -115,7 +115,7 @@ fn delete_keeps_two_directories_in_step() {
 }
 
 #[test]
-fn what_is_excluded_stays_when_the_rest_is_kept_in_step() {
+fn delete_keeps_excluded_files() {
     let places = Places::new();
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
@@ -144,7 +144,7 @@ fn what_is_excluded_stays_when_the_rest_is_kept_in_step() {
 }
 
 #[test]
-fn a_list_of_paths_does_not_go_together_with_delete() {
+fn a_list_of_paths_conflicts_with_delete() {
     let output = run(&["cp", "--delete", "--files-from", "/dev/null", "src/.", "dst"]);
     exits(&output, 2);
     let said = lossy(&output.stderr);
@@ -152,7 +152,7 @@ fn a_list_of_paths_does_not_go_together_with_delete() {
 }
 
 #[test]
-fn what_sizes_and_ignore_files_leave_out_stays_when_the_rest_is_kept_in_step() {
+fn delete_keeps_files_filtered_by_size_or_ignore_file() {
     let places = Places::new();
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
@@ -185,7 +185,7 @@ fn what_sizes_and_ignore_files_leave_out_stays_when_the_rest_is_kept_in_step() {
 }
 
 #[test]
-fn what_is_on_another_file_system_stays_as_with_rsync() {
+fn delete_keeps_other_file_systems_like_rsync() {
     let has = |program: &str, word: &str| {
         Command::new(program).arg(word).output().is_ok_and(|o| o.status.success())
     };
@@ -250,7 +250,7 @@ fn a_dry_run_itemises_for_scripts() {
 }
 
 #[test]
-fn verbose_names_what_was_made_and_changed() {
+fn verbose_names_created_and_changed_files() {
     let places = Places::new();
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
@@ -301,7 +301,7 @@ fn a_server_for_one_session_waits_out_dry_runs() {
 }
 
 #[test]
-fn a_server_for_reading_lets_nothing_be_removed_or_stored() {
+fn a_read_only_server_refuses_deletions_and_uploads() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(root.path().join("theirs"), "x").unwrap();
     let server = Server::start(root.path(), &["--read-only"]);
@@ -312,7 +312,7 @@ fn a_server_for_reading_lets_nothing_be_removed_or_stored() {
 }
 
 #[test]
-fn of_a_growing_file_only_the_rest_travels() {
+fn only_the_new_part_of_a_grown_file_is_sent() {
     let places = Places::new();
     for way in WAYS {
         let (src, from, dst, to) = places.of(way);
@@ -342,7 +342,7 @@ fn feed(arguments: &[&str], data: &[u8]) -> Output {
 }
 
 #[test]
-fn stdin_becomes_a_file_and_files_go_to_stdout() {
+fn stdin_is_copied_to_a_file_and_files_to_stdout() {
     let places = Places::new();
     let data: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
     let stored = feed(&["cp", "--json", "-", &places.server.at("stored")], &data);
@@ -371,7 +371,7 @@ fn stdin_becomes_a_file_and_files_go_to_stdout() {
 }
 
 #[test]
-fn a_program_that_gives_its_output_slowly_is_named_and_no_storage() {
+fn a_slow_input_program_is_named_instead_of_storage() {
     let places = Places::new();
     let limit = || {
         let mut command = haul();
@@ -415,7 +415,7 @@ fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
 }
 
 #[test]
-fn what_comes_from_stdin_is_on_the_disk_when_it_is_reported() {
+fn data_from_stdin_is_on_disk_when_reported() {
     let Some(syncs) = syncs_of_a_stream(&[]) else {
         eprintln!("SKIPPED: strace is missing or may not trace here");
         return;
@@ -425,7 +425,7 @@ fn what_comes_from_stdin_is_on_the_disk_when_it_is_reported() {
 }
 
 #[test]
-fn who_reads_only_the_beginning_gets_it_quietly() {
+fn a_reader_that_closes_stdout_early_causes_no_error() {
     let places = Places::new();
     fs::write(places.root.path().join("big"), vec![b'x'; 30_000_000]).unwrap();
     let mut command = haul();
@@ -439,7 +439,7 @@ fn who_reads_only_the_beginning_gets_it_quietly() {
 }
 
 #[test]
-fn stdout_gets_what_is_chosen() {
+fn stdout_receives_only_selected_files() {
     let places = Places::new();
     let dir = places.root.path().join("d");
     fs::create_dir(&dir).unwrap();
@@ -458,7 +458,7 @@ fn stdout_gets_what_is_chosen() {
 }
 
 #[test]
-fn options_that_say_nothing_about_a_stream_are_refused_if_they_are_typed() {
+fn options_without_effect_on_a_stream_are_refused() {
     let places = Places::new();
     let (url, file) = (places.server.at("new"), places.server.at("f"));
     fs::write(places.root.path().join("f"), "there").unwrap();
@@ -498,7 +498,7 @@ fn options_that_say_nothing_about_a_stream_are_refused_if_they_are_typed() {
 }
 
 #[test]
-fn what_pipes_cannot_do_is_said() {
+fn unsupported_pipe_requests_are_reported() {
     let places = Places::new();
     let url = places.server.at("f");
     fs::create_dir(places.root.path().join("f")).unwrap();

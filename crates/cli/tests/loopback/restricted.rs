@@ -44,7 +44,7 @@ fn is_tree(root: &Path) {
 }
 
 #[test]
-fn a_restricted_server_is_sent_to_is_read_from_and_deletes() {
+fn a_restricted_server_accepts_uploads_downloads_and_deletions() {
     let [here, root, beside] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let (source, url_file) = (here.path().join("tree"), beside.path().join("url"));
     tree(&source);
@@ -67,12 +67,12 @@ fn a_restricted_server_is_sent_to_is_read_from_and_deletes() {
 
 /// Short of memory, the kernel lets go of the names in `/proc` that nothing uses, as when it is mounted anew.
 #[test]
-fn a_restricted_server_reads_what_the_kernel_says_of_it_for_good() {
+fn a_restricted_server_keeps_access_to_proc() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let starter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let enters = Command::new(starter[0]).args(&starter[1..]).arg("true").output();
     if !enters.is_ok_and(|output| output.status.success()) {
-        eprintln!("SKIPPED a_restricted_server_reads_what_the_kernel_says_of_it_for_good: needs root");
+        eprintln!("SKIPPED a_restricted_server_keeps_access_to_proc: needs root");
         return;
     }
     let Some(talking) = restricted(&starter, root.path(), &[]) else { return };
@@ -91,7 +91,7 @@ fn a_restricted_server_reads_what_the_kernel_says_of_it_for_good() {
 }
 
 #[test]
-fn a_restricted_server_for_reading_is_read_from() {
+fn a_restricted_read_only_server_serves_downloads() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     tree(&root.path().join("tree"));
     let Some(talking) = restricted(&[], root.path(), &["--read-only"]) else { return };
@@ -101,7 +101,7 @@ fn a_restricted_server_for_reading_is_read_from() {
 }
 
 #[test]
-fn all_threads_that_hear_clients_are_restricted() {
+fn all_threads_that_handle_clients_are_restricted() {
     let [root, beside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     // The thread that writes it is not restricted: it lies where clients may not write.
     let url_file = beside.path().join("url");
@@ -117,7 +117,7 @@ fn all_threads_that_hear_clients_are_restricted() {
     };
     if !is_free(Path::new("/proc/self")) {
         eprintln!(
-            "SKIPPED all_threads_that_hear_clients_are_restricted: these tests have no new privileges either"
+            "SKIPPED all_threads_that_handle_clients_are_restricted: these tests have no new privileges either"
         );
         return;
     }
@@ -134,7 +134,7 @@ fn all_threads_that_hear_clients_are_restricted() {
 /// The program is made to follow links wherever they lead; the kernel alone stands in the way.
 #[cfg(feature = "faults")]
 #[test]
-fn a_defect_does_not_lead_out_of_the_root() {
+fn a_bug_does_not_lead_out_of_the_root() {
     let [here, root, elsewhere] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     fs::create_dir(root.path().join("inside")).unwrap();
     fs::write(root.path().join("inside/file"), "offered").unwrap();

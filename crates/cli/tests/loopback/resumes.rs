@@ -164,7 +164,7 @@ impl Copy {
 
 /// Interrupted at a fifth, half and four fifths of the link's time, by Ctrl-C and by a kill of the retry.
 #[test]
-fn interrupted_copies_of_odd_sizes_end() {
+fn interrupted_copies_of_unusual_sizes_finish() {
     let sizes = [GROUP, GROUP + 1, 1_500_000, 2 * GROUP, 3 * GROUP + 1, 100_000_000];
     let mut resumed = 0;
     for (salt, size) in (0..).zip(sizes) {
@@ -197,7 +197,7 @@ fn any_size(rng: &mut Rng) -> u64 {
 }
 
 #[test]
-fn interrupted_copies_at_random_end() {
+fn randomly_interrupted_copies_finish() {
     let (count, first) = (number("HAUL_RESUMES", 20), number("HAUL_RESUME_SEED", 1));
     let mut resumed = 0;
     for seed in first..first + count {
@@ -229,7 +229,7 @@ fn interrupted_copies_at_random_end() {
 
 /// The receiver of the killed copy still runs when the next one begins.
 #[test]
-fn a_copy_repeated_right_after_a_kill_goes_on() {
+fn a_copy_restarted_right_after_a_kill_resumes() {
     for salt in 0..6 {
         let place = tempfile::tempdir().unwrap();
         let mut copy = Copy::new(place.path(), (2 * GROUP, salt), true);
@@ -247,7 +247,7 @@ fn a_copy_repeated_right_after_a_kill_goes_on() {
 }
 
 #[test]
-fn a_stall_shows_what_is_waited_for() {
+fn a_stall_shows_its_reason() {
     let place = tempfile::tempdir().unwrap();
     let copy = Copy::new(place.path(), (2 * GROUP, 1), true);
     let said = place.path().join("said");

@@ -131,7 +131,7 @@ fn a_pipe_takes_its_url_from_a_file() {
 }
 
 #[test]
-fn with_a_file_for_it_the_url_stands_nowhere_else() {
+fn with_url_file_the_url_appears_nowhere_else() {
     for json in [false, true] {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("url");
@@ -176,7 +176,7 @@ fn a_url_is_not_written_through_a_link() {
 }
 
 #[test]
-fn no_words_for_people_hold_a_key() {
+fn human_readable_output_contains_no_key() {
     let world = World::new();
     let (url, key) = (world.server.url.as_str(), key(&world.server.url));
     let outputs = [
@@ -197,7 +197,7 @@ fn no_words_for_people_hold_a_key() {
 }
 
 #[test]
-fn the_command_that_goes_on_is_shown_without_its_key() {
+fn the_resume_command_is_shown_without_its_key() {
     let world = World::new();
     fs::write(world.place.path().join("large"), vec![7; 32_000_000]).unwrap();
     for (destination, shown) in

@@ -96,7 +96,7 @@ fn words(line: &str) -> Vec<OsString> {
 }
 
 #[test]
-fn rules_hold_in_every_direction() {
+fn rules_apply_in_every_direction() {
     let options =
         words("--include /s/src/build/ --exclude build/ --exclude *.o --exclude big --exclude odd*");
     let expected =
@@ -105,7 +105,7 @@ fn rules_hold_in_every_direction() {
 }
 
 #[test]
-fn a_pattern_of_bytes_that_are_no_text_travels() {
+fn a_pattern_that_is_not_utf8_is_transmitted() {
     let odd = OsString::from_vec(b"odd\xff*".to_vec());
     let options = ["--include".into(), odd, "--include".into(), "/s".into(), "--exclude".into(), "*".into()];
     assert_eq!(arrives(&options, b"", &["odd\\xff\\n.bin"]), 0);
@@ -131,7 +131,7 @@ fn listed_paths_from_stdin_with_a_missing_one() {
 }
 
 #[test]
-fn ignore_files_are_obeyed_when_asked() {
+fn ignore_files_are_applied_on_request() {
     let expected = [
         ".gitignore",
         "a.o",
@@ -149,7 +149,7 @@ fn ignore_files_are_obeyed_when_asked() {
 }
 
 #[test]
-fn links_are_followed_and_at_a_server_not_out_of_its_root() {
+fn links_are_followed_but_not_out_of_a_servers_root() {
     let here = tree();
     symlink("../outside", here.path().join("s/out")).unwrap();
     let server = Server::start(&here.path().join("s"), &[]);
@@ -209,7 +209,7 @@ fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
 
 /// As `/dev/zero` with `-0`: a list of empty names only, without end.
 #[test]
-fn empty_names_in_a_list_take_no_memory() {
+fn empty_names_in_a_list_use_no_memory() {
     let tree = tree();
     for (option, separator) in [("-0", 0), ("-v", b'\n')] {
         let words = ["cp", "--dry-run", option, "--files-from", "-", "s", "d"];

@@ -72,7 +72,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_dry_run_is_not_logged_as_a_move() {
+fn a_dry_run_is_not_logged_as_a_transfer() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = here.path().join("file");
     fs::write(&file, vec![1; 100_000]).unwrap();
@@ -85,7 +85,7 @@ fn a_dry_run_is_not_logged_as_a_move() {
 }
 
 #[test]
-fn wrong_secrets_are_logged_with_time_and_address_and_a_flood_in_few_lines() {
+fn wrong_secrets_are_logged_with_time_and_address_but_limited() {
     let root = tempfile::tempdir().unwrap();
     let talking = Talking::start(root.path(), &[]);
     let right: HaulUrl = talking.server.url.parse().unwrap();
@@ -106,7 +106,7 @@ fn wrong_secrets_are_logged_with_time_and_address_and_a_flood_in_few_lines() {
 }
 
 #[test]
-fn idle_sessions_do_not_shut_others_out() {
+fn idle_sessions_do_not_lock_out_others() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = here.path().join("file");
     fs::write(&file, vec![1; 100_000]).unwrap();
@@ -126,7 +126,7 @@ fn idle_sessions_do_not_shut_others_out() {
 }
 
 #[test]
-fn one_address_has_its_share_of_the_sessions() {
+fn one_address_gets_a_limited_share_of_sessions() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = here.path().join("file");
     fs::write(&file, "contents").unwrap();
@@ -140,7 +140,7 @@ fn one_address_has_its_share_of_the_sessions() {
 }
 
 #[test]
-fn a_server_keeps_the_disk_as_free_as_it_was_told() {
+fn a_server_keeps_the_configured_space_free() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let file = here.path().join("file");
     fs::write(&file, vec![1; 3_000_000]).unwrap();
@@ -155,7 +155,7 @@ fn a_server_keeps_the_disk_as_free_as_it_was_told() {
 }
 
 #[test]
-fn rules_of_a_clients_recipe_do_not_exchange_the_law_of_the_owner() {
+fn switching_rules_of_a_clients_recipe_do_not_replace_the_owners_law() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::write(root.path().join("file"), "contents").unwrap();
     let server = Server::start(root.path(), &["--set", "controller=bbr"]);
@@ -170,7 +170,7 @@ fn rules_of_a_clients_recipe_do_not_exchange_the_law_of_the_owner() {
 
 /// It took them, and they changed nothing.
 #[test]
-fn a_server_refuses_parameters_that_only_the_clients_recipe_has() {
+fn a_server_refuses_parameters_unknown_to_its_recipe() {
     let output = run(&["serve", "--json", "--listen", "127.0.0.1:0", "--set", "retransmit.window=5"]);
     exits(&output, 2);
     let error = &object(&output)["error"];

@@ -74,7 +74,7 @@ fn limits_of_three(here: &Path, server: &mut Watched) -> Vec<Value> {
 }
 
 #[test]
-fn both_sides_say_that_the_receiver_assigned_no_more() {
+fn both_sides_report_the_assigned_quota_as_the_limit() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut server = Watched::start(root.path(), "24Mbit");
     let are_shares = |limits: &Vec<Value>| limits.iter().all(|limit| limit == "receiver_share");
@@ -83,7 +83,7 @@ fn both_sides_say_that_the_receiver_assigned_no_more() {
 }
 
 #[test]
-fn a_receiver_that_pulls_says_so_too_if_its_ceiling_was_not_reached() {
+fn a_pulling_receiver_reports_the_quota_if_its_ceiling_was_not_reached() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let servers = [one.path(), two.path()].map(|root| Server::start(root, &[]));
     for (root, name, size) in [(&one, "a", 4_000_000), (&two, "b", 400_000)] {
@@ -177,7 +177,7 @@ impl Ten {
 }
 
 #[test]
-fn ten_senders_get_equal_shares_of_what_the_server_can_take() {
+fn ten_senders_get_equal_shares_of_the_servers_capacity() {
     const CAPACITY: f64 = 80e6;
     let root = tempfile::tempdir().unwrap();
     let server = Watched::start(root.path(), "80Mbit");

@@ -104,7 +104,7 @@ fn kill(child: &Child, signal: Signal) {
 }
 
 #[test]
-fn signals_that_come_together_count_as_one() {
+fn simultaneous_signals_count_as_one() {
     for pair in [[Signal::INT, Signal::TERM], [Signal::TERM, Signal::INT]] {
         let copy = Copy::start();
         // timeout(1) tells the process and then its group.
@@ -131,7 +131,7 @@ fn a_closed_terminal_stops_a_copy_as_sigterm_does() {
 }
 
 #[test]
-fn what_was_started_to_outlive_its_terminal_does() {
+fn nohup_copies_survive_their_terminal() {
     let copy = Copy::started_by(&["sh", "-c", "trap '' HUP; exec \"$0\" \"$@\""]);
     copy.tell(Signal::HUP);
     let seen = copy.events().len();
@@ -145,7 +145,7 @@ fn what_was_started_to_outlive_its_terminal_does() {
 }
 
 #[test]
-fn a_server_says_by_its_exit_code_whether_its_end_cut_a_session_off() {
+fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
     for signal in [Signal::TERM, Signal::HUP] {
         let mut copy = Copy::start();
         copy.tell(Signal::INT);
@@ -172,7 +172,7 @@ fn a_server_says_by_its_exit_code_whether_its_end_cut_a_session_off() {
 }
 
 #[test]
-fn nobody_needs_to_read_what_is_said() {
+fn unread_output_blocks_nothing() {
     let here = tempfile::tempdir().unwrap();
     let (source, copy) = (here.path().join("source"), here.path().join("copy"));
     fs::write(&source, "contents").unwrap();
@@ -187,7 +187,7 @@ fn nobody_needs_to_read_what_is_said() {
 }
 
 #[test]
-fn a_file_above_the_limit_of_the_process_fails_and_the_others_go_on() {
+fn a_file_above_the_process_limit_fails_and_others_continue() {
     let here = tempfile::tempdir().unwrap();
     let [source, copy] = ["source", "copy"].map(|name| here.path().join(name));
     fs::create_dir(&source).unwrap();
@@ -203,7 +203,7 @@ fn a_file_above_the_limit_of_the_process_fails_and_the_others_go_on() {
 }
 
 #[test]
-fn what_ssh_has_started_ends_with_its_stdin_and_not_by_a_hangup() {
+fn a_process_started_by_ssh_ends_with_its_stdin_but_not_by_sighup() {
     for command in ["serve", "cp"] {
         let mut started = starting(&HEARS_HANGUPS);
         started

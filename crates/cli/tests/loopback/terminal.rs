@@ -48,7 +48,7 @@ fn set() -> TempDir {
 }
 
 #[test]
-fn names_of_files_are_shown_and_not_obeyed() {
+fn file_names_are_shown_without_control_characters() {
     let (place, root) = (set(), tempfile::tempdir().unwrap());
     let path = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     let mut serve = haul();
@@ -129,7 +129,7 @@ fn hostile(
 }
 
 #[test]
-fn what_a_server_says_is_shown_and_not_obeyed() {
+fn server_messages_are_shown_without_control_characters() {
     let place = tempfile::tempdir().unwrap();
     fs::write(place.path().join("source"), "contents").unwrap();
     let source = place.path().join("source");
@@ -164,7 +164,7 @@ fn what_a_server_says_is_shown_and_not_obeyed() {
 }
 
 #[test]
-fn failures_name_the_machine_that_they_happened_on() {
+fn failures_name_the_machine_they_happened_on() {
     let (place, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let source = place.path().join("source");
     fs::create_dir(&source).unwrap();

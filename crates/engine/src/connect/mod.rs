@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_to_connect_counts_unless_somebody_on_the_way_has_answered() {
+    fn the_connect_timeout_applies_unless_a_peer_has_answered() {
         let millis = Span::from_millis;
         assert_eq!(round_trip(millis(61), millis(60)), millis(60));
         assert_eq!(round_trip(millis(61), millis(1_060)), millis(61), "its first packet was lost");

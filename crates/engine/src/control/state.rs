@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_waits_to_be_sent_and_of_those_that_come_the_newest_few() {
+    fn one_outgoing_message_is_pending_and_only_the_newest_incoming_ones_are_kept() {
         let transport = TransportQueues::default();
         assert!(transport.take_outgoing().is_none());
         transport.outgoing.push(vec![2]).unwrap();

@@ -35,7 +35,7 @@ fn messages_arrive_in_order_both_ways() {
 }
 
 #[test]
-fn many_large_messages_pass_in_both_directions_at_once_with_little_memory() {
+fn many_large_messages_pass_both_ways_at_once_with_little_memory() {
     let [a, b] = channels(Timing::default());
     let pour =
         |to: Control| std::thread::spawn(move || (0..60).for_each(|_| to.send(text(900_000)).unwrap()));
@@ -51,7 +51,7 @@ fn many_large_messages_pass_in_both_directions_at_once_with_little_memory() {
 }
 
 #[test]
-fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
+fn a_sleeping_reader_blocks_the_sender_without_timeouts() {
     let [a, b] = channels(timing(2000));
     let sender = a.clone();
     let thread = std::thread::spawn(move || (0..50).for_each(|_| sender.send(text(900_000)).unwrap()));
@@ -66,7 +66,7 @@ fn a_reader_that_sleeps_makes_the_sender_wait_and_nobody_is_taken_for_dead() {
 
 /// A queue that the session's own packets keep full delays TCP, but must not end the session.
 #[test]
-fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
+fn a_silent_channel_with_active_data_has_four_times_the_timeout() {
     // The peer never sends anything.
     let [(tls, tcp), _silent] = pair();
     let (started, channel) = (Instant::now(), Control::start(tls, tcp, timing(500)).unwrap());
@@ -78,7 +78,7 @@ fn a_channel_that_is_silent_beside_data_is_kept_four_times_as_long() {
 }
 
 #[test]
-fn a_message_that_may_be_left_out_waits_for_nobody() {
+fn an_optional_message_is_dropped_instead_of_waiting() {
     let [a, b] = channels(Timing::default());
     // More than the queues of both ends and of the system hold.
     let sent = (0..200).take_while(|_| a.send_if_room(&text(900_000)).unwrap()).count();
@@ -93,7 +93,7 @@ fn a_message_that_may_be_left_out_waits_for_nobody() {
 }
 
 #[test]
-fn closing_sends_everything_and_ends_both_sides_regularly() {
+fn closing_sends_everything_and_ends_both_sides_gracefully() {
     let [a, b] = channels(Timing::default());
     for _ in 0..10 {
         a.send(text(900_000)).unwrap();
@@ -123,7 +123,7 @@ fn an_abort_reaches_the_peer_with_its_fault() {
 
 /// A server may accept a session and abort it at once: both messages arrive together.
 #[test]
-fn what_ends_the_channel_right_behind_an_answer_is_not_lost_with_it() {
+fn a_close_right_after_an_answer_is_not_lost() {
     let [(tls, tcp), server] = pair();
     let mut pump = Pump::new(tls, tcp, Timing::default()).unwrap();
     let server = Control::start(server.0, server.1, Timing::default()).unwrap();
@@ -137,7 +137,7 @@ fn what_ends_the_channel_right_behind_an_answer_is_not_lost_with_it() {
 }
 
 #[test]
-fn a_dropped_channel_is_a_lost_connection_for_the_peer_after_what_was_sent() {
+fn a_dropped_channel_is_a_lost_connection_after_pending_messages() {
     let [a, b] = channels(Timing::default());
     a.send(text(900_000)).unwrap();
     drop(a);
@@ -149,7 +149,7 @@ fn a_dropped_channel_is_a_lost_connection_for_the_peer_after_what_was_sent() {
 }
 
 #[test]
-fn a_silent_peer_is_given_up() {
+fn a_silent_peer_times_out() {
     let [client, server] = pair();
     let control = Control::start(client.0, client.1, timing(300)).unwrap();
     let error = control.recv(TIMEOUT).unwrap_err();
@@ -169,7 +169,7 @@ fn pings_keep_an_idle_channel_alive_and_measure_the_round_trip() {
 }
 
 #[test]
-fn udp_seen_is_noted_and_not_delivered() {
+fn udp_seen_is_recorded_and_not_delivered() {
     let [a, b] = channels(Timing::default());
     b.send(ControlMessage::UdpSeen { size: 1472 }).unwrap();
     b.send(ControlMessage::ObjectSent { bytes: 5 }).unwrap();
@@ -178,7 +178,7 @@ fn udp_seen_is_noted_and_not_delivered() {
 }
 
 #[test]
-fn a_peer_that_sends_garbage_is_told_and_dropped() {
+fn a_peer_that_sends_garbage_gets_an_error_and_is_dropped() {
     let [(mut tls, mut tcp), server] = pair();
     let control = Control::start(server.0, server.1, Timing::default()).unwrap();
     tls.writer().write_all(&[0, 0, 0, 3, 200, 1, 2]).unwrap();
@@ -190,7 +190,7 @@ fn a_peer_that_sends_garbage_is_told_and_dropped() {
 
 /// Each rule takes 3 bytes on the wire, and 11 times as much in memory.
 #[test]
-fn messages_that_wait_are_counted_as_they_are_decoded() {
+fn queued_messages_count_with_their_decoded_size() {
     let rule = Rule { verdict: Verdict::Exclude, pattern: b"a".to_vec() };
     let message = ControlMessage::LeftOut(vec![rule; MAX_RULES]);
     let (mut frame, memory) = (Vec::new(), message.memory());
@@ -222,7 +222,7 @@ fn messages_that_wait_are_counted_as_they_are_decoded() {
 }
 
 #[test]
-fn two_ends_that_close_at_once_both_end_regularly() {
+fn simultaneous_closes_end_gracefully() {
     let [a, b] = channels(Timing::default());
     let other = std::thread::spawn(move || b.close());
     a.close().unwrap();
@@ -230,7 +230,7 @@ fn two_ends_that_close_at_once_both_end_regularly() {
 }
 
 #[test]
-fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thread() {
+fn transport_messages_overtake_unread_ones_and_wake_the_data_thread() {
     let [a, b] = channels(Timing::default());
     let waker = crate::Waker::new().unwrap();
     b.set_data_thread(waker.clone());
@@ -256,7 +256,7 @@ fn messages_of_the_transport_pass_those_that_nobody_takes_and_wake_the_data_thre
 }
 
 #[test]
-fn a_message_of_the_transport_after_the_close_neither_leaves_nor_holds_up_the_end() {
+fn a_transport_message_after_the_close_is_dropped_without_delay() {
     let [a, b] = channels(Timing::default());
     let closing = a.clone();
     let thread = std::thread::spawn(move || closing.close());

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_took_longer_than_acknowledgements_wait_has_none_wait_for_the_next() {
+    fn slow_answers_make_acknowledgements_immediate() {
         let connection = connection();
         let mut state = connection.lock();
         for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {

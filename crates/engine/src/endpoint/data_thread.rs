@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn only_short_pauses_of_the_pacer_are_slept_through() {
+    fn the_thread_sleeps_only_through_short_pacer_pauses() {
         let now = Time::ZERO + Span::from_secs(1);
         let after = |micros, reason| Some(Deadline { at: now + Span::from_micros(micros), reason });
         assert!(sleeps_through(now, after(2_400, DeadlineReason::Pacing)));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_is_seen_to_fill_and_no_look_comes_before_it_is_due() {
+    fn an_unread_socket_is_sampled_as_it_fills_and_never_early() {
         let options = Options { recv_buffer: Bytes(64 << 10), ..Options::default() };
         let receiving = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
         let sending = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();

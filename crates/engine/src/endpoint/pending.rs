@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_that_overtakes_the_handshake_finds_its_session_later() {
+    fn a_challenge_that_overtakes_the_handshake_is_delivered_later() {
         let table = Arc::new(SessionTable::default());
         let source: SocketAddr = ([192, 0, 2, 7], 5000).into();
         assert!(table.find(&challenge(5), source).is_none());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_its_owners_and_every_taking_has_an_epoch_of_its_own() {
+    fn a_resumption_file_is_private_and_each_use_has_its_own_epoch() {
         let directory = tempfile::tempdir().unwrap();
         let file = ResumptionFile::new(directory.path().join("resumption"));
         assert!(matches!(file.take(), Err(ResumptionError::File { .. })));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumption_file_that_others_could_read_becomes_private_and_no_link_is_followed() {
+    fn a_readable_resumption_file_becomes_private_and_links_are_not_followed() {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("resumption"), directory.path().join("link"));
         let file = ResumptionFile::new(&path);

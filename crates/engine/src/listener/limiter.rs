@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_has_to_go_is_closed_and_its_thread_serves_the_newcomer() {
+    fn an_evicted_connection_is_closed_and_its_thread_serves_the_new_one() {
         let limits = HandshakeLimits { total: 1, ..HandshakeLimits::default() };
         let limiter: Limiter = Arc::new(Mutex::new(HandshakeLimiter::new(limits)));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

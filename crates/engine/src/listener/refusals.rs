@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_says_how_many_refusals_it_has_left_out() {
+    fn the_log_counts_suppressed_refusals() {
         let log = Log::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_fills_few_lines_and_is_counted() {
+    fn a_flood_is_counted_in_few_log_lines() {
         let (mut window, start) = (LogWindow::default(), Instant::now());
         let lines = (0..5_000).filter(|_| window.permits(start)).count();
         assert_eq!(lines, MAX_LINES as usize);

@@ -59,7 +59,7 @@ mod tests {
     use crate::tls::pair;
 
     #[test]
-    fn both_ends_derive_the_same_and_another_connection_does_not() {
+    fn both_ends_derive_equal_keys_and_other_connections_do_not() {
         let [client, server] = pair().map(|(tls, _)| SessionSecrets::export(&tls).unwrap());
         let other = SessionSecrets::export(&pair()[0].0).unwrap();
         assert_eq!(client.session, server.session);

@@ -57,7 +57,7 @@ fn sends_much(server: &Channel) {
 }
 
 #[test]
-fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_connection() {
+fn a_copied_packet_that_arrives_first_does_not_move_the_connection() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -81,7 +81,7 @@ fn a_packet_that_overtakes_from_elsewhere_does_not_move_the_connection() {
 }
 
 #[test]
-fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goes_on_where_the_client_is() {
+fn copied_first_packets_do_not_redirect_a_connection() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -118,7 +118,7 @@ fn a_connection_whose_beginning_comes_from_elsewhere_sends_nothing_there_and_goe
 }
 
 #[test]
-fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
+fn a_client_is_found_again_after_nat_rebinding() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };

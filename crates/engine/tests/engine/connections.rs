@@ -81,7 +81,7 @@ pub(crate) fn until(what: &str, done: impl Fn() -> bool) {
 }
 
 #[test]
-fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
+fn a_tcp_retransmission_is_not_a_round_trip_sample() {
     let listener = listener("127.0.0.1");
     let late = Duration::from_millis(1_500);
     let relay = Relay::start_late(listener.local_addr(), late);
@@ -104,7 +104,7 @@ fn a_repetition_by_tcp_is_not_taken_for_the_round_trip() {
 }
 
 #[test]
-fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
+fn the_first_packets_correct_tcps_round_trip_estimate() {
     let listener = listener("127.0.0.1");
     // Larger samples are ignored, however long TCP took.
     let initial_rtt = Span::from_millis(333);
@@ -128,7 +128,7 @@ fn the_first_packets_correct_what_tcp_has_told_of_the_round_trip() {
 }
 
 #[test]
-fn signs_of_life_are_not_taken_for_the_beginning_of_a_connection() {
+fn keep_alives_do_not_open_a_connection() {
     let listener = listener("127.0.0.1");
     let keep_alive = Some(Duration::from_millis(20));
     listener.endpoint().set_options(ConnectionOptions { keep_alive, ..ConnectionOptions::default() });
@@ -176,7 +176,7 @@ fn messages_pass_both_ways_with_every_cipher_and_family_and_the_close_arrives() 
 }
 
 #[test]
-fn a_server_may_speak_first_once_the_client_has_opened() {
+fn a_server_can_send_first_once_the_client_has_opened() {
     let listener = listener("127.0.0.1");
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     let server = connection(&listener);
@@ -221,7 +221,7 @@ fn packets_behind_an_initial_header_are_no_larger_than_others() {
 }
 
 #[test]
-fn recipes_that_the_server_does_not_take_are_refused_with_the_reason() {
+fn unacceptable_recipes_are_refused_with_the_reason() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     let mut more = registry();
@@ -280,7 +280,7 @@ fn a_recipe_without_seal_or_identity_is_not_even_offered() {
 }
 
 #[test]
-fn nothing_that_was_sent_before_is_taken_again() {
+fn replayed_packets_are_rejected() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -324,7 +324,7 @@ fn nothing_that_was_sent_before_is_taken_again() {
 }
 
 #[test]
-fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packet() {
+fn a_resuming_client_needs_no_handshake_and_sends_its_message_in_the_first_packet() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -356,7 +356,7 @@ fn a_client_comes_back_without_a_handshake_and_its_message_is_in_the_first_packe
 }
 
 #[test]
-fn a_server_that_knows_nothing_of_a_client_is_silent() {
+fn a_server_ignores_unknown_clients() {
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
     let addr = {
@@ -378,7 +378,7 @@ fn a_server_that_knows_nothing_of_a_client_is_silent() {
 }
 
 #[test]
-fn strangers_get_no_answer_and_change_nothing() {
+fn unauthenticated_packets_get_no_answer_and_change_nothing() {
     let listener = listener("127.0.0.1");
     let client = client_of(&listener, &listener.url("127.0.0.1", b""));
     send(&client, b"hello");
@@ -479,7 +479,7 @@ fn stored_of(inbox: Bytes, len: usize, count: usize) -> usize {
 }
 
 #[test]
-fn messages_that_nobody_takes_do_not_fill_the_memory() {
+fn unread_messages_use_bounded_memory() {
     // One buffer of packets may exceed the limit: 64 KiB, or 64 packets.
     let stored = stored_of(Bytes(100_000), 1_000, 1_000);
     assert!((100..=170).contains(&stored), "{stored} messages of 1,000 bytes");
@@ -487,7 +487,7 @@ fn messages_that_nobody_takes_do_not_fill_the_memory() {
 }
 
 #[test]
-fn no_more_messages_wait_than_the_limit_however_small_they_are() {
+fn the_number_of_queued_messages_is_limited() {
     let stored = stored_of(ConnectionOptions::default().inbox, 1, 24_000);
     assert!((16_384..=17_600).contains(&stored), "{stored} messages of 1 byte");
     // However small the limit: 16, and at most one buffer of packets more.
@@ -496,7 +496,7 @@ fn no_more_messages_wait_than_the_limit_however_small_they_are() {
 }
 
 #[test]
-fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not() {
+fn the_number_of_known_peers_is_limited() {
     const MAX: usize = 3;
     let listening = ListenOptions { max_known_peers: MAX, ..listen_options("127.0.0.1") };
     assert_eq!(listen_options("127.0.0.1").max_known_peers, 1 << 20, "docs/security.md");
@@ -542,7 +542,7 @@ fn no_more_peers_are_known_than_the_limit_whether_they_have_connections_or_not()
 }
 
 #[test]
-fn no_more_connections_wait_to_be_accepted_than_the_limit_and_the_next_one_gets_in_later() {
+fn the_number_of_pending_connections_is_limited_and_later_ones_succeed() {
     const MAX: usize = 2;
     let listening = ListenOptions { max_connections_waiting: MAX, ..listen_options("127.0.0.1") };
     assert_eq!(listen_options("127.0.0.1").max_connections_waiting, 4_096, "docs/security.md");

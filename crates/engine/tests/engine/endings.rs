@@ -13,7 +13,7 @@ fn is_cut(server: &Channel) -> bool {
 }
 
 #[test]
-fn a_connection_that_ends_before_its_first_message_begins_and_ends_at_the_server() {
+fn a_connection_without_messages_is_opened_and_closed_at_the_server() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     client_of(&listener, &url).close(TIMEOUT).unwrap();
@@ -27,7 +27,7 @@ fn a_connection_that_ends_before_its_first_message_begins_and_ends_at_the_server
 }
 
 #[test]
-fn a_close_opens_its_connection_however_late_the_first_packet_gets_through() {
+fn a_close_opens_its_connection_even_if_the_first_packet_is_late() {
     let listener = listener("127.0.0.1");
     for cut in [false, true] {
         let relay = Relay::start(listener.local_addr());
@@ -54,7 +54,7 @@ fn a_close_opens_its_connection_however_late_the_first_packet_gets_through() {
 }
 
 #[test]
-fn what_was_said_to_nobody_has_not_ended_well() {
+fn closing_without_a_peer_is_not_graceful() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     relay.to_server.store(false, Ordering::Relaxed);

@@ -59,7 +59,7 @@ fn a_wrong_secret_is_refused() {
 }
 
 #[test]
-fn an_expired_url_is_noticed_by_the_client_and_by_the_server() {
+fn an_expired_url_is_refused_by_client_and_server() {
     let mut listening = listen_options(HOST);
     listening.expires = Some(Duration::from_secs(1));
     let listener = Listener::bind(listening).unwrap();
@@ -81,7 +81,7 @@ fn no_encryption_is_refused_unless_the_server_permits_it() {
 }
 
 #[test]
-fn what_is_no_haul_server_is_named() {
+fn a_server_of_another_protocol_is_reported() {
     let listener = listener(HOST);
     for answer in [b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(), b"SSH-2.0-OpenSSH_9.9\r\n", b""] {
         let error = check(&url_with_port(&listener, other_server(answer))).unwrap_err();
@@ -91,7 +91,7 @@ fn what_is_no_haul_server_is_named() {
 }
 
 #[test]
-fn a_closed_port_is_named() {
+fn a_closed_port_is_reported() {
     let port = TcpListener::bind((HOST, 0)).unwrap().local_addr().unwrap().port();
     let fault = check(&url_with_port(&listener(HOST), port)).unwrap_err().fault();
     assert_eq!(fault.code, FaultCode::Unreachable);
@@ -99,7 +99,7 @@ fn a_closed_port_is_named() {
 }
 
 #[test]
-fn a_server_that_says_nothing_is_given_up() {
+fn a_silent_server_times_out() {
     let silent = TcpListener::bind((HOST, 0)).unwrap();
     let url = url_with_port(&listener(HOST), silent.local_addr().unwrap().port());
     let mut wanted = options(Request::Check);
@@ -108,7 +108,7 @@ fn a_server_that_says_nothing_is_given_up() {
 }
 
 #[test]
-fn a_handshake_without_an_answer_is_tried_on_another_connection() {
+fn an_unanswered_handshake_is_retried_on_another_connection() {
     let listener = listener(HOST);
     let proxy = TcpListener::bind((HOST, 0)).unwrap();
     let url = url_with_port(&listener, proxy.local_addr().unwrap().port());
@@ -133,7 +133,7 @@ fn a_handshake_without_an_answer_is_tried_on_another_connection() {
 }
 
 #[test]
-fn a_server_that_does_not_decide_is_given_up() {
+fn an_undecided_server_times_out() {
     let listener = listener(HOST);
     let mut wanted = options(Request::Check);
     // Longer than the handshake takes on a busy machine.
@@ -148,7 +148,7 @@ fn a_server_that_does_not_decide_is_given_up() {
 }
 
 #[test]
-fn a_request_that_is_too_long_is_a_mistake_of_the_user() {
+fn a_too_long_request_is_a_usage_error() {
     let listener = listener(HOST);
     let wanted = options(get(vec![vec![b'x'; 4000]; 100]));
     let error = connect(&listener.url(HOST, b""), wanted).unwrap_err();
@@ -157,7 +157,7 @@ fn a_request_that_is_too_long_is_a_mistake_of_the_user() {
 }
 
 #[test]
-fn garbage_and_half_handshakes_disturb_nobody() {
+fn garbage_and_partial_handshakes_disturb_no_session() {
     let listener = listener(HOST);
     let url = listener.url(HOST, b"");
     let mut open = Vec::new();
@@ -172,7 +172,7 @@ fn garbage_and_half_handshakes_disturb_nobody() {
 }
 
 #[test]
-fn clients_that_hold_handshakes_open_do_not_keep_others_out() {
+fn open_handshakes_do_not_lock_out_other_clients() {
     let mut listening = listen_options(HOST);
     listening.handshakes.total = 4;
     let listener = Listener::bind(listening).unwrap();
@@ -198,7 +198,7 @@ fn handshakes_that_take_too_long_are_ended() {
 }
 
 #[test]
-fn udp_blocked_towards_the_server_is_told_to_both_with_port_and_direction() {
+fn udp_blocked_towards_the_server_is_reported_at_both_ends_with_port_and_direction() {
     let listener = listener(HOST);
     let relay = Relay::start(listener.local_addr());
     relay.to_server.store(false, Ordering::Relaxed);
@@ -235,7 +235,7 @@ fn udp_blocked_towards_the_client_is_noticed_there() {
 }
 
 #[test]
-fn a_path_that_opens_late_is_found() {
+fn a_path_that_starts_to_work_late_is_used() {
     let listener = listener(HOST);
     let relay = Relay::start(listener.local_addr());
     relay.to_server.store(false, Ordering::Relaxed);
@@ -251,7 +251,7 @@ fn a_path_that_opens_late_is_found() {
 }
 
 #[test]
-fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
+fn a_dead_peer_is_a_lost_connection_and_other_sessions_continue() {
     let listener = listener(HOST);
     let url = listener.url(HOST, b"");
     let (client, server) = session_pair(&listener, &url, options(Request::Check));
@@ -265,7 +265,7 @@ fn a_peer_that_dies_is_a_lost_connection_and_other_sessions_go_on() {
 }
 
 #[test]
-fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
+fn a_broken_connection_is_noticed_at_both_ends_even_while_waiting_for_udp() {
     let listener = listener(HOST);
     let relay = Relay::start(listener.local_addr());
     relay.to_server.store(false, Ordering::Relaxed);
@@ -277,7 +277,7 @@ fn a_broken_connection_is_noticed_at_both_ends_also_while_waiting_for_udp() {
 }
 
 #[test]
-fn too_many_waiting_clients_are_sent_away() {
+fn excess_waiting_clients_are_told_to_retry() {
     let mut listening = listen_options(HOST);
     assert_eq!(listening.max_waiting, 64, "docs/security.md");
     listening.max_waiting = 1;

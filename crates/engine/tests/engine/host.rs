@@ -43,7 +43,7 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
 }
 
 #[test]
-fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
+fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
     let (reported, own) = transfer(3);
     println!("beside three busy threads a core: {reported:?}");
     let sample = reported.sample.expect("the receiver has told");
@@ -65,7 +65,7 @@ fn a_sender_learns_that_the_receiver_waits_for_its_processor() {
 }
 
 #[test]
-fn what_is_told_of_a_host_is_what_its_kernel_says_there() {
+fn reported_host_data_matches_its_kernel() {
     let (reported, own) = transfer(0);
     println!("no load of our own: {reported:?}");
     let sample = reported.sample.expect("the receiver has told");

@@ -147,7 +147,7 @@ fn until_ended(channel: &Channel) {
 }
 
 #[test]
-fn whatever_threads_do_nobody_is_left_waiting_and_nothing_is_lost() {
+fn any_thread_interleaving_wakes_every_waiter_and_loses_nothing() {
     let runs = std::env::var("HAUL_INTERLEAVINGS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
     for seed in 1..=runs {
         let (done, wait) = sync_channel(1);

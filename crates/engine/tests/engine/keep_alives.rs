@@ -25,7 +25,7 @@ fn kept_alive(listener: &Listener, relay: &Relay) -> [Channel; 2] {
 
 /// Its pings are all that the server receives from the new address.
 #[test]
-fn a_client_at_rest_whose_nat_has_forgotten_it_is_found_by_its_keep_alives() {
+fn keep_alives_find_an_idle_client_after_nat_rebinding() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let [client, server] = kept_alive(&listener, &relay);
@@ -40,7 +40,7 @@ fn a_client_at_rest_whose_nat_has_forgotten_it_is_found_by_its_keep_alives() {
 }
 
 #[test]
-fn a_side_that_is_gone_is_noticed_where_that_is_asked_for() {
+fn a_dead_peer_is_detected_if_requested() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     let [client, server] = kept_alive(&listener, &relay);

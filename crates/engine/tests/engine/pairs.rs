@@ -32,7 +32,7 @@ fn take_turns(client: &Channel, server: &Channel, rounds: u32) {
 }
 
 #[test]
-fn answers_and_messages_share_datagrams_whether_threads_sleep_or_poll() {
+fn acknowledgements_and_messages_share_datagrams_in_sleeping_and_polling_threads() {
     for busy_poll in [Duration::ZERO, Duration::from_millis(1)] {
         let listener = listener("127.0.0.1");
         listener.endpoint().set_options(ConnectionOptions { busy_poll, ..ConnectionOptions::default() });
@@ -46,7 +46,7 @@ fn answers_and_messages_share_datagrams_whether_threads_sleep_or_poll() {
 }
 
 #[test]
-fn pairs_of_anything_else_are_counted_and_change_nothing() {
+fn other_coalesced_pairs_are_counted_and_ignored() {
     let listener = listener("127.0.0.1");
     let (_endpoint, client, server) = channels(&listener);
     take_turns(&client, &server, 20);

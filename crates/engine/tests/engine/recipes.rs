@@ -111,7 +111,7 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
 }
 
 #[test]
-fn what_cannot_carry_an_object_is_refused_before_anything_is_sent() {
+fn recipes_without_objects_are_refused_before_anything_is_sent() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     for (recipe, lack) in [
@@ -147,7 +147,7 @@ fn other_versions_and_other_micro_protocols_at_the_client_are_refused() {
 }
 
 #[test]
-fn a_server_that_answers_with_another_recipe_is_left() {
+fn a_server_that_answers_with_another_recipe_is_abandoned() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     for other in [None, Some(offer(&shipped("rbudp")))] {

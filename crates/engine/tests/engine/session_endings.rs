@@ -80,7 +80,7 @@ fn arrived(receiving: &Transfer) -> u64 {
 }
 
 #[test]
-fn an_end_that_has_delivered_closes_and_is_answered() {
+fn an_end_that_has_delivered_closes_and_the_close_is_answered() {
     let run = Running::start(LEN);
     assert!(run.sending.wait_delivered(TIMEOUT).unwrap() && run.receiving.wait_delivered(TIMEOUT).unwrap());
     closes(&run.relay.received, ControlFrameKind::Close, 0);
@@ -89,7 +89,7 @@ fn an_end_that_has_delivered_closes_and_is_answered() {
 }
 
 #[test]
-fn an_end_that_stops_early_says_so_and_leaves_the_reason_to_the_control_channel() {
+fn an_end_that_stops_early_reports_it_and_the_control_channel_the_reason() {
     for stops_at_sender in [true, false] {
         let run = Running::start(LEN / 2);
         wait_until("a part", || arrived(&run.receiving) > LEN / 4);
@@ -122,7 +122,7 @@ fn a_silent_path_is_noticed_at_both_ends() {
 }
 
 #[test]
-fn an_end_that_waits_is_not_taken_for_silent() {
+fn a_waiting_end_is_not_considered_silent() {
     let run = Running::start(LEN / 2);
     std::thread::sleep(Duration::from_secs(17));
     run.available.store(LEN, Ordering::Relaxed);
@@ -131,7 +131,7 @@ fn an_end_that_waits_is_not_taken_for_silent() {
 }
 
 #[test]
-fn a_client_behind_a_nat_that_has_forgotten_it_is_found_again() {
+fn a_client_is_found_again_after_nat_rebinding() {
     let run = Running::start(LEN / 2);
     wait_until("a part", || arrived(&run.receiving) > LEN / 4);
     run.relay.rebind.store(true, Ordering::Relaxed);

@@ -18,7 +18,7 @@ const LEN: u64 = 100_000;
 const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::None];
 
 #[test]
-fn a_client_by_ipv4_is_named_so_where_the_server_listens_to_both() {
+fn an_ipv4_client_of_a_dual_stack_server_has_an_ipv4_address() {
     let listener = listener("::");
     let url = listener.url("127.0.0.1", b"");
     let (_client, server) = session_pair(&listener, &url, options(get(vec![Vec::new()])));
@@ -66,7 +66,7 @@ fn a_server_on_all_addresses_is_reached_by_both_families() {
 }
 
 #[test]
-fn the_client_may_send_before_its_challenges_are_answered() {
+fn the_client_can_send_before_its_challenges_are_answered() {
     let listener = listener("127.0.0.1");
     let relay = Relay::start(listener.local_addr());
     relay.to_client.store(false, Ordering::Relaxed);
@@ -117,7 +117,7 @@ fn the_path_probe_finds_the_datagram_sizes_and_the_round_trip() {
 }
 
 #[test]
-fn many_sessions_at_once_do_not_mix() {
+fn concurrent_sessions_do_not_mix() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn many_sessions_at_once_do_not_mix() {
 }
 
 #[test]
-fn the_server_may_change_the_settings() {
+fn the_server_can_change_the_settings() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
@@ -169,7 +169,7 @@ fn the_server_may_change_the_settings() {
 }
 
 #[test]
-fn the_server_may_refuse_with_its_reason() {
+fn the_server_can_refuse_with_a_reason() {
     let listener = listener("127.0.0.1");
     let url = listener.url("127.0.0.1", b"");
     std::thread::scope(|scope| {
@@ -194,7 +194,7 @@ fn sessions_outlive_their_listener() {
 }
 
 #[test]
-fn strangers_get_no_answer_by_udp_and_are_counted() {
+fn unauthenticated_udp_packets_get_no_answer_and_are_counted() {
     let listener = listener("127.0.0.1");
     let (_client, _server) =
         session_pair(&listener, &listener.url("127.0.0.1", b""), options(Request::Check));
@@ -224,7 +224,7 @@ fn strangers_get_no_answer_by_udp_and_are_counted() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_named() {
+fn a_port_in_use_is_reported() {
     let first = listener("127.0.0.1");
     let mut taken = listen_options("127.0.0.1");
     taken.addr = first.local_addr();

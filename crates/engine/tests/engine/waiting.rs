@@ -80,7 +80,7 @@ fn both_ends_wait_for_each_other_and_drive_their_endpoints() {
 }
 
 #[test]
-fn other_threads_may_use_the_channel_that_another_waits_on_inline() {
+fn a_channel_is_usable_during_another_threads_inline_wait() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (client, server) = pair(&endpoint, &listener);
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn two_threads_wait_on_two_channels_of_one_endpoint() {
 }
 
 #[test]
-fn an_inline_driver_that_gets_its_message_leaves_nobody_alone_who_still_waits() {
+fn a_finished_inline_driver_hands_over_to_remaining_waiters() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (early, late) = (pair(&endpoint, &listener), pair(&endpoint, &listener));
     std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn an_inline_driver_that_gets_its_message_leaves_nobody_alone_who_still_waits() 
 }
 
 #[test]
-fn packets_are_answered_after_the_application_has_stopped_coming() {
+fn packets_are_answered_after_the_application_stops_polling() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (client, server) = pair(&endpoint, &listener);
     for round in 0..20u8 {
@@ -152,7 +152,7 @@ fn packets_are_answered_after_the_application_has_stopped_coming() {
 }
 
 #[test]
-fn what_is_lost_is_repeated_while_nobody_waits() {
+fn losses_are_retransmitted_without_waiters() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -174,7 +174,7 @@ fn what_is_lost_is_repeated_while_nobody_waits() {
 }
 
 #[test]
-fn what_waited_for_the_application_leaves_before_the_close() {
+fn pending_data_is_sent_before_the_close() {
     let listener = listener("127.0.0.1");
     for _ in 0..30 {
         let endpoint = endpoint();
@@ -195,7 +195,7 @@ fn what_waited_for_the_application_leaves_before_the_close() {
 }
 
 #[test]
-fn an_inline_wait_ends_in_time() {
+fn an_inline_wait_ends_at_its_timeout() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let (client, _server) = pair(&endpoint, &listener);
     for _ in 0..20 {
@@ -212,7 +212,7 @@ fn an_inline_wait_ends_in_time() {
 }
 
 #[test]
-fn a_thread_that_polls_busily_is_woken_without_a_packet() {
+fn a_busy_polling_thread_is_woken_without_a_packet() {
     let (listener, endpoint) = (listener("127.0.0.1"), endpoint());
     let relay = Relay::start(listener.local_addr());
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -260,7 +260,7 @@ fn tasks_are_woken_by_an_inline_driver() {
 }
 
 #[test]
-fn a_task_is_not_woken_by_its_own_looking() {
+fn a_task_is_not_woken_by_its_own_poll() {
     struct Counts(AtomicUsize);
     impl Wake for Counts {
         fn wake(self: Arc<Self>) {
@@ -289,7 +289,7 @@ fn a_task_is_not_woken_by_its_own_looking() {
 }
 
 #[test]
-fn a_task_that_panics_when_it_is_woken_ends_neither_an_inline_wait_nor_the_endpoint() {
+fn a_panicking_waker_ends_neither_an_inline_wait_nor_the_endpoint() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

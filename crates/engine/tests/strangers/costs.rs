@@ -58,7 +58,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
+fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_arrives() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let mut stranger = stranger(&listener, &stranger::config()).unwrap();
@@ -69,7 +69,7 @@ fn a_wrong_proof_is_refused_before_the_rest_of_the_hello_has_come() {
 }
 
 #[test]
-fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to_end() {
+fn a_lingering_refused_client_is_closed_long_before_the_handshake_timeout() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let handshake_timeout = Duration::from_secs(3_600);
     let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
@@ -82,7 +82,7 @@ fn a_refused_client_that_stays_is_closed_long_before_its_handshake_would_have_to
 }
 
 #[test]
-fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
+fn an_incomplete_hello_times_out_even_with_a_valid_proof() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let handshake_timeout = Duration::from_secs(3);
     let listener = Listener::bind(ListenOptions { handshake_timeout, ..options() }).unwrap();
@@ -104,7 +104,7 @@ fn a_hello_that_does_not_come_whole_is_given_up_although_its_proof_is_right() {
 }
 
 #[test]
-fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_places() {
+fn lingering_refused_clients_use_limited_threads_and_sockets() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let (listener, config) = (listener(PLACES), stranger::config());
     settled();
@@ -127,7 +127,7 @@ fn refused_clients_that_stay_have_no_more_threads_and_sockets_than_there_are_pla
 }
 
 #[test]
-fn who_has_the_secret_gets_in_while_strangers_come_and_stay() {
+fn clients_with_the_secret_connect_during_a_flood_of_strangers() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let config = stranger::config();
@@ -170,7 +170,7 @@ fn a_hello_of_another_version_is_answered_with_both_versions() {
 }
 
 #[test]
-fn what_is_no_hello_or_too_long_is_refused_by_its_first_bytes() {
+fn an_invalid_or_too_long_hello_is_refused_by_its_first_bytes() {
     let _serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
     let listener = listener(PLACES);
     let too_long = MAX_HELLO_BODY as u32 + 1;

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_that_sends_too_much_is_found_out() {
+    fn a_sender_that_exceeds_its_limit_is_detected() {
         let inbox = Arc::new(Monitor::<Inbox>::default());
         assert_eq!(inbox.lock().pull(&mut [0]), None);
         let mut sink = Sink(inbox.clone());

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_differ_and_say_what_the_path_is() {
+    fn case_names_are_unique_and_describe_the_path() {
         let cases = tcp(Span::from_secs(20));
         let mut names: Vec<String> = cases.iter().map(TcpCase::name).collect();
         names.extend(udp().into_iter().map(|case| case.name));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_hold_their_part_of_the_product() {
+    fn queues_hold_their_share_of_the_bandwidth_delay_product() {
         let case = TcpCase::single(Law::Reno, 100, 50, 0.01, 25, Span::from_secs(1));
         // 50 ms at 100 Mbit/s are 625,000 bytes.
         let limit = QueueSpec::TailDrop(Limit::Bytes(Bytes(156_250)));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_have_their_rate_and_follow_from_the_seed() {
+    fn offered_loads_have_their_rate_and_depend_on_the_seed() {
         let time = Span::from_secs(10);
         let constant = Offer::Constant { gap_ns: Offer::at(RATE, 0.5) };
         // 0.5 ms of service at a load of 0.5: one packet per millisecond.
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn red_waits_where_it_drops_what_is_too_much() {
+    fn the_red_queue_settles_where_it_drops_the_excess() {
         // 2p/(1+p) = 1/11 gives p = 1/21; 25 kB + 50 kB / 2.1 = 48.8 kB: 7.8 ms at 50 Mbit/s.
         let wait = red_wait(1.0 / 11.0, Rate::from_mbps(50));
         assert!((wait - 7.81).abs() < 0.01, "{wait}");

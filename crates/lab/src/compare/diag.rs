@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_of_a_connection_over_the_loopback() {
+    fn sock_diag_reports_a_loopback_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut here, _) = listener.accept().unwrap();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_answers_are_errors_and_never_panics() {
+    fn malformed_answers_are_errors_and_never_panic() {
         let mut found = Vec::new();
         let done = [&20u32.to_ne_bytes()[..], &NLMSG_DONE.to_ne_bytes(), &[0; 14]].concat();
         assert!(take(&done, &mut found).unwrap());

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_file_has_what_the_simulator_gets() {
+    fn the_path_file_matches_the_simulated_path() {
         for case in cases::tcp(Span::from_secs(1)) {
             let (forth, back) = case.paths();
             let text = toml::to_string(&PathFile { forth: &forth, back: &back }).unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_the_emulator_itself_are_not_the_paths() {
+    fn drops_outside_of_the_path_are_counted_separately() {
         let counters =
             serde_json::json!({ "forth": { "drops": { "random": 3, "carrier": 9, "queue_full": 4 } } });
         assert_eq!(path_drops(&counters), 7);

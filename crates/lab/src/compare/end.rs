@@ -27,7 +27,7 @@ const HEADERS: u32 = 28;
 /// Timeout for a connection, the first packet, or the other end's results.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Interval at which a blocked thread checks whether to stop.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The receiver ends when nothing has arrived for this long.
 const SILENCE: Duration = Duration::from_millis(1_500);
 /// A packet is awaited without sleeping for this long before its sending time.
@@ -123,7 +123,7 @@ fn connect(law: Law, to: SocketAddr) -> io::Result<TcpStream> {
     })?;
     socket.connect_timeout(&to.into(), TIMEOUT)?;
     let stream = TcpStream::from(socket);
-    stream.set_write_timeout(Some(LOOK))?;
+    stream.set_write_timeout(Some(POLL_INTERVAL))?;
     Ok(stream)
 }
 
@@ -202,17 +202,17 @@ fn udp_source(times: &[Span], results: &Path) -> io::Result<Vec<u64>> {
         stamps.push(now.saturating_sub(*start.get_or_insert(now)));
         while let Err(error) = socket.send(&packet, packet.len(), Ecn::NotEct) {
             match error {
-                SendError::WouldBlock(_) => socket.wait(Interest::Write, LOOK)?,
+                SendError::WouldBlock(_) => socket.wait(Interest::Write, POLL_INTERVAL)?,
                 error => return Err(io::Error::other(error)),
             };
         }
     }
-    let asked = Instant::now();
+    let started = Instant::now();
     while !results.exists() {
-        if asked.elapsed() > TIMEOUT {
+        if started.elapsed() > TIMEOUT {
             return Err(io::Error::other("the receiver wrote no results"));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(stamps)
 }

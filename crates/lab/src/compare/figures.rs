@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_counts_from_where_it_is_told() {
+    fn a_series_counts_from_its_start() {
         let flow = vec![sample(0, 0, 0, 0, 0), sample(1, 100, 120, 20, 40), sample(3, 1_100, 1_320, 80, 60)];
         let series = Series { flows: vec![flow] };
         // 1,000 segments of 1,448 bytes in 2 s.

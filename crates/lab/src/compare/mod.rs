@@ -77,12 +77,13 @@ pub(crate) struct CompareArgs {
 pub(crate) fn compare(args: &CompareArgs) -> Result<Outcome, Problem> {
     let emulator = if args.no_emulator { None } else { Some(Emulator::new()?) };
     let emulator = emulator.as_ref();
-    let wanted = |name: &str| name.contains(&args.only);
+    let is_selected = |name: &str| name.contains(&args.only);
     let mut udp = Vec::new();
-    for case in cases::udp().into_iter().filter(|case| wanted(&case.name)) {
+    for case in cases::udp().into_iter().filter(|case| is_selected(&case.name)) {
         udp.push(one_udp(args, emulator, case)?);
     }
-    let cases: Vec<TcpCase> = cases::tcp(args.time).into_iter().filter(|case| wanted(&case.name())).collect();
+    let cases: Vec<TcpCase> =
+        cases::tcp(args.time).into_iter().filter(|case| is_selected(&case.name())).collect();
     let tcp = all_tcp(args, emulator, &cases)?;
     if let Some(file) = &args.samples {
         table::write_samples(file, &tcp)?;

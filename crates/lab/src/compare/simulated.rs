@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_is_sampled_ten_times_a_second_and_its_counts_never_fall() {
+    fn a_flow_is_sampled_every_100_ms_and_its_counts_never_decrease() {
         let case = cases::tcp(Span::from_secs(2)).remove(0);
         let series = tcp(&case, 1).unwrap();
         assert_eq!(series.flows.len(), 1);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overloaded_queue_loses_what_is_too_much() {
+    fn an_overloaded_queue_drops_the_excess() {
         let case = cases::udp().into_iter().find(|case| case.name.ends_with("load 1.5")).unwrap();
         let arrivals = udp(&case, Span::from_secs(5), 3).unwrap();
         let loss = arrivals.measure(&case, cases::Measure::Loss);

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_the_middle_and_both_ends() {
+    fn a_spread_has_the_median_and_both_extremes() {
         assert_eq!(spread(&[3.0, 1.0, 2.0], 1), "2.0 (1.0-3.0)");
         assert_eq!(spread(&[1.0, 2.0], 2), "1.50 (1.00-2.00)");
         assert_eq!(spread(&[1.0, 1.0], 0), "1");

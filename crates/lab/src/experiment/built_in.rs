@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_options_of_quick_runs_are_options() {
+    fn the_options_of_quick_runs_are_valid() {
         let _: services::ServicesArgs = options(&["--share=0.1", "--rounds=1"]);
         let _: compare::CompareArgs = options(&["--time=5s", "--runs=1", "--simulations=3"]);
     }

@@ -357,9 +357,9 @@ fn alike(
     tolerance: f64,
 ) -> Result<Finding, String> {
     let of = |at: &Table| results.cell(at)?.of(measure).map(|values| median(&values));
-    let (found, wanted) = (of(at)?, of(like)?);
-    let ours = format!("{} and {}: {:.3} of it", digits(found), digits(wanted), found / wanted);
-    let is_alike = Expected::Number(wanted).has(found, tolerance);
+    let (found, reference) = (of(at)?, of(like)?);
+    let ours = format!("{} and {}: {:.3} of it", digits(found), digits(reference), found / reference);
+    let is_alike = Expected::Number(reference).has(found, tolerance);
     Ok((if is_alike { Verdict::Reproduced } else { Verdict::Differs }, ours, None))
 }
 
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saw_tooth_is_at_its_minimum_when_the_other_begins_and_noise_is_not() {
+    fn minimum_at_onset_holds_for_a_saw_tooth_and_not_for_noise() {
         let waits = [0, 0, 0, 900, 1_000, 0, 0, 0, 0, 950, 0];
         let falls = [50, 40, 30, 20, 60, 55, 50, 40, 30, 25, 60];
         assert_eq!(minima(&falls, &waits, 500), [1.0, 1.0]);

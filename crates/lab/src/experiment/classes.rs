@@ -140,9 +140,9 @@ fn packet_counts<'a>(windows: impl Iterator<Item = &'a Labels>) -> (BTreeMap<&'s
     for labels in windows {
         all += labels.truth.whole();
         for cause in Cause::ALL {
-            let (truth, told, right) =
-                (labels.truth.of(cause), labels.told.of(cause), labels.right.of(cause));
-            let found = [right, truth - right, told - right].map(|packets| packets as f64);
+            let (truth, attributed, right) =
+                (labels.truth.of(cause), labels.attributed.of(cause), labels.right.of(cause));
+            let found = [right, truth - right, attributed - right].map(|packets| packets as f64);
             let count = counts.entry(cause.name()).or_default();
             count.iter_mut().zip(found).for_each(|(sum, packets)| *sum += packets);
         }
@@ -172,16 +172,16 @@ pub(super) struct Reliability {
 
 /// Returns the observed frequency of host losses for each bin of the posterior.
 pub(super) fn reliability(results: &Results, at: &Table) -> Vec<Reliability> {
-    let told = results.windows(at).filter_map(|window| Some((window.p_host?, window.by_host?)));
-    reliability_of(&told.collect::<Vec<_>>())
+    let pairs = results.windows(at).filter_map(|window| Some((window.p_host?, window.by_host?)));
+    reliability_of(&pairs.collect::<Vec<_>>())
 }
 
 /// As above, from pairs of posterior and whether the host lost.
-fn reliability_of(told: &[(f64, bool)]) -> Vec<Reliability> {
-    let count = |truth: bool| told.iter().filter(|(_, by_host)| *by_host == truth).count().max(1) as f64;
+fn reliability_of(pairs: &[(f64, bool)]) -> Vec<Reliability> {
+    let count = |truth: bool| pairs.iter().filter(|(_, by_host)| *by_host == truth).count().max(1) as f64;
     let weights = [0.5 / count(false), 0.5 / count(true)];
     let mut found = [Reliability::default(); POSTERIORS];
-    for &(posterior, by_host) in told {
+    for &(posterior, by_host) in pairs {
         let bin = &mut found[((posterior * POSTERIORS as f64) as usize).min(POSTERIORS - 1)];
         let weight = weights[usize::from(by_host)];
         bin.weight += weight;
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f_counts_what_is_missed_and_what_is_called_wrongly() {
+    fn f_counts_false_negatives_and_false_positives() {
         assert!((f([90.0, 10.0, 0.0]) - 180.0 / 190.0).abs() < 1e-9);
         assert!((f([90.0, 0.0, 30.0]) - 180.0 / 210.0).abs() < 1e-9);
         assert!(f([0.0, 5.0, 0.0]) < 1e-9 && f([5.0, 0.0, 0.0]) > 1.0 - 1e-9);
     }
 
     #[test]
-    fn confusions_are_told_with_their_intervals() {
+    fn confusions_are_described_with_their_intervals() {
         let of = Confusion { correct: 998, wrong: 2, inconclusive: 0, out_of_range: 3 };
         let wanted = "of 1000 windows correct 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), inconclusive 0.00 % (0.00 to 0.37), \
                       3 out of range";
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_may_have_done_is_undecided() {
+    fn results_within_chance_are_undecided() {
         let limits = Limits {
             wrong: 0.002,
             wrong_bound: Some(0.0035),
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_count_for_what_lost_them_and_for_what_they_were_put_down_to() {
+    fn packets_count_for_their_true_and_their_attributed_cause() {
         let counts = |host, random| {
             let mut counts = CauseCounts::default();
             counts.add(Cause::ReceiverHost, host);
@@ -289,8 +289,8 @@ mod tests {
             counts
         };
         let windows = [
-            Labels { truth: counts(90, 0), told: counts(80, 10), right: counts(79, 0) },
-            Labels { truth: counts(10, 0), told: counts(11, 0), right: counts(10, 0) },
+            Labels { truth: counts(90, 0), attributed: counts(80, 10), right: counts(79, 0) },
+            Labels { truth: counts(10, 0), attributed: counts(11, 0), right: counts(10, 0) },
         ];
         let (found, all) = packet_counts(windows.iter());
         // No random losses: packets attributed to them are missing elsewhere.
@@ -298,12 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn causes_weigh_the_same_however_many_windows_they_have() {
+    fn causes_have_equal_weight_for_any_number_of_windows() {
         // Of 100 windows of the host and 10 of the network, 10 % of each are misclassified.
         let windows = |count: usize, by_host: bool, posterior: f64| vec![(posterior, by_host); count];
-        let told =
+        let pairs =
             [windows(90, true, 0.9), windows(10, true, 0.1), windows(9, false, 0.1), windows(1, false, 0.9)];
-        let bins = reliability_of(&told.concat());
+        let bins = reliability_of(&pairs.concat());
         let found: Vec<_> = bins.iter().map(|bin| (bin.weight, bin.posterior, bin.by_host)).collect();
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert_eq!(found.len(), 2);

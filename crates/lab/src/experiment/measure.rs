@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantities_name_their_subject_or_are_of_the_run() {
+    fn quantities_name_their_subject_or_apply_to_the_run() {
         assert!(Quantity::parse("session.bulk.lost_share").is_ok());
         assert!(Quantity::parse("session.bulk.drops.socket_buffer").is_ok());
         assert!(Quantity::parse("fairness").is_ok());

@@ -430,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_experiment_of_every_law_has_every_law() {
+    fn the_experiment_laws_contains_every_law() {
         let plan = Plan::named("laws").unwrap();
         let swept = plan.quick.sweep["law"].as_array().unwrap();
         let mut swept: Vec<&str> = swept.iter().filter_map(Value::as_str).collect();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shipped_plan_can_be_read_and_each_of_its_runs_can_be_built() {
+    fn every_shipped_plan_parses_and_all_its_runs_can_be_built() {
         for (name, text) in PLANS {
             let plan = Plan::parse(text).unwrap_or_else(|error| panic!("{name}: {error}"));
             for profile in [Some(&plan.quick), plan.full.as_ref()].into_iter().flatten() {

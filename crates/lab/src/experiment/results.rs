@@ -21,7 +21,7 @@ pub(super) struct Results {
 
 /// Whether a combination has all of these values.
 pub(super) fn matches(values: &Values, at: &Table) -> bool {
-    at.iter().all(|(key, wanted)| values.iter().any(|(known, value)| known == key && value == wanted))
+    at.iter().all(|(key, required)| values.iter().any(|(known, value)| known == key && value == required))
 }
 
 impl Cell {

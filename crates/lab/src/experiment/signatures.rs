@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_files_are_words() {
+    fn file_names_contain_only_words() {
         assert_eq!(
             file_name("host, suspended 10 of 100 ms: RTT 0.5 %"),
             "host-suspended-10-of-100-ms-rtt-0-5"

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_mean_has_the_width_of_theory() {
+    fn the_interval_of_a_mean_has_the_theoretical_width() {
         let mut rng = Rng::from_seed(7);
         let values: Vec<f64> = (0..400).map(|_| rng.next_f64()).collect();
         let (low, high) = bootstrap_mean(&values);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_correlate_whatever_the_shape_and_equal_values_share_a_rank() {
+    fn rank_correlation_ignores_the_shape_and_ties_share_a_rank() {
         let pairs: Vec<(f64, f64)> = (0..50).map(|n| (f64::from(n), f64::from(n).exp2())).collect();
         assert_eq!(rank_correlation(&pairs), Some(1.0));
         let turned: Vec<(f64, f64)> = pairs.iter().map(|(x, y)| (*x, -y)).collect();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unrelated_has_an_interval_around_zero_and_what_is_related_has_not() {
+    fn only_unrelated_series_have_an_interval_around_zero() {
         let mut rng = Rng::from_seed(3);
         let unrelated: Vec<(f64, f64)> = (0..300).map(|_| (rng.next_f64(), rng.next_f64())).collect();
         let (low, high) = block_bootstrap(&unrelated, 10).unwrap();

@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_without_the_number_is_an_order_and_a_number_without_the_order_is_nothing() {
+    fn an_order_counts_without_the_number_but_not_vice_versa() {
         assert_eq!(Verdict::of(true, true), Verdict::Reproduced);
         assert_eq!(Verdict::of(true, false), Verdict::SameOrdering);
         assert_eq!(Verdict::of(false, true), Verdict::Differs);
     }
 
     #[test]
-    fn a_bound_that_holds_on_average_alone_is_not_decided() {
+    fn a_bound_that_holds_only_for_the_mean_is_undecided() {
         assert_eq!(Verdict::of_bound(true, true), Verdict::Reproduced);
         assert_eq!(Verdict::of_bound(true, false), Verdict::Undecided);
         assert_eq!(Verdict::of_bound(false, false), Verdict::Differs);

@@ -15,7 +15,7 @@ use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Interval at which a thread checks whether to stop.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Connect timeout; the path may be long and lossy.
 const CONNECT: Duration = Duration::from_secs(10);
 /// UDP payload of a 1,500-byte IP packet (RFC 791, RFC 768).
@@ -136,7 +136,7 @@ impl Flow {
         let to = sink.local_addr()?;
         let source = a.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
         self.spawn("bg-sink", move |stop, counts| {
-            sink.set_read_timeout(Some(LOOK))?;
+            sink.set_read_timeout(Some(POLL_INTERVAL))?;
             let mut buffer = [0; 2_048];
             while !stop.load(Ordering::Relaxed) {
                 if let Ok(len) = sink.recv(&mut buffer) {
@@ -206,7 +206,7 @@ fn send_at(socket: &UdpSocket, to: SocketAddr, rate: Rate, stop: &AtomicBool, co
                 counts.sent.fetch_add(len as u64, Ordering::Relaxed);
             }
         }
-        sleep(Duration::from(due.saturating_sub(now)).clamp(TICK, LOOK));
+        sleep(Duration::from(due.saturating_sub(now)).clamp(TICK, POLL_INTERVAL));
     }
 }
 
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_read_as_they_are_written() {
+    fn kinds_round_trip_through_text() {
         assert_eq!("bbr".parse(), Ok(Background::Tcp("bbr".to_owned())));
         assert_eq!("udp:100Mbit".parse(), Ok(Background::Udp(Rate::from_mbps(100))));
         assert!("udp".parse::<Background>().unwrap_err().contains("udp:100Mbit"));

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spells_are_what_the_paper_says_and_follow_the_seed() {
+    fn busy_periods_follow_the_paper_and_the_seed() {
         let draw = |seed| {
             let mut draws = Draws(Rng::from_seed(seed));
             (0..2_000).map(|_| (draws.spell(), draws.pause())).collect::<Vec<_>>()

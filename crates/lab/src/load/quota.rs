@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_bounds_who_joins_it_and_goes() {
+    fn a_control_group_limits_its_members_and_is_removed() {
         let name = format!("haul-lab-test-{}", std::process::id());
         let (run, every) = (Span::from_millis(20), Span::from_millis(100));
         let Ok(quota) = Quota::new(&name, run, every) else {

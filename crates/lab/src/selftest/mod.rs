@@ -56,12 +56,12 @@ fn path(bench: Bench, words: &str) -> Result<Running, Problem> {
     Running::start(&args, plan, bench.privilege, bench.seed)
 }
 
-/// Runs all measurements; passes each line to `tell` when it is available.
-pub(crate) fn run(bench: Bench, mut tell: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
+/// Runs all measurements; passes each line to `on_line` when it is available.
+pub(crate) fn run(bench: Bench, mut on_line: impl FnMut(&Line)) -> Result<Vec<Line>, Problem> {
     let mut lines = Vec::new();
     let mut add = |line: Result<Line, Problem>| {
         line.map(|line| {
-            tell(&line);
+            on_line(&line);
             lines.push(line);
         })
     };

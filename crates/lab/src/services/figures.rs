@@ -73,45 +73,46 @@ fn height(curve: &Curve, slope: f64) -> f64 {
     quantile(&mut curve.iter().map(|point| point.1 - slope * point.0).collect::<Vec<_>>(), 0.5)
 }
 
-/// Returns when the rate changed, in nanoseconds after `asked`: where the lines before and after intersect.
+/// Returns when the rate changed, in nanoseconds after `changed`: where the lines before and after intersect.
 /// Packets are sent in bursts, so rates over short windows are imprecise.
-fn settled(arrivals: &[Arrival], asked: u64) -> Option<u64> {
+fn settled(arrivals: &[Arrival], changed: u64) -> Option<u64> {
     let curve = curve(arrivals);
     let within = |from: u64, to: u64| {
         let index = |at: u64| arrivals.partition_point(|arrival| arrival.0 < at);
         &curve[index(from)..index(to)]
     };
-    let after = asked + AFTER_NANOS;
-    let old = slope(within(asked.saturating_sub(LINE_NANOS), asked))?;
+    let after = changed + AFTER_NANOS;
+    let old = slope(within(changed.saturating_sub(LINE_NANOS), changed))?;
     let new = slope(within(after, after + LINE_NANOS))?;
     if (new / old - 1.0).abs() < HEADERS {
         return None;
     }
-    let before = height(within(asked.saturating_sub(NEAR_NANOS), asked), old);
+    let before = height(within(changed.saturating_sub(NEAR_NANOS), changed), old);
     let meet = (height(within(after, after + NEAR_NANOS), new) - before) / (old - new);
     // More than one burst before the request: something else has shifted one of the lines.
-    let took = meet - asked as f64;
+    let took = meet - changed as f64;
     (took >= -BURST_NANOS).then_some(took.max(0.0) as u64)
 }
 
 /// Evaluates the arrivals of a stream whose sender has sent for `millis`. Later arrivals were delayed and are
 /// ignored: they would add waiting time to the sending time.
-pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, asked: Option<(u64, u64)>, millis: u64) -> Seen {
+pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, change: Option<(u64, u64)>, millis: u64) -> Seen {
     let end = all.first().map_or(0, |first| first.0 + millis * 1_000_000);
     let arrivals = &all[..all.partition_point(|arrival| arrival.0 < end)];
     let warm = arrivals.first().map_or(0, |first| first.0 + WARM_UP_NANOS);
     let from = arrivals.partition_point(|arrival| arrival.0 < warm);
-    let until = asked.map_or(arrivals.len(), |(at, _)| arrivals.partition_point(|arrival| arrival.0 < at));
+    let until = change.map_or(arrivals.len(), |(at, _)| arrivals.partition_point(|arrival| arrival.0 < at));
     let steady = &arrivals[from.min(until)..until];
     let goodput_bps = goodput(steady);
     let nominal = rate_bps.map_or(goodput_bps, |rate| rate as f64);
-    let later = asked.map(|(at, _)| {
+    let later = change.map(|(at, _)| {
         let from = arrivals.partition_point(|arrival| arrival.0 < at + AFTER_NANOS);
         goodput(&arrivals[from..])
     });
     // The requested rate counts whole packets; the message rate shows at the end.
-    let came = |&((_, wanted), rate): &((u64, u64), f64)| (rate / wanted as f64 - 1.0).abs() < HEADERS;
-    let took = asked.zip(later).filter(came).and_then(|((at, _), _)| settled(arrivals, at));
+    let is_reached =
+        |&((_, requested), rate): &((u64, u64), f64)| (rate / requested as f64 - 1.0).abs() < HEADERS;
+    let took = change.zip(later).filter(is_reached).and_then(|((at, _), _)| settled(arrivals, at));
     Seen {
         bytes: all.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_is_not_part_of_the_rate() {
+    fn late_messages_do_not_count_for_the_rate() {
         let mut arrivals = even(0, 2_000, 100);
         arrivals.push((2_900_000_000, 1_000));
         let seen = seen(&arrivals, Some(80_000_000), None, 2_000);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_when_it_comes() {
+    fn a_change_is_detected_when_it_happens() {
         let mut arrivals = even(0, 1_040, 100);
         arrivals.extend(even(1_040, 2_000, 200));
         let seen = seen(&arrivals, Some(80_000_000), Some((1_000_000_000, 40_000_000)), 2_000);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_do_not_hide_when_a_change_came() {
+    fn bursts_do_not_hide_the_time_of_a_change() {
         let bursts = |from: u64, to: u64, gap: u64| even(from, to, gap).into_iter().step_by(45);
         let whole = |(at, len): Arrival| std::iter::repeat_n((at, len), 45);
         let arrivals: Vec<Arrival> =
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn stalls_do_not_hide_when_a_change_came() {
+    fn stalls_do_not_hide_the_time_of_a_change() {
         // No arrivals for 60 ms; before the change the backlog is recovered, after it never.
         let late = |(at, len): Arrival| {
             (if (800_000_000..860_000_000).contains(&at) { 860_000_000 } else { at }, len)
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_never_comes_is_not_seen() {
+    fn a_missing_change_is_not_detected() {
         assert_eq!(
             seen(&even(0, 2_000, 100), None, Some((1_000_000_000, 40_000_000)), 2_000).settled_ms,
             None

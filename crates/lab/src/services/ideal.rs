@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn without_loss_it_is_the_round_trip() {
+    fn without_loss_the_ideal_is_the_round_trip() {
         let ideal = Ideal::new(60.0, 0.0);
         assert!(is_near(ideal.mean(), 60.0) && is_near(ideal.quantile(0.99), 60.0));
     }
 
     /// The simulated turn-around times of `docs/performance.md` are compared with these values.
     #[test]
-    fn it_is_what_the_simulator_compares_with() {
+    fn the_ideal_matches_the_simulators_reference() {
         for (rtt, loss, mean, p99) in [
             (1.0, 0.01, 1.030, 2.5),
             (1.0, 0.02, 1.061, 2.5),
@@ -116,7 +116,7 @@ mod tests {
 
     /// By integration: the mean of a thousand quantiles equals the mean.
     #[test]
-    fn the_quantiles_have_the_mean() {
+    fn the_quantiles_match_the_mean() {
         for loss in [0.05, 0.3] {
             let ideal = Ideal::new(1.0, loss);
             let drawn: f64 = (0..1_000).map(|n| ideal.quantile((f64::from(n) + 0.5) / 1_000.0)).sum();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_is_that_of_the_recipe() {
+    fn the_policy_matches_the_recipe() {
         let recipe = preset("msg").unwrap().unwrap();
         let PositiveAckConfig { granularity, linear } = recipe.configuration().unwrap().unwrap();
         assert_eq!((granularity.as_secs_f64() * 1e3, i32::from(linear)), (GRANULARITY_MS, LINEAR));

@@ -11,7 +11,7 @@ use super::connect::engine;
 use crate::problem::Problem;
 
 /// Maximum time that one call waits for a client or a connection.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Accepted connections not yet assigned to a stream.
 pub(super) struct IncomingChannels {
@@ -40,26 +40,27 @@ impl IncomingChannels {
         self.take(|channel| channel.recipe().same_stack(recipe))
     }
 
-    fn take(&self, is_wanted: impl Fn(&Channel) -> bool) -> Result<Channel, Problem> {
+    fn take(&self, matches: impl Fn(&Channel) -> bool) -> Result<Channel, Problem> {
         loop {
             let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(found) = here.iter().position(&is_wanted) {
+            if let Some(found) = here.iter().position(&matches) {
                 return Ok(here.swap_remove(found));
             }
             drop(here);
-            let come = self.look()?;
-            self.here.lock().unwrap_or_else(PoisonError::into_inner).extend(come);
+            let accepted = self.accept()?;
+            self.here.lock().unwrap_or_else(PoisonError::into_inner).extend(accepted);
         }
     }
 
     /// Completes a client's handshake and accepts a connection, if either is pending.
-    fn look(&self) -> Result<Option<Channel>, Problem> {
+    fn accept(&self) -> Result<Option<Channel>, Problem> {
         let endpoint = self.listener.endpoint();
-        if let Some(incoming) = self.listener.accept(LOOK) {
+        if let Some(incoming) = self.listener.accept(POLL_INTERVAL) {
             incoming.agree(&self.terms).map_err(|e| engine("cannot connect", &e))?;
         }
-        let come = block_until(Some(Instant::now() + LOOK), |context| endpoint.poll_accept(context));
-        come.transpose().map_err(|e| engine("no connection", &e))
+        let accepted =
+            block_until(Some(Instant::now() + POLL_INTERVAL), |context| endpoint.poll_accept(context));
+        accepted.transpose().map_err(|e| engine("no connection", &e))
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_gets_the_connection_with_its_recipe_whichever_came_first() {
+    fn a_stream_gets_the_connection_with_its_recipe_in_any_order() {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = Listener::bind(ListenOptions::new(address)).unwrap();
         let url: HaulUrl = listener.url("127.0.0.1", b"").to_string().parse().unwrap();

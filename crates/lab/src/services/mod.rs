@@ -70,22 +70,22 @@ pub(crate) fn services(args: &ServicesArgs) -> Result<Outcome, Problem> {
     let points = &args.points;
     points.check()?;
     let lab = emulated::Emulator::new(args.seed)?;
-    let wanted = |what| args.what.is_empty() || args.what.contains(&what);
+    let is_selected = |what| args.what.is_empty() || args.what.contains(&what);
     let mut outcome = Outcome::default();
     println!("seed {}", args.seed);
-    if wanted(What::Rates) {
+    if is_selected(What::Rates) {
         tables::rates(&lab, points, &mut outcome)?;
     }
-    if wanted(What::Change) {
+    if is_selected(What::Change) {
         tables::change(&lab, points, &mut outcome)?;
     }
-    if wanted(What::Jitter) {
+    if is_selected(What::Jitter) {
         tables::jitter(&lab, points, &mut outcome)?;
     }
-    if wanted(What::Turnaround) {
+    if is_selected(What::Turnaround) {
         turns::table(&lab, points, &mut outcome)?;
     }
-    if wanted(What::Readings) {
+    if is_selected(What::Readings) {
         tables::readings(&lab, points.share, &mut outcome)?;
     }
     Ok(outcome)

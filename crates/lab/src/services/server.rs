@@ -66,7 +66,7 @@ fn receive(stream: &Stream, socket: &TcpListener, incoming: &IncomingChannels) -
     let start = Instant::now();
     let now = || start.elapsed().as_nanos() as u64;
     let mut arrivals: Vec<Arrival> = Vec::with_capacity(1 << 20);
-    let mut asked = None;
+    let mut changed = None;
     if let Carrier::Recipe(name) = &stream.carrier {
         let channel = incoming.next_of(&recipe_of(name, stream)?)?;
         if let Some(rate) = stream.rate_bps.filter(|_| stream.change.is_some()) {
@@ -75,9 +75,9 @@ fn receive(stream: &Stream, socket: &TcpListener, incoming: &IncomingChannels) -
         while let Ok(message) = next_message(&channel, QUIET) {
             arrivals.push((now(), message.data.len()));
             let since = now() - arrivals[0].0;
-            if let Some((_, rate)) = stream.change.filter(|c| asked.is_none() && since >= c.0 * 1_000_000) {
+            if let Some((_, rate)) = stream.change.filter(|c| changed.is_none() && since >= c.0 * 1_000_000) {
                 channel.set_rate(Rate::from_bps(rate));
-                asked = Some((now(), rate));
+                changed = Some((now(), rate));
             }
         }
     } else {
@@ -88,5 +88,5 @@ fn receive(stream: &Stream, socket: &TcpListener, incoming: &IncomingChannels) -
             arrivals.push((now(), message.len()));
         }
     }
-    Ok(seen(&arrivals, stream.rate_bps, asked, stream.millis))
+    Ok(seen(&arrivals, stream.rate_bps, changed, stream.millis))
 }

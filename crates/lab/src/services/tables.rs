@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_has_the_median_and_every_round_and_shows_where_there_is_nothing() {
+    fn a_cell_has_the_median_and_every_round_with_dashes_for_missing_values() {
         let round = |settled_ms| vec![Seen { settled_ms, ..Seen::default() }];
         let rounds = [round(Some(61.0)), round(None), round(Some(59.5)), round(Some(60.0))];
         assert_eq!(each_cell(&rounds, 0, |seen| seen.settled_ms, 1), "60.0: 61.0 - 59.5 60.0");

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_is_that_of_all_processors() {
+    fn the_share_covers_all_processors() {
         let stat = |stolen| format!("cpu  10 0 20 50 5 1 4 {stolen} 7 0\ncpu0 1 1 1 1 1 1 1 1 1 1\nintr 5\n");
         let [before, after] = [10, 20].map(|stolen| Ticks::parse(&stat(stolen)).unwrap());
         assert_eq!(before, Ticks { stolen: 10, all: 100 });

@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_stand_before_the_rounds_they_are_of() {
+    fn medians_precede_their_rounds() {
         let mut rounds = Rounds::default();
         for ms in [3.0, 1.0, 2.0] {
             rounds.add(Turns { times_us: vec![ms * 1e3; 5], processor_us: ms, unanswered: 0 }, ms / 1e3);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_counts_as_undisturbed_if_it_was_for_all_carriers() {
+    fn a_round_is_undisturbed_only_if_it_is_for_all_carriers() {
         let of = |rounds: &[(f64, f64)]| {
             let mut all = Rounds::default();
             for &(ms, stolen) in rounds {

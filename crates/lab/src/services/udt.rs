@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrivals_are_read_and_nonsense_is_told() {
+    fn arrivals_are_read_and_malformed_lines_are_reported() {
         assert_eq!(arrivals(b"listening\n5\n5\n70\n", 9), Ok(vec![(5, 9), (5, 9), (70, 9)]));
         assert_eq!(arrivals(b"listening\n", 9), Ok(Vec::new()));
         for (text, wrong) in [("", ""), ("5\n", "5"), ("listening\n7\n6\n", "6"), ("listening\n7x\n", "7x")] {

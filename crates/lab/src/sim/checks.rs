@@ -216,7 +216,7 @@ pub(super) struct Condition {
     /// Measure to compare.
     pub measure: Measure,
     compare: Compare,
-    wanted: f64,
+    bound: f64,
 }
 
 /// Result of a check.
@@ -266,18 +266,18 @@ impl Condition {
         let ((left, right), compare) = found
             .ok_or_else(|| format!("`{text}` is no comparison; write for example `goodput >= 800Mbit`"))?;
         let measure = Measure::parse(subject, left.trim())?;
-        Ok(Self { measure, compare, wanted: parse_value(measure.unit, right.trim())? })
+        Ok(Self { measure, compare, bound: parse_value(measure.unit, right.trim())? })
     }
 
     /// Evaluates the condition; a missing value fails.
     pub(super) fn judge(&self, of: String, that: &str, was: Option<f64>) -> CheckReport {
         let passed = was.is_some_and(|was| match self.compare {
-            Compare::AtLeast => was >= self.wanted,
-            Compare::AtMost => was <= self.wanted,
-            Compare::Above => was > self.wanted,
-            Compare::Below => was < self.wanted,
-            Compare::Equal => (was - self.wanted).abs() < 1e-12,
-            Compare::Unequal => (was - self.wanted).abs() >= 1e-12,
+            Compare::AtLeast => was >= self.bound,
+            Compare::AtMost => was <= self.bound,
+            Compare::Above => was > self.bound,
+            Compare::Below => was < self.bound,
+            Compare::Equal => (was - self.bound).abs() < 1e-12,
+            Compare::Unequal => (was - self.bound).abs() >= 1e-12,
         });
         let was = match (self.measure.unit, was) {
             (_, None) => serde_json::Value::Null,
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_said() {
+    fn errors_list_what_is_allowed() {
         let error = |that| Condition::parse(Subject::Traffic, that).unwrap_err();
         assert!(error("complete = true").contains("available: goodput"));
         assert!(error("drops.magic = 0").contains("queue_full"));

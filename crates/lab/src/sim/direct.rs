@@ -92,12 +92,12 @@ impl Transfer {
 pub(super) fn virtual_transfer(windows: impl IntoIterator<Item = Drive>) -> Virtual {
     let (mut with, mut without) = (Transfer::default(), Transfer::default());
     for Drive { packets, lost, cause } in windows.into_iter().skip_while(|window| window.lost == 0) {
-        let heard = if cause == Cause::ReceiverHost { 0 } else { lost };
+        let counted = if cause == Cause::ReceiverHost { 0 } else { lost };
         if without.windows == 0 {
             let share = |lost: u64| lost as f64 / packets.max(1) as f64;
-            (with.loss_rate, without.loss_rate) = (share(heard), share(lost));
+            (with.loss_rate, without.loss_rate) = (share(counted), share(lost));
         }
-        with.on_window(packets, heard);
+        with.on_window(packets, counted);
         without.on_window(packets, lost);
     }
     Virtual { with: with.rate(), without: without.rate() }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_that_it_was_the_host_has_the_whole_path_and_who_does_not_has_the_response() {
+    fn with_the_diagnosis_the_whole_path_is_used_and_without_it_the_response_function_applies() {
         // 100 of 280,000 packets: 0.00036.
         let Virtual { with, without } = virtual_transfer(windows(4, Cause::ReceiverHost));
         assert!((with / 1e10 - 1.0).abs() < 1e-3, "{with}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_between_those_of_a_trace_have_lost_nothing() {
+    fn windows_missing_from_a_trace_have_no_losses() {
         let window = |number, packets, lost, p_host| RealWindow {
             number,
             signature: Signature::of_lost(packets, 0..lost),

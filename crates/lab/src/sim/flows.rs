@@ -130,7 +130,7 @@ impl Session {
 }
 
 /// Interval of collecting windows: a sender would discard some only above 6 Gbit/s with small windows.
-const LOOK: Span = Span::from_millis(10);
+const POLL_INTERVAL: Span = Span::from_millis(10);
 
 /// Transmission windows as diagnosed by a sender, filled during a run.
 pub(crate) type Windows = Arc<Mutex<Vec<DiagnosedWindow>>>;
@@ -139,7 +139,7 @@ fn look_for_windows(world: &mut World, sender: NodeId, into: Windows) {
     let Some(node) = world.node_mut::<Late<Sender>>(sender) else { return };
     let windows = std::iter::from_fn(|| node.machine_mut().take_window());
     into.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
-    let next = world.now() + LOOK;
+    let next = world.now() + POLL_INTERVAL;
     world.at(next, move |world| look_for_windows(world, sender, into));
 }
 
@@ -227,10 +227,10 @@ fn add_switches(
 fn add_application(world: &mut World, sender: NodeId, application: &Arc<Application>, entry: &SessionEntry) {
     let start = Time::ZERO + entry.start.0;
     let pauses = !entry.pause.is_empty();
-    let mut tell = |at: Time, say: fn(&Application)| {
+    let mut schedule = |at: Time, action: fn(&Application)| {
         let application = Arc::clone(application);
         world.at(at, move |world| {
-            say(&application);
+            action(&application);
             if pauses {
                 // Wakes the sender, which may have no deadline.
                 world.node_mut::<Late<Sender>>(sender);
@@ -238,12 +238,12 @@ fn add_application(world: &mut World, sender: NodeId, application: &Arc<Applicat
         });
     };
     for pause in &entry.pause {
-        tell(start + pause.at.0, |application| application.is_paused.store(true, Ordering::Relaxed));
+        schedule(start + pause.at.0, |application| application.is_paused.store(true, Ordering::Relaxed));
         let resumes = start + pause.at.0 + pause.length.0;
-        tell(resumes, |application| application.is_paused.store(false, Ordering::Relaxed));
+        schedule(resumes, |application| application.is_paused.store(false, Ordering::Relaxed));
     }
     if let Some(time) = entry.time {
-        tell(start + time.0, |application| application.has_ended.store(true, Ordering::Relaxed));
+        schedule(start + time.0, |application| application.has_ended.store(true, Ordering::Relaxed));
     }
 }
 

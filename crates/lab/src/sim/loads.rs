@@ -64,10 +64,10 @@ const fn name(kind: LoadKind) -> &'static str {
 }
 
 fn task(entry: &LoadEntry) -> Result<TaskSpec, String> {
-    let asked = entry.nice.unwrap_or_default();
-    let nice = Nice::new(asked);
-    if nice.get() != asked {
-        return Err(format!("`nice` is between -20 and 19, not {asked}"));
+    let requested = entry.nice.unwrap_or_default();
+    let nice = Nice::new(requested);
+    if nice.get() != requested {
+        return Err(format!("`nice` is between -20 and 19, not {requested}"));
     }
     let (sleep_average, most) = (entry.sleep_average.unwrap_or_default().0, O1Config::SLEEP_AVERAGE_LIMIT);
     if sleep_average > most {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_those_of_the_scenario_or_the_models() {
+    fn costs_come_from_the_scenario_or_the_model() {
         let micros = Span::from_micros;
         assert_eq!(
             read("kind = 'forwarding'\nper_packet = '3us'\nburst = 8"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_other_kinds_and_odd_values_are_refused() {
+    fn fields_of_other_kinds_and_invalid_values_are_refused() {
         let message = read("kind = 'computation'\nslowdown = 2.0").unwrap_err();
         assert_eq!(message, "`slowdown` is for loads of the kind `memory`");
         let message = |text| read(text).unwrap_err();

@@ -1,7 +1,7 @@
 //! Results of a run.
 
 mod real;
-mod told;
+mod verdicts;
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use super::scenario::{CheckEntry, Scenario};
 use super::service::ServiceReport;
 use super::sweep::Values;
 pub(super) use real::Real;
-pub(crate) use told::KeptWindow;
-use told::{limit, names_limit};
+pub(crate) use verdicts::KeptWindow;
+use verdicts::{limit, names_limit};
 
 /// Results of one run.
 #[derive(Debug, Serialize)]
@@ -128,20 +128,20 @@ impl DiagnosisReport {
             let windows = windows.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             virtual_transfer(windows.iter().map(Drive::simulated))
         });
-        let told = stats.lost_by_cause;
-        let died = told::died(truth);
-        let right: u64 = Cause::ALL.iter().map(|cause| told.of(*cause).min(died.of(*cause))).sum();
+        let attributed = stats.lost_by_cause;
+        let dropped = verdicts::drops_by_cause(truth);
+        let right: u64 = Cause::ALL.iter().map(|cause| attributed.of(*cause).min(dropped.of(*cause))).sum();
         Self {
             windows_host: stats.windows.host,
             windows_network: stats.windows.network,
             windows_inconclusive: stats.windows.inconclusive,
             windows_out_of_range: stats.windows.out_of_range,
-            lost_by_host: told.of(Cause::ReceiverHost),
-            lost_by_congestion: told.of(Cause::Congestion),
-            lost_by_random: told.of(Cause::Random),
-            lost_by_outage: told.of(Cause::Outage),
-            lost_inconclusive: told.of(Cause::Inconclusive),
-            attributed: share(right, told.whole().max(died.whole())),
+            lost_by_host: attributed.of(Cause::ReceiverHost),
+            lost_by_congestion: attributed.of(Cause::Congestion),
+            lost_by_random: attributed.of(Cause::Random),
+            lost_by_outage: attributed.of(Cause::Outage),
+            lost_inconclusive: attributed.of(Cause::Inconclusive),
+            attributed: share(right, attributed.whole().max(dropped.whole())),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
             kept: session.kept.as_ref().map(|kept| KeptWindow::all(kept, truth)).unwrap_or_default(),
@@ -461,14 +461,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fairness_is_one_for_equals_and_a_share_for_one_that_has_all() {
+    fn fairness_is_one_for_equal_flows_and_one_nth_for_a_single_user() {
         assert!((fairness(&[5, 5, 5]) - 1.0).abs() < 1e-12);
         assert!((fairness(&[5, 0, 0, 0]) - 0.25).abs() < 1e-12);
         assert!((fairness(&[]) - 1.0).abs() < 1e-12);
     }
 
     #[test]
-    fn every_measure_on_offer_has_a_unit() {
+    fn every_available_measure_has_a_unit() {
         for subject in [Subject::Session, Subject::Service, Subject::Traffic, Subject::Path, Subject::Run] {
             for measure in subject.measures() {
                 let values = ["true", "1", "1s", "1Mbit", "1B"];

@@ -24,7 +24,7 @@ const DATAGRAM: u16 = 1_472;
 
 /// Sends messages at regular intervals, or as fast as the stack permits.
 #[derive(Debug)]
-struct Talker {
+struct Sender {
     stack: Stack,
     body: Vec<u8>,
     left: u64,
@@ -33,8 +33,8 @@ struct Talker {
     last_sent: Time,
 }
 
-impl Talker {
-    fn talk(&mut self, now: Time) {
+impl Sender {
+    fn send_due(&mut self, now: Time) {
         while self.left > 0
             && self.next_at <= now
             && (self.every.is_some() || self.stack.queued_bytes() < AHEAD)
@@ -54,7 +54,7 @@ impl Talker {
     }
 }
 
-impl Machine for Talker {
+impl Machine for Sender {
     type Event = StackEvent;
 
     fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
@@ -66,7 +66,7 @@ impl Machine for Talker {
     }
 
     fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<Transmit> {
-        self.talk(now);
+        self.send_due(now);
         self.stack.poll_transmit(now, slot)
     }
 
@@ -83,7 +83,7 @@ impl Machine for Talker {
 
 /// Receives messages, and records their delays.
 #[derive(Debug)]
-struct Hearer {
+struct Receiver {
     stack: Stack,
     bytes: u64,
     delays: Vec<u64>,
@@ -91,7 +91,7 @@ struct Hearer {
     last: Time,
 }
 
-impl Machine for Hearer {
+impl Machine for Receiver {
     type Event = StackEvent;
 
     fn on_receive(&mut self, now: Time, batch: &mut Received<'_>) {
@@ -131,8 +131,8 @@ pub(super) struct Service {
     messages: u64,
     data: FlowId,
     back: FlowId,
-    talker: NodeId,
-    hearer: NodeId,
+    sender: NodeId,
+    receiver: NodeId,
 }
 
 /// Results of a service.
@@ -176,38 +176,38 @@ fn failure(events: &[(Time, StackEvent)]) -> Option<String> {
 impl Service {
     /// Whether everything was sent, and everything expected has arrived.
     pub(super) fn is_over(&self, world: &World) -> bool {
-        node::<Talker>(world, self.talker).is_some_and(|node| {
-            let talker = node.machine();
-            let rested = world.now().since(talker.last_sent) >= REST;
-            talker.stack.has_failed() || (talker.left == 0 && talker.stack.unfinished() == 0 && rested)
+        node::<Sender>(world, self.sender).is_some_and(|node| {
+            let sender = node.machine();
+            let rested = world.now().since(sender.last_sent) >= REST;
+            sender.stack.has_failed() || (sender.left == 0 && sender.stack.unfinished() == 0 && rested)
         })
     }
 
     pub(super) fn report(&self, world: &World) -> ServiceReport {
-        let talker = node::<Talker>(world, self.talker);
-        let hearer = node::<Hearer>(world, self.hearer);
+        let sender = node::<Sender>(world, self.sender);
+        let receiver = node::<Receiver>(world, self.receiver);
         let stats = |node: Option<StackStats>| node.unwrap_or_default();
-        let sent = stats(talker.map(|node| node.machine().stack.stats()));
-        let heard = stats(hearer.map(|node| node.machine().stack.stats()));
-        let mut delays = hearer.map_or(Vec::new(), |node| node.machine().delays.clone());
+        let sent = stats(sender.map(|node| node.machine().stack.stats()));
+        let received = stats(receiver.map(|node| node.machine().stack.stats()));
+        let mut delays = receiver.map_or(Vec::new(), |node| node.machine().delays.clone());
         delays.sort_unstable();
         let ms = |nanos: f64| nanos / 1e6;
-        let span = hearer
+        let span = receiver
             .map_or(Span::ZERO, |node| node.machine().last.since(node.machine().first.unwrap_or(Time::ZERO)));
-        let failed = talker.and_then(|node| failure(node.events()));
+        let failed = sender.and_then(|node| failure(node.events()));
         ServiceReport {
             name: self.name.clone(),
             recipe: self.recipe.clone(),
             messages: self.messages,
             suppressed: sent.messages_suppressed,
             delivered: delays.len() as u64,
-            goodput_bps: Rate::from_transfer(hearer.map_or(0, |node| node.machine().bytes), span).as_bps(),
+            goodput_bps: Rate::from_transfer(receiver.map_or(0, |node| node.machine().bytes), span).as_bps(),
             delay_mean_ms: ms(delays.iter().sum::<u64>() as f64 / delays.len().max(1) as f64),
             delay_p99_ms: ms(delays.get(delays.len() * 99 / 100).copied().unwrap_or(0) as f64),
             packets: sent.data_sent,
             resent: sent.data_resent,
-            control: sent.control_sent + heard.control_sent,
-            failure: failed.or_else(|| hearer.and_then(|node| failure(node.events()))),
+            control: sent.control_sent + received.control_sent,
+            failure: failed.or_else(|| receiver.and_then(|node| failure(node.events()))),
             there: world.truth(self.data),
             back: world.truth(self.back),
         }
@@ -250,7 +250,7 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
     let probe = ours.send(start, &vec![0; size], SendOptions::default());
     probe.map_err(|error| fault("message", error.to_string()))?;
     let every = entry.every.map(|every| every.0);
-    let talker = Talker {
+    let sender = Sender {
         stack: make(true)?,
         body: vec![0; size],
         left: entry.messages,
@@ -258,16 +258,16 @@ pub(super) fn add_service(site: &mut Site<'_>, index: usize, entry: &ServiceEntr
         next_at: start,
         last_sent: start,
     };
-    let hearer = Hearer { stack: theirs, bytes: 0, delays: Vec::new(), first: None, last: start };
-    let heard = |machine: &Hearer| Some(machine.bytes);
-    let talker = site.world.add_node(&entry.name, Late::new(start, SessionNode::new(talker)));
-    let hearing = Late::new(start, SessionNode::new(hearer).with_progress(heard));
-    let hearer = site.world.add_node(&format!("{} receiver", entry.name), hearing);
-    site.place(hearer, entry.host.as_ref(), ("service", index, "host"))?;
+    let receiver = Receiver { stack: theirs, bytes: 0, delays: Vec::new(), first: None, last: start };
+    let progress = |machine: &Receiver| Some(machine.bytes);
+    let sender = site.world.add_node(&entry.name, Late::new(start, SessionNode::new(sender)));
+    let receiver_node = Late::new(start, SessionNode::new(receiver).with_progress(progress));
+    let receiver = site.world.add_node(&format!("{} receiver", entry.name), receiver_node);
+    site.place(receiver, entry.host.as_ref(), ("service", index, "host"))?;
     let wrong = |error: WorldError| fault("path", error.to_string());
-    let (from, to) = ((talker, PORT), (hearer, PORT));
+    let (from, to) = ((sender, PORT), (receiver, PORT));
     let data = site.world.connect(&entry.name, from, to, &there).map_err(wrong)?;
     let answers = site.world.connect(&format!("{} answers", entry.name), to, from, &back).map_err(wrong)?;
     let (name, recipe, messages) = (entry.name.clone(), entry.recipe.clone(), entry.messages);
-    Ok(Service { name, recipe, messages, data, back: answers, talker, hearer })
+    Ok(Service { name, recipe, messages, data, back: answers, sender, receiver })
 }

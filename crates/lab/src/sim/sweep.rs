@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_takes_the_place_of_what_is_swept_below_it() {
+    fn a_setting_replaces_swept_keys_below_it() {
         let key = "host.rx.loads";
         assert!(["host.rx.loads", "host.rx.loads.0.run"].iter().all(|swept| sets(key, swept)));
         assert!(["host.rx.loads2", "host.rx", "host.rx.load"].iter().all(|swept| !sets(key, swept)));

@@ -44,17 +44,17 @@ pub(super) fn send(items: &[Item], to: SocketAddr, time: Duration) -> Result<(),
 /// modes of the same turn.
 pub(super) fn receive(items: &[Item], bind: SocketAddr) -> Result<(), Box<dyn Error>> {
     let gap = (SLICE + PAUSE) * (items.len() as u32).saturating_sub(1) / 2;
-    let (tell, told) = mpsc::channel();
+    let (results, received) = mpsc::channel();
     for (place, item) in items.iter().enumerate() {
         let socket = UdpSocket::bind(port(bind, place), &SocketOptions::default())?;
-        let (mode, tell) = (item.mode, tell.clone());
+        let (mode, results) = (item.mode, results.clone());
         thread::spawn(move || {
-            tell.send((place, slices(&socket, mode, gap).map_err(|error| WithCauses(&*error).to_string())))
+            results.send((place, slices(&socket, mode, gap).map_err(|error| WithCauses(&*error).to_string())))
         });
     }
-    drop(tell);
+    drop(results);
     let mut rates = vec![Vec::new(); items.len()];
-    for (place, found) in told {
+    for (place, found) in received {
         rates[place] = found?;
     }
     let turns = rates.iter().map(Vec::len).min().unwrap_or(0);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_of_each_mode_goes_through_memory() {
+    fn each_mode_carries_a_packet_in_memory() {
         for mode in ["hand", "base", "raises=9", "attributes=7", "copies=3", "push", "push-no-pool"] {
             memory::once(mode.parse().unwrap(), 3, SIZE).unwrap();
         }

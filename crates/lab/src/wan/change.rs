@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_an_example() {
+    fn impossible_values_are_refused_with_an_example() {
         for (text, hint) in
             [("loss", "loss=1%"), ("colour=red", "burst-loss"), ("loss=2", "0.1%"), ("outage=soon", "50ms")]
         {

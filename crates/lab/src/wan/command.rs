@@ -20,7 +20,7 @@ const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// Time to wait until the server listens.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Arguments of the hidden command `enter`.
 #[derive(Debug, Args)]
@@ -103,7 +103,7 @@ pub(crate) fn wait_for_server(side: &Side, server: &mut Child) -> io::Result<boo
         if server.try_wait()?.is_some() {
             return Ok(false);
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     Ok(false)
 }

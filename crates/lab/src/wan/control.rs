@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sees_the_socket_can_connect() {
+    fn the_socket_accepts_connections_once_it_is_visible() {
         let place = tempfile::tempdir().unwrap();
         for number in 0..300 {
             let path = place.path().join(number.to_string());
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_words() {
+    fn commands_are_parsed() {
         assert_eq!(parse("counters"), Ok(Command::Counters));
         assert_eq!(parse("stop"), Ok(Command::Stop));
         assert!(matches!(parse("set loss=1%"), Ok(Command::Set(_))));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_answered_with_what_there_is() {
+    fn invalid_commands_are_answered_with_the_valid_ones() {
         assert!(parse("sett loss=1%").unwrap_err().contains("counters"));
         assert!(parse("set colour=red").unwrap_err().contains("burst-loss"));
         assert!(parse("stage up loss {}").unwrap_err().contains("forth"));

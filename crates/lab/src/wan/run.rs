@@ -22,7 +22,7 @@ use crate::problem::{Problem, SIGNALLED, While};
 use crate::selftest;
 
 /// Interval at which the path is checked for failure.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Event that ends a wait.
 enum Event {
@@ -113,7 +113,8 @@ fn wait(
         if let Some(error) = running.failure() {
             return Err(Problem::failed(format!("the emulated path has failed: {error}"), ""));
         }
-        let timeout = running.until_change().map_or(LOOK, |left| LOOK.min(Duration::from(left)));
+        let timeout =
+            running.until_change().map_or(POLL_INTERVAL, |left| POLL_INTERVAL.min(Duration::from(left)));
         match events.recv_timeout(timeout) {
             Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
             // The terminal has sent SIGINT to the command too, which may handle it.
@@ -157,13 +158,13 @@ fn finish(args: &WanArgs, report: Option<Report>) -> Result<(), Problem> {
 
 /// Prints a table of measurements. Returns exit code 1 if one of them fails.
 fn self_test(args: &WanArgs, privilege: Privilege, time: Span) -> Result<u8, Problem> {
-    let tell = |line: &selftest::Line| {
+    let print_line = |line: &selftest::Line| {
         let verdict = if line.ok { "ok" } else { "NOT REACHED" };
         say(args, &format!("{:<46} {:<34} {:<52} {verdict}", line.what, line.wanted, line.measured));
     };
     let seed = args.seed.unwrap_or_else(random_seed);
     say(args, &format!("haul-lab: seed {seed}"));
-    let lines = selftest::run(selftest::Bench { privilege, seed, time }, tell)?;
+    let lines = selftest::run(selftest::Bench { privilege, seed, time }, print_line)?;
     if args.json {
         let text = serde_json::to_string_pretty(&lines).map_err(|e| Problem::failed(e.to_string(), ""))?;
         println!("{text}");

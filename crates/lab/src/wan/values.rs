@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn outages_have_a_start_a_length_and_maybe_a_period() {
+    fn outages_have_a_start_a_length_and_an_optional_period() {
         let outage = OutageTime { at: Span::from_secs(5), length: Span::from_secs(1), every: None };
         assert_eq!("5s+1s".parse(), Ok(outage));
         let every = Some(Span::from_secs(30));

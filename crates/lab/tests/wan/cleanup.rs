@@ -70,8 +70,8 @@ fn the_death_of_the_command_ends_everything() {
 }
 
 #[test]
-fn what_a_killed_emulator_leaves_is_swept_by_the_next() {
-    if !privileged("what_a_killed_emulator_leaves_is_swept_by_the_next") {
+fn leftovers_of_a_killed_emulator_are_removed_by_the_next() {
+    if !privileged("leftovers_of_a_killed_emulator_are_removed_by_the_next") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

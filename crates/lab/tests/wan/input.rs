@@ -15,7 +15,7 @@ fn run(words: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_an_example_before_anything_is_made() {
+fn impossible_options_are_refused_with_an_example_before_anything_is_created() {
     for (words, hint) in [
         (&["--rtt", "100"][..], "50ms"),
         (&["--rate", "1GB"], "800Mbit"),
@@ -51,8 +51,8 @@ fn help_has_examples() {
 }
 
 #[test]
-fn a_command_gets_addresses_and_gives_its_exit_code() {
-    if !privileged("a_command_gets_addresses_and_gives_its_exit_code") {
+fn a_command_gets_addresses_and_its_exit_code_is_returned() {
+    if !privileged("a_command_gets_addresses_and_its_exit_code_is_returned") {
         return;
     }
     let shell = |script: &str| run(&["wan", "-q", "--", "sh", "-c", script]);
@@ -80,8 +80,8 @@ fn json_is_the_only_thing_on_standard_output() {
 }
 
 #[test]
-fn a_path_file_gives_every_stage() {
-    if !privileged("a_path_file_gives_every_stage") {
+fn a_path_file_configures_every_stage() {
+    if !privileged("a_path_file_configures_every_stage") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -114,8 +114,8 @@ fn as_nobody(prepare: &str, words: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn without_privilege_it_says_which_is_missing_and_offers_the_demo() {
-    if !privileged("without_privilege_it_says_which_is_missing_and_offers_the_demo") {
+fn without_privilege_the_missing_capability_and_the_demo_are_named() {
+    if !privileged("without_privilege_the_missing_capability_and_the_demo_are_named") {
         return;
     }
     let closed = "mount -t tmpfs tmpfs /dev/net && mknod -m 600 /dev/net/tun c 10 200";
@@ -125,8 +125,8 @@ fn without_privilege_it_says_which_is_missing_and_offers_the_demo() {
 }
 
 #[test]
-fn without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered() {
-    let test = "without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered";
+fn without_user_namespaces_the_missing_capability_and_the_demo_are_named() {
+    let test = "without_user_namespaces_the_missing_capability_and_the_demo_are_named";
     if !privileged(test) {
         return;
     }
@@ -144,8 +144,8 @@ fn without_user_namespaces_the_missing_capability_is_named_and_the_demo_offered(
 }
 
 #[test]
-fn a_user_namespace_is_enough_where_the_kernel_allows_it() {
-    let test = "a_user_namespace_is_enough_where_the_kernel_allows_it";
+fn a_user_namespace_suffices_if_the_kernel_allows_it() {
+    let test = "a_user_namespace_suffices_if_the_kernel_allows_it";
     let allowed = fs::read_to_string("/proc/sys/user/max_user_namespaces").is_ok_and(|n| n.trim() != "0");
     if !privileged(test) {
         return;

@@ -225,8 +225,8 @@ fn every_packet_is_accounted_for_with_its_reason() {
 }
 
 #[test]
-fn the_drop_log_names_each_packet_that_is_missing() {
-    if !privileged("the_drop_log_names_each_packet_that_is_missing") {
+fn the_drop_log_lists_each_missing_packet() {
+    if !privileged("the_drop_log_lists_each_missing_packet") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -300,8 +300,8 @@ fn a_path_changes_while_it_runs() {
 }
 
 #[test]
-fn loads_and_other_flows_run_beside() {
-    if !privileged("loads_and_other_flows_run_beside") {
+fn loads_and_cross_traffic_run_beside_a_command() {
+    if !privileged("loads_and_cross_traffic_run_beside_a_command") {
         return;
     }
     let wan = Wan::start(

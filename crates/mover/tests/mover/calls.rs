@@ -87,7 +87,7 @@ fn begun(dir: &Path, seed: u64) -> (PathBuf, PathBuf) {
 }
 
 #[test]
-fn what_was_there_and_cannot_be_read_back_comes_again() {
+fn unreadable_existing_data_is_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = begun(dir.path(), 1);
     let failed = Arc::new(AtomicBool::new(false));
@@ -105,7 +105,7 @@ fn what_was_there_and_cannot_be_read_back_comes_again() {
 }
 
 #[test]
-fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
+fn data_missing_from_the_file_but_in_the_journal_is_sent_again() {
     for seed in 1..5 {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = begun(dir.path(), seed);
@@ -122,7 +122,7 @@ fn a_journal_that_claims_more_than_the_file_has_costs_that_much() {
 }
 
 #[test]
-fn a_part_that_cannot_be_read_fails_its_file_only() {
+fn an_unreadable_part_fails_only_its_file() {
     // Data received out of order is read back, depending on when the writer handles it.
     for attempt in 0.. {
         let dir = tempfile::tempdir().unwrap();
@@ -151,7 +151,7 @@ fn a_part_that_cannot_be_read_fails_its_file_only() {
 }
 
 #[test]
-fn the_beginning_of_a_file_is_copied_where_the_kernel_does_not() {
+fn the_start_of_a_file_is_copied_without_kernel_support() {
     let failures = [Errno::XDEV, Errno::NOSYS, Errno::PERM].map(|errno| Verdict::Fail(errno.raw_os_error()));
     for verdict in failures.into_iter().chain([Verdict::Short, Verdict::Pass]) {
         let dir = tempfile::tempdir().unwrap();
@@ -171,7 +171,7 @@ fn the_beginning_of_a_file_is_copied_where_the_kernel_does_not() {
 }
 
 #[test]
-fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
+fn a_file_removed_during_comparison_is_not_reported_as_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     for name in ["gone", "stays"] {
@@ -194,7 +194,7 @@ fn a_file_that_goes_while_it_is_compared_is_not_called_kept() {
 }
 
 #[test]
-fn what_is_left_of_a_hard_link_is_found_by_the_next_job() {
+fn leftovers_of_a_hard_link_are_found_by_the_next_job() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir(src.join("sub")).unwrap();
@@ -228,7 +228,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
+fn files_on_mounted_file_systems_are_synced_there() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir(src.join("sub")).unwrap();
@@ -260,7 +260,7 @@ fn what_is_made_on_a_file_system_that_is_mounted_below_is_synced_there() {
 }
 
 #[test]
-fn a_file_that_is_known_to_differ_is_read_no_further() {
+fn reading_stops_at_the_first_difference() {
     let dir = tempfile::tempdir().unwrap();
     let size = 8 * MIB as u64;
     fs::write(dir.path().join("f"), contents(8 * MIB, 1)).unwrap();
@@ -307,7 +307,7 @@ fn a_file_that_is_known_to_differ_is_read_no_further() {
 }
 
 #[test]
-fn attributes_are_read_without_opening_what_has_them() {
+fn attributes_are_read_without_opening_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     (0..20).for_each(|n| fs::write(src.join(n.to_string()), "x").unwrap());

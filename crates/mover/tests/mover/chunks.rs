@@ -85,7 +85,7 @@ fn copied(dir: &Path, chunk: Option<usize>, pump: &Pump<'_>) -> Sizes {
 }
 
 #[test]
-fn a_file_is_read_and_written_a_chunk_at_a_time_whatever_is_lost_or_comes_out_of_order() {
+fn files_are_read_and_written_in_chunks_despite_losses_and_reordering() {
     for (seed, loss) in [(1, 0.0), (2, 0.1), (3, 0.5)] {
         let dir = tempfile::tempdir().unwrap();
         files(dir.path(), &[3 * CHUNK + 1_234]);
@@ -97,7 +97,7 @@ fn a_file_is_read_and_written_a_chunk_at_a_time_whatever_is_lost_or_comes_out_of
 }
 
 #[test]
-fn of_small_files_each_is_read_and_written_whole_but_for_where_a_chunk_ends() {
+fn small_files_are_read_and_written_whole_except_at_chunk_ends() {
     let dir = tempfile::tempdir().unwrap();
     files(dir.path(), &[100_000, 150_000, 80_000, 60_000]);
     let sizes = copied(dir.path(), Some(CHUNK), &Pump::default());
@@ -115,7 +115,7 @@ fn without_a_chunk_reads_are_short() {
 }
 
 #[test]
-fn a_part_of_a_chunk_is_written_when_nothing_comes_any_more_and_when_the_job_ends() {
+fn a_partial_chunk_is_written_when_data_stops_and_at_the_end() {
     // Nothing is kept of shorter files.
     const LARGE: usize = 2_000_000;
     for waits in [true, false] {

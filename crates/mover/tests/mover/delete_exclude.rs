@@ -86,7 +86,7 @@ fn names(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_rules_leave_out_stays_as_with_rsync() {
+fn files_filtered_by_rules_are_kept_like_rsync() {
     if Command::new("rsync").arg("--version").output().is_err() {
         eprintln!("SKIPPED: rsync is missing");
         return;
@@ -142,7 +142,7 @@ fn told(selection: Selection) -> Selection {
 }
 
 #[test]
-fn what_sizes_and_ignore_files_leave_out_stays_as_with_rsync() {
+fn files_filtered_by_size_or_ignore_file_are_kept_like_rsync() {
     if Command::new("rsync").arg("--version").output().is_err() {
         eprintln!("SKIPPED: rsync is missing");
         return;
@@ -183,7 +183,7 @@ fn what_sizes_and_ignore_files_leave_out_stays_as_with_rsync() {
 }
 
 #[test]
-fn ignore_files_that_the_set_does_not_have_say_nothing() {
+fn ignore_files_outside_of_the_set_have_no_effect() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     crowded(&dst);
@@ -202,7 +202,7 @@ fn ignore_files_that_the_set_does_not_have_say_nothing() {
 }
 
 #[test]
-fn an_ignore_file_that_cannot_be_used_at_the_destination_ends_the_removing() {
+fn an_unusable_ignore_file_at_the_destination_stops_deletion() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(src.join(".gitignore"), "*.o\n").unwrap();
@@ -218,7 +218,7 @@ fn an_ignore_file_that_cannot_be_used_at_the_destination_ends_the_removing() {
 }
 
 #[test]
-fn a_receiver_that_has_asked_obeys_ignore_files_whatever_the_sender_says() {
+fn a_requesting_receiver_applies_its_ignore_files() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     crowded(&dst);
@@ -233,7 +233,7 @@ fn a_receiver_that_has_asked_obeys_ignore_files_whatever_the_sender_says() {
 }
 
 #[test]
-fn a_receiver_that_has_asked_spares_what_its_own_rules_leave_out() {
+fn a_requesting_receiver_keeps_files_filtered_by_its_rules() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     crowded(&dst);
@@ -247,7 +247,7 @@ fn a_receiver_that_has_asked_spares_what_its_own_rules_leave_out() {
 }
 
 #[test]
-fn a_selection_that_the_receiver_cannot_judge_removes_nothing() {
+fn a_selection_unknown_to_the_receiver_deletes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     crowded(&dst);
@@ -258,7 +258,7 @@ fn a_selection_that_the_receiver_cannot_judge_removes_nothing() {
 }
 
 #[test]
-fn a_directory_in_the_way_stays_with_what_rules_leave_out() {
+fn a_conflicting_directory_with_filtered_files_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     for path in ["a/keep", "a/gone", "sub/deeper/c/gone"] {

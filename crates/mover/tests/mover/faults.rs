@@ -26,7 +26,7 @@ fn one_file(dir: &Path, len: usize) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_corrupt_piece_fails_its_file_and_no_other() {
+fn a_corrupt_piece_fails_only_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let src = one_file(dir.path(), 500_000);
     let dst = dir.path().join("dst");
@@ -97,7 +97,7 @@ fn a_source_that_changes_while_it_is_read_is_not_delivered() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_reported_by_name_and_the_rest_goes_on() {
+fn unsendable_files_are_reported_and_the_rest_continues() {
     let dir = tempfile::tempdir().unwrap();
     let src = one_file(dir.path(), 10_000);
     rustix::fs::mkfifoat(rustix::fs::CWD, src.join("fifo"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
@@ -133,7 +133,7 @@ fn a_single_missing_source_is_exit_code_seven() {
 }
 
 #[test]
-fn what_is_in_the_way_at_the_destination_fails_only_what_it_stops() {
+fn conflicting_destination_files_fail_only_the_blocked_entries() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");
     fs::create_dir_all(src.join("sub")).unwrap();
@@ -170,7 +170,7 @@ fn what_is_in_the_way_at_the_destination_fails_only_what_it_stops() {
 }
 
 #[test]
-fn an_abort_in_the_middle_leaves_what_can_be_resumed_and_no_half_file() {
+fn an_abort_leaves_resumable_state_and_no_partial_file() {
     let dir = tempfile::tempdir().unwrap();
     let src = one_file(dir.path(), 8 << 20);
     let dst = dir.path().join("dst");
@@ -185,7 +185,7 @@ fn an_abort_in_the_middle_leaves_what_can_be_resumed_and_no_half_file() {
 }
 
 #[test]
-fn dropping_either_end_cleans_up_and_tells_the_other() {
+fn dropping_either_end_cleans_up_and_notifies_the_peer() {
     for drop_receiver in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let src = one_file(dir.path(), 8 << 20);
@@ -218,7 +218,7 @@ fn a_lost_control_channel_ends_the_receiver_and_cleans_up() {
 }
 
 #[test]
-fn paths_that_are_too_long_to_travel_are_reported() {
+fn paths_too_long_to_transmit_are_reported() {
     use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");

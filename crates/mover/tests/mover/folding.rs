@@ -109,7 +109,7 @@ fn the_second_of_two_names_fails_and_the_first_file_stays() {
 }
 
 #[test]
-fn the_second_name_fails_again_when_the_first_is_there_already() {
+fn the_second_name_fails_again_if_the_first_exists() {
     let again = |src: &Path, dst: &Path, equal| {
         copy(src, dst, ReceiveOptions::with_policy(1, ReceivePolicy { equal, ..receive_policy() }))
     };
@@ -139,7 +139,7 @@ fn receive_policy() -> ReceivePolicy {
 }
 
 #[test]
-fn neither_name_overwrites_the_other_where_a_file_of_one_of_them_was_before() {
+fn neither_name_overwrites_the_other_where_one_existed_before() {
     for (one, two) in PAIRS {
         for before in [one, two] {
             // The existing file is old, or is the file that the set has under that name.
@@ -162,7 +162,7 @@ fn neither_name_overwrites_the_other_where_a_file_of_one_of_them_was_before() {
 }
 
 #[test]
-fn directories_and_links_of_one_name_are_told_apart_from_what_was_there_first() {
+fn directories_and_links_with_an_equal_name_do_not_replace_the_first() {
     let (_dir, src, dst) = places();
     for name in ["Docs", "docs"] {
         fs::create_dir(src.join(name)).unwrap();
@@ -190,7 +190,7 @@ fn directories_and_links_of_one_name_are_told_apart_from_what_was_there_first() 
 }
 
 #[test]
-fn hard_links_at_the_destination_are_no_names_that_it_takes_for_one() {
+fn existing_hard_links_are_not_considered_equal_names() {
     let (_dir, src, dst) = places();
     write(&src.join("a"), 3000, 1);
     write(&src.join("b"), 3000, 2);

@@ -125,7 +125,7 @@ fn send(
 }
 
 #[test]
-fn a_server_that_sends_other_names_than_those_asked_for_is_refused() {
+fn a_server_that_sends_unrequested_names_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
     fs::create_dir(&dst).unwrap();
@@ -171,7 +171,7 @@ fn nothing_is_written_through_a_received_link() {
 }
 
 #[test]
-fn contradictions_fail_alone() {
+fn contradictory_entries_fail_individually() {
     use FaultCode as C;
     let dir = tempfile::tempdir().unwrap();
     let set = [
@@ -208,7 +208,7 @@ fn contradictions_fail_alone() {
 }
 
 #[test]
-fn links_that_are_there_already_are_not_followed_but_replaced() {
+fn existing_links_are_replaced_and_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (dst, outside) = (dir.path().join("dst"), dir.path().join("outside"));
     fs::create_dir_all(&dst).unwrap();
@@ -228,7 +228,7 @@ fn links_that_are_there_already_are_not_followed_but_replaced() {
 }
 
 #[test]
-fn one_name_is_for_one_source() {
+fn a_name_belongs_to_one_source() {
     let dir = tempfile::tempdir().unwrap();
     let set = [file("a", "a"), file("b", "b")];
     let (codes, _) = send(&set, &dir.path().join("new"), Layout::As);
@@ -239,7 +239,7 @@ fn one_name_is_for_one_source() {
 
 /// Messages that a correct sender never sends; each ends the job with a fault and cleans up.
 #[test]
-fn lies_about_the_protocol_end_the_job() {
+fn protocol_violations_end_the_job() {
     let entries = || ControlMessage::Entries(vec![file("f", "12345").0, directory("d").0]);
     let digest = |entry| ControlMessage::Digests(vec![FileDigest { entry, result: Ok([0; 32]) }]);
     let lies = [
@@ -279,7 +279,7 @@ fn lies_about_the_protocol_end_the_job() {
 }
 
 #[test]
-fn proofs_of_groups_that_no_file_has_end_the_job() {
+fn proofs_of_unknown_groups_end_the_job() {
     for first in [1, u64::from(u32::MAX), u64::MAX] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("f"), "12345").unwrap();
@@ -312,7 +312,7 @@ fn more_or_fewer_bytes_than_announced_end_the_job() {
 }
 
 #[test]
-fn a_receiver_that_lies_ends_the_sender() {
+fn a_lying_receiver_ends_the_sender() {
     let lies = [
         ControlMessage::Outcomes(vec![Outcome { entry: 9, fault: None }]),
         ControlMessage::Finish(haul_wire::control::Summary {

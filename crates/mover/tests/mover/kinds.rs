@@ -58,7 +58,7 @@ fn linked_tree(src: &Path) {
 }
 
 #[test]
-fn names_of_one_file_stay_names_of_one_file() {
+fn hard_links_stay_hard_links() {
     let (_dir, src, dst) = places();
     linked_tree(&src);
     let report = preserving(&src, &dst, Preserve::default());
@@ -81,7 +81,7 @@ fn names_of_one_file_stay_names_of_one_file() {
 }
 
 #[test]
-fn names_become_files_of_their_own_on_request() {
+fn hard_links_become_separate_files_on_request() {
     let (_dir, src, dst) = places();
     linked_tree(&src);
     let report = preserving(&src, &dst, Preserve { hard_links: HardLinks::Copy, ..Preserve::default() });
@@ -172,7 +172,7 @@ fn acl(user: u32) -> Vec<u8> {
 }
 
 #[test]
-fn attributes_and_lists_travel_on_request_only() {
+fn attributes_and_acls_are_copied_only_on_request() {
     let (dir, src, dst) = places();
     if !has_attributes(dir.path()) {
         return;
@@ -212,7 +212,7 @@ fn attributes_and_lists_travel_on_request_only() {
 }
 
 #[test]
-fn a_receiver_takes_no_more_than_it_permits() {
+fn a_receiver_applies_only_permitted_metadata() {
     let (dir, src, dst) = places();
     if !has_attributes(dir.path()) {
         return;
@@ -230,7 +230,7 @@ fn a_receiver_takes_no_more_than_it_permits() {
 
 /// The source has symbolic links to files that were moved to the destination, for example to a larger disk.
 #[test]
-fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
+fn a_link_does_not_replace_its_own_target() {
     let (_dir, src, dst) = places();
     for name in ["straight", "around", "again"] {
         fs::write(dst.join(name), name).unwrap();
@@ -254,7 +254,7 @@ fn a_link_does_not_take_the_place_of_the_only_file_that_it_leads_to() {
 }
 
 #[test]
-fn root_sets_owners_and_their_bits_when_asked() {
+fn root_sets_owners_and_setuid_bits_on_request() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("SKIPPED: only root can give files away");
         return;
@@ -292,7 +292,7 @@ fn root_sets_owners_and_their_bits_when_asked() {
 }
 
 #[test]
-fn capabilities_come_only_with_owners() {
+fn capabilities_are_copied_only_with_owners() {
     let (_dir, src, dst) = places();
     fs::write(src.join("f"), "contents").unwrap();
     // CAP_NET_RAW, permitted and effective (`capabilities(7)`, version 2).
@@ -310,7 +310,7 @@ fn capabilities_come_only_with_owners() {
 }
 
 #[test]
-fn times_of_all_centuries_are_kept_and_found_again() {
+fn times_of_all_centuries_are_preserved_and_recognised() {
     let (_dir, src, dst) = places();
     for (index, secs) in
         [-86_400 * 365 * 60, -1, 0, 2_147_483_647, 2_147_483_648, 4_294_967_296, 16_000_000_000]
@@ -327,7 +327,7 @@ fn times_of_all_centuries_are_kept_and_found_again() {
 }
 
 #[test]
-fn a_file_system_that_clamps_times_does_not_get_files_again() {
+fn clamped_times_do_not_cause_another_copy() {
     let (dir, src, dst) = places();
     let image = dir.path().join("image");
     File::create(&image).unwrap().set_len(8 << 20).unwrap();
@@ -361,7 +361,7 @@ fn a_file_system_that_clamps_times_does_not_get_files_again() {
 }
 
 #[test]
-fn trees_deeper_than_a_path_may_be_long() {
+fn trees_deeper_than_path_max() {
     let (dir, src, dst) = places();
     let name = "n".repeat(250);
     let level = |depth: usize| {
@@ -391,7 +391,7 @@ fn trees_deeper_than_a_path_may_be_long() {
 }
 
 #[test]
-fn a_file_that_is_one_hole_of_100_terabytes() {
+fn a_sparse_file_of_100_terabytes() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         eprintln!("SKIPPED: there is no file system in memory at /dev/shm");
         return;
@@ -416,7 +416,7 @@ fn a_file_that_is_one_hole_of_100_terabytes() {
 }
 
 #[test]
-fn links_have_attributes_too() {
+fn links_keep_their_attributes() {
     let (_dir, src, dst) = places();
     symlink("nowhere", src.join("l")).unwrap();
     let set = rustix::fs::lsetxattr(src.join("l"), "trusted.haul", b"x", XattrFlags::empty());

@@ -117,9 +117,9 @@ fn again_without_rights(test: &str, dir: &Path) -> bool {
 }
 
 #[test]
-fn missing_permissions_fail_what_they_forbid() {
+fn missing_permissions_fail_only_affected_entries() {
     let dir = tempfile::tempdir().unwrap();
-    if again_without_rights("limits::missing_permissions_fail_what_they_forbid", dir.path()) {
+    if again_without_rights("limits::missing_permissions_fail_only_affected_entries", dir.path()) {
         return;
     }
     let src = dir.path().join("src");
@@ -150,9 +150,9 @@ fn missing_permissions_fail_what_they_forbid() {
 }
 
 #[test]
-fn a_destination_that_may_not_be_written_ends_the_job() {
+fn an_unwritable_destination_ends_the_job() {
     let dir = tempfile::tempdir().unwrap();
-    if again_without_rights("limits::a_destination_that_may_not_be_written_ends_the_job", dir.path()) {
+    if again_without_rights("limits::an_unwritable_destination_ends_the_job", dir.path()) {
         return;
     }
     let src = dir.path().join("src");
@@ -172,9 +172,9 @@ fn a_destination_that_may_not_be_written_ends_the_job() {
 }
 
 #[test]
-fn read_only_directories_are_filled_and_kept_in_step() {
+fn read_only_directories_are_filled_and_synchronised() {
     let dir = tempfile::tempdir().unwrap();
-    if again_without_rights("limits::read_only_directories_are_filled_and_kept_in_step", dir.path()) {
+    if again_without_rights("limits::read_only_directories_are_filled_and_synchronised", dir.path()) {
         return;
     }
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
@@ -216,9 +216,9 @@ fn read_only_directories_are_filled_and_kept_in_step() {
 }
 
 #[test]
-fn names_in_closed_directories_count_before_any_is_removed() {
+fn names_in_unreadable_directories_count_before_deletion() {
     let dir = tempfile::tempdir().unwrap();
-    if again_without_rights("limits::names_in_closed_directories_count_before_any_is_removed", dir.path()) {
+    if again_without_rights("limits::names_in_unreadable_directories_count_before_deletion", dir.path()) {
         return;
     }
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
@@ -243,7 +243,7 @@ fn names_in_closed_directories_count_before_any_is_removed() {
 }
 
 #[test]
-fn what_lies_in_directories_that_cannot_be_made_is_counted_there() {
+fn entries_of_directories_that_cannot_be_created_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     for (directory, files) in [("a", 1), ("x", 150), ("x/sub", 150), ("z", 1)] {

@@ -396,7 +396,7 @@ fn await_soon(what: &str, is_so: &dyn Fn() -> bool) {
 }
 
 #[test]
-fn complete_files_get_their_names_while_a_large_one_travels() {
+fn complete_files_get_their_names_during_a_large_transfer() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir(&src).unwrap();
@@ -431,7 +431,7 @@ impl Read for Trickle {
 }
 
 #[test]
-fn what_a_pipe_gave_arrives_before_it_gives_more() {
+fn pipe_data_arrives_before_the_pipe_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("file");
     let (write, read) = crossbeam_channel::unbounded();
@@ -475,7 +475,7 @@ impl ControlLink for AtFinish {
 
 /// The sender may end at this point, and with it the process of the receiver.
 #[test]
-fn no_journal_is_left_when_the_sender_is_told_of_success() {
+fn no_journal_remains_when_success_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir(&src).unwrap();
@@ -491,7 +491,7 @@ fn no_journal_is_left_when_the_sender_is_told_of_success() {
 }
 
 #[test]
-fn an_attempt_that_still_ended_when_the_next_one_began_leaves_nothing() {
+fn an_attempt_still_ending_when_the_next_starts_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir(&src).unwrap();

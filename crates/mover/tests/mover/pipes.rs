@@ -57,7 +57,7 @@ fn a_stream_becomes_a_file() {
 }
 
 #[test]
-fn a_stream_takes_the_place_of_a_file_when_it_is_whole_and_not_before() {
+fn a_stream_replaces_a_file_only_when_complete() {
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("file");
     fs::write(&to, "old").unwrap();
@@ -82,7 +82,7 @@ fn a_stream_takes_the_place_of_a_file_when_it_is_whole_and_not_before() {
 }
 
 #[test]
-fn a_stream_needs_a_name() {
+fn a_stream_requires_a_name() {
     let dir = tempfile::tempdir().unwrap();
     let (_, b) = link_pair();
     let refused = receive_stream(&bytes(dir.path()), &Root::Anywhere, b, options()).err().unwrap();
@@ -98,7 +98,7 @@ impl Read for Broken {
 }
 
 #[test]
-fn an_error_of_the_input_ends_the_job() {
+fn an_input_error_ends_the_job() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b) = link_pair();
     let receive = receive_stream(&bytes(&dir.path().join("f")), &Root::Anywhere, b, options()).unwrap();
@@ -161,7 +161,7 @@ fn files_come_out_in_order_with_their_holes() {
 }
 
 #[test]
-fn what_was_spoiled_on_the_way_is_said() {
+fn corrupted_data_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (dir.path().join("one"), dir.path().join("two"));
     fs::write(&one, contents(100_000, 1)).unwrap();
@@ -176,7 +176,7 @@ fn what_was_spoiled_on_the_way_is_said() {
 }
 
 #[test]
-fn directories_and_what_is_missing_do_not_come_out() {
+fn directories_and_missing_sources_are_not_written_to_a_pipe() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("one"), "1").unwrap();
     let ends = show(&[dir.path().to_path_buf()], Box::new(Shown::default()), &Pump::default());
@@ -212,7 +212,7 @@ impl Write for Head {
 }
 
 #[test]
-fn a_reader_who_goes_away_ends_the_job() {
+fn a_closed_reader_ends_the_job() {
     let dir = tempfile::tempdir().unwrap();
     let big = dir.path().join("big");
     fs::write(&big, contents(20 << 20, 1)).unwrap();

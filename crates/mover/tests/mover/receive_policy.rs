@@ -149,7 +149,7 @@ fn picture(root: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
 }
 
 #[test]
-fn what_the_set_does_not_have_is_removed_from_its_directories() {
+fn names_missing_from_the_set_are_deleted_from_its_directories() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     let outside = dir.path().join("outside");
@@ -183,7 +183,7 @@ fn what_the_set_does_not_have_is_removed_from_its_directories() {
 }
 
 #[test]
-fn without_the_option_nothing_is_removed() {
+fn without_the_option_nothing_is_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
@@ -193,7 +193,7 @@ fn without_the_option_nothing_is_removed() {
 }
 
 #[test]
-fn only_directories_of_the_set_lose_names() {
+fn only_directories_of_the_set_have_deletions() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir_all(dst.join("src/sub")).unwrap();
@@ -213,7 +213,7 @@ fn only_directories_of_the_set_lose_names() {
 }
 
 #[test]
-fn a_sender_who_claims_the_whole_destination_is_not_believed() {
+fn a_sender_cannot_claim_the_whole_destination() {
     let dir = tempfile::tempdir().unwrap();
     let (here, dst) = (dir.path().join("here"), dir.path().join("dst"));
     fs::create_dir_all(here.join("src/sub")).unwrap();
@@ -246,7 +246,7 @@ fn two_sources_that_share_a_directory_keep_each_others_names() {
 }
 
 #[test]
-fn a_set_that_is_not_whole_removes_nothing() {
+fn an_incomplete_set_deletes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(dst.join("old"), "x").unwrap();
@@ -263,7 +263,7 @@ fn a_set_that_is_not_whole_removes_nothing() {
 }
 
 #[test]
-fn what_is_never_moved_keeps_nothing_from_being_finished() {
+fn unsupported_files_do_not_prevent_completion() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     let _socket = std::os::unix::net::UnixListener::bind(src.join("sub/socket")).unwrap();
@@ -285,7 +285,7 @@ fn what_is_never_moved_keeps_nothing_from_being_finished() {
 }
 
 #[test]
-fn more_than_the_most_removes_nothing() {
+fn nothing_is_deleted_above_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir(dst.join("old")).unwrap();
@@ -301,7 +301,7 @@ fn more_than_the_most_removes_nothing() {
 }
 
 #[test]
-fn leftovers_and_running_jobs_lose_nothing() {
+fn leftovers_and_running_jobs_are_not_deleted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::write(src.join("big"), contents(8 << 20, 9)).unwrap();
@@ -317,7 +317,7 @@ fn leftovers_and_running_jobs_lose_nothing() {
 }
 
 #[test]
-fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
+fn a_dry_run_reports_the_changes_of_a_run_and_makes_none() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     mirror(&src, &dst, ReceivePolicy::default()).ends.clean();
@@ -353,7 +353,7 @@ fn a_dry_run_says_what_a_run_does_and_changes_nothing() {
 }
 
 #[test]
-fn a_dry_run_makes_no_destination() {
+fn a_dry_run_creates_no_destination() {
     let dir = tempfile::tempdir().unwrap();
     let (src, _) = places(dir.path());
     let looks = ReceivePolicy { run: RunMode::ListChanges, ..DELETE };
@@ -418,7 +418,7 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
 }
 
 #[test]
-fn links_that_are_there_stay_as_they_are() {
+fn equal_links_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::hard_link(src.join("a"), src.join("z")).unwrap();
@@ -450,7 +450,7 @@ const EXTEND: ReceivePolicy =
     ReceivePolicy { leftovers: Leftovers::Extend, extraneous: Extraneous::Keep, ..DELETE };
 
 #[test]
-fn of_a_file_that_has_grown_only_the_end_travels() {
+fn only_the_end_of_a_grown_file_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir_all(&src).unwrap();
@@ -479,7 +479,7 @@ fn of_a_file_that_has_grown_only_the_end_travels() {
 }
 
 #[test]
-fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
+fn a_growing_file_is_sent_with_its_initial_size() {
     let cases = [Growth::Accept, Growth::Refuse].map(|growth| [(growth, 3 << 20), (growth, 0)]);
     for (growth, found) in cases.into_iter().flatten() {
         let dir = tempfile::tempdir().unwrap();
@@ -513,7 +513,7 @@ fn a_file_that_grows_meanwhile_is_sent_as_it_was_found() {
 /// The source has symbolic links to directories that were moved to the destination, for example to a larger
 /// disk.
 #[test]
-fn a_link_does_not_take_the_place_of_the_directory_that_it_leads_to_or_into_and_a_dry_run_says_so() {
+fn a_link_does_not_replace_a_directory_that_contains_its_target() {
     for (extraneous, also) in
         [(Extraneous::Keep, true), (Extraneous::Delete, true), (Extraneous::Delete, false)]
     {

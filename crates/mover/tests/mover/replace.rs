@@ -53,7 +53,7 @@ const REMOVED: [&str; 12] = [
 ];
 
 #[test]
-fn a_run_does_what_a_dry_run_says() {
+fn a_run_matches_its_dry_run() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
     let deletions = |said: &Said| -> Vec<String> {
@@ -92,7 +92,7 @@ fn text(lines: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn without_the_option_everything_stays() {
+fn without_the_option_everything_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
     let report = mirror(&src, &dst, ReceivePolicy::default()).ends.received.unwrap();
@@ -103,7 +103,7 @@ fn without_the_option_everything_stays() {
 }
 
 #[test]
-fn no_more_than_the_most_give_way() {
+fn no_more_than_the_limit_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
     let most = |most| ReceivePolicy { extraneous: Extraneous::DeleteAtMost(most), ..DELETE };
@@ -139,7 +139,7 @@ fn assert_same([looked, done]: &[Said; 2], what: &str) {
 }
 
 #[test]
-fn a_dry_run_says_of_what_stays_in_the_way_that_the_entry_fails() {
+fn a_dry_run_reports_entries_that_would_be_blocked() {
     for most in [11, 2, 1] {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = crossed(dir.path());
@@ -155,7 +155,7 @@ fn a_dry_run_says_of_what_stays_in_the_way_that_the_entry_fails() {
 }
 
 #[test]
-fn a_directory_stays_if_not_everything_has_arrived() {
+fn a_directory_is_kept_if_not_everything_arrived() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = crossed(dir.path());
     let other = dir.path().join("other");

@@ -91,7 +91,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
 }
 
 #[test]
-fn it_may_be_interrupted_again_and_again() {
+fn a_job_can_be_interrupted_repeatedly() {
     let dir = tempfile::tempdir().unwrap();
     // No interruption is exactly between the first and the second file, where nothing could be resumed.
     let (src, dst) = places(dir.path(), &[("one", 5 * MIB), ("two", 7 * MIB)]);
@@ -107,7 +107,7 @@ fn it_may_be_interrupted_again_and_again() {
 }
 
 #[test]
-fn a_file_that_was_all_there_but_for_its_name_is_only_proved() {
+fn a_complete_temporary_file_is_only_verified() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 3 * MIB)]);
     interrupt(&src, &dst, 3 * MIB);
@@ -118,7 +118,7 @@ fn a_file_that_was_all_there_but_for_its_name_is_only_proved() {
 }
 
 #[test]
-fn what_was_spoiled_meanwhile_is_found_and_sent_again() {
+fn corrupted_parts_are_found_and_sent_again() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 12 * MIB)]);
     interrupt(&src, &dst, 8 * MIB);
@@ -132,7 +132,7 @@ fn what_was_spoiled_meanwhile_is_found_and_sent_again() {
 }
 
 #[test]
-fn a_part_that_is_cut_short_is_filled_up() {
+fn a_truncated_part_is_completed() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 12 * MIB)]);
     interrupt(&src, &dst, 8 * MIB);
@@ -142,7 +142,7 @@ fn a_part_that_is_cut_short_is_filled_up() {
 }
 
 #[test]
-fn a_source_that_has_changed_is_sent_anew() {
+fn a_changed_source_is_sent_again() {
     for change in [0, 1, 2] {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
@@ -184,7 +184,7 @@ fn without_resuming_everything_is_sent() {
 }
 
 #[test]
-fn leftovers_of_other_files_stay() {
+fn leftovers_of_other_files_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 8 * MIB)]);
     interrupt(&src, &dst, 5 * MIB);
@@ -208,7 +208,7 @@ fn under_another_name(src: &Path, dst: &Path, pump: &Pump<'_>) -> Ends {
 }
 
 #[test]
-fn a_directory_under_another_name_is_resumed_in_its_place() {
+fn a_renamed_directory_is_resumed_in_its_place() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 8 * MIB), ("small", 10)]);
     fs::remove_dir(&dst).unwrap();
@@ -224,7 +224,7 @@ fn a_directory_under_another_name_is_resumed_in_its_place() {
 
 /// A killed copy is repeated at once, while its receiver still runs.
 #[test]
-fn a_directory_that_a_running_job_has_made_is_taken_over_and_not_copied_into() {
+fn a_directory_created_by_a_running_job_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 8 * MIB), ("small", 10)]);
     fs::remove_dir(&dst).unwrap();
@@ -237,7 +237,7 @@ fn a_directory_that_a_running_job_has_made_is_taken_over_and_not_copied_into() {
 }
 
 #[test]
-fn another_source_does_not_take_the_place_of_an_unfinished_one() {
+fn another_source_does_not_replace_an_unfinished_one() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b, dst) = (dir.path().join("a"), dir.path().join("b"), dir.path().join("w/backup"));
     for (src, text) in [(&a, "first"), (&b, "second")] {
@@ -262,7 +262,7 @@ fn another_source_does_not_take_the_place_of_an_unfinished_one() {
 }
 
 #[test]
-fn what_is_equal_is_kept_and_only_its_permissions_are_corrected() {
+fn equal_files_are_kept_with_corrected_permissions() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 100), ("size", 100), ("time", 100), ("new", 5)]);
     again(&src, &dst);
@@ -279,7 +279,7 @@ fn what_is_equal_is_kept_and_only_its_permissions_are_corrected() {
 }
 
 #[test]
-fn what_counts_as_equal_can_be_chosen() {
+fn the_definition_of_equal_can_be_chosen() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("same", 3 * MIB), ("other", 3 * MIB), ("empty", 0)]);
     again(&src, &dst);
@@ -303,7 +303,7 @@ fn what_counts_as_equal_can_be_chosen() {
 }
 
 #[test]
-fn newer_files_are_kept_when_asked() {
+fn newer_files_are_kept_on_request() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("newer", 100), ("older", 100)]);
     for (name, time) in [("newer", 2_000_000_000), ("older", 5)] {
@@ -318,7 +318,7 @@ fn newer_files_are_kept_when_asked() {
 }
 
 #[test]
-fn a_hole_that_grows_at_the_end_is_no_file_that_grows() {
+fn a_growing_hole_at_the_end_is_not_an_append() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 6 * MIB)]);
     let file = fs::OpenOptions::new().write(true).open(src.join("big")).unwrap();
@@ -332,7 +332,7 @@ fn a_hole_that_grows_at_the_end_is_no_file_that_grows() {
 }
 
 #[test]
-fn bytes_behind_the_end_of_a_part_are_not_kept() {
+fn bytes_after_the_end_of_a_part_are_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 6 * MIB)]);
     interrupt(&src, &dst, 4 * MIB);
@@ -343,7 +343,7 @@ fn bytes_behind_the_end_of_a_part_are_not_kept() {
 }
 
 #[test]
-fn what_was_put_into_a_hole_of_a_part_is_not_kept() {
+fn data_written_into_a_hole_of_a_part_is_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[]);
     let file = fs::File::create(src.join("sparse")).unwrap();
@@ -361,7 +361,7 @@ fn what_was_put_into_a_hole_of_a_part_is_not_kept() {
 }
 
 #[test]
-fn holes_are_kept_and_resumed_over() {
+fn holes_are_preserved_when_resuming() {
     use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[]);
@@ -415,7 +415,7 @@ fn locked_journal(dst: &Path) -> fs::File {
 
 /// A killed copy is repeated at once, and the receiver of the first one ends while the second one runs.
 #[test]
-fn what_another_job_leaves_meanwhile_goes_and_directories_keep_their_times() {
+fn leftovers_of_another_job_are_removed_and_directories_keep_their_times() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = with_subdirectory(dir.path(), 6 * MIB);
     interrupt(&src, &dst, 4 * MIB);

@@ -12,7 +12,7 @@ use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, names_b
 use crate::trees::{assert_same, contents, odd_tree, set_mode};
 
 #[test]
-fn a_tree_with_everything_odd_arrives_byte_for_byte() {
+fn a_tree_of_unusual_files_arrives_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir(&src).unwrap();
@@ -26,7 +26,7 @@ fn a_tree_with_everything_odd_arrives_byte_for_byte() {
 }
 
 #[test]
-fn the_same_with_synced_files_and_into_an_existing_tree() {
+fn an_unusual_tree_with_synced_files_arrives_in_an_existing_tree() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir(&src).unwrap();
@@ -70,7 +70,7 @@ fn layouts_follow_cp() {
 }
 
 #[test]
-fn two_sources_may_share_a_directory_but_not_a_file() {
+fn two_sources_can_share_a_directory_but_not_a_file() {
     let dir = tempfile::tempdir().unwrap();
     for (side, own) in [("a", "one"), ("b", "two")] {
         fs::create_dir_all(dir.path().join(side).join("d")).unwrap();
@@ -139,7 +139,7 @@ fn twenty_thousand_small_files() {
 }
 
 #[test]
-fn little_memory_on_both_sides_only_slows_down() {
+fn little_memory_only_slows_a_transfer_down() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("f");
     fs::write(&src, contents(20 << 20, 5)).unwrap();
@@ -154,7 +154,7 @@ fn little_memory_on_both_sides_only_slows_down() {
 }
 
 #[test]
-fn of_a_large_file_that_loses_its_name_meanwhile_everything_can_be_sent_again() {
+fn an_unlinked_large_file_can_be_sent_again_completely() {
     let dir = tempfile::tempdir().unwrap();
     let (src, other, dst) = (dir.path().join("f"), dir.path().join("other"), dir.path().join("g"));
     fs::write(&src, contents(16 << 20, 6)).unwrap();
@@ -208,7 +208,7 @@ fn a_server_keeps_both_directions_below_its_root() {
 }
 
 #[test]
-fn a_name_of_a_temporary_file_is_refused_and_all_else_is_copied() {
+fn names_of_temporary_files_are_refused_and_all_else_is_copied() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");
     fs::create_dir(&src).unwrap();
@@ -222,7 +222,7 @@ fn a_name_of_a_temporary_file_is_refused_and_all_else_is_copied() {
 }
 
 #[test]
-fn nothing_at_all_is_a_set_too() {
+fn an_empty_set_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("src");
     fs::create_dir(&src).unwrap();
@@ -232,7 +232,7 @@ fn nothing_at_all_is_a_set_too() {
 }
 
 #[test]
-fn a_listing_has_directories_before_what_is_in_them() {
+fn a_listing_has_directories_before_their_entries() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("s/b/deep")).unwrap();
     fs::create_dir(dir.path().join("s/a")).unwrap();
@@ -245,7 +245,7 @@ fn a_listing_has_directories_before_what_is_in_them() {
 }
 
 #[test]
-fn progress_ends_where_the_set_ends() {
+fn progress_ends_at_the_size_of_the_set() {
     let dir = tempfile::tempdir().unwrap();
     let src = dir.path().join("f");
     fs::write(&src, contents(300_000, 9)).unwrap();

@@ -55,7 +55,7 @@ fn blast(source: &mut dyn ObjectSource, sink: &mut dyn ObjectSink, loss: f64) ->
 }
 
 #[test]
-fn a_round_reaches_over_a_set_of_which_more_is_lost_than_either_side_has_memory_for() {
+fn a_round_covers_a_set_with_more_losses_than_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = (dir.path().join("src"), dir.path().join("dst"));
     fs::create_dir_all(&src).unwrap();

@@ -84,7 +84,7 @@ fn copied(
 }
 
 #[test]
-fn rules_decide_in_order_and_an_excluded_directory_is_not_entered() {
+fn rules_apply_in_order_and_excluded_directories_are_not_entered() {
     let dir = tree(&["a.o", "a.c", "src/b.o", "src/b.c", "build/keep.c", "build/x", "src/build/y.c"]);
     assert_eq!(
         chosen(dir.path(), &rules(&["- *.o", "- /build/"])),
@@ -100,7 +100,7 @@ fn rules_decide_in_order_and_an_excluded_directory_is_not_entered() {
 }
 
 #[test]
-fn rules_are_about_the_path_as_it_travels() {
+fn rules_match_the_transmitted_path() {
     let dir = tree(&["top/f", "top/in/f"]);
     let of_top = |selection: &Selection| {
         let found = entries(&dir.path().join("top"), &Root::Anywhere, selection);
@@ -114,7 +114,7 @@ fn rules_are_about_the_path_as_it_travels() {
 }
 
 #[test]
-fn what_is_excluded_is_not_looked_at() {
+fn excluded_files_are_not_accessed() {
     let dir = tree(&["locked/f", "pipe-holder/", "ok"]);
     set_mode(&dir.path().join("locked"), 0);
     let mode = Mode::from_raw_mode(0o600);
@@ -127,7 +127,7 @@ fn what_is_excluded_is_not_looked_at() {
 }
 
 #[test]
-fn the_journal_of_an_unfinished_copy_to_the_source_stays_there_and_is_named() {
+fn journals_in_a_source_are_named_and_not_copied() {
     let dir = tree(&["a", "sub/b", ".haul-0000abcd.journal", "sub/.haul-0000abcd.journal", ".haul-readme"]);
     let named = ["!.haul-0000abcd.journal special_file", ".haul-readme", "a", "sub"];
     let below = ["!sub/.haul-0000abcd.journal special_file", "sub/b"];
@@ -136,7 +136,7 @@ fn the_journal_of_an_unfinished_copy_to_the_source_stays_there_and_is_named() {
 }
 
 #[test]
-fn sizes_are_about_regular_files_only() {
+fn size_limits_apply_only_to_regular_files() {
     let dir = tree(&["d/"]);
     for size in [0, 9, 10, 20, 21] {
         fs::write(dir.path().join(format!("d/{size:02}")), vec![1; size]).unwrap();
@@ -147,7 +147,7 @@ fn sizes_are_about_regular_files_only() {
 }
 
 #[test]
-fn listed_paths_come_with_the_directories_above_them_and_missing_ones_are_reported() {
+fn listed_paths_are_copied_with_their_parents_and_missing_ones_are_reported() {
     let dir = tree(&["a/b/c", "a/b/d", "a/x", "e/f", "plain", "e/g/"]);
     symlink("a", dir.path().join("l")).unwrap();
     let listed = only(&["a/b/c", "e", "none", "a/none/deep", "plain", "plain/below", "l/b/c", "e/g/h/i"]);
@@ -176,7 +176,7 @@ fn listed_paths_come_with_the_directories_above_them_and_missing_ones_are_report
 }
 
 #[test]
-fn a_list_needs_one_directory() {
+fn a_list_requires_one_source_directory() {
     let dir = tree(&["f"]);
     let found = entries(&dir.path().join("f"), &Root::Anywhere, &only(&["x"]));
     assert!(matches!(&found[0].kind, EntryKind::Failed(fault) if fault.code == FaultCode::NotADirectory));
@@ -196,7 +196,7 @@ fn listed_files_arrive_and_nothing_else_does() {
 }
 
 #[test]
-fn ignore_files_hold_for_their_directory_and_those_below() {
+fn ignore_files_apply_to_their_directory_and_below() {
     let dir = tree(&[
         "a.log",
         "keep.log",
@@ -228,7 +228,7 @@ fn ignore_files_hold_for_their_directory_and_those_below() {
 }
 
 #[test]
-fn an_ignore_file_that_cannot_be_used_keeps_its_directory_from_being_sent() {
+fn an_unusable_ignore_file_prevents_sending_its_directory() {
     let dir = tree(&["d/f", "g"]);
     fs::write(dir.path().join("d/.gitignore"), "x\n".repeat(600_000)).unwrap();
     assert_eq!(chosen(dir.path(), &obey()), ["g", "d", "!d/.gitignore unreadable"]);
@@ -238,7 +238,7 @@ fn an_ignore_file_that_cannot_be_used_keeps_its_directory_from_being_sent() {
 }
 
 #[test]
-fn followed_links_send_what_they_point_to() {
+fn followed_links_send_their_targets() {
     let dir = tree(&["s/real/f", "outside/g"]);
     let at = |path: &str| dir.path().join(path);
     symlink("real", at("s/to-directory")).unwrap();
@@ -259,7 +259,7 @@ fn followed_links_send_what_they_point_to() {
 }
 
 #[test]
-fn links_that_lead_back_are_reported_and_the_walk_ends() {
+fn link_cycles_are_reported_and_the_walk_ends() {
     let dir = tree(&["a/b/f"]);
     symlink("..", dir.path().join("a/b/up")).unwrap();
     symlink(".", dir.path().join("a/self")).unwrap();
@@ -340,7 +340,7 @@ fn remove_deep(dir: &Path) {
 }
 
 #[test]
-fn two_thousand_levels_are_walked_and_arrive() {
+fn two_thousand_levels_are_copied() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("s")).unwrap();
     chain(&dir.path().join("s"), "d", 2000);
@@ -358,7 +358,7 @@ fn two_thousand_levels_are_walked_and_arrive() {
 }
 
 #[test]
-fn paths_longer_than_the_kernel_takes_in_one_call_arrive() {
+fn paths_longer_than_path_max_arrive() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("s")).unwrap();
     // 15 names of 255 bytes and their slashes are 3,840 bytes; `m/` and a name of 254 make it 4,096, one more
@@ -390,7 +390,7 @@ fn paths_longer_than_the_kernel_takes_in_one_call_arrive() {
 }
 
 #[test]
-fn the_first_entries_come_before_the_walk_has_ended() {
+fn the_first_entries_are_sent_before_the_walk_ends() {
     let dir = tree(&["a/1", "b/2"]);
     let mut walk = list_entries(vec![bytes(dir.path())], Root::Anywhere, &all()).unwrap();
     let first: Vec<_> = walk.by_ref().take(3).collect();

@@ -55,7 +55,7 @@ fn occupied(dst: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn a_transfer_reserves_at_most_what_has_come_once_more_and_gives_it_back() {
+fn a_transfer_reserves_at_most_the_received_amount_ahead_and_frees_it() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
     let (_peer, mut job) = told(&dst, options(), 1, 512 * MIB);
@@ -94,7 +94,7 @@ fn one_byte_at_the_end_reserves_nothing() {
 }
 
 #[test]
-fn what_has_to_stay_free_stays_free() {
+fn the_required_free_space_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let dst = dir.path().join("dst");
     let options = ReceiveOptions { min_free: MinFree::Bytes(u64::MAX / 2), ..options() };

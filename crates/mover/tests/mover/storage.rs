@@ -76,7 +76,7 @@ fn lying(dst: PathBuf) -> Disk {
 }
 
 #[test]
-fn a_disk_that_changes_bytes_is_found_when_it_is_asked_to_show_them() {
+fn corruption_by_the_disk_is_found_on_reading_back() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[3 * MIB + 7], 1);
     let asked = ReceivePolicy { readback: Readback::FromDisk, ..ReceivePolicy::default() };
@@ -104,7 +104,7 @@ fn a_disk_that_changes_bytes_is_found_when_it_is_asked_to_show_them() {
 }
 
 #[test]
-fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_asked() {
+fn uncomparable_files_are_sent_before_all_requests_are_made() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[300; 400], 1);
     copy_on(&src, &dst, options(), &healthy()).clean();
@@ -123,7 +123,7 @@ fn files_that_cannot_be_read_for_comparing_are_sent_even_before_all_has_been_ask
 }
 
 #[test]
-fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
+fn existing_empty_files_are_not_recreated_before_the_decision() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[0; 1500], 1);
     let receive_policy = ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() };
@@ -140,7 +140,7 @@ fn empty_files_that_are_there_are_not_made_before_it_is_decided_about_them() {
 }
 
 #[test]
-fn a_thread_that_panics_ends_the_job_at_both_sides() {
+fn a_panicking_thread_ends_the_job_at_both_ends() {
     for name in ["haul-walk", "haul-read", "haul-prove", "haul-write", "haul-commit", "haul-compare"] {
         let dir = tempfile::tempdir().unwrap();
         let (src, dst) = places(dir.path(), &[3 * MIB, 5000], 1);
@@ -174,7 +174,7 @@ fn behind(errno: Option<Errno>) -> (Disk, Arc<AtomicU64>) {
 }
 
 #[test]
-fn large_files_go_to_the_disk_while_they_come() {
+fn large_files_are_written_back_during_the_transfer() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[140 * MIB, 70 * MIB, 5000], 1);
     for (durability, is_behind) in
@@ -189,7 +189,7 @@ fn large_files_go_to_the_disk_while_they_come() {
 }
 
 #[test]
-fn an_error_that_the_disk_tells_while_a_file_comes_is_not_forgotten() {
+fn a_writeback_error_during_a_transfer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[100 * MIB, 5000], 1);
     let (disk, _) = behind(Some(Errno::IO));
@@ -202,7 +202,7 @@ fn an_error_that_the_disk_tells_while_a_file_comes_is_not_forgotten() {
 }
 
 #[test]
-fn how_often_is_synced_is_as_asked_for() {
+fn the_number_of_syncs_follows_the_option() {
     let dir = tempfile::tempdir().unwrap();
     let syncs = |durability| {
         let (src, dst) = places(&tempfile::tempdir_in(dir.path()).unwrap().keep(), &[5000; 40], 1);
@@ -223,7 +223,7 @@ fn how_often_is_synced_is_as_asked_for() {
 }
 
 #[test]
-fn a_quota_that_is_used_up_ends_the_job_and_more_room_lets_it_go_on() {
+fn an_exhausted_quota_ends_the_job_and_more_space_lets_it_resume() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[500_000, 6 * MIB, 500_000], 1);
     let used = AtomicU64::new(0);
@@ -250,7 +250,7 @@ fn a_quota_that_is_used_up_ends_the_job_and_more_room_lets_it_go_on() {
 }
 
 #[test]
-fn permissions_that_are_lost_in_the_middle_fail_what_they_forbid() {
+fn permissions_lost_during_a_transfer_fail_only_affected_entries() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[10_000; 30], 1);
     let renames = AtomicU64::new(0);
@@ -273,7 +273,7 @@ fn permissions_that_are_lost_in_the_middle_fail_what_they_forbid() {
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_in_the_middle_leads_nowhere() {
+fn a_directory_replaced_by_a_link_is_not_followed() {
     for (when, after) in
         [(Call::Make, 0), (Call::Write(0), 0), (Call::Write(0), 40), (Call::Rename, 0), (Call::Rename, 3)]
     {
@@ -305,7 +305,7 @@ fn a_directory_that_becomes_a_link_in_the_middle_leads_nowhere() {
 }
 
 #[test]
-fn two_copies_into_the_same_place_both_end_well() {
+fn two_copies_to_the_same_place_both_succeed() {
     for round in 0..4 {
         let dir = tempfile::tempdir().unwrap();
         let sizes = [0, 1000, 70_000, 2 * MIB, 3 * MIB, 100];
@@ -346,7 +346,7 @@ fn interrupt(src: &Path, dst: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_journal_of_another_version_is_left_alone_with_a_note() {
+fn a_journal_of_another_version_is_kept_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[6 * MIB], 1);
     let journal = interrupt(&src, &dst);
@@ -362,7 +362,7 @@ fn a_journal_of_another_version_is_left_alone_with_a_note() {
 }
 
 #[test]
-fn journals_with_flipped_bits_lose_nothing() {
+fn corrupt_journals_lose_no_data() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[6 * MIB], 1);
     let kept = dir.path().join("kept");
@@ -387,7 +387,7 @@ fn journals_with_flipped_bits_lose_nothing() {
 }
 
 #[test]
-fn times_in_the_future_are_times_like_others() {
+fn future_times_are_preserved() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[6 * MIB, 100], 1);
     // The year 2096, as from a wrong clock.
@@ -401,7 +401,7 @@ fn times_in_the_future_are_times_like_others() {
 }
 
 #[test]
-fn a_slow_disk_holds_the_sender_and_never_the_receiver() {
+fn a_slow_disk_blocks_the_sender_and_never_the_receiver() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[8 * MIB], 1);
     // Far slower than the network: without a limit, data would accumulate in memory.

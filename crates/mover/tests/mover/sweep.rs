@@ -399,31 +399,31 @@ fn sweep(scene: Scene, side: Side) {
 }
 
 #[test]
-fn a_disk_of_the_sender_that_fails_before_a_fresh_destination() {
+fn sender_disk_failures_with_an_empty_destination() {
     sweep(Scene::Fresh, Side::Sender);
 }
 
 #[test]
-fn a_disk_of_the_sender_that_fails_before_an_occupied_destination() {
+fn sender_disk_failures_with_an_occupied_destination() {
     sweep(Scene::Occupied, Side::Sender);
 }
 
 #[test]
-fn a_fresh_disk_of_the_receiver_that_fails() {
+fn receiver_disk_failures_with_an_empty_destination() {
     sweep(Scene::Fresh, Side::Receiver);
 }
 
 #[test]
-fn a_disk_of_the_sender_that_fails_before_a_destination_that_is_to_be_the_same() {
+fn sender_disk_failures_with_deletion() {
     sweep(Scene::Mirrored, Side::Sender);
 }
 
 #[test]
-fn a_disk_of_the_receiver_that_fails_and_is_to_be_the_same() {
+fn receiver_disk_failures_with_deletion() {
     sweep(Scene::Mirrored, Side::Receiver);
 }
 
 #[test]
-fn an_occupied_disk_of_the_receiver_that_fails() {
+fn receiver_disk_failures_with_an_occupied_destination() {
     sweep(Scene::Occupied, Side::Receiver);
 }

@@ -15,7 +15,7 @@ use crate::trees::set_mode;
 const NARRATE: ReceivePolicy = ReceivePolicy { run: RunMode::Verbose, ..DELETE };
 
 #[test]
-fn each_name_that_is_made_or_changed_is_said_once() {
+fn each_created_or_changed_name_is_reported_once() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::hard_link(src.join("a"), src.join("z")).unwrap();
@@ -46,7 +46,7 @@ fn each_name_that_is_made_or_changed_is_said_once() {
 
 /// A run reports the same as the dry run before it, and then nothing is left to do.
 #[test]
-fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
+fn files_with_different_permissions_or_attributes_are_adjusted() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     let run = |run: RunMode, equal: Equal, preserve: Preserve| {
@@ -81,7 +81,7 @@ fn a_file_whose_permissions_or_attributes_differ_is_adjusted() {
 }
 
 #[test]
-fn names_are_those_that_they_have_at_the_destination() {
+fn reported_names_are_the_destination_names() {
     let dir = tempfile::tempdir().unwrap();
     let (src, _) = places(dir.path());
     let new = dir.path().join("new");
@@ -91,7 +91,7 @@ fn names_are_those_that_they_have_at_the_destination() {
 }
 
 #[test]
-fn what_fails_is_not_said() {
+fn failed_names_are_not_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     fs::create_dir_all(dst.join("a/in-the-way")).unwrap();
@@ -102,7 +102,7 @@ fn what_fails_is_not_said() {
 }
 
 #[test]
-fn who_has_asked_for_the_set_says_it_to_itself_alone() {
+fn a_requesting_receiver_reports_names_only_locally() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path());
     let asked = Some(Expectations::new(&[content(&src)], &Selection::default()));

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_gaps_is_not_complete_whatever_sequence_numbers_have_come() {
+    fn objects_with_gaps_are_incomplete_for_any_sequence_numbers() {
         let honest = [(false, 0, 0, 1_000), (false, 1, 1_000, 1_000), (true, 2, 2_000, 500)];
         assert_eq!(told(&honest), [ReceiverEvent::Complete(2_500)]);
         let lies: [&[Segment]; 6] = [

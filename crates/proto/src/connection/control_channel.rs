@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_over_udp_bear_out_a_silent_channel_for_a_while() {
+    fn udp_packets_extend_a_silent_channels_timeout() {
         let (timing, second) = (Timing::default(), Span::from_secs(1));
         let mut channel = ControlChannel::new(Time::ZERO, timing);
         let mut silence = |with_data: bool| {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_leaves_each_second_unless_something_else_does_and_its_answer_tells_the_round_trip() {
+    fn a_ping_is_sent_each_second_without_other_messages_and_measures_the_round_trip() {
         let mut channel = ControlChannel::new(Time::ZERO, Timing::default());
         let at = |millis| Time::ZERO + Span::from_millis(millis);
         channel.on_deadline(at(999), false).unwrap();

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_address_with_most_connections_has_to_go() {
+    fn the_oldest_connection_of_the_busiest_address_is_evicted() {
         let limits = HandshakeLimits { total: 3, ..LIMITS };
         let ips = ["192.0.2.1", "192.0.2.9", "192.0.2.9", "192.0.2.2"];
         assert_eq!(closed(limits, &ips), [false, true, false, false]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_or_network_never_has_all_places() {
+    fn one_address_or_network_never_has_all_slots() {
         let documented = HandshakeLimits { total: 64, per_network: 48, per_address: 32 };
         assert_eq!(HandshakeLimits::default(), documented, "docs/security.md");
         let limits = HandshakeLimits { total: 8, per_network: 3, per_address: 2 };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_never_more_threads_than_places_and_newcomers_wait_for_one_that_ends() {
+    fn threads_are_limited_and_new_connections_wait_for_a_free_one() {
         let mut limiter = HandshakeLimiter::new(HandshakeLimits { total: 2, ..LIMITS });
         for connection in 0..2 {
             assert_eq!(come(&mut limiter, "192.0.2.1", connection), (None, true));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_was_closed_for_another_one_cannot_come_in() {
+    fn an_evicted_client_cannot_authenticate() {
         let mut limiter = HandshakeLimiter::new(HandshakeLimits { total: 1, ..LIMITS });
         come(&mut limiter, "192.0.2.1", 0);
         let (client, _) = limiter.next_waiting().unwrap();

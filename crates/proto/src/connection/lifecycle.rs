@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_close_is_repeated_until_the_connection_is_known_and_then_a_few_times_more() {
+    fn a_close_is_repeated_until_the_connection_is_confirmed_and_a_few_times_more() {
         let (mut now, rtt) = (Time::ZERO, Span::from_millis(100));
         let until = now + Span::from_secs(5);
         let mut closing = Closing::new(now, ControlFrameKind::Close, CloseReason::Graceful, Some(until));
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_longer_than_the_interval_has_the_time_to_answer() {
+    fn a_path_longer_than_the_interval_has_time_to_answer() {
         for every in [Span::ZERO, Span::from_millis(10), Span::from_secs(1)] {
             let rtt = Span::from_millis(600);
             let mut alive = KeepAlive::new(Time::ZERO, every);
@@ -377,7 +377,7 @@ mod tests {
 
     /// Each answer to a keep-alive would be followed by another keep-alive.
     #[test]
-    fn keep_alives_are_apart_however_short_the_interval_is() {
+    fn keep_alives_have_a_minimum_distance() {
         let mut alive = KeepAlive::new(Time::ZERO, Span::ZERO);
         for round_trips in 1..10 {
             let now = Time::ZERO + Span::from_millis(round_trips);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn data_puts_a_bare_header_off_once_however_much_there_is() {
+    fn data_delays_a_bare_header_only_once() {
         let ms = Span::from_millis;
         let mut opening = Opening::new(Time::ZERO, ms(10), ms(100), ms(5_000), 1_200);
         let mut bare = Vec::new();
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_an_answer_gives_up_in_time_and_one_with_an_answer_keeps_alive() {
+    fn an_unanswered_client_times_out_and_an_answered_one_keeps_alive() {
         let (rtt, timeout) = (Span::from_millis(30), Span::from_secs(2));
         let mut life =
             Lifecycle::<()>::opening(Time::ZERO, rtt, timeout, 1_200).keep_alive(Time::ZERO, timeout * 2);

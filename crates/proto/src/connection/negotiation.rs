@@ -203,7 +203,7 @@ mod tests {
     const ALL: [Cipher; 3] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
 
     #[test]
-    fn the_clients_order_decides_among_what_is_permitted() {
+    fn the_clients_order_decides_among_permitted_ciphers() {
         let wanted = [Cipher::ChaCha20Poly1305, Cipher::Aes128Gcm];
         assert_eq!(choose_cipher(&wanted, &ALL, false), Ok(Cipher::ChaCha20Poly1305));
         assert_eq!(choose_cipher(&wanted, &[Cipher::Aes128Gcm], false), Ok(Cipher::Aes128Gcm));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn no_encryption_needs_both_sides_to_want_it_and_nothing_else() {
+    fn no_encryption_requires_only_the_consent_of_both_sides() {
         assert_eq!(choose_cipher(&[Cipher::None], &ALL, true), Ok(Cipher::None));
         let mixed = [Cipher::None, Cipher::Aes256Gcm];
         assert_eq!(choose_cipher(&mixed, &ALL, true), Ok(Cipher::Aes256Gcm));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_that_is_given_goes_before_the_recipes() {
+    fn a_given_rate_overrides_the_recipes() {
         let of = |name: &str, rate: Option<Rate>| {
             let settings = settings_for(&shipped(name), rate).unwrap();
             ceiling(&session_recipe(&settings, Cipher::Aes128Gcm).unwrap())
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_of_messages_is_refused_by_its_name_and_nonsense_by_its_place() {
+    fn message_recipes_are_refused_by_name_and_garbage_by_position() {
         let error = settings_for(&shipped("viz"), None).unwrap_err().to_string();
         assert!(error.contains("viz: it does not carry an object"), "{error}");
         let mut wrong = shipped("bulk");

@@ -33,7 +33,7 @@ fn round(client: &mut PathProbe, now: Time) -> Vec<u16> {
 }
 
 #[test]
-fn the_first_round_tries_every_size_and_an_answer_to_the_largest_settles_all() {
+fn the_first_round_tries_every_size_and_an_answer_to_the_largest_ends_it() {
     let (mut client, mut server) = (client(), Challenges::default());
     let challenges = drain(&mut client);
     assert_eq!(sizes(&challenges), [1200, 1472, 8972]);
@@ -50,13 +50,13 @@ fn the_first_round_tries_every_size_and_an_answer_to_the_largest_settles_all() {
 }
 
 #[test]
-fn ipv6_sizes_leave_room_for_the_longer_header() {
+fn ipv6_sizes_account_for_the_longer_header() {
     assert_eq!(sizes_for("2001:db8::1".parse().unwrap()), [1200, 1452, 8952]);
     assert_eq!(sizes_for("::ffff:192.0.2.1".parse().unwrap()), [1200, 1472, 8972]);
 }
 
 #[test]
-fn unanswered_challenges_are_repeated_and_large_ones_given_up() {
+fn unanswered_challenges_are_repeated_and_large_ones_abandoned() {
     let mut client = client();
     assert_eq!(round(&mut client, at(0)), [1200, 1472, 8972]);
     assert_eq!(round(&mut client, at(50)), [0; 0]);
@@ -110,7 +110,7 @@ fn replays_and_other_answers_do_no_harm() {
 }
 
 #[test]
-fn a_challenge_of_the_server_has_the_client_ask_again_and_tells_nothing_of_the_path() {
+fn a_server_challenge_makes_the_client_repeat_and_is_no_path_sample() {
     let mut client = client();
     drain(&mut client);
     assert!(!client.on_frame(ControlFrameKind::Challenge, 36), "it is not an answer");
@@ -120,7 +120,7 @@ fn a_challenge_of_the_server_has_the_client_ask_again_and_tells_nothing_of_the_p
 
 proptest! {
     #[test]
-    fn the_exchange_ends_well_on_any_path_that_passes_something(
+    fn the_probe_succeeds_on_any_path_that_delivers_packets(
         losses in prop::collection::vec(any::<bool>(), 400), largest in 1200u16..9000,
     ) {
         let (mut client, mut server) = (client(), Challenges::default());

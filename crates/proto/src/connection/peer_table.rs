@@ -265,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_one_that_was_silent_longest_gives_way(steps in proptest::collection::vec(step(), 1..60)) {
+        fn the_longest_silent_peer_is_evicted(steps in proptest::collection::vec(step(), 1..60)) {
             let maker = Maker::new();
             let (mut table, mut plain) = (PeerTable::new(MAX_PER_ADDRESS), Plain::default());
             for (number, step) in (1..).zip(steps) {

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_can_fill_neither_memory_nor_a_session() {
+    fn unauthenticated_packets_can_fill_neither_memory_nor_a_session() {
         let mut early = EarlyFrames::default();
         let source: SocketAddr = CLIENT.parse().unwrap();
         for number in 0..1000 {
@@ -170,7 +170,7 @@ mod tests {
 
     /// One datagram with the address of a victim would have all data of a download sent there.
     #[test]
-    fn a_copy_from_elsewhere_gets_a_challenge_of_its_size_at_most_and_changes_nothing() {
+    fn a_copied_packet_gets_no_larger_challenge_and_changes_nothing() {
         let mut session = session(5);
         let (client, elsewhere) = (CLIENT.parse().unwrap(), ELSEWHERE.parse().unwrap());
         let copy = challenge(5);
@@ -195,7 +195,7 @@ mod tests {
 
     /// The UDP packets of a client may have another address than its TCP connection.
     #[test]
-    fn a_client_that_answers_the_challenge_is_where_it_says() {
+    fn answering_the_challenge_validates_the_address() {
         let mut session = session(5);
         let elsewhere: SocketAddr = ELSEWHERE.parse().unwrap();
         let mut probe = probe();

@@ -92,7 +92,7 @@ mod tests {
         /// The window accepts no number twice, and refuses no new one that is not too old: after idleness,
         /// not one within 64 of the end at that time.
         #[test]
-        fn the_window_agrees_with_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
+        fn the_window_behaves_like_a_set(steps in prop::collection::vec((0u64..3_000, 0u32..20), 1..400)) {
             let (mut window, mut seen, mut end, mut floor) = (ReplayWindow::default(), HashSet::new(), 0u64, 0);
             for (pn, idle) in steps {
                 if idle == 0 {

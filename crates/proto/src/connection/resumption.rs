@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumption_state_reads_back_as_it_was_written_and_shows_no_secret() {
+    fn a_resumption_state_round_trips_and_its_debug_output_hides_secrets() {
         let text = saved().to_text();
         assert_eq!(SavedResumption::from_text(&text), Ok(saved()));
         assert!(!format!("{:?}", saved()).contains("CQkJ"));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_rise_whatever_the_clock_says() {
+    fn epochs_increase_for_any_clock() {
         let mut saved = saved();
         assert_eq!(saved.next_epoch(7), u64::MAX - 4);
         saved.last_epoch = 0;

@@ -29,7 +29,7 @@ fn ends() -> [(ConnectionState<Failure>, Keys); 2] {
 }
 
 #[test]
-fn the_other_end_has_moved_once_its_new_address_has_answered() {
+fn a_peer_has_moved_once_its_new_address_answered() {
     let [(mut client, client_keys), (mut server, keys)] = ends();
     let [first, second, third]: [SocketAddr; 3] = [7, 8, 9].map(|host| ([192, 0, 2, host], 7).into());
     let mut take = |frame: &[u8], from| {
@@ -52,7 +52,7 @@ fn the_other_end_has_moved_once_its_new_address_has_answered() {
 
 /// Anybody can send a delayed copy from their own address, followed by a forged packet with a newer number.
 #[test]
-fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
+fn only_the_newest_packet_of_a_run_can_indicate_a_move() {
     let [(mut client, _), (mut server, keys)] = ends();
     let [first, second]: [SocketAddr; 2] = [7, 8].map(|host| ([192, 0, 2, host], 7).into());
     let mut packet = || {
@@ -82,7 +82,7 @@ fn in_a_run_of_packets_only_the_newest_that_opens_is_a_sign_of_a_move() {
 }
 
 #[test]
-fn a_close_is_answered_and_says_whether_something_is_missing() {
+fn a_close_is_answered_and_reports_missing_data() {
     for (reason, failure) in [(CloseReason::Graceful, None), (CloseReason::Abort, Some(Failure::Aborted))] {
         let [(_, client_keys), (mut server, keys)] = ends();
         let close = client_keys.frames().frame(ControlFrameKind::Close, reason as u32, BARE);
@@ -94,7 +94,7 @@ fn a_close_is_answered_and_says_whether_something_is_missing() {
 }
 
 #[test]
-fn a_client_without_an_answer_repeats_its_header_and_fails() {
+fn an_unanswered_client_repeats_its_header_and_fails() {
     let [(mut client, keys), _] = ends();
     let mut headers = 0;
     while let Some(at) = client.lifecycle.deadline() {
@@ -106,7 +106,7 @@ fn a_client_without_an_answer_repeats_its_header_and_fails() {
 }
 
 #[test]
-fn packets_wait_for_an_answer_until_a_timer_expires_that_is_set_already() {
+fn packets_wait_for_an_answer_until_a_pending_timer_expires() {
     let (now, ms) = (Time::ZERO + Span::from_secs(1), Span::from_millis(1));
     let (own, near, far) = (now + ms / 2, ms, ms * 60);
     for (set, rtt, until) in [
@@ -122,7 +122,7 @@ fn packets_wait_for_an_answer_until_a_timer_expires_that_is_set_already() {
 }
 
 #[test]
-fn data_is_found_wherever_it_stands_in_a_run() {
+fn data_is_found_anywhere_in_a_run() {
     let run = |kinds: &[Kind]| kinds.iter().flat_map(|kind| [kind.0, 0, 0, 0]).collect::<Vec<u8>>();
     let answer = Kind::RECONFIGURE;
     for (kinds, expected) in [

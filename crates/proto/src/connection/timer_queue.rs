@@ -113,7 +113,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_timer_is_late_and_none_expires_twice_for_nothing(
+        fn no_timer_is_late_or_expires_twice(
             steps in proptest::collection::vec(step(), 1..200)
         ) {
             let (mut world, mut sets) = (World::default(), 0);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_moves_to_later_is_left_until_it_expires_unless_it_is_to_be_exact() {
+    fn a_postponed_timer_is_rescheduled_lazily_unless_exact() {
         let after = |millis| Some(Time::ZERO + Span::from_millis(millis));
         let mut world = World::default();
         for millis in 10..60 {

@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn one_interval_of_loss_is_a_passing_spike_and_two_in_a_row_are_not() {
+    fn one_lossy_interval_is_a_transient_spike_and_two_in_a_row_are_not() {
         assert_eq!(rates(&[], &[0, 200, 0, 200, 0]), [500.0; 5]);
         assert_eq!(rates(&[], &[0, 200, 100, 0]), [500.0, 500.0, 300.0, 300.0]);
         assert_eq!(rates(&[("raised", "1")], &[0, 200]), [500.0, 300.0]);
     }
 
     #[test]
-    fn clean_intervals_in_a_row_raise_it_by_the_fraction() {
+    fn consecutive_clean_intervals_raise_the_rate_by_the_fraction() {
         let found = rates(&[("rise", "0.1"), ("clean", "2")], &[0, 0, 0, 50, 0, 0]);
         for (found, wanted) in found.iter().zip([500.0, 550.0, 550.0, 550.0, 550.0, 605.0]) {
             assert_near(*found, wanted, 1e-6);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_stays_when_the_rate_has_fallen_lowers_it_no_further() {
+    fn a_loss_that_persists_after_a_decrease_lowers_the_rate_no_further() {
         let mut law = built("asynch", &[], Rate::from_mbps(1_000));
         let rtt = RttEstimator::new(Span::from_millis(20));
         let mut fell = Vec::new();
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tolerated_loss_is_none() {
+    fn a_tolerated_loss_counts_as_none() {
         assert_eq!(rates(&[("tolerance", "0.02")], &[10, 10, 20]), [500.0, 500.0, 525.0]);
         assert_eq!(rates(&[("least", "0.8")], &[200, 200]), [500.0, 400.0]);
     }
 
     #[test]
-    fn a_receiver_that_reads_less_is_followed_with_little_loss() {
+    fn the_rate_follows_a_slower_receiver_with_little_loss() {
         let path = PathModel {
             drain: Some(Rate::from_mbps(50)),
             socket_buffer: 500_000,
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_found_too() {
+    fn the_rate_follows_a_bottleneck() {
         let path = PathModel {
             loss: Loss::None,
             ..PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0)

@@ -76,7 +76,7 @@ fn run_case(law: &LawRegistration, given: &Given) {
 }
 
 #[test]
-fn laws_at_the_borders_of_their_parameters_keep_their_limits_sane_and_go_on_after_a_pause() {
+fn laws_with_extreme_parameters_have_sane_limits_and_continue_after_a_pause() {
     for law in own_laws() {
         for given in cases(law) {
             run_case(law, &given);
@@ -86,7 +86,7 @@ fn laws_at_the_borders_of_their_parameters_keep_their_limits_sane_and_go_on_afte
 
 /// Without the hand-over, two laws needed more than five minutes, three more than one.
 #[test]
-fn a_law_that_takes_over_from_one_that_was_stopped_has_half_of_the_path_within_a_minute() {
+fn a_law_that_replaces_a_stopped_one_has_half_of_the_path_within_a_minute() {
     let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
     let seconds = Span::from_secs(1);
     for law in own_laws() {

@@ -281,7 +281,7 @@ mod tests {
 
     /// Like a sender that gets a processor only at times: it sends at a third of the bound.
     #[test]
-    fn a_sender_that_cannot_use_the_bound_is_not_bound_for_ever() {
+    fn an_application_limited_sender_is_not_bound_forever() {
         let mut law = CauseAware::new(built("fixed", &[], CAPACITY));
         let (mut rtt, verdict) =
             (RttEstimator::new(Span::from_millis(20)), Some(Verdict::of(Cause::ReceiverHost)));
@@ -307,7 +307,7 @@ mod tests {
 
     /// Also with a queue shorter than the delay that shows a host that reads late.
     #[test]
-    fn a_peer_that_puts_the_networks_losses_on_its_host_takes_no_more_from_others() {
+    fn a_peer_that_falsely_blames_its_host_takes_no_more_from_others() {
         let lies = Some(Verdict::of(Cause::ReceiverHost));
         for law in ["reno", "cubic", "highspeed", "bbr", "sabul"] {
             for queue in [0.2, 0.4, 1.0] {

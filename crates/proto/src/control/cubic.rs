@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_back_at_the_maximum_after_k_and_flat_around_it() {
+    fn cubic_returns_to_the_maximum_after_k_and_is_flat_around_it() {
         let mut law = cubic(&[]);
         let begin = law.shrink(1_000.0);
         assert_near(begin, 700.0, 1e-12);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_by_half_in_a_round_trip_at_most() {
+    fn cubic_grows_by_at_most_half_per_round_trip() {
         let mut law = cubic(&[("scale", "1000")]);
         let begin = law.shrink(100.0);
         let windows = rounds(&mut law, begin, Span::from_secs(1), 5, true);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_reno_friendly_region_it_grows_as_reno_would_and_faster_from_the_old_window_on() {
+    fn in_the_reno_friendly_region_cubic_grows_like_reno_and_faster_from_the_old_window_on() {
         let mut law = cubic(&[]);
         let begin = law.shrink(20.0);
         let windows = rounds(&mut law, begin, Span::from_millis(1), 40, true);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_below_the_last_maximum_leaves_room_to_newer_flows() {
+    fn a_loss_below_the_last_maximum_leaves_capacity_to_newer_flows() {
         for (fast, wanted) in [("true", 68.0), ("false", 80.0)] {
             let mut law = cubic(&[("fast_convergence", fast)]);
             law.shrink(100.0);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_use_is_no_part_of_the_epoch() {
+    fn application_limited_time_is_not_part_of_the_epoch() {
         let (mut busy, mut idle) = (cubic(&[]), cubic(&[]));
         let begin = busy.shrink(1_000.0);
         idle.shrink(1_000.0);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_that_begins_without_a_loss_grows_from_its_first_window() {
+    fn an_epoch_without_a_loss_grows_from_its_first_window() {
         let mut law = cubic(&[]);
         law.shrink(5_000.0);
         law.begin(1_000.0);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn its_mean_window_is_what_an_epoch_integrates_to_and_nears_the_formula_slowly() {
+    fn cubics_mean_window_matches_the_integral_of_an_epoch() {
         for (n, share) in [(10_000, 0.6), (10_000, 1.5), (100_000, 0.6), (100_000, 1.5)] {
             let first = n as f64 * share;
             let (begin, wanted) = (of_rfc(first as u64, RTT), of_rfc(n, RTT));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn with_fast_convergence_its_mean_window_is_that_of_the_rfc() {
+    fn with_fast_convergence_cubics_mean_window_is_that_of_the_rfc() {
         for n in [10_000, 100_000] {
             let wanted = of_rfc(n, RTT);
             let epoch = RTT.mul_f64(n as f64 / wanted);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn where_reno_has_more_its_mean_window_is_reno_s() {
+    fn where_reno_has_more_cubic_has_renos_mean_window() {
         for (n, millis) in [(1_000, 10), (10_000, 10), (100_000, 10), (1_000, 100)] {
             let (rtt, wanted) = (Span::from_millis(millis), (1.5 * n as f64).sqrt());
             assert!(wanted > of_rfc(n, rtt));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_used_and_each_loss_takes_three_tenths() {
+    fn a_bottleneck_is_used_and_each_loss_reduces_by_30_percent() {
         let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
         let mut run = Harness::new(built("cubic", &[], Rate::from_mbps(1_000)), path);
         run.run_for(Span::from_secs(30));

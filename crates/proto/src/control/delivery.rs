@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_has_become_ten_times_as_wide_is_filled_within_thirty_rounds() {
+    fn a_path_that_became_ten_times_as_wide_is_filled_within_thirty_rounds() {
         let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
         rounds(&mut c, &mut now, 30, Rate::from_mbps(20), 0.0);
         assert!(c.known_rate().unwrap() <= Rate::from_mbps(20), "{c:?}");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn one_percent_of_random_loss_does_not_slow_it() {
+    fn one_percent_random_loss_does_not_slow_delivery() {
         let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
         let capacity = Rate::from_mbps(990);
         rounds(&mut c, &mut now, 60, capacity, 0.01);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_shrinks_is_followed_down_within_twelve_rounds() {
+    fn the_rate_follows_a_shrinking_path_within_twelve_rounds() {
         let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
         rounds(&mut c, &mut now, 30, Rate::from_mbps(1000), 0.0);
         rounds(&mut c, &mut now, 12, Rate::from_mbps(100), 0.0);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_becomes_ten_times_as_long_is_filled_again_within_ten_round_trips() {
+    fn a_path_that_became_ten_times_as_long_is_filled_again_within_ten_round_trips() {
         let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 1.0);
         let mut run = Harness::new(built("delivery", &[], Rate::from_mbps(100)), path.clone());
         run.run_for(Span::from_secs(10));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_loss_forgets_the_old_maximum_at_once() {
+    fn heavy_loss_discards_the_old_maximum_at_once() {
         let (mut c, mut now) = (Delivery::new(&config()), Time::ZERO);
         rounds(&mut c, &mut now, 30, Rate::from_mbps(1000), 0.0);
         rounds(&mut c, &mut now, 2, Rate::from_mbps(300), 0.4);

@@ -52,7 +52,7 @@ fn lie<'a>(now: Time, n: u64, rtt: &'a RttEstimator, loss: &'a LossRuns) -> Feed
 }
 
 #[test]
-fn what_is_said_twice_or_late_changes_nothing() {
+fn duplicate_and_late_reports_change_nothing() {
     for name in own_laws().map(|law| law.name) {
         let (mut run, mut honest) = (running(name), running(name));
         for _ in 0..500 {
@@ -88,7 +88,7 @@ fn lie_to(run: &mut Harness, name: &str) {
 }
 
 #[test]
-fn lies_leave_the_limits_sane_and_are_recovered_from() {
+fn false_reports_leave_sane_limits_and_laws_recover() {
     for name in own_laws().map(|law| law.name) {
         let mut run = running(name);
         let wanted = run.measure(Span::from_secs(5)).goodput.mul_f64(0.8);

@@ -154,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_path_is_filled_again_and_by_the_papers_rule_it_is_a_queue() {
+    fn a_longer_path_is_filled_again_but_the_papers_rule_sees_a_queue() {
         assert!(on_longer_path("true", Span::ZERO) > 0.8);
         assert!(on_longer_path("false", Span::ZERO) < 0.3);
     }
 
     #[test]
-    fn losses_halve_it() {
+    fn losses_halve_the_window() {
         let mut run = Harness::new(built("fast", &[], Rate::from_mbps(1_000_000)), PathModel::lossy(100_000));
         run.run_for(Span::from_secs(60));
         run.cuts.clear();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn it_falls_by_the_share_that_was_lost_and_rises_by_its_own() {
+    fn the_rate_falls_by_the_loss_share_and_rises_by_its_own_share() {
         for (given, losses, wanted) in [
             (&[][..], [0, 0, 100], [102.0, 104.04, 93.636]),
             (&[("decrease", "2"), ("rise", "0.1")], [0, 100, 0], [110.0, 88.0, 96.8]),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn one_loss_in_so_many_packets_gives_the_rate_at_which_both_are_equal() {
+    fn periodic_losses_give_the_equilibrium_rate() {
         for (n, rise) in [(300u64, "0.02"), (1_000, "0.02"), (1_000, "0.005")] {
             let law = built(NAME, &[("first_rate", "10Mbit"), ("rise", rise), ("least", "0")], UNBOUNDED);
             let mut run = Harness::new(law, PathModel::lossy(n));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_used_and_without_a_group_flows_keep_the_shares_that_they_have() {
+    fn a_bottleneck_is_used_and_ungrouped_flows_keep_their_shares() {
         let capacity = Rate::from_mbps(200);
         let flow = |rate| {
             let path = PathModel::bottleneck(capacity, Span::from_millis(40), 1.0);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_leaves_at_one_rate_and_the_law_judges_it_at_its_end() {
+    fn a_window_is_sent_at_one_rate_and_evaluated_at_its_end() {
         let found = changes(Mode::Window, CEILING, "0.05", Loss::None);
         let by_itself = changes(Mode::Law, CEILING, "0.05", Loss::None);
         assert!(found.len() > 3 && by_itself.len() > 2 * found.len(), "{found:?} {by_itself:?}");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_holds_until_a_congestion_event_and_for_ever_without_one() {
+    fn a_rate_holds_until_a_congestion_event() {
         // At no more than 95 Mbit/s nothing is lost, and `asynch` keeps rising.
         let ceiling = Rate::from_mbps(95);
         assert_eq!(changes(Mode::Rate, ceiling, "0.002", Loss::None), []);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_at_the_rate_before_is_no_event() {
+    fn losses_at_the_previous_rate_are_no_event() {
         let mut law = Mode::Rate.hold(built("asynch", &[], CEILING), Span::from_millis(20));
         let rtt = RttEstimator::new(Span::from_millis(20));
         let tell = |law: &mut Box<dyn RateController>, millis: u64, lost_pn: Option<u64>, drain: u64| {
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn after_silence_the_rate_comes_back_with_the_law_and_holds_again() {
+    fn after_silence_the_rate_recovers_and_holds_again() {
         let mut law = Mode::Rate.hold(Box::new(Climber(50)), Span::from_millis(20));
         let rtt = RttEstimator::new(Span::from_millis(20));
         let tell = |law: &mut Box<dyn RateController>, round: u64| {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_law_that_judges_by_any_unit_judges_the_window() {
+    fn a_law_that_evaluates_any_unit_evaluates_the_window() {
         for (name, given) in [
             ("non_aggressive", &[][..]),
             ("state_based", &[]),

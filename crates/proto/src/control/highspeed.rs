@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn its_window_is_the_response_to_one_loss_each_so_many_packets() {
+    fn the_window_matches_the_response_function_for_periodic_losses() {
         let packets = [(100, "round_trip"), (1_000, "round_trip"), (10_000, "event"), (10_000, "window")];
         let events = [&packets[..], &[(10_000, "round_trip"), (100_000, "round_trip")]].concat();
         // The mean of the last 8 intervals, or a memory of 20 of them.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn it_decides_when_it_is_told_to() {
+    fn decisions_happen_only_at_the_given_times() {
         let mut constant = built("highspeed", &[("decide", "event")], UNBOUNDED);
         let mut by_window = built("highspeed", &[("decide", "window")], UNBOUNDED);
         let mut each_round = built("highspeed", &[], UNBOUNDED);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_halves_it_and_answers_bring_it_back() {
+    fn silence_halves_the_rate_and_answers_restore_it() {
         let mut law = built("highspeed", &[], UNBOUNDED);
         let mut pn = 0;
         feed(law.as_mut(), 0, &mut pn, 790, 0);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_used_and_an_outage_forgotten() {
+    fn a_bottleneck_is_used_again_after_an_outage() {
         let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(40), 1.0);
         let mut run = Harness::new(built("highspeed", &[], Rate::from_mbps(1_000)), path);
         run.run_for(Span::from_secs(30));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_gives_what_the_equation_gives() {
+    fn random_loss_gives_the_equations_rate() {
         let path = PathModel { loss: Loss::Random(1e-3), ..PathModel::lossy(1) };
         let mut run = Harness::new(built("highspeed", &[], UNBOUNDED), path);
         run.run_for(Span::from_secs(60));

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn gain_and_step_are_those_of_the_draft() {
+    fn gain_and_step_match_the_draft() {
         let mut law = law();
         let gains = [(1, 1.0 / 16.0), (10, 1.0 / 12.0), (50, 1.0 / 3.0), (120, 1.0), (600, 1.0)];
         for (base, gain) in gains {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_two_windows_grow_it_as_two_of_one_do() {
+    fn a_report_of_two_windows_grows_like_two_reports_of_one() {
         let after = |reports: &[u64]| {
             let (mut law, mut rtt) = (law(), RttEstimator::new(Span::from_millis(40)));
             rtt.on_sample(Time::ZERO, Span::from_millis(40));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_stays_at_the_target_and_the_path_is_used_but_for_slowdowns() {
+    fn the_queue_stays_at_the_target_and_the_path_is_used_except_for_slowdowns() {
         for (mbps, millis) in [(20, 100), (100, 50), (200, 20)] {
             let path = PathModel::bottleneck(Rate::from_mbps(mbps), Span::from_millis(millis), 10.0);
             let mut run = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path.clone());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_path_is_filled_again_and_by_the_drafts_rule_it_is_a_queue() {
+    fn a_longer_path_is_filled_again_but_the_drafts_rule_sees_a_queue() {
         for (longer_path, bounds) in [("true", 0.8..1.01), ("false", 0.0..0.2)] {
             let path = PathModel::bottleneck(Rate::from_mbps(20), Span::from_millis(20), 10.0);
             let law = built("ledbat_plus_plus", &[("longer_path", longer_path)], UNBOUNDED);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_way_to_reno_and_takes_what_that_leaves() {
+    fn ledbat_yields_to_reno_and_uses_the_remaining_capacity() {
         let path = PathModel::bottleneck(Rate::from_mbps(50), Span::from_millis(50), 3.0);
         let mut flows =
             ["ledbat_plus_plus", "reno"].map(|name| Harness::new(built(name, &[], UNBOUNDED), path.clone()));
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_comer_has_its_share_as_slowdowns_show_it_the_empty_path() {
+    fn slowdowns_give_a_late_flow_its_share() {
         let path = PathModel::bottleneck(Rate::from_mbps(50), Span::from_millis(50), 6.0);
         let mut first = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path.clone());
         first.run_for(Span::from_secs(30));
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slowdown_comes_after_nine_times_what_the_last_took() {
+    fn slowdowns_are_spaced_by_nine_times_their_duration() {
         let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(50), 10.0);
         let mut run = Harness::new(built("ledbat_plus_plus", &[], UNBOUNDED), path);
         let (mut slow, mut all) = (0.0, 0.0);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_have_ten_thousand_packets_exactly_and_know_their_losses() {
+    fn segments_have_exactly_ten_thousand_packets_and_their_losses() {
         let mut ledger = LossLedger::default();
         for batch in 0..400 {
             ledger.on_sent(sent(batch, batch * 64, 64), u64::MAX);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_is_judged_when_its_last_packet_may_no_longer_be_late() {
+    fn a_unit_is_evaluated_when_its_last_packet_can_no_longer_be_late() {
         let mut ledger = LossLedger::default();
         ledger.on_sent(sent(10, 0, 100), 100_000);
         ledger.on_sent(sent(11, 100, 1), 100_000);
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_and_chunks_end_where_they_are_said_to_and_empty_ones_are_none() {
+    fn rounds_and_chunks_end_where_marked_and_empty_ones_are_ignored() {
         let mut ledger = LossLedger::default();
         ledger.end(Unit::Round, at(0), 0);
         ledger.on_sent(sent(10, 0, 50), u64::MAX);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_have_signatures_where_these_are_wanted() {
+    fn windows_have_signatures_if_requested() {
         for wanted in [true, false] {
             let mut ledger = LossLedger::default();
             ledger.record_signatures(wanted);
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_losses_know_the_numbers_that_packets_without_data_had() {
+    fn loss_runs_account_for_packets_without_data() {
         let mut ledger = LossLedger::default();
         for (first, packets) in [(0, 10), (10, 5), (17, 3), (21, 4)] {
             ledger.on_sent(sent(first, first, packets), u64::MAX);
@@ -417,7 +417,7 @@ mod tests {
 
     /// It had one with the losses from before the change of the recipe.
     #[test]
-    fn a_window_that_began_without_a_record_of_its_losses_has_no_signature() {
+    fn a_window_started_without_loss_records_has_no_signature() {
         let mut ledger = LossLedger::default();
         ledger.on_sent(sent(10, 0, 60), 100_000);
         ledger.on_lost(5, 0);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_bounds_what_is_kept() {
+    fn memory_is_bounded_during_silence() {
         let mut ledger = LossLedger::default();
         for batch in 0..100_000 {
             ledger.on_sent(sent(batch, batch * 10, 10), 10_000);

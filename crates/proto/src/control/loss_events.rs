@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_what_left_before_the_reaction_are_no_new_event() {
+    fn losses_of_packets_sent_before_the_reaction_are_no_new_event() {
         let rtt = RttEstimator::new(Span::from_millis(20));
         let mut events = LossEvents::default();
         let is_new = |events: &LossEvents, pn: u64| {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_band_that_has_failed_twice_is_not_entered_until_that_is_old() {
+    fn a_band_that_failed_twice_is_avoided_until_the_failures_are_old() {
         // 90 is good, 95 fails: entered from below twice, then no more.
         let found = rates(&[], &[60, 60, 0, 60, 0, 60, 0, 0, 0, 0]);
         assert_eq!(found, [95, 90, 95, 90, 95, 90, 90, 90, 90, 90]);
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_band_that_held_more_often_than_it_failed_is_entered_again() {
+    fn a_band_that_succeeded_more_often_than_it_failed_is_entered_again() {
         // 95 held once, failed once: not more than half.
         assert_eq!(rates(&[], &[60, 60, 0, 0, 60, 60, 0, 60, 0])[8], 95);
         assert_eq!(rates(&[("failures", "0.4")], &[60, 60, 0, 0, 60, 60, 0, 60, 0])[8], 90);
     }
 
     #[test]
-    fn a_chunk_that_left_before_the_last_change_is_not_judged() {
+    fn a_chunk_sent_before_the_last_change_is_not_evaluated() {
         let mut law =
             NonAggressive::new(&NonAggressiveConfig::default(), &super::super::testing::config(Some(PATH)))
                 .unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_bottleneck_it_stays_with_nearly_no_loss() {
+    fn the_rate_stays_below_a_bottleneck_with_almost_no_loss() {
         // 93 of 100 Mbit/s pass: the bands 90 and 95 are good and bad.
         let path = PathModel {
             chunk: 20_000_000,

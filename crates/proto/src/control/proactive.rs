@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_predictor_avoids_most_of_what_a_periodic_load_would_cost() {
+    fn each_predictor_avoids_most_losses_of_a_periodic_load() {
         // Without a prediction, 15 % are lost: 1.5 of 2.5 MB in each 50 ms.
         let mut fixed = Harness::new(built("fixed", &[], RATE), loaded());
         fixed.run_for(Span::from_secs(10));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_receiver_costs_nothing() {
+    fn an_idle_receiver_causes_no_slowdown() {
         for predictor in ["read_delay", "run_delay", "gaps", "host_losses", "sleep_average"] {
             let path = PathModel { drain: Some(Rate::from_mbps(1_000)), ..PathModel::default() };
             let given = [("predictor", predictor), ("act", "hold")];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn at_half_way_of_the_saw_tooth_it_sends_what_the_socket_buffer_can_take() {
+    fn halfway_through_the_saw_tooth_it_sends_what_the_socket_buffer_holds() {
         let given = [("predictor", "sleep_average"), ("socket_buffer", "1MB")];
         let mut law = built("proactive", &given, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn it_acts_a_round_trip_before_what_is_regular_for_as_long_as_that_lasted() {
+    fn it_acts_one_round_trip_before_a_regular_suspension_and_for_its_length() {
         let given = [("predictor", "read_delay"), ("act", "hold"), ("seen", "3"), ("blind", "2")];
         let mut law = built("proactive", &given, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_counts_once_the_host_has_lost_packets_in_it_and_no_other_does() {
+    fn only_gaps_with_host_losses_count() {
         let predicted = |cause: Option<Cause>| {
             let given = [("predictor", "host_losses"), ("act", "hold"), ("seen", "3")];
             let mut law = built("proactive", &given, RATE);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_action_is_bounded_and_a_round_trip_is_between_two() {
+    fn actions_are_bounded_and_at_least_one_round_trip_apart() {
         let given = [("act", "hold"), ("seen", "2"), ("longest", "30ms"), ("irregularity", "1")];
         let mut law = built("proactive", &given, RATE);
         let rtt = RttEstimator::new(Span::from_millis(20));

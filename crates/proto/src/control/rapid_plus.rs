@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_shrink_raise_the_rate_by_their_mean_relative_decrease() {
+    fn decreasing_losses_raise_the_rate_by_their_mean_relative_decrease() {
         // 0 to 800 is a rise: the drain rate of that iteration. Then 1/2, 1/2, 1/4 in the mean: 5/12.
         let risen = 400.0 * (1.0 + 5.0 / 12.0);
         assert_rates(&rates(&[], &[800, 400, 200, 150, 150]), &[400.0, 400.0, 400.0, 400.0, risen]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_grow_lower_it_to_the_drain_rate_of_the_iteration_before() {
+    fn growing_losses_lower_the_rate_to_the_previous_drain_rate() {
         // The counts restart with the fall.
         let found = rates(&[("k", "1"), ("probe", "0.1")], &[0, 0, 0, 500, 500, 500]);
         assert_rates(&found, &[500.0, 550.0, 550.0, 420.0, 420.0, 420.0]);
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn by_round_only_rounds_count() {
+    fn in_round_mode_only_rounds_count() {
         let found = rates(&[("per", "round"), ("interval", "1ms"), ("k", "1")], &[0, 0, 100]);
         assert_rates(&found, &[500.0, 510.0, 410.0]);
     }
 
     #[test]
-    fn a_receiver_that_reads_less_is_followed_and_an_outage_survived() {
+    fn the_rate_follows_a_slower_receiver_and_survives_an_outage() {
         let path = PathModel {
             drain: Some(Rate::from_mbps(50)),
             socket_buffer: 500_000,
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wants_a_rate() {
+    fn a_rate_is_required() {
         let config = super::super::testing::config(None);
         let error = law("rapid_plus").unwrap().build(&[], &config).unwrap_err();
         assert_eq!(error, ControllerError::NeedsRate("rapid_plus"));

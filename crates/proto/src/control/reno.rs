@@ -60,7 +60,7 @@ mod tests {
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
     #[test]
-    fn its_window_is_the_square_root_of_three_over_two_p() {
+    fn renos_window_is_the_square_root_of_three_over_two_p() {
         for n in [1_000, 10_000, 100_000] {
             let wanted = (1.5 * n as f64).sqrt();
             let mut run = Harness::new(built("reno", &[], UNBOUNDED), PathModel::lossy(n));

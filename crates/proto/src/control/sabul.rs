@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn one_loss_in_so_many_packets_gives_the_rate_at_which_steps_up_and_down_are_equal() {
+    fn periodic_losses_give_the_rate_where_steps_up_and_down_are_equal() {
         for n in [300u64, 600, 1_000, 2_000] {
             let mut run = Harness::new(built("sabul", &[], UNBOUNDED), PathModel::lossy(n));
             run.run_for(Span::from_secs(30));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_below_the_limit_do_not_hold_it_up() {
+    fn losses_below_the_limit_do_not_stop_growth() {
         let ceiling = Rate::from_mbps(5_000);
         let mut run = Harness::new(built("sabul", &[], ceiling), PathModel::lossy(5_500));
         run.run_for(Span::from_secs(60));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_used_and_flows_keep_the_shares_that_they_have() {
+    fn a_bottleneck_is_used_and_flows_keep_their_shares() {
         let capacity = Rate::from_mbps(200);
         let path = |millis| PathModel {
             rtt: Span::from_millis(millis),

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_knows_when_its_packets_left_across_the_wrap_of_the_clock() {
+    fn a_run_has_its_packets_send_times_across_a_clock_wrap() {
         let mut runs = LossRuns::default();
         for (pn, sent_at) in [(5, u32::MAX - 9), (6, u32::MAX), (7, 90), (9, 95)] {
             runs.push(LostPacket { pn, sent_at, without_data: 0 });
@@ -342,7 +342,7 @@ mod tests {
 
     /// Retransmissions are detected first, by their place in the object, though their numbers are higher.
     #[test]
-    fn the_newest_lost_packet_need_not_be_the_one_that_was_found_last() {
+    fn the_newest_lost_packet_can_be_found_before_others() {
         assert_eq!(of([900, 901, 20, 30]).end_pn(), 902);
         let mut both = of([900]);
         both.append(&of([7]));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_only_the_counts_are_kept() {
+    fn above_the_limit_only_counts_are_kept() {
         let most = LossRuns::MAX_RUNS as u64;
         let mut runs = of((0..most + 10).map(|n| 2 * n));
         runs.push(lost(2 * (most + 9) + 1));

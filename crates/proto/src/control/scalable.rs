@@ -75,7 +75,7 @@ mod tests {
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
     #[test]
-    fn its_window_before_a_loss_is_a_over_b_p_and_each_loss_takes_an_eighth() {
+    fn the_window_before_a_loss_is_a_over_b_p_and_each_loss_reduces_it_by_an_eighth() {
         for n in [1_000, 10_000, 100_000] {
             let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(n));
             run.run_for(Span::from_secs(60));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn below_the_legacy_window_it_is_reno() {
+    fn below_the_legacy_window_it_behaves_like_reno() {
         let mut run = Harness::new(built("scalable", &[], UNBOUNDED), PathModel::lossy(20));
         run.run_for(Span::from_secs(30));
         run.cuts.clear();

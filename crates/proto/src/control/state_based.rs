@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn massive_and_negligible_loss_move_it_far_and_at_once() {
+    fn massive_and_negligible_losses_cause_large_immediate_changes() {
         // From 100 half-way to Red's 5; a step of Red; a quarter of the way to Yellow's 90, but at least
         // Green's minimum; to 100.
         let found = judged(&[], &[2_000, 5, 5, 0]);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn other_units_segments_of_the_old_rate_and_outages_are_not_judged() {
+    fn other_units_segments_of_the_old_rate_and_outages_are_ignored() {
         let mut law = built("state_based", &[], PATH);
         let rtt = RttEstimator::new(Span::from_millis(20));
         law.on_boundary(&boundary(Unit::Chunk, 0, 9_000));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_contradict_each_other_are_refused_by_name() {
+    fn contradictory_parameters_are_refused_by_name() {
         for (given, named) in [
             ([("green_min", "0.9"), ("green_max", "0.8")], "green_min"),
             ([("yellow_return", "0.2"), ("yellow_leave", "0.1")], "yellow_return"),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bottleneck_is_used_with_some_loss_and_spikes_of_the_host_are_recovered_from() {
+    fn a_bottleneck_is_used_with_some_loss_and_host_spikes_are_recovered_from() {
         let path = PathModel::bottleneck(Rate::from_mbps(93), Span::from_millis(20), 0.5);
         let mut run = Harness::new(built("state_based", &[], PATH), path.clone());
         run.run_for(Span::from_secs(20));

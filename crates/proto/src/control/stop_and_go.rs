@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_receiving_socket_drops_is_a_loss_for_rapid_before_the_round_ends() {
+    fn socket_drops_count_for_rapid_before_the_round_ends() {
         let stops = |socket_drops| {
             let mut law = built("stop_and_go", &[("predictor", "rapid")], RATE);
             let rtt = RttEstimator::new(Span::from_millis(20));
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_receiver_guesses_the_sender_pauses_when_it_is_told_and_else_never() {
+    fn with_receiver_side_guessing_the_sender_pauses_only_on_request() {
         for predictor in ["rapid", "rbudp+"] {
             let given = [("predictor", predictor), ("guess_at", "receiver"), ("waiting", "15ms")];
             let (mut sends, mut receives) =
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn rbudp_plus_stops_after_each_time_slice_for_what_the_model_says() {
+    fn rbudp_plus_pauses_after_each_time_slice_as_the_model_predicts() {
         use SchedulerCase::{I, II, III, IV, V, VI};
         let estimate = |case, observed| Estimate {
             time_slice: Span::from_millis(100),
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_is_back_three_seconds_after_the_last_suspension_that_its_host_told_of() {
+    fn a_transfer_recovers_within_three_seconds_after_the_last_reported_suspension() {
         let told = |apart, host: HostSample| {
             let mut run = Harness::new(built("stop_and_go", &[], RATE), PathModel::default());
             for _ in 0..6 {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_host_says_a_pause_is_bounded() {
+    fn pauses_are_bounded_for_any_host_report() {
         let mut law = built("stop_and_go", &[("case", "VI"), ("reentry", "0.99")], RATE);
         let host = HostSample { run_delay: Some(Span::MAX), ..HostSample::default() };
         tell(law.as_mut(), 1, 0, host);

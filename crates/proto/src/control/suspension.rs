@@ -116,7 +116,7 @@ mod tests {
     const AHEAD: Ahead<'_> = Ahead { active: &ACTIVE, expired: &EXPIRED, levels_ahead: 3, waiting: ms(5) };
 
     #[test]
-    fn the_six_cases_as_the_paper_derives_them() {
+    fn the_six_cases_match_the_paper() {
         let half = Reentry::Constant(share(0.5));
         assert_eq!(AHEAD.suspension(Case::I), Some(ms(205)));
         assert_eq!(AHEAD.suspension(Case::II), Some(ms(205)));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_that_always_come_back_suspend_for_ever() {
+    fn tasks_that_always_return_suspend_forever() {
         assert_eq!(AHEAD.suspension(Case::VI(Reentry::Constant(share(1.0)))), None);
     }
 

@@ -12,7 +12,7 @@ use crate::register_law;
 use crate::rtt::RttEstimator;
 
 #[test]
-fn bursts_are_as_large_as_paths_take_and_no_larger() {
+fn bursts_are_no_larger_than_paths_tolerate() {
     for (mbps, burst) in
         [(1, 3_000), (10, 3_750), (50, 14_720), (200, 14_720), (1_000, 62_500), (9_000, 65_507)]
     {
@@ -27,13 +27,13 @@ fn an_unknown_name_lists_the_known_ones() {
 }
 
 #[test]
-fn fixed_without_a_rate_says_what_it_needs() {
+fn fixed_without_a_rate_reports_the_missing_parameter() {
     let error = build_controller("fixed", &config(None)).unwrap_err();
     assert_eq!(error, ControllerError::NeedsRate("fixed"));
 }
 
 #[test]
-fn a_rate_of_nothing_is_refused_by_every_law() {
+fn a_rate_of_zero_is_refused_by_every_law() {
     for law in own_laws() {
         let error = law.build(&[], &config(Some(Rate::ZERO))).unwrap_err();
         assert_eq!(error, ControllerError::ZeroRate, "{}", law.name);
@@ -41,7 +41,7 @@ fn a_rate_of_nothing_is_refused_by_every_law() {
 }
 
 #[test]
-fn what_is_registered_is_whole() {
+fn registered_laws_are_complete() {
     for law in laws() {
         let texts = [law.name, law.summary, law.source];
         assert!(texts.iter().all(|text| !text.is_empty()) && !law.summary.ends_with('.'), "{law:?}");
@@ -290,7 +290,7 @@ fn built_in(mode: Mode, law: &LawRegistration, ceiling: Rate, cause_aware: bool)
 
 proptest! {
     #[test]
-    fn every_controller_keeps_its_limits_sane(
+    fn every_controller_has_sane_limits(
         ops in prop::collection::vec(op(), 1..200), aware: bool, mode in prop::sample::select(&MODES[..]),
     ) {
         for ceiling in [Rate::from_mbps(950), Rate::from_bps(20_000)] {
@@ -355,7 +355,7 @@ fn share_of_longer_path(law: &LawRegistration, given: &[(&str, &str)]) -> f64 {
 }
 
 #[test]
-fn a_path_ten_times_as_long_is_filled_again_within_three_seconds_and_by_the_sources_it_is_not() {
+fn a_path_ten_times_as_long_is_filled_within_three_seconds_unlike_by_the_sources_laws() {
     for name in ["reno", "cubic", "scalable", "tfrc", "highspeed"] {
         let [ours, sources] = ["true", "false"]
             .map(|given| share_of_longer_path(law(name).unwrap(), &[("longer_path", given)]));
@@ -404,7 +404,7 @@ fn losses_of_the_host_do_not_slow_a_cause_aware_law_below_what_the_host_drains()
 }
 
 #[test]
-fn a_share_of_the_losses_is_taken_out_and_nothing_without_a_verdict() {
+fn host_losses_are_subtracted_only_with_a_verdict() {
     #[derive(Debug)]
     struct Counts(u64, u64);
     impl RateController for Counts {
@@ -496,7 +496,7 @@ fn build_fixed(rate: Rate) -> Box<dyn RateController> {
 /// Losses found by the probe timer are reported before the next arrival. The window was lowered for them when
 /// the silence began.
 #[test]
-fn losses_that_are_told_in_silence_leave_what_is_known_of_the_path() {
+fn losses_during_silence_do_not_change_the_path_model() {
     let (mut rtt, now) = (RttEstimator::new(Span::from_millis(40)), Time::ZERO + Span::from_secs(1));
     rtt.on_sample(now, Span::from_millis(40));
     for name in ["reno", "cubic", "scalable"] {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_equation_and_its_inverse() {
+    fn the_equation_and_its_inverse_agree() {
         let tfrc = Tfrc { timeout: 4.0 };
         // At rare losses it equals Reno's; at 1 % the timeouts cost 9 %.
         assert_near(tfrc.window(1e-6), 1.5e6f64.sqrt(), 1e-4);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn its_rate_is_the_equation_s_at_one_loss_each_so_many_packets() {
+    fn the_rate_matches_the_equation_for_periodic_losses() {
         for n in [100, 1_000, 10_000, 100_000] {
             let mut run = Harness::new(built("tfrc", &[], UNBOUNDED), PathModel::lossy(n));
             let wanted = equation(1.0 / n as f64);

@@ -365,7 +365,7 @@ mod tests {
     const UNBOUNDED: Rate = Rate::from_mbps(1_000_000);
 
     #[test]
-    fn the_increase_is_that_of_the_table_of_the_paper() {
+    fn the_increase_matches_the_papers_table() {
         // Mbit/s that are free, with packets of 1,500 bytes.
         let table =
             [(10_000.0, 10.0), (1_000.0, 1.0), (100.0, 0.1), (10.0, 0.01), (1.0, 0.001), (0.1, 0.000_67)];
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn it_has_nine_tenths_of_a_path_in_seven_and_a_half_seconds_whatever_its_rate_and_round_trip() {
+    fn udt_reaches_90_percent_of_any_path_in_7_5_seconds() {
         for (mbps, millis) in [(100, 20), (1_000, 20), (10_000, 20), (1_000, 200)] {
             let (path, rtt) = (Rate::from_mbps(mbps), Span::from_millis(millis));
             let capacity = format!("{mbps}Mbit");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn its_rate_is_that_of_an_eighth_less_often_each_n_packets_and_a_step_each_syn() {
+    fn the_rate_matches_the_derivation_for_periodic_losses() {
         for n in [20_000, 100_000, 500_000] {
             let rtt = Span::from_millis(20);
             let law = taken_over(&[("capacity", "10Gbit")], UNBOUNDED, Rate::from_mbps(3_000), rtt);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_an_epoch_lower_it_again_after_so_many_naks_and_to_a_half_at_most() {
+    fn further_losses_of_an_epoch_lower_the_rate_after_some_naks_and_by_at_most_half() {
         let rtt = Span::from_millis(100);
         let mut law = taken_over(&[("capacity", "100Mbit")], UNBOUNDED, Rate::from_mbps(90), rtt);
         let mut pn = 0;
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ceiling_that_slow_start_comes_to_is_its_rate() {
+    fn slow_start_ends_at_the_ceiling() {
         let ceiling = Rate::from_mbps(100);
         let path = PathModel::bottleneck(Rate::from_mbps(200), Span::from_millis(40), 1.0);
         let mut run = Harness::new(built("udt", &[], ceiling), path);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_know_the_capacity_share_it_whatever_their_round_trips() {
+    fn flows_with_known_capacity_share_it_for_any_round_trips() {
         let bottleneck = PathModel::bottleneck(Rate::from_mbps(200), Span::from_millis(40), 1.0);
         let path = |millis| PathModel { rtt: Span::from_millis(millis), ..bottleneck.clone() };
         let flow = |millis| Harness::new(built("udt", &[("capacity", "200Mbit")], UNBOUNDED), path(millis));

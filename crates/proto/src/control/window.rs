@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_was_idle_begins_anew_and_one_that_waited_for_a_report_does_not() {
+    fn only_idle_senders_restart_from_the_initial_window() {
         assert_near(left_after(Span::ZERO, Span::ZERO), 51.0, 1e-9);
         assert_near(left_after(Span::ZERO, RTT * 5), 10.0, 1e-9);
         assert_near(left_after(RTT * 5, Span::ZERO), 51.0, 1e-9);
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_after_which_all_arrives_was_a_longer_path() {
+    fn silence_without_losses_indicates_a_longer_path() {
         assert!(after_silence(0, 0) >= 50.0);
         // What was sent since says nothing about what was sent before.
         assert!(after_silence(51, 0) < 5.0);

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_a_gap_has_its_share_of_the_drops_also_one_that_is_found_late() {
+    fn each_part_of_a_gap_gets_its_share_of_the_drops() {
         let mut named = Named::default();
         named.add(DroppedGap { first_pn: 100, packets: 577, missing: 577, drops: 573 }, 1.0);
         // The retransmission of two packets between the others is found lost after them.

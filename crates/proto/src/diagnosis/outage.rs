@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_that_are_found_together_are_no_outages_if_packets_between_them_have_arrived() {
+    fn losses_with_arrivals_in_between_are_no_outage() {
         let mut of = Outages::default();
         for millis in (100..400).step_by(10) {
             assert_eq!(found(&mut of, millis, 10, &[]), 0);

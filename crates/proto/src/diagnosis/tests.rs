@@ -24,7 +24,7 @@ fn measured(rtt_ms: u64) -> RttEstimator {
 }
 
 #[test]
-fn every_evidence_is_explained_to_people() {
+fn every_kind_of_evidence_has_a_description() {
     let ParameterKind::Choice(words) = Evidence::KIND else { panic!("it is a choice") };
     assert_eq!(words, EVIDENCE.map(|(word, _)| word));
 }
@@ -49,7 +49,7 @@ fn window(of: &mut Diagnostician, signature: &Signature) -> WindowFindings {
 }
 
 #[test]
-fn the_kernels_buffers_explain_as_many_packets_as_they_hold_and_no_others() {
+fn dropped_kernel_buffers_explain_only_the_packets_they_held() {
     let mut of = Diagnostician::new(Evidence::All);
     assert_eq!(feed(&mut of, 1, 0, 3, 0), None);
     // 30 packets were in the buffers that it dropped; 12 more have another cause.
@@ -100,7 +100,7 @@ fn put_down(
 }
 
 #[test]
-fn packets_that_the_receiver_names_are_its_hosts_and_the_others_are_not() {
+fn only_packets_named_by_the_receiver_are_its_hosts() {
     let (host, random) = (Cause::ReceiverHost, Cause::Random);
     let of = |counts: &CauseCounts| [host, random].map(|cause| counts.of(cause));
     // The longer runs are not named.
@@ -120,7 +120,7 @@ fn packets_that_the_receiver_names_are_its_hosts_and_the_others_are_not() {
 }
 
 #[test]
-fn each_of_many_runs_of_a_feedback_is_put_down_to_what_has_lost_it() {
+fn each_of_many_runs_in_a_report_is_attributed_to_its_cause() {
     let lost: Vec<(u64, u64)> = (0..200).map(|n| (n * 5, 1)).collect();
     let (counts, each) = put_down(&[gap(0, 996, 200, 200)], 1.0, 200, &lost);
     assert_eq!((counts.of(Cause::ReceiverHost), counts.whole()), (200, 200));
@@ -134,7 +134,7 @@ fn each_of_many_runs_of_a_feedback_is_put_down_to_what_has_lost_it() {
 proptest! {
     /// Whatever is named and counted, no more is attributed than was lost, and each packet's causes add up.
     #[test]
-    fn gaps_of_a_lying_receiver_claim_no_more_than_was_lost(
+    fn gaps_of_a_lying_receiver_explain_at_most_the_losses(
         named in vec((0u64..2_000, 1u64..100, 1u64..100, any::<u32>()), 0..20),
         drops in 0u64..5_000,
         per_buffer in 0.0f64..64.0,
@@ -170,7 +170,7 @@ fn feed_early(
 }
 
 #[test]
-fn what_no_socket_saw_explains_losses_that_nothing_else_does_and_no_more_than_were_dropped() {
+fn early_drops_explain_only_otherwise_unexplained_losses_up_to_their_count() {
     let mut of = Diagnostician::new(Evidence::All);
     feed_early(&mut of, 1, 0, Some(12), 0);
     assert_eq!(feed_early(&mut of, 2, 10, Some(0), 0), Some(Verdict::of(Cause::ReceiverHost)));
@@ -188,7 +188,7 @@ fn what_no_socket_saw_explains_losses_that_nothing_else_does_and_no_more_than_we
 }
 
 #[test]
-fn what_no_socket_saw_takes_nothing_from_a_queue_an_outage_or_evidence_that_is_off() {
+fn early_drops_do_not_override_queues_outages_or_disabled_evidence() {
     let mut of = Diagnostician::new(Evidence::All);
     feed_early(&mut of, 1, 0, Some(0), 0);
     assert_eq!(feed_early(&mut of, 50, 5, Some(100), 15), Some(Verdict::of(Cause::Congestion)));
@@ -199,7 +199,7 @@ fn what_no_socket_saw_takes_nothing_from_a_queue_an_outage_or_evidence_that_is_o
 }
 
 #[test]
-fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
+fn early_drops_are_not_attributed_to_the_medium_when_a_queue_appears() {
     let told = |early: Option<u32>| {
         let mut of = Diagnostician::new(Evidence::All);
         (0..40).for_each(|n| _ = feed_early(&mut of, n * 10, 1, early, 0));
@@ -212,7 +212,7 @@ fn what_no_socket_saw_is_not_the_mediums_when_a_queue_comes() {
 }
 
 #[test]
-fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
+fn only_a_recently_full_queue_explains_losses() {
     let mut of = Diagnostician::new(Evidence::All);
     feed(&mut of, 1, 0, 0, 0);
     assert_eq!(feed(&mut of, 50, 5, 0, 15), Some(Verdict::of(Cause::Congestion)));
@@ -226,7 +226,7 @@ fn a_full_queue_explains_losses_and_one_that_was_full_long_ago_does_not() {
 /// Two clocks with a drift of 200 ppm differ by 2 ms more after the 10 s for which the minimum is remembered,
 /// and a clock may be set. The round trip is measured by one clock.
 #[test]
-fn clocks_that_drift_apart_or_jump_make_no_queue() {
+fn clock_drift_and_jumps_are_not_queues() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
     for n in 0..400 {
         let apart = if n < 200 { 2 } else { 30 };
@@ -241,7 +241,7 @@ fn clocks_that_drift_apart_or_jump_make_no_queue() {
 
 /// A queue drops 200 packets at once, and a medium one of 700 packets for 25 s afterwards, all in one window.
 #[test]
-fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
+fn old_queue_drops_are_not_attributed_to_the_medium() {
     let mut of = Diagnostician::new(Evidence::All);
     (0..=20).for_each(|n| _ = feed(&mut of, 10 * n, if n > 15 { 40 } else { 0 }, 0, n));
     (21..2_500).for_each(|n| _ = feed(&mut of, 10 * n, u64::from(n % 7 == 0), 0, n % 9));
@@ -252,7 +252,7 @@ fn what_a_queue_has_dropped_long_ago_is_not_the_mediums() {
 
 /// As `CoDel`, which drops a packet from time to time while its queue is short.
 #[test]
-fn a_queue_that_drops_long_before_it_is_full_explains_losses() {
+fn a_queue_that_drops_early_explains_losses() {
     let told = |queue_ms| {
         let mut of = Diagnostician::new(Evidence::All);
         feed(&mut of, 1, 0, 0, 0);
@@ -282,7 +282,7 @@ fn told_beside_a_queue(lost: impl IntoIterator<Item = (u64, u32)>) -> CauseCount
 }
 
 #[test]
-fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
+fn packets_sent_during_an_outage_are_the_outages_even_with_a_full_queue() {
     let counts = |counts: CauseCounts| [Cause::Outage, Cause::Congestion].map(|cause| counts.of(cause));
     // A window of 40 packets within 10 ms, and the probes, which are found lost first.
     let window = (100..140).map(|pn| (pn, (pn as u32 - 100) / 4));
@@ -301,7 +301,7 @@ fn what_left_while_nothing_came_through_is_an_outages_beside_a_full_queue() {
 }
 
 #[test]
-fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
+fn a_signature_does_not_blame_the_host_for_medium_losses_near_an_outage() {
     let (mut of, rtt, mut loss) = (Diagnostician::new(Evidence::All), measured(20), LossRuns::default());
     (5_000..5_300).for_each(|pn| loss.push(left_at(pn, pn as u32 - 4_900)));
     let outage = feedback(at(450), &rtt, 10, loss.packets(), None);
@@ -317,7 +317,7 @@ fn a_signature_does_not_put_what_a_medium_loses_beside_an_outage_on_the_host() {
 
 /// Late packets may have been reordered, so an outage's last packets are found lost slightly later.
 #[test]
-fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
+fn losses_found_late_belong_to_their_outage() {
     let (mut of, rtt) = (Diagnostician::new(Evidence::All), measured(20));
     let mut found = |millis, lost: std::ops::Range<u64>| {
         let mut loss = LossRuns::default();
@@ -334,7 +334,7 @@ fn the_end_of_an_outage_is_found_later_and_belongs_to_it() {
 }
 
 #[test]
-fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
+fn a_long_gap_with_kernel_drops_is_the_hosts_and_no_outage() {
     let rtt = measured(20);
     let mut gap = LossRuns::default();
     (0..500).for_each(|pn| gap.push(left_at(pn, pn as u32)));
@@ -356,7 +356,7 @@ fn a_long_gap_in_which_the_kernel_dropped_is_the_hosts_and_no_outage() {
 }
 
 #[test]
-fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
+fn a_medium_keeps_its_loss_rate_beside_a_queue() {
     let mut of = Diagnostician::new(Evidence::All);
     // One packet of each 500 is lost; every other second there is a queue, without losses at first.
     let lost = |n: u64| u64::from(n.is_multiple_of(5));
@@ -375,7 +375,7 @@ fn a_medium_goes_on_losing_while_there_is_a_queue_and_no_more_than_before() {
 /// A queue grows in the first 400 of every 1,000 ms, and is full in the last 40 of them; a medium loses one
 /// packet in 500 throughout.
 #[test]
-fn losses_at_a_queue_that_is_too_short_to_drop_are_the_mediums_also_those_from_before_that_was_known() {
+fn losses_at_a_queue_too_short_to_drop_are_the_mediums() {
     let mut of = Diagnostician::new(Evidence::All);
     of.list_runs(true);
     let (mut by_medium, mut by_queue, mut runs) = (0, 0, LossRuns::default());

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_sender_can_wait_for_is_settled() {
+    fn segments_below_the_senders_window_are_settled() {
         let mut arrived = Arrived::default();
         arrived.insert(5);
         assert_eq!((arrived.below(), arrived.next()), (0, 6));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_pattern_does_not_fill_the_memory() {
+    fn an_adversarial_pattern_uses_bounded_memory() {
         let mut arrived = Arrived::default();
         let taken = (1..30_000).filter(|n| arrived.insert(2 * n)).count();
         assert_eq!((taken, arrived.beyond().iter().count()), (MAX_RANGES, MAX_RANGES));
@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(numbers in prop::collection::vec(0_u64..60, 0..100)) {
+        fn arrived_behaves_like_a_set(numbers in prop::collection::vec(0_u64..60, 0..100)) {
             let (mut arrived, mut model) = (Arrived::default(), BTreeSet::new());
             for number in numbers {
                 prop_assert_eq!(arrived.insert(number), model.insert(number));

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_too_long_is_dropped_and_its_sender_told() {
+    fn messages_that_waited_too_long_are_dropped_and_reported() {
         let mut pair = pair();
         // A kilobyte takes 8 ms: of twenty messages with a lifetime of 50 ms, six or seven are sent, then the
         // one without.
@@ -258,7 +258,7 @@ mod tests {
     /// A sender that offers more than the path carries has only such messages: each is sent at the end of its
     /// lifetime.
     #[test]
-    fn what_is_lost_after_its_end_is_not_repeated() {
+    fn losses_after_the_deadline_are_not_retransmitted() {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("sequenced_segment")
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_queue_on_the_way_held_too_long_is_not_delivered() {
+    fn messages_delayed_beyond_the_deadline_are_not_delivered() {
         let mut pair = pair();
         let mut slot = vec![0; 65_536];
         // The first one takes 5 ms, the others that and their delay; each has a lifetime of 50 ms.
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_drift_apart_make_nothing_late_and_one_that_stood_still_does_not_for_long() {
+    fn clock_drift_makes_nothing_late_and_a_stopped_clock_only_briefly() {
         let mut pair = pair();
         let mut slot = vec![0; 65_536];
         let mut arrives = |n: u64, ahead: Span| {
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_offers_more_than_the_path_carries_fills_it_with_what_is_in_time() {
+    fn an_overloaded_path_is_filled_with_messages_within_their_deadline() {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("sequenced_segment")

@@ -175,7 +175,7 @@ mod tests {
 
     /// As on a busy machine.
     #[test]
-    fn a_sender_that_always_wakes_late_keeps_the_rate_within_its_burst() {
+    fn an_always_late_sender_keeps_the_rate_within_its_burst() {
         let rate = Rate::from_mbps(80);
         let plain = Recipe::new("test")
             .with("fixed_size")
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_sender_saves_nothing_up() {
+    fn an_idle_sender_accumulates_no_credit() {
         let recipe = Recipe::new("test")
             .with("fixed_size")
             .with(FixedRateConfig { rate: Rate::from_mbps(80), burst: Bytes(8_000) });

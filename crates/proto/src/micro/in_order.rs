@@ -311,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_kept_whatever_the_path_does(
+        fn the_order_is_kept_on_any_path(
             lens in prop::collection::vec(0usize..4_000, 1..40),
             losses in prop::collection::vec(any::<bool>(), 150),
             held in 1usize..60,
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_given_up_after_the_wait_and_not_before() {
+    fn a_gap_is_abandoned_exactly_after_the_wait() {
         let mut pair = pair(100);
         for n in 0..5u8 {
             pair.a.send(T0, &[n; 10], SendOptions::default()).unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_its_sender_has_given_up_holds_nothing_up() {
+    fn a_message_abandoned_by_its_sender_blocks_nothing() {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("sequenced_segment")
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_behind_one_that_was_given_up_leaves_without_another_one() {
+    fn a_message_after_an_abandoned_one_is_delivered_without_another() {
         for (acknowledgement, recipe) in acknowledgements() {
             let mut pair = Pair::new(&recipe);
             lose_the_second(&mut pair, T0, 0, false);
@@ -435,7 +435,7 @@ mod tests {
     /// Only `sequenced_segment` restarts: the acknowledgement stays, and its records are of other sequence
     /// numbers.
     #[test]
-    fn such_a_message_leaves_too_after_a_change_that_numbers_segments_anew() {
+    fn a_message_after_an_abandoned_one_is_delivered_after_renumbering() {
         for (acknowledgement, recipe) in acknowledgements() {
             let mut pair = Pair::new(&recipe);
             for _ in 0..20 {
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_dropped_before_it_left_is_no_gap() {
+    fn a_message_dropped_before_sending_is_no_gap() {
         let recipe = Recipe::new("x")
             .with("fixed_size")
             .with("in_order")

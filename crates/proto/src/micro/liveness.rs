@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_after_the_promised_time_and_once() {
+    fn silence_is_reported_once_after_the_timeout() {
         let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
         let mut dead = Path { cut: [true; 2], ..Path::default() };
         pair.exchange(T0, &mut dead);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_was_suspended_listens_anew_before_it_tells_of_silence() {
+    fn a_suspended_end_waits_again_before_it_reports_silence() {
         let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(1_000), &mut Path::default());
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_life_prevent_it_and_when_they_end_it_comes() {
+    fn keep_alives_prevent_the_silence_timeout() {
         let (mut pair, came) = Pair::of_object(&recipe(), 100_000);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(5_000), &mut Path::default());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_nothing_new_are_silence_to_the_end_that_sends() {
+    fn reports_without_progress_count_as_silence_for_the_sender() {
         let (mut pair, _) = Pair::of_object(&recipe(), 100_000);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(1_000), &mut Path::default());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_silences_is_counted_also_of_one_that_goes_on() {
+    fn the_duration_of_silences_includes_a_current_one() {
         let silent = |stack: &Stack| stats::<LivenessStats>(stack).silent.as_micros() / 1_000;
         let (mut pair, _) = Pair::of_object(&recipe(), 1_000_000);
         let mut dead = Path { cut: [true, false], ..Path::default() };

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_note_stays_and_the_oldest_goes() {
+    fn the_first_entry_is_kept_and_the_oldest_removed() {
         let mut map = MessageMap::new(2);
         map.insert(1, 'a');
         map.insert(1, 'b');

@@ -98,7 +98,7 @@ mod tests {
     use crate::config::FixedRateConfig;
 
     #[test]
-    fn a_stack_of_the_first_five_carries_messages_both_ways_at_its_rate() {
+    fn a_minimal_stack_carries_messages_both_ways_at_its_rate() {
         let recipe = Recipe::new("test")
             .with("fixed_size")
             .with("transport_driver")

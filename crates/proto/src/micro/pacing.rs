@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_are_as_short_as_the_interval_says_and_the_rate_stays() {
+    fn bursts_follow_the_interval_without_changing_the_rate() {
         let plain = at_200_mbit();
         let total = |sizes: &[usize]| sizes.iter().sum::<usize>();
         let rough = batches(&plain);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_leaves_in_one_batch() {
+    fn overdue_packets_are_sent_in_one_batch() {
         let even = batches(&at_200_mbit().with("pacing"));
         // 1 ms of 200 Mbit/s are 25,000 bytes.
         let late = late_batches(&at_200_mbit().with("pacing"), Span::from_millis(1));

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_size_that_passes_is_found_to_a_few_bytes() {
+    fn the_largest_passing_size_is_found_within_a_few_bytes() {
         for mtu in [1_200, 1_280, 1_472, 4_000, 9_000] {
             let mut pair = pair();
             let mut path = Path { mtu, ..Path::default() };
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_leave_in_the_size_that_was_found() {
+    fn packets_are_sent_in_the_size_found() {
         let mut pair = pair();
         let mut path = Path { mtu: 1_472, ..Path::default() };
         pair.exchange(T0, &mut path);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn when_large_packets_vanish_it_falls_back_and_the_object_goes_on() {
+    fn when_large_packets_vanish_the_size_falls_back_and_the_object_continues() {
         let (mut pair, came) = Pair::of_object(&object_recipe("8Mbit").with("path_mtu"), LEN);
         pair.exchange(T0, &mut Path::default());
         pair.run_until(at(3_000), &mut Path::default());
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_may_know_better() {
+    fn the_kernels_path_mtu_takes_precedence() {
         let mut pair = pair();
         pair.a.raise(T0, SIZE_PASSED, &mut 1_472u16);
         assert_eq!(size(&pair), 1_472);

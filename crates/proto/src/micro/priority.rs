@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn urgent_messages_come_first_where_the_recipe_says_so() {
+    fn urgent_messages_are_sent_first_if_the_recipe_permits() {
         let plain = Recipe::new("x").with("fixed_size");
         assert_eq!(order(&plain, &[2, 9, 0, 200, 3]), [0, 1, 2, 3, 4]);
         assert_eq!(order(&plain.with("priority"), &[2, 9, 0, 200, 3]), [2, 0, 1, 3, 4]);

@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn stretches_survive_however_long_they_are(
+        fn ranges_of_any_length_round_trip(
             from in 0u64..1 << 40,
             pieces in prop::collection::vec((0u64..90_000, 1u64..200_000), 0..9),
         ) {
@@ -115,7 +115,7 @@ mod tests {
         }
 
         #[test]
-        fn no_more_are_written_than_can_be_said(count in 0u64..200, far in 65_536u64..1 << 40) {
+        fn no_more_ranges_are_written_than_fit(count in 0u64..200, far in 65_536u64..1 << 40) {
             let starts = (0..count).map(|n| 2 * n + 1).chain([far + 2 * count]);
             let mut bytes = [0; MAX_BYTES];
             let used = write(0, starts.map(|start| start..start + 1), &mut bytes);

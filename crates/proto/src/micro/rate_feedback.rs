@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_receivers_wish_is_in_force_at_the_sender_after_one_packet() {
+    fn the_receivers_request_takes_effect_after_one_packet() {
         let mut pair = pair();
         pair.b.request_rate(T0, Rate::from_mbps(150));
         assert_eq!(pair.exchange(T0, &mut Path::default()), 2);
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_wish_counts_whatever_is_lost(
+        fn the_last_request_takes_effect_despite_losses(
             losses in prop::collection::vec(any::<bool>(), 12),
             wishes in prop::collection::vec(1u64..1_000, 1..6),
             duplicate: bool,

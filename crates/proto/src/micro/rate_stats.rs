@@ -160,7 +160,7 @@ mod tests {
     use crate::micro::testing::{Pair, Path, T0, stats};
 
     #[test]
-    fn rate_loss_and_jitter_are_what_the_path_made_them() {
+    fn rate_loss_and_jitter_match_the_path() {
         let mut pair =
             Pair::new(&Recipe::new("x").with("fixed_size").with("sequenced_segment").with("rate_stats"));
         let mut sent = 0;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_before_and_after_a_change_that_numbers_segments_anew_add_up() {
+    fn losses_before_and_after_renumbering_add_up() {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment").with("rate_stats");
         let mut pair = Pair::new(&recipe);
         let send = |pair: &mut Pair, now, lost| {

@@ -252,7 +252,7 @@ mod tests {
         /// Adds segments of many messages in any order, some twice, some late: every message is completed
         /// once while there is buffer space.
         #[test]
-        fn messages_come_out_whole_and_memory_is_bounded(
+        fn messages_are_reassembled_with_bounded_memory(
             lens in prop::collection::vec(1usize..1_000, 1..12),
             cut in 1usize..400,
             order in prop::collection::vec(any::<u32>(), 200),
@@ -300,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn any_segments_at_all_keep_within_bounds(
+        fn any_segments_stay_within_bounds(
             segments in prop::collection::vec((0u64..6, 0usize..1_200, 0usize..300, any::<bool>()), 0..200),
         ) {
             let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_told() {
+    fn contradictions_are_reported() {
         let (mut table, mut pool) = (Reassembly::new(LIMITS), Pool::new(8));
         let segment = |offset, last, data| Segment { message: 1, offset, last, sequence: 0, data };
         assert!(matches!(table.add(&segment(100, true, &[1; 50]), &mut pool), Added::Incomplete));

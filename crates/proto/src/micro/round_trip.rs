@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receiver_that_waited_longer_than_the_report_took_measures_nothing() {
+    fn a_receiver_delay_longer_than_the_round_trip_gives_no_sample() {
         let [ms, hour] = [Span::from_millis(1), Span::from_secs(3_600)];
         assert_eq!(without_delay(ms * 25, ms * 5), Some(ms * 20));
         assert_eq!(without_delay(ms * 25, ms * 26), Some(Span::ZERO), "clocks differ");

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_front_moves_when_what_is_before_is_done() {
+    fn the_front_advances_past_finished_segments() {
         let mut scoreboard = Scoreboard::default();
         for sequence in 7..11 {
             assert!(scoreboard.begin(sequence, 100 + sequence, Time::ZERO));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wide_window_needed_is_given_back() {
+    fn memory_of_a_wide_window_is_freed() {
         let mut scoreboard = Scoreboard::default();
         for sequence in 0..16_384 {
             assert!(scoreboard.begin(sequence, sequence, Time::ZERO));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_segment_waits_again_once_it_has_left_again() {
+    fn a_retransmitted_segment_is_outstanding_again() {
         let mut scoreboard = Scoreboard::default();
         scoreboard.begin(0, 5, Time::ZERO);
         assert!(scoreboard.lose(0));

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn without_keys_there_is_no_stack() {
+    fn a_stack_requires_keys() {
         let mut bare = setup(true);
         bare.keys = None;
         let error = Stack::new(compiled(&recipe()), bare).unwrap_err().to_string();
@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_changed_bit_anywhere_is_one_packet_lost(bit in 0usize..8 * 200) {
+        fn one_changed_bit_loses_one_packet(bit in 0usize..8 * 200) {
             let mut pair = Pair::new(&recipe());
             pair.a.send(T0, &[7; 150], SendOptions::default()).unwrap();
             let mut slot = vec![0; 65_536];
@@ -90,7 +90,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_counted_and_nothing_more(noise in prop::collection::vec(any::<u8>(), 0..400), stride in 1usize..400) {
+        fn garbage_is_only_counted(noise in prop::collection::vec(any::<u8>(), 0..400), stride in 1usize..400) {
             let mut pair = Pair::new(&recipe());
             receive(&mut pair.b, T0, &mut noise.clone(), stride);
             prop_assert!(pair.received_by_b().is_empty() && !pair.b.has_failed());

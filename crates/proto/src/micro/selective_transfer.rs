@@ -313,14 +313,14 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_the_difference_to_the_last_one_sent() {
+    fn differences_refer_to_the_last_reading_sent() {
         let readings: Vec<_> = [20.0, 20.3, 20.6, 20.9, 20.4, 19.0].iter().map(|&t| f32s(&[t])).collect();
         let parameters = [("fields", "f32"), ("threshold", "0.5")];
         assert_eq!(sent(&parameters, &readings), [0, 2, 5]);
     }
 
     #[test]
-    fn relative_and_absolute_fields_stand_side_by_side() {
+    fn relative_and_absolute_fields_can_be_mixed() {
         let parameters =
             [("fields", "f32, f32"), ("criterion", "relative, absolute"), ("threshold", "0.1, 1")];
         let readings: Vec<_> =
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_news_and_silence_ends() {
+    fn non_numeric_readings_are_sent_and_silence_is_limited() {
         let parameters = [("fields", "f32"), ("threshold", "1"), ("max_silence", "3s")];
         let readings: Vec<_> =
             [1.0, f32::NAN, f32::NAN, 1.0, 1.0, 1.0, 1.0, 1.0].iter().map(|&t| f32s(&[t])).collect();
@@ -340,14 +340,14 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_pass_and_change_nothing() {
+    fn other_messages_pass_unchanged() {
         let parameters = [("fields", "u16"), ("order", "little"), ("threshold", "2")];
         let readings = [vec![10, 0], b"calibrated".to_vec(), vec![12, 0], vec![13, 0], vec![13, 1]];
         assert_eq!(sent(&parameters, &readings), [0, 1, 3, 4]);
     }
 
     #[test]
-    fn a_reading_that_was_given_up_is_no_measure() {
+    fn an_abandoned_reading_is_no_reference() {
         let recipe = recipe(&[("fields", "u8"), ("threshold", "5")])
             .with("sequenced_segment")
             .with(RetransmitConfig { attempts: 1, ..RetransmitConfig::default() })
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_make_no_sense_are_refused_in_words() {
+    fn invalid_parameters_are_refused_with_a_message() {
         let registry = Arc::new(crate::micro::registry());
         for (parameters, words) in [
             (&[("fields", "f16")][..], "`f16` is not a number type"),
@@ -379,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_of_every_shape_are_read(value: i32, float: f32, little: bool) {
+        fn numbers_in_every_notation_are_read(value: i32, float: f32, little: bool) {
             let order = if little { ByteOrder::Little } else { ByteOrder::Big };
             let turn = |mut bytes: Vec<u8>| {
                 if little {

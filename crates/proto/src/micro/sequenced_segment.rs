@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_go_no_further() {
+    fn duplicates_are_dropped() {
         let mut pair = Pair::new(&recipe());
         for n in 0..100u8 {
             pair.a.send(T0, &[n], SendOptions::default()).unwrap();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_far_ahead_costs_no_memory_and_gives_up_what_is_missing() {
+    fn a_large_jump_uses_no_memory_and_abandons_the_gap() {
         let mut recipe = recipe();
         recipe.set("sequenced_segment.window", "64").unwrap();
         let mut pair = Pair::new(&recipe);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_that_have_other_windows_while_these_change_lose_nothing() {
+    fn temporarily_different_windows_lose_nothing() {
         let mut narrow = recipe()
             .with("positive_ack")
             .with(RetransmitConfig { window: 32, ..RetransmitConfig::default() });

@@ -36,8 +36,8 @@ pub struct ReportDelay(pub Span);
 /// The control law's requirements on the report interval. Written by `rate_control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LawInterval {
-    /// Interval that the law requests, if any; used by `bitmap_ack` with `when = "law"`.
-    pub(crate) wanted: Option<Span>,
+    /// Interval that the law requires, if any; used by `bitmap_ack` with `when = "law"`.
+    pub(crate) required: Option<Span>,
     /// Whether reports may be more than a round trip apart.
     pub(crate) may_be_rare: bool,
 }
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stretch_goes_to_the_reason_at_its_start() {
+    fn every_interval_counts_for_its_initial_reason() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut clock = Clock::default();
         clock.start(at(0));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_what_it_was_for_is_there_and_not_when_the_thread_gets_its_processor() {
+    fn a_wait_ends_with_its_event_and_not_when_the_thread_runs() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let heard =
             |clock: &mut Clock, now, at| clock.heard(now, at - Span::from_millis(5), Span::from_millis(5));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absence_is_how_late_it_went_on_though_it_could_send() {
+    fn an_absence_is_the_delay_of_a_sender_that_could_send() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let after = |reason: Option<WaitingFor>, ready: &dyn Fn(&mut Clock)| {
             let mut clock = Clock::default();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_the_wait_began_makes_no_time_twice() {
+    fn events_before_the_wait_are_not_counted_twice() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let mut clock = Clock::default();
         clock.start(at(0));

@@ -42,7 +42,7 @@ mod tests {
     use crate::micro::testing::T0;
 
     #[test]
-    fn a_standstill_is_seconds_of_refusals_and_not_of_silence() {
+    fn a_stall_is_seconds_of_refusals_and_not_of_silence() {
         let mut stall = StallDetector { forgetful: true, ..StallDetector::default() };
         let at = |seconds| T0 + Span::from_secs(seconds);
         assert!(!stall.is_stalled(at(0)));

@@ -69,7 +69,7 @@ mod tests {
     use crate::micro::testing::{Pair, Path, T0, compiled, receive, setup, stats};
 
     #[test]
-    fn packets_of_other_sessions_and_stumps_go_no_further() {
+    fn packets_of_other_sessions_and_truncated_ones_are_dropped() {
         let recipe = Recipe::new("test").with("fixed_size").with("transport_driver");
         let mut pair = Pair::new(&recipe);
         pair.a.send(T0, b"mine", SendOptions::default()).unwrap();

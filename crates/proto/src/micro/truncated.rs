@@ -14,7 +14,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_lower_half_is_enough_for_numbers_that_are_near(near in 0u64..1 << 48, distance in -(1i64 << 30)..1 << 30) {
+        fn the_lower_half_identifies_nearby_numbers(near in 0u64..1 << 48, distance in -(1i64 << 30)..1 << 30) {
             prop_assume!(near.checked_add_signed(distance).is_some());
             let number = near.checked_add_signed(distance).unwrap();
             prop_assert_eq!(expand(number as u32, near), number);

@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_set_that_forgets_what_lies_too_far_below(
+        fn behaves_like_a_set_without_old_numbers(
             width in 1u64..300,
             steps in prop::collection::vec((0u64..2_000, any::<bool>()), 0..300),
         ) {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_that_has_closed_leaves_nothing_behind_after_a_rest() {
+    fn a_closed_gap_uses_no_memory_after_idling() {
         let mut window = Window::new(1 << 20);
         (1..100_000).for_each(|number| window.insert(number));
         window.release_idle();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_order_take_no_room_to_speak_of() {
+    fn in_order_numbers_use_almost_no_memory() {
         let mut window = Window::new(1 << 20);
         (0..100_000).for_each(|number| window.insert(number));
         assert_eq!(window.look(99_999), Seen::Before);

@@ -215,7 +215,7 @@ mod tests {
     proptest! {
         /// Each packet dropped by the kernel is in a gap, and a gap without kernel drops is not reported.
         #[test]
-        fn gaps_are_where_the_kernel_has_dropped_packets(fates in fates(), told_at in 0usize..400) {
+        fn gaps_are_where_the_kernel_dropped_packets(fates in fates(), told_at in 0usize..400) {
             let mut witness = Witness::default();
             witness.on_data(0, 0, 0);
             let mut drops = 0;
@@ -244,7 +244,7 @@ mod tests {
         }
 
         #[test]
-        fn a_gap_is_read_as_it_was_written(first_pn in 0u64..1 << 48, packets: u16, missing: u16, drops: u32) {
+        fn a_gap_round_trips(first_pn in 0u64..1 << 48, packets: u16, missing: u16, drops: u32) {
             let gap = DroppedGap { first_pn, packets: packets.into(), missing: missing.into(), drops };
             let sound = (1..=packets).contains(&missing);
             prop_assert_eq!(DroppedGap::read(&gap.write()), sound.then_some(gap));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_falls_is_another_sockets() {
+    fn a_decreasing_count_is_another_sockets() {
         let mut witness = Witness::default();
         for (pn, drops) in [(0, 9), (5, 3), (9, u32::MAX), (20, u32::MAX - 4)] {
             witness.on_data(pn, pn, drops);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_host_that_drops_all_the_time_no_more_gaps_are_kept_than_fit_a_message() {
+    fn the_number_of_kept_gaps_is_limited_to_a_message() {
         let mut witness = Witness::default();
         for number in 0..10_000 {
             witness.on_data(number * 100, number * 100 + 20, number as u32);

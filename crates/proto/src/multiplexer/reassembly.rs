@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_come_in_any_order_and_are_read_in_one() {
+    fn bytes_arrive_in_any_order_and_are_read_in_order() {
         let mut bytes = Reassembly::new(128);
         let data: Vec<u8> = (0..100).collect();
         assert!(bytes.put(50, &data[50..]));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_goes_round_and_a_sender_that_sends_too_much_is_found_out() {
+    fn the_ring_wraps_and_a_sender_that_exceeds_it_is_detected() {
         let room = 1 << 12;
         let mut bytes = Reassembly::new(room);
         let (mut chunk, mut out) = ([0; 1_000], [0; 1_000]);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sender_is_told_of_every_quarter_of_the_room() {
+    fn the_sender_is_notified_of_every_quarter_of_the_capacity() {
         let mut bytes = Reassembly::new(400);
         assert!(bytes.put(0, &[1; 400]));
         let mut advertised = Vec::new();

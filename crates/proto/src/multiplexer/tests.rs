@@ -260,7 +260,7 @@ proptest! {
 
 /// What the peer may not do, and the error.
 #[test]
-fn who_breaks_the_rules_is_found_out() {
+fn protocol_violations_are_detected() {
     let data = |stream, offset, last, bytes| Frame::Data { stream, offset, last, bytes };
     let (full, more) = ([1; 1_000], [1; 1_001]);
     let cases: &[(&[Frame<'_>], &str)] = &[
@@ -293,7 +293,7 @@ fn who_breaks_the_rules_is_found_out() {
 }
 
 #[test]
-fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
+fn an_empty_stream_ends_and_frees_its_number() {
     let [mut client, mut server] = pair();
     for round in 0..10 {
         let Some(number) = client.open() else { panic!("round {round}") };
@@ -315,7 +315,7 @@ fn a_stream_of_no_bytes_ends_and_its_number_makes_room() {
 
 /// Pending frames of finished streams cannot be sent while the peer acknowledges nothing.
 #[test]
-fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
+fn a_peer_that_cycles_streams_uses_bounded_memory() {
     let mut end = Multiplexer::new(false, LIMITS);
     let mut opened = 0;
     for index in 0..1_000 {
@@ -338,7 +338,7 @@ fn a_peer_that_opens_and_ends_streams_and_takes_nothing_fills_no_memory() {
 }
 
 #[test]
-fn an_end_without_streams_waits() {
+fn operations_that_cannot_proceed_return_none() {
     let [mut client, _] = pair();
     let numbers: Vec<_> = (0..LIMITS.most).map(|_| client.open().unwrap()).collect();
     assert!(client.open().is_none() && client.accept().is_none());
@@ -346,7 +346,7 @@ fn an_end_without_streams_waits() {
 }
 
 #[test]
-fn what_has_changed_is_told_once_and_nothing_else_is() {
+fn changes_are_reported_exactly_once() {
     let [mut client, _] = pair();
     let changed = |client: &mut Multiplexer| client.take_changed().collect::<Vec<_>>();
     let full = [1; 400];

@@ -39,7 +39,7 @@ fn takes(recipe: &Recipe, len: u64, faults: Faults, seed: u64) -> Span {
 }
 
 #[test]
-fn every_law_brings_an_object_with_every_feedback() {
+fn every_law_transfers_an_object_with_every_feedback() {
     let faults = Faults { loss: 0.01, ..Faults::default() };
     for (seed, law) in (100..).zip(law_names()) {
         for (when, over) in WHENS.iter().flat_map(|when| OVERS.iter().map(move |over| (when, over))) {
@@ -52,7 +52,7 @@ fn every_law_brings_an_object_with_every_feedback() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn an_object_comes_whole_whatever_the_feedback_the_law_the_mode_and_the_path(
+    fn an_object_arrives_complete_with_any_feedback_law_mode_and_path(
         law in prop::sample::select(law_names()), when in prop::sample::select(&WHENS[..]),
         over in prop::sample::select(&OVERS[..]), mode in prop::sample::select(&MODES[..]),
         loss in 0.0..0.08f64, duplication in 0.0..0.1f64, reordering in 0.0..0.3f64,
@@ -99,7 +99,7 @@ fn asked_at(when: &str, len: u64) -> Vec<u64> {
 }
 
 #[test]
-fn a_report_is_asked_for_after_each_segment_each_chunk_or_the_round() {
+fn a_report_is_requested_after_each_segment_chunk_or_round() {
     // 1,169 bytes per packet: 24,000 packets.
     let len = 24_000 * 1_169;
     let segments = asked_at("segment", len);
@@ -119,7 +119,7 @@ fn a_report_is_asked_for_after_each_segment_each_chunk_or_the_round() {
 }
 
 #[test]
-fn the_law_sets_the_interval_and_no_report_that_states_comes_between() {
+fn the_law_sets_the_report_interval() {
     for interval in [30, 100] {
         let mut recipe = recipe("asynch", "law", "udp");
         recipe.set("rate_control.interval", &format!("{interval}ms")).unwrap();
@@ -137,7 +137,7 @@ fn the_law_sets_the_interval_and_no_report_that_states_comes_between() {
 }
 
 #[test]
-fn a_peer_that_acknowledges_the_unsent_on_the_control_channel_ends_the_session_by_name() {
+fn acknowledging_unsent_packets_on_the_control_channel_ends_the_session_by_name() {
     let mut path = Path::new(&recipe("cubic", "interval", "control"), 50_000_000, 0.0, 1);
     path.run(Span::from_millis(100));
     let lie = FeedbackHeader {
@@ -164,7 +164,7 @@ fn a_peer_that_acknowledges_the_unsent_on_the_control_channel_ends_the_session_b
 }
 
 #[test]
-fn what_no_stack_writes_to_the_channel_is_counted_and_ends_a_session_in_time() {
+fn invalid_channel_messages_are_counted_and_end_the_session() {
     for message in [&b""[..], b"\x03", b"\x03\x00\x01", b"\x10\x00\x00\x00\x00", b"\x7f", b"\x12\x00"] {
         for over in OVERS {
             let mut path = Path::new(&recipe("bbr", "interval", over), 5_000_000, 0.0, 1);
@@ -211,7 +211,7 @@ fn rounds(gaps: &str, loss: f64, memory: u64) -> (usize, u64) {
 }
 
 #[test]
-fn a_round_reaches_over_the_whole_set_however_much_of_it_is_missing() {
+fn a_round_covers_the_whole_set_with_any_losses() {
     // A tenth is lost, sixteen times the receiver's memory. Then a hundredth, a thousandth ...
     let (held, _) = rounds("held", 0.1, 250_000);
     let (free, sent) = rounds("free", 0.1, 250_000);
@@ -224,7 +224,7 @@ fn a_round_reaches_over_the_whole_set_however_much_of_it_is_missing() {
 }
 
 #[test]
-fn memory_stays_bounded_when_gaps_are_filled_faster_than_it_empties() {
+fn memory_stays_bounded_when_gaps_are_filled_faster_than_the_sink_reads() {
     let mut recipe = shipped("rbudp");
     for (key, value) in
         [("rate_control.rate", "400Mbit"), ("object.first_limit", "1MB"), ("object.gaps", "free")]

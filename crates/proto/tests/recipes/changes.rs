@@ -181,7 +181,7 @@ fn check_any(run: Option<(Run, bool)>) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn many_changes_begin_and_some_of_them_lose() {
+fn concurrent_changes_occur_and_some_lose() {
     let whims = Whims { loss: 0.1, duplicate: 0.1, spread: Span::from_millis(20), damage: 0.0, mtu: 0 };
     let runs: Vec<Run> = (0..50).map(|seed| run(seed, whims, &[0, 1], Span::ZERO)).collect();
     let tallies = runs.iter().flat_map(|run| [tally(run, 0), tally(run, 1)]);
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn what_stays_of_a_recipe_works_in_any_other_company(
+    fn kept_micro_protocols_work_in_any_other_recipe(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_from_both_ends_end_and_nothing_is_lost(
+    fn changes_from_both_ends_finish_without_losses(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_from_both_ends_on_a_path_without_faults_end_in_one_winner(seed: u64) {
+    fn changes_from_both_ends_have_one_winner_on_a_perfect_path(seed: u64) {
         let mut run = run(seed, Whims::default(), &[0, 1], Span::ZERO);
         check(&mut run, false)?;
         let refused = tally(&run, 0).1;
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_end_and_nothing_is_lost_if_nothing_arrives_for_a_while(
+    fn changes_finish_without_losses_across_an_outage(
         seed: u64, loss in 0.0..0.2, duplicate in 0.0..0.2, spread in 0u64..80, lasts in 100u64..90_000,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn changes_from_one_end_are_all_made(
+    fn all_changes_from_one_end_are_applied(
         seed: u64, end in 0usize..2, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..80,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage: 0.0, mtu: 0 };

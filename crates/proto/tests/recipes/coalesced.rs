@@ -36,7 +36,7 @@ fn asked() -> (Stack, Stack) {
 }
 
 #[test]
-fn an_acknowledgement_and_a_message_leave_in_one_batch_whichever_is_longer() {
+fn an_acknowledgement_and_a_message_share_a_batch_in_any_size_order() {
     for len in [1, 10, 300] {
         let (mut a, mut b) = asked();
         let (mut slot, now) = (vec![0; 65_536], NOW);
@@ -54,7 +54,7 @@ fn an_acknowledgement_and_a_message_leave_in_one_batch_whichever_is_longer() {
 }
 
 #[test]
-fn more_data_than_a_packet_follows_in_batches_of_its_own() {
+fn data_beyond_one_packet_follows_in_separate_batches() {
     let (mut a, mut b) = asked();
     let (mut slot, now) = (vec![0; 65_536], NOW);
     let long: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();

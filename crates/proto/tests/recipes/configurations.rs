@@ -52,7 +52,7 @@ macro_rules! survive {
 }
 
 #[test]
-fn typed_parameters_of_everything_registered_survive_text_and_are_all_there_is() {
+fn typed_parameters_are_complete_and_round_trip_through_text() {
     let protocols = survive!(FixedSizeConfig SequencedSegmentConfig FixedRateConfig RetransmitConfig PositiveAckConfig
         CumulativeAckConfig NegativeAckConfig SelectiveTransferConfig PacingConfig RateStatsConfig InOrderConfig
         PriorityConfig DeadlineConfig StatisticsConfig StreamsConfig FecConfig ObjectConfig BitmapAckConfig
@@ -70,7 +70,7 @@ fn typed_parameters_of_everything_registered_survive_text_and_are_all_there_is()
 }
 
 #[test]
-fn a_law_stands_in_the_table_of_rate_control_and_both_are_read_from_there() {
+fn a_law_and_rate_control_share_one_table() {
     let cubic = CubicConfig { decrease: 0.5, ..CubicConfig::default() };
     let part = RateControlConfig { ecn: true, ..RateControlConfig::default() }.with_law(&cubic);
     let given = [("controller", "cubic"), ("ecn", "true"), ("decrease", "0.5")];
@@ -81,7 +81,7 @@ fn a_law_stands_in_the_table_of_rate_control_and_both_are_read_from_there() {
 }
 
 #[test]
-fn a_change_sets_what_it_changes_and_leaves_the_rest_as_it_is_written() {
+fn a_change_sets_only_named_parameters() {
     let mut recipe = Recipe::parse("[rate_control]\nrate = \"1000kbit\"\nbeta = 0.5\n").unwrap();
     recipe.change(|law: &mut RateControlConfig| law.max_batch = 8).unwrap();
     let given = [("rate", "1000kbit"), ("beta", "0.5"), ("max_batch", "8")];

@@ -29,7 +29,7 @@ fn is_accepted(recipe: &Recipe) -> bool {
 }
 
 #[test]
-fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
+fn a_duplicate_window_narrower_than_the_retransmission_window() {
     for window in ["64", "16383", "16384"] {
         let said = refusal(&changed("msg", &[("sequenced_segment.window", window)]));
         let wanted = format!(
@@ -55,7 +55,7 @@ fn a_window_of_duplicates_that_is_narrower_than_that_of_repeats() {
 }
 
 #[test]
-fn a_running_stack_does_not_take_contradictions_either() {
+fn a_running_stack_refuses_contradictions() {
     let recipe = changed("msg", &[]);
     let compiled = Arc::new(micro::registry()).compile(&recipe, TAG).unwrap();
     let mut run = Run::new(&compiled, Whims::default(), 1);
@@ -69,7 +69,7 @@ fn a_running_stack_does_not_take_contradictions_either() {
 }
 
 #[test]
-fn acknowledgements_that_nobody_uses() {
+fn unused_acknowledgements() {
     for ack in ["positive_ack", "cumulative_ack", "negative_ack"] {
         let recipe = Recipe::new("x").with("fixed_size").with("sequenced_segment").with(ack);
         assert_eq!(refusal(&recipe), format!("{ack} needs retransmit"));
@@ -78,7 +78,7 @@ fn acknowledgements_that_nobody_uses() {
 }
 
 #[test]
-fn readings_that_are_further_apart_than_silence() {
+fn readings_spaced_beyond_the_silence_timeout() {
     for apart in ["5s", "5001ms", "1h"] {
         let said = refusal(&changed("sensor", &[("selective_transfer.max_silence", apart)]));
         let wanted = format!(
@@ -100,7 +100,7 @@ fn readings_that_are_further_apart_than_silence() {
 }
 
 #[test]
-fn an_object_whose_lost_end_nobody_would_notice() {
+fn an_object_whose_lost_end_would_go_unnoticed() {
     let said = refusal(&changed("fobs", &[("retransmit.probe", "false")]));
     let wanted = "`retransmit.probe = false`: must be true with `bitmap_ack.when` = `interval` or `law`, or losses of the last packets go unnoticed; set it to true, or bitmap_ack.when to segment, chunk or round";
     assert!(said.ends_with(wanted), "{said}");

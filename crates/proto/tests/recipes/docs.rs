@@ -126,14 +126,14 @@ fn check(name: &str, text: &str, wanted: &str) {
 }
 
 #[test]
-fn the_lists_of_the_pages_are_those_of_the_registries() {
+fn lists_in_the_documentation_match_the_registries() {
     let recipes = replaced(&replaced(TEXT, "presets", &presets()), "micro-protocols", &protocols());
     check("recipes.md", TEXT, &recipes);
     check("controllers.md", LAWS, &with_laws(LAWS));
 }
 
 #[test]
-fn every_law_and_every_shipped_recipe_is_told_of() {
+fn every_law_and_shipped_recipe_is_documented() {
     for law in haul_proto::laws() {
         let section = LAWS.split_once(&format!("### `{}`\n\n", law.name)).expect("every law has a section").1;
         let section = section.split("\n## ").next().and_then(|rest| rest.split("\n### ").next()).unwrap();
@@ -152,7 +152,7 @@ fn every_law_and_every_shipped_recipe_is_told_of() {
 }
 
 #[test]
-fn shipped_recipes_bear_their_names_and_can_be_built() {
+fn shipped_recipes_have_their_names_and_can_be_built() {
     let registry = std::sync::Arc::new(micro::registry());
     for (name, _) in PRESETS {
         let recipe = preset(name).unwrap().unwrap();

@@ -313,7 +313,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn who_acknowledges_the_unsent_is_refused_and_at_last_named(
+    fn acknowledging_unsent_packets_is_refused_and_finally_ends_the_session_by_name(
         (way, claim, beyond) in lies(), millis in 0u64..200, seed: u64,
     ) {
         let mut joined = Joined::new(way, seed, 0.05);
@@ -338,7 +338,7 @@ proptest! {
 
     /// Lies that the session survives, between true reports, do no harm: all arrives, nothing too early.
     #[test]
-    fn lies_that_are_too_few_to_end_it_do_a_session_no_harm(
+    fn a_few_false_messages_do_not_harm_a_session(
         (way, claim, beyond) in lies(), every in 1u64..20, loss in 0.0..0.1f64, seed: u64,
     ) {
         let mut joined = Joined::new(way, seed, loss);

@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(cases(96))]
 
     #[test]
-    fn every_object_arrives_whole_and_identical(
+    fn every_object_arrives_complete_and_identical(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn every_object_arrives_although_the_path_is_cut_ends_are_stopped_and_sockets_are_full(
+    fn every_object_arrives_despite_outages_suspensions_and_full_sockets(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let Some((recipe, compiled)) = any_object_recipe(seed) else { return Err(TestCaseError::reject("no recipe")) };

@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(cases(128))]
 
     #[test]
-    fn recipes_keep_their_promises_on_bad_paths(
+    fn recipes_keep_their_guarantees_on_bad_paths(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20, damage in 0.0..0.1,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), damage, ..Whims::default() };
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn promises_hold_while_the_path_is_cut_ends_are_stopped_and_sockets_are_full(
+    fn guarantees_hold_during_outages_suspensions_and_full_sockets(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };
@@ -137,7 +137,7 @@ proptest! {
     }
 
     #[test]
-    fn on_a_path_without_faults_every_message_arrives_once(seed: u64) {
+    fn on_a_perfect_path_every_message_arrives_once(seed: u64) {
         let Some((recipe, run)) = run(seed, Whims::default(), Cuts::default()) else {
             return Err(TestCaseError::reject("no recipe"))
         };
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn promises_hold_while_one_end_changes_parameters(
+    fn guarantees_hold_while_one_end_changes_parameters(
         seed: u64, loss in 0.0..0.3, duplicate in 0.0..0.3, spread in 0u64..20,
     ) {
         let whims = Whims { loss, duplicate, spread: Span::from_millis(spread), ..Whims::default() };

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_card_has_merged_is_read_as_one_and_no_more_than_that() {
+    fn merged_packets_are_read_one_merge_at_a_time() {
         let single: Vec<(u32, u64)> = (0..7).map(|n| (1, 1 << n)).collect();
         assert_eq!(read(None), single);
         // The first packet is passed up singly: the softirq takes it before the others are in the ring.

@@ -72,7 +72,7 @@ fn an_odd_rate_is_exact_over_many_packets() {
 }
 
 #[test]
-fn a_batch_is_served_in_parts_of_a_tenth_of_a_millisecond() {
+fn a_batch_is_served_in_parts_of_100_us() {
     // 1,500 bytes take 10 us at 1.2 Gbit/s: ten packets in 100 us.
     let mut path = path(&[bottleneck(1_200, tail(Limit::Packets(64))), StageSpec::Delay(us(10))]);
     assert!(path.carries_batches());
@@ -90,7 +90,7 @@ fn a_slow_link_sends_packet_by_packet() {
 }
 
 #[test]
-fn a_full_queue_takes_the_front_of_a_batch_and_drops_the_rest() {
+fn a_full_queue_accepts_the_front_of_a_batch_and_drops_the_rest() {
     let mut path = path(&[bottleneck(1_200, tail(Limit::Bytes(Bytes(4_500))))]);
     path.offer_batch(at(0), Parcel::batch(packet(1, 1_500), 5, 1_500).unwrap());
     let out = drain(&mut path);
@@ -101,7 +101,7 @@ fn a_full_queue_takes_the_front_of_a_batch_and_drops_the_rest() {
 }
 
 #[test]
-fn room_comes_back_as_the_link_sends() {
+fn capacity_returns_as_the_link_sends() {
     let mut path = path(&[bottleneck(120, tail(Limit::Bytes(Bytes(15_000))))]);
     for id in 0..20 {
         path.offer(at(0), packet(id, 1_500));
@@ -116,7 +116,7 @@ fn room_comes_back_as_the_link_sends() {
 }
 
 #[test]
-fn a_change_of_rate_holds_for_what_is_queued() {
+fn a_change_of_rate_applies_to_queued_packets() {
     let mut path = path(&[bottleneck(12, tail(Limit::Packets(10)))]);
     for id in 0..3 {
         path.offer(at(0), packet(id, 1_500));
@@ -146,7 +146,7 @@ fn policer(mbps: u64, burst: u64) -> StageSpec {
 }
 
 #[test]
-fn a_policer_lets_a_burst_pass_and_then_its_rate_and_delays_nothing() {
+fn a_policer_passes_a_burst_then_its_rate_without_delay() {
     // 8 Mbit/s are a byte per microsecond: a packet of 1,000 bytes per millisecond.
     let mut path = path(&[policer(8, 3_000)]);
     for n in 0..20 {
@@ -167,7 +167,7 @@ fn a_policer_lets_a_burst_pass_and_then_its_rate_and_delays_nothing() {
 }
 
 #[test]
-fn a_policer_that_is_changed_keeps_what_its_bucket_lacks() {
+fn a_changed_policer_keeps_its_bucket_deficit() {
     let mut path = path(&[policer(8, 3_000)]);
     path.offer_batch(at(0), Parcel::batch(packet(0, 1_000), 3, 1_000).unwrap());
     let StageSpec::Policer(spec) = policer(80, 6_000) else { unreachable!() };
@@ -195,7 +195,7 @@ fn outages_are_exact_to_the_nanosecond() {
 }
 
 #[test]
-fn an_outage_on_demand_begins_at_once() {
+fn an_outage_on_demand_starts_at_once() {
     let mut path = path(&[StageSpec::Outages(Vec::new())]);
     path.change(at(1_000), &StageRef::Index(0), &StageChange::Outage(us(2))).unwrap();
     for nanos in [1_000, 2_999, 3_000] {
@@ -205,7 +205,7 @@ fn an_outage_on_demand_begins_at_once() {
 }
 
 #[test]
-fn jitter_keeps_or_frees_the_order_as_asked() {
+fn jitter_keeps_the_order_unless_configured_otherwise() {
     let run = |order| {
         let spec = JitterSpec { delay: Distribution::Uniform(us(1_000)), order };
         let mut path = path(&[StageSpec::Jitter(spec)]);
@@ -222,7 +222,7 @@ fn jitter_keeps_or_frees_the_order_as_asked() {
 }
 
 #[test]
-fn only_the_chosen_packets_come_late() {
+fn only_the_chosen_packets_are_delayed() {
     let spec = ReorderingSpec { share: share(0.1), extra: Distribution::Constant(us(35)) };
     let mut path = path(&[StageSpec::Reordering(spec)]);
     for id in 0..10_000 {
@@ -236,7 +236,7 @@ fn only_the_chosen_packets_come_late() {
 }
 
 #[test]
-fn the_mtu_takes_long_packets_out_of_a_batch() {
+fn the_mtu_removes_long_packets_from_a_batch() {
     let mut path = path(&[StageSpec::Mtu(1_000)]);
     path.offer_batch(at(0), Parcel::batch(packet(1, 1_001), 3, 1_000).unwrap());
     path.offer_batch(at(0), Parcel::batch(packet(2, 1_000), 3, 20).unwrap());
@@ -247,7 +247,7 @@ fn the_mtu_takes_long_packets_out_of_a_batch() {
 }
 
 #[test]
-fn what_leaves_at_one_time_keeps_its_order_through_stages_that_split() {
+fn simultaneous_packets_keep_their_order_through_splitting_stages() {
     let corruption = CorruptionSpec { share: share(0.3), effect: Effect::Flip };
     let mut path = path(&[StageSpec::Corruption(corruption), StageSpec::Delay(us(5))]);
     path.offer_batch(at(0), Parcel::batch(packet(1, 100), 64, 100).unwrap());
@@ -256,7 +256,7 @@ fn what_leaves_at_one_time_keeps_its_order_through_stages_that_split() {
 }
 
 #[test]
-fn changes_that_do_not_fit_say_what_does() {
+fn invalid_changes_are_refused_with_the_valid_ones() {
     let mut path = path(&[StageSpec::Delay(us(5)), StageSpec::Delay(us(6))]);
     let change = StageChange::Rate(Rate::from_mbps(1));
     let wrong = path.change(at(0), &StageRef::Name("delay-2".into()), &change).unwrap_err().to_string();
@@ -269,7 +269,7 @@ fn changes_that_do_not_fit_say_what_does() {
 }
 
 #[test]
-fn a_spec_reads_from_toml_and_back() {
+fn a_spec_round_trips_through_toml() {
     let text = r#"
         stages = [
             { bottleneck = { rate = "1Gbit", queue = { red = { min = "100KiB", max = "300KiB", limit = "1MB", signal = "mark" } } } },
@@ -295,7 +295,7 @@ fn a_spec_reads_from_toml_and_back() {
 }
 
 #[test]
-fn a_bad_spec_says_where_and_what_is_allowed() {
+fn an_invalid_spec_is_reported_with_its_position_and_what_is_allowed() {
     let read = |text: &str| toml::from_str::<PathSpec>(text).unwrap_err().to_string();
     let unit = read("stages = [{ delay = 50 }]");
     assert!(unit.contains("line 1") && unit.contains("50ms"), "{unit}");
@@ -438,7 +438,7 @@ proptest! {
     }
 
     #[test]
-    fn batches_fare_as_their_packets_do_one_by_one(
+    fn batches_are_equivalent_to_single_packets(
         seed in any::<u64>(),
         batches in prop::collection::vec((0u64..3_000, 1usize..=64), 1..40),
         limit in limit(),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_as_asked() {
+    fn means_match_the_configuration() {
         let ten = Span::from_millis(10);
         let n = 200_000;
         assert!((mean_of(Distribution::Constant(ten), 10) - 10.0).abs() < 1e-9);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn certain_things_happen_and_impossible_ones_do_not() {
+    fn probabilities_of_one_and_zero_are_exact() {
         let mut rng = Rng::from_seed(1);
         let chance = |p| Chance::new(Probability::new(p).unwrap());
         assert!((0..1_000).all(|_| chance(1.0).hits(&mut rng)));

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seven_of_ten_arrivals_let_one_out_on_the_way_from_100_to_70() {
+    fn a_reduction_from_100_to_70_sends_seven_packets_per_ten_arrivals() {
         let mut reduction = Reduction::new(100, 70);
         let mut in_flight = 99;
         let mut sent = 0;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn below_its_target_it_grows_back_as_slow_start_does() {
+    fn below_its_target_the_window_grows_as_in_slow_start() {
         // A burst of losses has left 20 in flight; the target is 70.
         let mut reduction = Reduction::new(100, 70);
         reduction.on_ack(1, 20, false);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_first_goes_at_once_and_nothing_without_an_arrival() {
+    fn the_first_loss_is_retransmitted_at_once_and_others_on_arrivals() {
         let mut reduction = Reduction::new(10, 1);
         reduction.on_ack(1, 8, false);
         assert_eq!(reduction.window(), 9);

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn three_later_arrivals_make_a_loss() {
+    fn three_later_arrivals_indicate_a_loss() {
         let mut board = sent(6);
         let mut ack = Ack::new(1);
         ack.push(2..4);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_retransmission_is_found_too() {
+    fn a_lost_retransmission_is_detected() {
         let mut board = sent(6);
         let mut ack = Ack::new(0);
         ack.push(1..5);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_what_arrived_over_the_longer_of_both_times() {
+    fn the_rate_is_arrivals_over_the_longer_interval() {
         let mut board = Scoreboard::new(3);
         (0..10).for_each(|segment| board.on_sent(at(0), segment));
         // One acknowledgement per 2 ms from 50 ms on.
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_of_what_was_never_sent_do_no_harm() {
+    fn acknowledgements_of_unsent_packets_are_harmless() {
         let mut board = sent(3);
         let mut ack = Ack::new(2);
         ack.push(1_000..2_000);

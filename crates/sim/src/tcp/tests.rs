@@ -186,7 +186,7 @@ fn cubic_follows_its_response_function() {
 }
 
 #[test]
-fn bbr_keeps_the_bottleneck_at_a_loss_that_stops_the_others() {
+fn bbr_fills_the_bottleneck_at_a_loss_that_stops_others() {
     let mut shares = Vec::new();
     for kind in KINDS {
         let net = Net { loss: 1e-3, ..clean(100, 50) };
@@ -283,7 +283,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_do_no_harm(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 1..40)) {
+    fn any_bytes_are_harmless(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 1..40)) {
         let mut sender = TcpSender::new(TcpSenderConfig::endless(KINDS[1]()));
         let mut receiver = TcpReceiver::new(TcpReceiverConfig::default());
         let mut slot = vec![0; 65_536];

@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn acknowledgements_come_back(next in 0u64..1 << 60, starts in prop::collection::vec((1u64..1 << 30, 1u64..1 << 20), 0..=3)) {
+        fn acknowledgements_round_trip(next in 0u64..1 << 60, starts in prop::collection::vec((1u64..1 << 30, 1u64..1 << 20), 0..=3)) {
             let mut ack = Ack::new(next);
             for (start, len) in starts {
                 ack.push(next + start..next + start + len);
@@ -118,13 +118,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn reading_any_bytes_is_harmless(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             let _ = (Ack::read(&bytes), read_data(&bytes));
         }
     }
 
     #[test]
-    fn segments_come_back() {
+    fn segments_round_trip() {
         let mut slot = [0xff; 1_472];
         write_data(&mut slot, 0x1234_5678_9abc);
         assert_eq!(read_data(&slot), Some(0x1234_5678_9abc));

@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_is_always_the_earliest_and_the_oldest(
+        fn the_first_event_is_the_earliest_then_the_oldest(
             steps in prop::collection::vec((0u32..8, prop::option::weighted(0.8, 0u64..10)), 0..200),
         ) {
             let mut event_queue = EventQueue::default();

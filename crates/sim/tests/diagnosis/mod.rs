@@ -66,7 +66,7 @@ fn describe(run: &Run) -> String {
 }
 
 #[test]
-fn losses_are_put_down_to_what_has_lost_them() {
+fn losses_are_attributed_to_their_cause() {
     let down = |at: u64, length: u64| Outage {
         at: Span::from_millis(at),
         length: Span::from_millis(length),
@@ -118,7 +118,7 @@ fn losses_are_put_down_to_what_has_lost_them() {
 /// `bbr` itself builds a queue while it probes, and packets are damaged independently of it. Results of
 /// single runs vary by more than 1 % with the times of the probes.
 #[test]
-fn random_losses_beside_a_standing_queue_are_told_as_such() {
+fn random_losses_beside_a_standing_queue_are_recognised() {
     const SEEDS: u64 = 8;
     let recipe = recipe("bulk", &[("controller", "bbr")]);
     for loss in [0.001, 0.004] {
@@ -138,7 +138,7 @@ fn random_losses_beside_a_standing_queue_are_told_as_such() {
 /// A transfer of 3 s: during slow start it sends first a few packets without a queue, and then many, with a
 /// queue that is briefly full in some runs.
 #[test]
-fn random_losses_of_a_short_transfer_are_told_as_such() {
+fn random_losses_of_a_short_transfer_are_recognised() {
     let recipe = recipe("bulk", &[("controller", "bbr")]);
     let rtt = Span::from_millis(50);
     let lossy = Channel { loss: 0.001, ..Channel::clean(rtt / 2, Rate::from_mbps(1_000)) };
@@ -161,7 +161,7 @@ fn random_losses_of_a_short_transfer_are_told_as_such() {
 /// A network card with few slots, and a kernel that takes 30 us per packet: batches overflow the ring, which
 /// no socket counts.
 #[test]
-fn what_a_full_ring_drops_is_the_hosts() {
+fn drops_of_a_full_ring_are_the_hosts() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "250Mbit")]);
     let nic = NicConfig { slots: 6, per_packet: Span::from_micros(30), ..NicConfig::default() };
     let template = ReceiverConfig::default();
@@ -178,7 +178,7 @@ fn what_a_full_ring_drops_is_the_hosts() {
 /// Bursts lost as a whole, as on a radio link, look like a receiver that did not read. Its host counts its
 /// drops: none.
 #[test]
-fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops() {
+fn dense_bursts_of_a_medium_are_not_attributed_to_a_host_with_drop_counters() {
     let set = [("controller", "fixed"), ("rate", "700Mbit"), ("max_batch", "4"), ("unit_window", "53MB")];
     for (name, lost, mean_run) in [("fobs", 0.0003, 6.0), ("fobs", 0.002, 6.0), ("bulk", 0.001, 12.0)] {
         let bursty = Channel { burst_loss: Some((lost, mean_run)), ..channel(1_000) };
@@ -196,7 +196,7 @@ fn bursts_that_a_medium_loses_whole_are_not_put_on_a_host_that_counts_its_drops(
 
 /// The kernel counts dropped buffers, but not the number of packets in each.
 #[test]
-fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
+fn losses_of_a_host_with_gro_are_all_attributed_to_it() {
     let recipe = recipe(
         "fobs",
         &[("controller", "fixed"), ("rate", "900Mbit"), ("max_batch", "4"), ("unit_window", "53MB")],
@@ -222,7 +222,7 @@ fn a_host_that_takes_packets_in_groups_is_told_of_all_that_it_has_lost() {
 
 /// A socket that is permanently full drops all the time.
 #[test]
-fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
+fn losses_of_a_slow_host_are_all_attributed_to_it() {
     let recipe = recipe("fobs", &[("controller", "fixed"), ("rate", "700Mbit"), ("diagnosis", "kernel")]);
     let socket =
         SocketConfig { requested: Bytes(256 << 10), permitted: Bytes(256 << 10), ..SocketConfig::default() };
@@ -244,7 +244,7 @@ fn a_host_that_is_too_slow_for_the_rate_is_told_of_all_that_it_has_lost() {
 
 /// A longer path is not a queue, and a law that keeps a queue still has one on it.
 #[test]
-fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
+fn random_losses_on_a_lengthened_path_are_recognised() {
     let fixed = [("controller", "fixed"), ("rate", "150Mbit")];
     let bbr = [("controller", "bbr")];
     for (set, loss) in [(fixed.as_slice(), 0.001), (bbr.as_slice(), 0.001)] {
@@ -260,7 +260,7 @@ fn random_losses_on_a_path_that_has_become_longer_are_told_as_such() {
 
 /// Cross traffic floods a short queue for 2 ms of every 100 ms.
 #[test]
-fn bursts_that_a_short_queue_drops_whole_are_congestion_whatever_they_look_like() {
+fn dense_bursts_dropped_by_a_short_queue_are_congestion() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
     let short = Channel { queue: Span::from_millis(4), ..channel(400) };
     let mut run = Run::over(&recipe, 1 << 40, RTT, &short, host(FAIR, 4 << 20, vec![]));

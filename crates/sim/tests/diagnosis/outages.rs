@@ -26,7 +26,7 @@ fn diagnosed(law: &str, rtt: Span, millis: u64) -> [f64; 2] {
 /// timeouts it assumes a path with a small MTU. Laws that keep sending during silence lose far more in the
 /// outage than in the queue, so that some of these losses are misattributed.
 #[test]
-fn an_outage_is_one_to_laws_of_any_kind_and_a_full_queue_beside_it_is_none() {
+fn outages_are_recognised_with_any_law_and_full_queues_are_not_outages() {
     let windows = ["reno", "cubic", "highspeed", "scalable", "bbr", "tfrc", "delivery"];
     let sending_on = ["fixed", "sabul"];
     let mut wrong = Vec::new();

@@ -77,7 +77,7 @@ fn watched(recipe: &Recipe, channel: &Channel, buffer: u64, busy: bool) -> Watch
 /// permanently full queue and a lossy medium, single packets cannot be attributed, so that is not tested
 /// here.
 #[test]
-fn each_packet_is_put_down_to_what_has_lost_it() {
+fn each_packet_is_attributed_to_the_cause_of_its_loss() {
     let at = |rate| recipe("bulk", &[("controller", "fixed"), ("rate", rate)]);
     let lossy = |loss| Channel { loss, ..channel(1_000) };
     let (host, queue, random) = (Cause::ReceiverHost, Cause::Congestion, Cause::Random);
@@ -100,7 +100,7 @@ fn each_packet_is_put_down_to_what_has_lost_it() {
 /// For transfers shorter than a window, of one window and slightly more, each dropped packet is in exactly
 /// one window, and in the counts by cause.
 #[test]
-fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
+fn all_lost_packets_of_any_transfer_are_attributed() {
     let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "300Mbit")]);
     // A window has 100 MB of UDP payload, including headers, tags and retransmissions.
     for bytes in [20_000, 2_000_000, 94_000_000, 97_000_000, 100_000_000, 130_000_000] {
@@ -132,7 +132,7 @@ fn the_packets_of_a_whole_transfer_are_put_down_to_causes_whatever_its_size() {
 /// Transfers of 1 to 200 packets. The last packets are often lost; no later packet reveals this, and the
 /// probe timer retransmits them, as in an outage.
 #[test]
-fn what_the_probe_timer_finds_lost_is_put_down_too() {
+fn losses_found_by_the_probe_timer_are_attributed() {
     let down = Outage { at: Span::from_millis(15), length: Span::from_millis(150), every: None };
     for (packets, seed) in
         [1, 2, 5, 20, 200].into_iter().flat_map(|packets| (1..=8).map(move |seed| (packets, seed)))

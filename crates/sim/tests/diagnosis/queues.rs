@@ -113,7 +113,7 @@ fn f1((truth, diagnosed): (u64, u64)) -> f64 {
 
 /// The path always has a queue, or drops far below its maximum length.
 #[test]
-fn queues_that_never_empty_or_drop_early_are_told() {
+fn queues_that_never_empty_or_drop_early_are_recognised() {
     let reno = ControlKind::Reno;
     for (name, queue, flows) in [
         ("six Reno flows", tail_drop(20), &[reno; 6][..]),
@@ -130,7 +130,7 @@ fn queues_that_never_empty_or_drop_early_are_told() {
 
 /// `CoDel` cannot slow down a sender that ignores losses: its queue stays constant, neither full nor short.
 #[test]
-fn codel_that_is_overloaded_all_the_time_is_a_queue() {
+fn a_permanently_overloaded_codel_is_a_queue() {
     for rate in ["493Mbit", "496Mbit"] {
         let transfer = Beside { rate, queue: codel(), flows: &[], loss: 0.0, jitter: Span::ZERO };
         let [queue, medium] = transfer.run();
@@ -141,7 +141,7 @@ fn codel_that_is_overloaded_all_the_time_is_a_queue() {
 
 /// The delay varies independently of losses.
 #[test]
-fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
+fn medium_losses_beside_jitter_or_a_queue_are_not_congestion() {
     let bbr = ControlKind::Bbr(BbrConfig::default());
     for (name, flows, millis) in [
         ("jitter of 1 ms", &[][..], 1),
@@ -157,7 +157,7 @@ fn what_a_medium_loses_is_not_congestion_for_jitter_or_a_queue() {
 
 /// Two BBR flows fill a queue repeatedly, and 0.2 % of the packets are damaged.
 #[test]
-fn a_medium_and_a_queue_have_their_shares() {
+fn a_medium_and_a_queue_get_their_shares() {
     let flows = [ControlKind::Bbr(BbrConfig::default()); 2];
     let [queue, medium] =
         Beside { rate: RATE, queue: tail_drop(20), flows: &flows, loss: 0.002, jitter: Span::ZERO }.run();

@@ -54,7 +54,7 @@ fn mean(preset: (&str, &[(&str, &str)]), loss: f64) -> Outcome {
 /// Without losses, the channel is as good as UDP; with losses it depends on the packets lost, but the
 /// transfer completes.
 #[test]
-fn everything_comes_with_reports_on_the_control_channel_and_as_soon_where_nothing_is_lost() {
+fn reports_on_the_control_channel_deliver_everything_without_delay() {
     for name in ["fobs", "fobs-state", "rbudp", "rapid+"] {
         for loss in [0.0, 0.001, 0.02] {
             let over = |over| mean((name, &[("bitmap_ack.over", over)]), loss);
@@ -69,7 +69,7 @@ fn everything_comes_with_reports_on_the_control_channel_and_as_soon_where_nothin
 /// The rate of a law without a window does not depend on the times of reports; a law with a window waits for
 /// each.
 #[test]
-fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
+fn every_report_mode_delivers_everything_and_rate_laws_keep_their_rate() {
     let run = |law: &str, when: &str, len| {
         let probe = if matches!(when, "interval" | "law") { "true" } else { "false" };
         let changes = [
@@ -96,7 +96,7 @@ fn every_when_brings_everything_and_a_law_without_a_window_keeps_its_rate() {
 }
 
 #[test]
-fn the_order_of_a_channel_holds_and_equal_seeds_give_equal_runs() {
+fn a_channel_is_ordered_and_equal_seeds_give_equal_runs() {
     let run = || outcome(3, ("rbudp", &[("bitmap_ack.over", "control")]), 30_000_000, 0.01);
     let (one, other) = (run(), run());
     assert_eq!((one.seconds.to_bits(), one.sent), (other.seconds.to_bits(), other.sent));

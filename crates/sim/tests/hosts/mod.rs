@@ -108,14 +108,14 @@ fn run(room: u64) -> (World, Session, FlowId) {
 }
 
 #[test]
-fn a_host_with_room_loses_nothing_while_its_process_sleeps() {
+fn a_host_with_buffer_space_loses_nothing_while_its_process_sleeps() {
     let (world, session, data) = run(1_000_000);
     assert_eq!(world.truth(data).drops.of(DropReason::SocketBuffer), 0);
     assert_eq!(session.receiver(&world).stats().socket_drops, 0);
 }
 
 #[test]
-fn a_small_socket_buffer_overflows_while_its_process_sleeps_and_the_receiver_hears_of_it() {
+fn a_small_socket_buffer_overflows_and_the_receiver_learns_it() {
     let (world, session, data) = run(1_000);
     let lost = world.truth(data).drops.of(DropReason::SocketBuffer);
     // 0.5 s at 400 Mbit/s are 17,000 packets.
@@ -189,7 +189,7 @@ fn computing(processes: u32) -> Load {
 }
 
 #[test]
-fn a_sender_is_no_faster_than_its_core_and_says_that_it_is_the_limit() {
+fn a_sender_limited_by_its_core_reports_it() {
     for law in ["bbr", "cubic", "delivery"] {
         // 5,000 packets per second; the path carries 17,000.
         let (what, packets, _) = sent_by(law, 200, computing(0));
@@ -210,7 +210,7 @@ fn a_sender_that_waits_for_its_core_does_not_blame_the_path() {
 }
 
 #[test]
-fn a_sender_that_is_stopped_most_of_the_time_does_not_take_its_absence_for_the_path() {
+fn a_mostly_stopped_sender_does_not_blame_the_path() {
     // As with a CPU quota: 20 ms of every 100 ms, 20 % of the path's capacity; and half of the time, in
     // intervals shorter than a round trip.
     for law in ["bbr", "delivery"] {

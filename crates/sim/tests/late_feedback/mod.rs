@@ -100,7 +100,7 @@ fn jitter(most: Span) -> JitterSpec {
 }
 
 #[test]
-fn every_law_recovers_from_feedback_that_is_late_doubled_and_out_of_order() {
+fn every_law_recovers_from_late_duplicate_and_reordered_feedback() {
     let mut missed = Vec::new();
     for law in laws().iter().map(|law| law.name) {
         let mut run = Transfer::new(law);

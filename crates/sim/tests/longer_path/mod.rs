@@ -39,7 +39,7 @@ fn beside_tcp(longer_path: &str, control: ControlKind, (mbps, rtt, queue): (u64,
 }
 
 #[test]
-fn ledbat_gives_way_to_a_tcp_flow_that_comes_as_if_it_knew_of_no_longer_paths() {
+fn ledbat_yields_to_a_new_tcp_flow_despite_longer_path_detection() {
     for where_ in [(5, 20, 200), (5, 100, 400), (20, 20, 100), (20, 50, 300), (100, 20, 100), (100, 50, 200)]
     {
         for (name, control) in [

@@ -157,7 +157,7 @@ fn shares(law: &str, scenario: &Scenario) -> Vec<Option<f64>> {
 }
 
 #[test]
-fn bbr_takes_what_each_phase_of_a_path_offers() {
+fn bbr_uses_the_capacity_of_each_phase_of_a_path() {
     let mut missed = Vec::new();
     for scenario in scenarios() {
         for law in ["delivery", "bbr"] {
@@ -177,7 +177,7 @@ fn bbr_takes_what_each_phase_of_a_path_offers() {
 }
 
 #[test]
-fn delays_that_vary_do_not_end_startup() {
+fn varying_delays_do_not_end_startup() {
     for seed in 1..=6 {
         let there = Channel { jitter: ms(20), ..path(100.0, 40, 40) };
         let mut run = Run::new(seed, 4 << 30, "bbr", None, &there, &path(100.0, 40, 40));
@@ -216,7 +216,7 @@ fn on_longer_path(mbps: f64, at: u64) -> f64 {
 }
 
 #[test]
-fn a_round_trip_ten_times_as_long_is_filled_within_three_seconds_in_whatever_phase_it_comes() {
+fn a_tenfold_round_trip_is_filled_within_three_seconds_in_any_phase() {
     let moments = [10_000, 10_100, 10_250, 10_500, 11_000, 11_600, 12_300, 13_000, 13_700];
     for (mbps, at) in [20.0, 100.0].into_iter().flat_map(|mbps| moments.map(|at| (mbps, at))) {
         let got = on_longer_path(mbps, at);
@@ -288,7 +288,7 @@ fn on_wider_path(at: u64) -> f64 {
 
 /// Regression: when rounds included the wait for reports, the next probe came after two or three seconds.
 #[test]
-fn a_path_that_holds_few_packets_is_probed_often_though_reports_are_rare() {
+fn a_small_path_is_probed_often_despite_rare_reports() {
     for at in [4_000, 4_400, 4_800, 5_200, 5_600, 6_000] {
         let got = on_wider_path(at);
         println!("TABLE 20 to 80 Mbit/s at {at} ms: {got:.1} Mbit/s");
@@ -319,7 +319,7 @@ fn on_varying_path(path: &Channel, step: u64, mbps: &[u64], seed: u64) -> f64 {
 
 /// The mean capacity is 62.5 Mbit/s. With bounds that stay until the next probe the law reached 33 to 38.
 #[test]
-fn capacity_that_varies_is_used_and_not_only_its_lowest() {
+fn varying_capacity_is_used_beyond_its_minimum() {
     let steps = [25, 50, 75, 100];
     for (name, rtt, queue, step) in [
         ("a short queue, steps of 50 ms", 10, 10, 50),

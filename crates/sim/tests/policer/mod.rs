@@ -106,7 +106,7 @@ impl Policed {
 /// Regression: it permanently lost 26 % of its packets, because the policer's losses were taken for the
 /// path's own.
 #[test]
-fn bbr_finds_the_rate_of_a_policer_whatever_its_bucket_holds() {
+fn bbr_finds_the_rate_of_a_policer_with_any_bucket() {
     for (mbps, burst, rtt, loss) in [
         (100, 125_000, 20, 0.0),
         (10, 10_000, 5, 0.0),
@@ -125,7 +125,7 @@ fn bbr_finds_the_rate_of_a_policer_whatever_its_bucket_holds() {
 }
 
 #[test]
-fn what_a_policer_drops_is_congestion_to_laws_that_vary_their_rate() {
+fn policer_drops_are_congestion_for_laws_with_varying_rates() {
     for (set, seconds) in [
         (&[("controller", "bbr")][..], 15),
         (&[("controller", "cubic"), ("cause_aware", "true")], 30),
@@ -138,7 +138,7 @@ fn what_a_policer_drops_is_congestion_to_laws_that_vary_their_rate() {
 }
 
 #[test]
-fn what_a_policer_and_a_medium_lose_is_told_apart() {
+fn policer_and_medium_losses_are_distinguished() {
     let outcome = Policed { loss: 0.01, ..Policed::default() }.run(&[("controller", "bbr")]);
     assert!(outcome.f1(outcome.policed, Cause::Congestion) >= 0.95, "{outcome:?}");
     assert!(outcome.f1(outcome.random, Cause::Random) >= 0.95, "{outcome:?}");
@@ -146,7 +146,7 @@ fn what_a_policer_and_a_medium_lose_is_told_apart() {
 
 /// Without different rates, a policer cannot be distinguished from a lossy medium.
 #[test]
-fn of_a_constant_rate_nothing_is_claimed() {
+fn a_constant_rate_gives_no_verdict_about_a_policer() {
     let outcome = Policed::default().run(&[("controller", "fixed"), ("rate", "120Mbit")]);
     assert_eq!(outcome.told.lost_by_cause.of(Cause::Congestion), 0, "{outcome:?}");
 }
@@ -154,7 +154,7 @@ fn of_a_constant_rate_nothing_is_claimed() {
 /// Also where the law slows down for each loss, and while it probes. Bursts of losses that coincide with the
 /// sender's own bursts can look like those of a queue, which is not tested here.
 #[test]
-fn what_a_medium_loses_stays_random_whatever_the_law() {
+fn medium_losses_are_random_for_any_law() {
     let single = [(0.01, 1.0), (0.08, 1.0)];
     let both = [(0.01, 1.0), (0.08, 1.0), (0.01, 10.0)];
     for (set, media) in [

@@ -39,7 +39,7 @@ fn goodput(law: &str, rates: (Rate, Rate), loss: f64) -> f64 {
 const LAWS: [&str; 2] = ["bbr", "delivery"];
 
 #[test]
-fn a_reverse_path_of_one_part_in_three_hundred_carries_what_is_needed() {
+fn a_reverse_path_of_one_three_hundredth_suffices() {
     for (forth, back, loss) in [
         (Rate::from_mbps(20), Rate::from_bps(64_000), 0.0),
         (Rate::from_mbps(200), Rate::from_mbps(1), 0.005),

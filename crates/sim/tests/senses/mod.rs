@@ -163,7 +163,7 @@ impl Run {
 pub(crate) const RTT: Span = Span::from_millis(10);
 
 #[test]
-fn the_sender_learns_what_the_receiving_host_does() {
+fn the_sender_learns_the_receiving_hosts_state() {
     for (scheduler, loads) in [(O1, 0), (O1, 1), (FAIR, 0), (FAIR, 1)] {
         let recipe = recipe("bulk", &[("controller", "fixed"), ("rate", "400Mbit")]);
         let host = host(scheduler, 4 << 20, (0..loads).map(|_| memory(1)).collect());
@@ -184,7 +184,7 @@ fn the_sender_learns_what_the_receiving_host_does() {
 }
 
 #[test]
-fn rapid_stops_beside_a_load_and_neither_beside_none_nor_without_a_sleep_average() {
+fn rapid_pauses_only_with_a_load_and_a_sleep_average() {
     let held = |scheduler, loads| {
         let recipe = recipe("rapid", &[("rate", "350Mbit")]);
         let run =
@@ -224,7 +224,7 @@ fn proactive_acts_before_the_minimum_of_the_saw_tooth_and_loses_less() {
 /// Many programs need its core for 30 ms of every 150 ms: only losses that the diagnosis attributes to the
 /// host show when.
 #[test]
-fn proactive_that_sees_when_the_host_loses_loses_less_than_asynch() {
+fn proactive_with_host_loss_times_loses_less_than_asynch() {
     let lost = |name, set: &[(&str, &str)]| {
         let mut recipe = recipe(name, &[&[("rate", "300Mbit"), ("diagnosis", "on")], set].concat());
         recipe.set("bitmap_ack.interval", "2ms").unwrap();
@@ -256,7 +256,7 @@ fn now_and_then_busy(law: &str, (cause_aware, diagnosis): (&str, &str)) -> Run {
 }
 
 #[test]
-fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
+fn a_cause_aware_law_keeps_twice_the_rate() {
     for law in ["highspeed", "tfrc", "reno"] {
         // With the true causes, and with its own diagnosis.
         let kinds = [("false", "on"), ("true", "off"), ("true", "on")];
@@ -283,7 +283,7 @@ fn a_law_that_knows_whose_losses_they_are_keeps_twice_the_rate() {
 
 /// A receiver with an untuned host's socket buffer, suspended for 100 ms of every second.
 #[test]
-fn a_host_that_is_suspended_now_and_then_is_used_while_it_runs() {
+fn an_occasionally_suspended_host_is_used_while_it_runs() {
     for rtt in [10, 20, 70, 100].map(Span::from_millis) {
         let set =
             [("controller", "highspeed"), ("rate", "400Mbit"), ("cause_aware", "true"), ("diagnosis", "on")];
@@ -302,7 +302,7 @@ fn a_host_that_is_suspended_now_and_then_is_used_while_it_runs() {
 }
 
 #[test]
-fn losses_of_the_path_are_heard_by_a_law_that_is_cause_aware_as_by_any() {
+fn a_cause_aware_law_reacts_to_path_losses() {
     let transfer = |cause_aware| {
         let aware = [("cause_aware", cause_aware), ("diagnosis", "off")];
         let recipe = recipe("bulk", &[&[("controller", "reno")], &aware[..]].concat());

@@ -35,7 +35,7 @@ fn packets_in_flight(law: &str, loss: f64, rtt: Span, seconds: u64) -> f64 {
 }
 
 #[test]
-fn windows_are_what_their_sources_derive_whatever_the_reports() {
+fn windows_match_their_sources_derivation_with_any_reports() {
     let (short, long) = (Span::from_millis(40), Span::from_millis(100));
     // Reno: RFC 5681 and Mathis' formula; CUBIC in its Reno-friendly region (RFC 9438, section 4.3); Scalable
     // TCP: its paper.

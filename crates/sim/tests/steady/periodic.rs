@@ -43,7 +43,7 @@ fn sabul_has_the_rate_at_which_its_steps_are_equal() {
 /// A decrease by the lost share in one round trip of `N / n`, an increase by `rise` in each other:
 /// `n = N - 1 / rise`.
 #[test]
-fn gtp_loses_in_one_round_trip_what_it_gains_in_the_others() {
+fn gtps_decrease_equals_its_increases() {
     let set = &[("first_rate", "10Mbit"), ("least", "0")];
     for (every, rtt) in [(300, 100), (1_000, 100), (1_000, 40)] {
         has(case("bulk", "gtp", set, every, rtt), Span::from_millis(rtt), every as f64 - 1.0 / 0.02);

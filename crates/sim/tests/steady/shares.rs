@@ -26,7 +26,7 @@ fn case<'a>(
 /// dickens-system-aware-fobs, section 2.2.1: losses above 0.5 % of a chunk lower the rate by a step, 5 % of
 /// the capacity, down to the minimum rate; lower losses raise it to the capacity.
 #[test]
-fn the_non_aggressive_law_is_at_its_least_above_half_a_percent_and_at_the_capacity_below() {
+fn non_aggressive_is_at_its_minimum_above_half_a_percent_and_at_capacity_below() {
     let set = [("rate", "100Mbit"), ("first_rate", "50Mbit"), ("object.chunk", "1MB")];
     let cases = [(150, 5.0), (250, 100.0)].map(|(every, mbps)| {
         (case("fobs-gentle", "non_aggressive", &set, every, 40_000), SECOND, packets(mbps))
@@ -37,7 +37,7 @@ fn the_non_aggressive_law_is_at_its_least_above_half_a_percent_and_at_the_capaci
 /// dickens-system-aware-fobs, section 2.2.2, with the limits of the registry: each state falls to its minimum
 /// rate with a loss that does not make it change, and Green rises to the capacity with a tolerated one.
 #[test]
-fn the_state_based_law_is_at_the_limit_of_the_state_that_the_loss_is_of() {
+fn state_based_is_at_the_limit_of_the_losss_state() {
     let set = [("rate", "100Mbit"), ("first_rate", "80Mbit")];
     let cases = [(1_000, 100.0), (100, 70.0), (20, 40.0), (8, 5.0)]
         .map(|(every, mbps)| (case("fobs-state", "state_based", &set, every, 40_000), SECOND, packets(mbps)));

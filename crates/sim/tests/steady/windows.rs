@@ -47,14 +47,14 @@ fn additive(n: f64, factor: f64, increase: f64) -> f64 {
 /// RFC 5681: halves the window, and adds a packet per round trip. Without the recovery it is
 /// `sqrt(3 / (2 p))`.
 #[test]
-fn reno_grows_by_a_packet_each_round_trip_but_in_recovery() {
+fn reno_grows_by_a_packet_per_round_trip_except_in_recovery() {
     let losses = [(300, 40), (1_000, 40), (1_000, 100), (10_000, 40), (10_000, 100)];
     has("reno", &[], &losses, 40, |n, _| additive(n, 0.5, 1.0));
 }
 
 /// RFC 9438, section 4.3: where Reno's window is larger, it grows by `3 (1 - b) / (1 + b)` with `b = 0.7`.
 #[test]
-fn cubic_is_renos_friend_where_that_has_more() {
+fn cubic_is_reno_friendly_where_reno_has_more() {
     let losses = [(300, 20), (1_000, 40), (10_000, 20)];
     has("cubic", &[], &losses, 40, |n, _| additive(n, 0.7, 3.0 * 0.3 / 1.7));
 }

@@ -49,7 +49,7 @@ fn goodput(run: &mut Run, from: Span, to: Span) -> f64 {
 }
 
 #[test]
-fn a_new_law_goes_on_from_the_rate_of_the_old_one() {
+fn a_new_law_continues_from_the_old_ones_rate() {
     let channel = Channel::clean(ms(20), Rate::from_mbps(200));
     for name in ["delivery", "reno", "scalable", "highspeed", "fast", "tfrc", "cubic", "udt", "sabul"] {
         let mut run = Run::new(5, 400_000_000, "delivery", None, &channel, &channel);
@@ -63,7 +63,7 @@ fn a_new_law_goes_on_from_the_rate_of_the_old_one() {
 }
 
 #[test]
-fn a_ceiling_takes_hold_at_once_and_goes_again() {
+fn a_ceiling_takes_effect_at_once_and_can_be_lifted() {
     let channel = Channel::clean(ms(20), Rate::from_mbps(200));
     let mut run = Run::new(7, 200_000_000, "delivery", None, &channel, &channel);
     let sender = run.session.sender;
@@ -79,7 +79,7 @@ fn a_ceiling_takes_hold_at_once_and_goes_again() {
 
 /// The law chosen by a rule is recognised by a phase that only it has.
 #[test]
-fn a_rule_of_the_recipe_exchanges_the_law_where_its_condition_holds() {
+fn a_recipe_rule_switches_the_law_when_its_condition_holds() {
     let lossy = Channel { loss: 0.08, ..Channel::clean(ms(20), Rate::from_mbps(100)) };
     let run = |channel: &Channel, switch: &str| {
         let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
@@ -102,7 +102,7 @@ fn a_rule_of_the_recipe_exchanges_the_law_where_its_condition_holds() {
 }
 
 #[test]
-fn another_ceiling_keeps_the_law_that_a_rule_has_chosen_and_another_law_does_not() {
+fn a_new_ceiling_keeps_a_rules_law_and_a_new_law_replaces_it() {
     let mut recipe = haul_proto::presets::preset("bulk").unwrap().unwrap();
     recipe.set("rate_control.switch", "after 1s -> cubic").unwrap();
     let part = recipe.parts.iter().find(|part| part.name == "rate_control").unwrap().clone();

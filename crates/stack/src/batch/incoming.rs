@@ -112,7 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_opened_is_whole_and_gets_its_own_number(
+        fn opened_packets_are_complete_and_numbered(
             count in 1usize..64, last in 0usize..20, taken: u64, refused: u64, first_pn in 0u64..1 << 47,
         ) {
             let layout = layout(1, 2, 3);

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn one_declaration_makes_the_struct_its_defaults_and_the_table() {
+    fn one_declaration_generates_the_struct_its_defaults_and_the_table() {
         let names: Vec<_> = Outer::PARAMETERS.iter().map(|spec| spec.name).collect();
         assert_eq!(names, ["rate", "flag", "size", "volume", "tone", "share", "text"]);
         let volume = ParameterSpec {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_says_what_differs_and_reads_back_to_the_same() {
+    fn a_part_lists_differences_and_round_trips() {
         let inner = Inner { rate: Rate::from_mbps(3), flag: false };
         let typed = Outer { inner, tone: Tone::High, text: "\"a\"\n".to_owned(), ..Outer::default() };
         let recipe = Recipe::new("x").with("other").with(typed.clone());
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_reads_of_the_same_table_is_no_error_and_a_wrong_value_is() {
+    fn keys_of_another_reader_are_accepted_and_wrong_values_refused() {
         let recipe = Recipe::parse("[inner]\nflag = false\nbeta = 0.5\n").unwrap();
         let read = Inner { flag: false, ..Inner::default() };
         assert_eq!(recipe.configuration(), Ok(Some(read)));

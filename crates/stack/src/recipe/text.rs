@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_written_again_is_refused() {
+    fn unwritable_values_are_refused() {
         for (text, words) in [
             ("name.ame =33 ", "`name`"),
             ("[summary]\n", "`summary`"),
@@ -117,7 +117,7 @@ mod tests {
         }
 
         #[test]
-        fn a_recipe_survives_being_written(
+        fn a_recipe_round_trips(
             name in "\\PC{0,20}",
             parts in prop::collection::btree_map("[a-z_]{1,8}", prop::collection::btree_map("[a-z]{1,5}", "\\PC{0,12}", 0..3), 0..4),
         ) {

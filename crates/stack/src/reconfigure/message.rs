@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_become_rare_when_nobody_answers() {
+    fn unanswered_repetitions_become_rare() {
         let mut repeated = RepeatedMessage::new(Time::ZERO, MessageType::Apply, 1, String::new());
         let mut pauses = Vec::new();
         while repeated.next < Time::ZERO + Span::from_secs(100) {

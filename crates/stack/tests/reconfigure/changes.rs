@@ -29,19 +29,19 @@ fn both_at_once(of_a: &Recipe, of_b: &Recipe) {
 }
 
 #[test]
-fn of_parameters_here_and_micro_protocols_there_one_wins() {
+fn concurrent_changes_of_parameters_and_micro_protocols_have_one_winner() {
     both_at_once(&at(11), &recipe().with("extra"));
     both_at_once(&recipe().with("extra"), &at(22));
 }
 
 #[test]
-fn of_two_changes_of_a_kind_one_wins() {
+fn concurrent_changes_of_one_kind_have_one_winner() {
     both_at_once(&at(11), &at(22));
     both_at_once(&recipe().with("extra"), &recipe().without("knob").with("extra"));
 }
 
 #[test]
-fn a_wish_that_lost_is_dead_even_if_it_comes_late() {
+fn a_losing_proposal_is_ignored_even_if_late() {
     let mut pair = Pair::new();
     pair.b.reconfigure(pair.now, &at(22)).unwrap();
     let late = said(&mut pair.b, pair.now);
@@ -83,7 +83,7 @@ fn a_late_repeat_of_an_older_proposal_changes_nothing() {
 }
 
 #[test]
-fn an_answer_that_was_lost_is_given_again() {
+fn a_lost_answer_is_repeated() {
     let mut pair = Pair::new();
     pair.a.reconfigure(pair.now, &at(1)).unwrap();
     let asked = said(&mut pair.a, pair.now);
@@ -99,7 +99,7 @@ fn an_answer_that_was_lost_is_given_again() {
 }
 
 #[test]
-fn parameters_that_the_other_end_refuses_are_taken_back() {
+fn parameters_refused_by_the_peer_are_reverted() {
     let mut pair = Pair::with_narrow_b();
     pair.a.reconfigure(pair.now, &at(60)).unwrap();
     pair.exchange(SECOND);
@@ -110,7 +110,7 @@ fn parameters_that_the_other_end_refuses_are_taken_back() {
 }
 
 #[test]
-fn a_wish_that_is_no_good_does_not_win() {
+fn an_invalid_proposal_does_not_win() {
     let mut pair = Pair::with_narrow_b();
     pair.a.reconfigure(pair.now, &at(60)).unwrap();
     pair.b.reconfigure(pair.now, &at(20)).unwrap();
@@ -123,7 +123,7 @@ fn a_wish_that_is_no_good_does_not_win() {
 }
 
 #[test]
-fn parameters_that_nobody_confirmed_are_taken_back_at_both_ends() {
+fn unconfirmed_parameters_are_reverted_at_both_ends() {
     for heard in [false, true] {
         let mut pair = Pair::new();
         pair.a.reconfigure(pair.now, &at(1)).unwrap();
@@ -142,7 +142,7 @@ fn parameters_that_nobody_confirmed_are_taken_back_at_both_ends() {
 }
 
 #[test]
-fn a_proposal_that_nobody_answered_is_taken_back_at_both_ends() {
+fn an_unanswered_proposal_is_reverted_at_both_ends() {
     for heard in [false, true] {
         let mut pair = Pair::new();
         pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
@@ -160,7 +160,7 @@ fn a_proposal_that_nobody_answered_is_taken_back_at_both_ends() {
 }
 
 #[test]
-fn an_end_that_does_not_come_to_rest_is_not_waited_for_for_ever() {
+fn the_wait_for_a_busy_end_is_bounded() {
     let mut pair = Pair::with_clinging_b();
     pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
     pair.exchange(OUTAGE);
@@ -170,7 +170,7 @@ fn an_end_that_does_not_come_to_rest_is_not_waited_for_for_ever() {
 }
 
 #[test]
-fn a_change_that_has_begun_is_finished_after_any_outage() {
+fn a_started_change_finishes_after_any_outage() {
     let mut pair = Pair::new();
     pair.a.reconfigure(pair.now, &recipe().with("extra")).unwrap();
     let proposal = said(&mut pair.a, pair.now);
@@ -187,7 +187,7 @@ fn a_change_that_has_begun_is_finished_after_any_outage() {
 }
 
 #[test]
-fn packets_of_the_recipe_before_the_last_are_known_by_their_numbers() {
+fn packets_of_older_recipes_are_recognised_by_their_numbers() {
     let mut pair = Pair::new();
     pair.a.send(pair.now, b"old", SendOptions::default()).unwrap();
     let old = said(&mut pair.a, pair.now);

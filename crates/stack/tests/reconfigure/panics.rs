@@ -27,7 +27,7 @@ fn a_recipe_whose_micro_protocol_panics_is_refused_by_name() {
 
 /// A second panic while the first one unwinds would abort the process.
 #[test]
-fn of_two_micro_protocols_that_panic_when_they_are_dropped_the_first_is_named() {
+fn the_first_micro_protocol_panicking_in_drop_is_named() {
     let mut registry = plain();
     let knob = registry.get("knob").unwrap().clone();
     registry.register(Registration { name: "other", ..knob });
@@ -38,20 +38,20 @@ fn of_two_micro_protocols_that_panic_when_they_are_dropped_the_first_is_named() 
 }
 
 #[test]
-fn a_stack_whose_micro_protocol_panics_when_it_is_made_is_an_error_by_name() {
+fn a_micro_protocol_panicking_in_construction_is_an_error_by_name() {
     let compiled = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
     let error = Stack::new(compiled, setup(true).provide(Boom)).unwrap_err().to_string();
     assert_eq!(error, "knob: it panicked: I do not like this session");
 }
 
 #[test]
-fn a_panic_at_the_end_of_a_stack_stays_there() {
+fn a_panic_while_dropping_a_stack_is_contained() {
     let compiled = std::sync::Arc::new(plain()).compile(&recipe(), 0).unwrap();
     drop(Stack::new(compiled, setup(true).provide(Fuse)).unwrap());
 }
 
 #[test]
-fn a_panic_over_a_running_session_s_new_recipe_refuses_it() {
+fn a_panic_while_building_a_new_recipe_refuses_it() {
     let mut pair = Pair::new();
     let error = pair.a.reconfigure(pair.now, &that_panics("bind")).unwrap_err().to_string();
     assert_eq!(error, "knob: it panicked: I do not like to bind");
@@ -59,7 +59,7 @@ fn a_panic_over_a_running_session_s_new_recipe_refuses_it() {
 }
 
 #[test]
-fn a_panic_over_new_parameters_ends_the_session_by_name() {
+fn a_panic_while_setting_parameters_ends_the_session_by_name() {
     let mut pair = Pair::new();
     assert!(pair.a.reconfigure(pair.now, &that_panics("change")).is_err());
     assert!(pair.a.has_failed());
@@ -68,7 +68,7 @@ fn a_panic_over_new_parameters_ends_the_session_by_name() {
 }
 
 #[test]
-fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
+fn a_panic_while_reading_counters_ends_the_session_by_name() {
     let compiled = |step| std::sync::Arc::new(plain()).compile(&that_panics(step), 0).unwrap();
     let mut stack = Stack::new(compiled("count"), setup(true)).unwrap();
     let mut counters = Vec::new();
@@ -85,12 +85,12 @@ fn a_panic_in_a_look_at_the_counters_ends_the_session_by_name() {
 
 #[test]
 #[should_panic(expected = "the caller's own")]
-fn a_panic_of_whoever_looks_at_the_counters_is_his() {
+fn a_panic_of_the_counters_reader_is_propagated() {
     Pair::new().a.statistics(|part, _| assert!(part != "knob", "the caller's own"));
 }
 
 #[test]
-fn a_panic_while_a_change_waits_ends_the_session_by_name() {
+fn a_panic_during_a_pending_change_ends_the_session_by_name() {
     let mut pair = Pair::new();
     pair.a.reconfigure(pair.now, &that_panics("finish").with("extra")).unwrap();
     pair.exchange(haul_base::Span::from_secs(1));

@@ -9,7 +9,7 @@ use haul_base::Ecn;
 use haul_udp::{Interest, Offload, Receiver, RecvError, SendError, SocketError, UdpSocket};
 
 #[test]
-fn nothing_waiting_is_would_block() {
+fn an_empty_socket_is_would_block() {
     let (_, receiving) = pair(V4, Offload::Auto);
     let mut receiver = Receiver::new(&receiving);
     assert!(matches!(receiver.recv(&receiving), Err(RecvError::WouldBlock)));
@@ -19,7 +19,7 @@ fn nothing_waiting_is_would_block() {
 }
 
 #[test]
-fn a_datagram_that_is_too_large_is_told_apart_and_no_icmp() {
+fn a_too_large_datagram_is_distinguished_from_an_icmp_error() {
     for addr in families() {
         let (sending, receiving) = pair(addr, Offload::Auto);
         let error = sending.send(&pattern(70_000), 70_000, Ecn::NotEct).unwrap_err();
@@ -41,7 +41,7 @@ fn towards_nobody(addr: &str, offload: Offload) -> (UdpSocket, SocketAddr) {
 }
 
 #[test]
-fn a_peer_that_refuses_is_told_apart_and_may_come_back() {
+fn a_refusing_peer_is_distinguished_and_can_recover() {
     for addr in families() {
         let (sending, nobody) = towards_nobody(addr, Offload::Auto);
         sending.send(b"anyone?", 100, Ecn::NotEct).unwrap();
@@ -56,7 +56,7 @@ fn a_peer_that_refuses_is_told_apart_and_may_come_back() {
 }
 
 #[test]
-fn a_receiver_hears_of_refusal_too() {
+fn a_receiver_learns_of_a_refusal() {
     for addr in families() {
         let (sending, _) = towards_nobody(addr, Offload::Auto);
         sending.send(b"anyone?", 100, Ecn::NotEct).unwrap();
@@ -79,7 +79,7 @@ fn draining_clears_the_error() {
 }
 
 #[test]
-fn a_batch_that_is_cut_short_says_how_far_it_came() {
+fn a_partial_batch_reports_its_progress() {
     // On the loopback interface the error arrives before the next datagram of the same call.
     let (sending, _) = towards_nobody(V4, Offload::Off);
     let sent = sending.send(&pattern(5_000), 1_000, Ecn::NotEct).unwrap();
@@ -88,7 +88,7 @@ fn a_batch_that_is_cut_short_says_how_far_it_came() {
 }
 
 #[test]
-fn a_listener_is_not_disturbed_by_peers_that_are_gone() {
+fn a_listener_is_not_disturbed_by_dead_peers() {
     let (closed, _) = pair(V4, Offload::Auto);
     let addr = closed.local_addr().unwrap();
     drop(closed);
@@ -105,13 +105,13 @@ fn a_listener_is_not_disturbed_by_peers_that_are_gone() {
 }
 
 #[test]
-fn segments_of_nothing_are_refused() {
+fn segments_of_zero_bytes_are_refused() {
     let (sending, _receiving) = pair(V4, Offload::Auto);
     assert!(matches!(sending.send(b"x", 0, Ecn::NotEct), Err(SendError::Io(_))));
 }
 
 #[test]
-fn binding_errors_say_what_to_do() {
+fn binding_errors_have_hints() {
     let taken = bind(V4, &options(Offload::Auto));
     let error = UdpSocket::bind(taken.local_addr().unwrap(), &options(Offload::Auto)).unwrap_err();
     assert!(matches!(error, SocketError::Bind { .. }));

@@ -35,7 +35,7 @@ fn datagrams_keep_their_boundaries_with_and_without_offload() {
 }
 
 #[test]
-fn one_message_carries_a_whole_batch_where_the_kernel_joins() {
+fn one_message_carries_a_whole_batch_with_gro() {
     let (sending, receiving) = pair(V4, Offload::Auto);
     if !sending.capabilities().gso.support.is_available() || !receiving.capabilities().gro.is_available() {
         return;
@@ -48,7 +48,7 @@ fn one_message_carries_a_whole_batch_where_the_kernel_joins() {
 }
 
 #[test]
-fn batches_beyond_one_call_are_cut_at_datagram_boundaries() {
+fn batches_beyond_one_call_are_split_at_datagram_boundaries() {
     let (messages, _) = send_and_receive(V4, Offload::Auto, 120_000, 1448);
     assert!(messages >= 2);
     // More segments than any kernel accepts in one call.
@@ -116,7 +116,7 @@ fn an_ipv6_socket_serves_ipv4_peers() {
 }
 
 #[test]
-fn arrival_times_lie_between_sending_and_reading() {
+fn arrival_times_are_between_sending_and_reading() {
     for addr in families() {
         let (sending, receiving) = pair(addr, Offload::Auto);
         let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -140,7 +140,7 @@ fn arrival_times_lie_between_sending_and_reading() {
 }
 
 #[test]
-fn drops_are_counted_and_placed_between_packets() {
+fn drops_are_counted_and_located_between_packets() {
     let tiny = Options { recv_buffer: Bytes(8_192), offload: Offload::Off, ..Options::default() };
     let receiving = bind(V4, &tiny);
     let sending = bind(V4, &options(Offload::Off));
@@ -158,7 +158,7 @@ fn drops_are_counted_and_placed_between_packets() {
 }
 
 #[test]
-fn socket_memory_shows_what_waits() {
+fn socket_memory_shows_queued_data() {
     let (sending, receiving) = pair(V4, Offload::Auto);
     assert_eq!(receiving.socket_memory().unwrap().receive_used, Bytes(0));
     sending.send(&pattern(3_000), 1_000, Ecn::NotEct).unwrap();
@@ -168,7 +168,7 @@ fn socket_memory_shows_what_waits() {
 }
 
 #[test]
-fn a_message_larger_than_its_buffer_is_thrown_away_and_counted() {
+fn a_message_larger_than_its_buffer_is_discarded_and_counted() {
     let (sending, receiving) = pair(V4, Offload::Off);
     let mut receiver = Receiver::new(&receiving);
     sending.send(&pattern(10_000), 10_000, Ecn::NotEct).unwrap();
@@ -210,7 +210,7 @@ fn buffers_are_reported_as_granted() {
 }
 
 #[test]
-fn empty_batches_and_empty_datagrams_do_no_harm() {
+fn empty_batches_and_empty_datagrams_are_harmless() {
     let (sending, receiving) = pair(V4, Offload::Auto);
     let sent = sending.send(&[], 1_000, Ecn::NotEct).unwrap();
     assert_eq!((sent.bytes, sent.datagrams), (0, 0));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_has_a_line_that_its_sender_can_match() {
+    fn each_packet_has_a_line_that_its_sender_can_identify() {
         let mut pool = Pool::new(1 << 20);
         let payload: Vec<u8> = (0..35).collect();
         let udp = (17, 0x4000);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_is_an_error_of_the_direction() {
+    fn an_unwritable_log_is_an_error_of_the_direction() {
         let Ok(full) = File::options().write(true).open("/dev/full") else { return };
         let mut pool = Pool::new(1 << 20);
         let packet = keep(&mut pool, [0; VNET_LEN], (17, 0), &[1; 20]);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back_when_their_last_packet_leaves() {
+    fn buffers_return_with_their_last_packet() {
         let mut pool = Pool::new(3 * CLASSES[0] as u64);
         let mut buffer = pool.buffer();
         let numbers: Vec<u32> = (0..3).filter_map(|_| pool.keep(&mut buffer, layout(1_500))).collect();

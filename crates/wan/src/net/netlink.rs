@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_padded_and_say_their_length() {
+    fn messages_are_padded_and_contain_their_length() {
         let mut message = Message::new(RTM_NEWLINK, REQUEST);
         message.attribute(IFLA_IFNAME, b"lo\0");
         let bytes = message.finish();

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_their_owner() {
+    fn names_identify_their_owner() {
         let known = Some(Owner { pid: 123, started: 4567 });
         assert_eq!(owner("haul-wan-123-4567-a", "haul-wan-"), known);
         let own = owner(&own_name("haul-wan-", "b"), "haul-wan-").unwrap();
@@ -128,7 +128,7 @@ mod tests {
     /// Regression: the sweep of another run considered the namespaces of the test program `e2e` stale,
     /// because its name does not start with `haul`, and ended the processes inside by SIGTERM.
     #[test]
-    fn whoever_runs_keeps_its_namespaces_whatever_its_name_is() {
+    fn a_running_process_keeps_its_namespaces_with_any_name() {
         let mut other = Command::new("sleep").arg("100").spawn().unwrap();
         let alive = Owner { pid: other.id(), started: start_of(other.id()).unwrap() };
         let its_number = Owner { started: alive.started + 1, ..alive };

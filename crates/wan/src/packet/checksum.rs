@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_byte_is_the_high_one() {
+    fn a_trailing_byte_is_the_high_one() {
         assert_eq!(Checksum::default().bytes(&[0x12, 0x34, 0x56]).fold(), 0x1234 + 0x5600);
     }
 }

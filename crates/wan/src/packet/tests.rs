@@ -118,7 +118,7 @@ fn declared_len(packet: &[u8]) -> usize {
 
 proptest! {
     #[test]
-    fn single_pieces_are_complete_packets_that_join_to_the_whole(spec in supers()) {
+    fn single_segments_are_complete_packets_that_rejoin(spec in supers()) {
         let (vnet, packet) = spec.build();
         let layout = Layout::parse(vnet, &packet).unwrap();
         prop_assert_eq!(usize::from(layout.packets), spec.payload.len().div_ceil(spec.stride));
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn runs_of_pieces_are_super_packets_again(spec in supers(), from in any::<u16>(), count in any::<u16>()) {
+    fn runs_of_segments_are_super_packets(spec in supers(), from in any::<u16>(), count in any::<u16>()) {
         let (vnet, packet) = spec.build();
         let layout = Layout::parse(vnet, &packet).unwrap();
         prop_assume!(layout.packets > 1);
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn marks_keep_every_checksum_right(spec in supers()) {
+    fn ecn_marks_keep_checksums_valid(spec in supers()) {
         let (vnet, mut packet) = spec.build();
         // ECT(0), as set by an ECN-capable sender.
         packet[1] |= if spec.v6 { 0x20 } else { 0x02 };
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_that_came_singly_are_what_cutting_their_train_gives(spec in supers(), other in 0usize..4) {
+    fn single_packets_equal_the_segments_of_their_train(spec in supers(), other in 0usize..4) {
         let spec = Super { tcp: false, stride: spec.stride.clamp(1, 900), ..spec };
         let (vnet, packet) = spec.build();
         let layout = Layout::parse(vnet, &packet).unwrap();
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn nonsense_is_refused_or_carried_and_never_panics(
+    fn garbage_is_refused_or_carried_and_never_panics(
         bytes in prop::collection::vec(any::<u8>(), 0..200),
         version in prop::sample::select(vec![0u8, 4, 6]),
         head in any::<[u8; VNET_LEN]>(),
@@ -248,7 +248,7 @@ proptest! {
     }
 
     #[test]
-    fn device_headers_read_back(head in any::<[u8; VNET_LEN]>()) {
+    fn device_headers_round_trip(head in any::<[u8; VNET_LEN]>()) {
         if let Some(vnet) = Vnet::parse(&head) {
             prop_assert_eq!(Vnet::parse(&vnet.write(true)), Some(vnet));
         }
@@ -256,7 +256,7 @@ proptest! {
 }
 
 #[test]
-fn a_packet_of_another_protocol_passes_as_it_is() {
+fn a_packet_of_another_protocol_passes_unchanged() {
     // An ICMP echo request.
     let mut packet = vec![0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 1, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet.extend([8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);

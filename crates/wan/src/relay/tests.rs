@@ -29,7 +29,7 @@ fn client(path: &Relay) -> UdpSocket {
 }
 
 #[test]
-fn datagrams_of_two_clients_cross_both_ways_late_and_unchanged() {
+fn datagrams_of_two_clients_cross_both_ways_delayed_and_unchanged() {
     let (_listener, server) = server();
     let path = start(0.0, server.local_addr().unwrap());
     let clients = [client(&path), client(&path)];
@@ -90,7 +90,7 @@ fn every_datagram_is_delivered_or_counted_with_its_reason() {
 }
 
 #[test]
-fn tcp_crosses_in_order_with_the_delay_and_ends_at_the_end() {
+fn tcp_crosses_in_order_with_the_delay_and_closes_properly() {
     let (listener, udp) = server();
     let path = start(0.0, udp.local_addr().unwrap());
     let sent: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();

@@ -274,7 +274,7 @@ mod tests {
 
     /// A foreign peer may send anything; invalid messages are rejected on arrival.
     #[test]
-    fn texts_out_of_their_bounds_are_refused() {
+    fn texts_out_of_bounds_are_refused() {
         let decoded = |message: &ControlMessage| decode(&frame(&postcard::to_allocvec(message).unwrap()));
         let long = Fault { message: "x".repeat(1 << 17), ..Fault::new(FaultCode::Io, "", "") };
         let entries = entry(0, 0, EntryKind::Failed(long.clone()));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_what_was_fed_and_not_what_was_announced() {
+    fn memory_follows_the_received_and_not_the_announced_length() {
         let mut decoder = FrameDecoder::new();
         decoder.feed(&(MAX_FRAME as u32).to_be_bytes());
         assert_eq!(decoder.next_message(), Ok(None));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_one_encoding_is_accepted() {
+    fn only_the_canonical_encoding_is_accepted() {
         assert_eq!(decode(&frame(&[10, 0])), Ok(Some(ControlMessage::Ping(0))));
         assert_eq!(decode(&frame(&[10, 0x80, 0])), Err(FrameError::NotCanonical));
         assert_eq!(decode(&frame(&[10, 0, 0, 0])), Err(FrameError::Trailing(2)));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_buffer_is_given_back_when_it_is_empty() {
+    fn a_large_empty_buffer_is_freed() {
         let mut decoder = FrameDecoder::new();
         let mut out = Vec::new();
         let digests = vec![FileDigest { entry: 0, result: Ok([0; 32]) }; 4000];

@@ -313,14 +313,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbering_on_the_wire_is_frozen() {
+    fn the_numbering_on_the_wire_never_changes() {
         for (number, code) in FaultCode::ALL.into_iter().enumerate() {
             assert_eq!(postcard::to_allocvec(&code).unwrap(), [number as u8], "{code}");
         }
     }
 
     #[test]
-    fn exit_codes_follow_the_table_of_the_command_line() {
+    fn exit_codes_match_the_documented_table() {
         let table = [
             (FaultCode::Internal, 1),
             (FaultCode::Usage, 2),
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(fault.to_string(), r"bad\x1b[2Jdisk\u{9b} (replace\r it)");
     }
     #[test]
-    fn where_it_happened_is_shown_and_does_not_travel_to_a_peer() {
+    fn the_location_of_a_fault_is_shown_but_not_sent() {
         let fault = Fault::new(FaultCode::Io, "no", "").on(Host::Named("far\n".to_owned()));
         assert_eq!(fault.to_string(), r"on far\n: no");
         assert_eq!(fault.clone().on(Host::Here), fault, "who was there first knows it");
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_peer_does_not_mean_that_this_side_was_stopped() {
+    fn a_stopped_peer_is_not_a_local_stop() {
         let of_peer = Fault::new(FaultCode::Interrupted, "stopped", "").from_peer();
         assert_eq!((of_peer.code, of_peer.retryable), (FaultCode::PeerStopped, true));
         let other = Fault::new(FaultCode::DiskFull, "full", "");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_is_what_the_whole_message_begins_with() {
+    fn the_head_is_a_prefix_of_the_message() {
         let frame = hello(PROTOCOL_VERSION);
         let len = body_len(*frame.first_chunk().unwrap(), MAX_HELLO_BODY).unwrap();
         assert_eq!(len, frame.len() - 4);
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hello_is_refused() {
+    fn an_invalid_hello_is_refused() {
         let ours = PROTOCOL_VERSION as u8;
         let proof_missing = [&[0, ours][..], &[0; 31]].concat();
         for body in [&[][..], &[0], &[12], &[7, 2], &[0, 0xff, 0xff, 0xff], &proof_missing] {

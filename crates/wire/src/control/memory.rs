@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_small_things_count_what_they_take() {
+    fn lists_of_small_items_count_their_memory() {
         let rule = Rule { verdict: Verdict::Exclude, pattern: b"a".to_vec() };
         let message = ControlMessage::LeftOut(vec![rule; 1000]);
         assert_eq!(message.memory(), size_of::<ControlMessage>() + 1000 * (size_of::<Rule>() + 1));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_a_pointer_counts_at_every_depth() {
+    fn heap_memory_counts_at_every_depth() {
         let xattr = Xattr { name: vec![b'n'; 10], value: vec![0; 100] };
         let extras = Extras { xattrs: Some(vec![xattr; 3]), ..Extras::default() };
         let holes = vec![Stretch { start: 0, len: 1 }; 5];

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn unusual_names_are_fine() {
+    fn unusual_names_are_accepted() {
         for bytes in [&b"..."[..], b"..a", b"a..", b".hidden/-rf", b"a b\n", b"\xff\xfe", b"\\..\\", b"~"] {
             assert_eq!(RelPath::new(bytes).unwrap().as_bytes(), bytes);
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_taken_apart_and_put_together() {
+    fn paths_are_split_and_joined() {
         let path = RelPath::new(*b"a/bc/d").unwrap();
         assert_eq!(path.components().collect::<Vec<_>>(), [&b"a"[..], b"bc", b"d"]);
         assert_eq!(path.file_name(), b"d");

@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_chosen_is_everything() {
+    fn an_empty_selection_includes_everything() {
         assert!(Selection::default().is_everything());
         assert!(!with_patterns([b"x".to_vec()]).is_everything());
         assert!(!Selection { paths: Some(Vec::new()), ..Selection::default() }.is_everything());
     }
 
     #[test]
-    fn the_bounds_hold_to_the_last_byte() {
+    fn the_size_bounds_are_exact() {
         let rules = |count| with_patterns(std::iter::repeat_n(b"x".to_vec(), count)).validate();
         assert_eq!(rules(MAX_RULES), Ok(()));
         assert_eq!(rules(MAX_RULES + 1), Err(InvalidSelection::TooManyRules));

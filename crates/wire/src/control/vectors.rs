@@ -258,7 +258,7 @@ fn wants_and_proofs() {
 }
 
 #[test]
-fn what_is_done_to_names() {
+fn name_changes() {
     let actions = [
         (Action::Send { size: 128 }, &b"\x00\x80\x01"[..]),
         (Action::Replace { size: 1 }, b"\x01\x01"),

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_must_be_in_order_apart_and_inside() {
+    fn ranges_must_be_ordered_separate_and_inside() {
         let s = |start, len| Stretch { start, len };
         assert!(Stretch::in_order(&[], 0));
         assert!(Stretch::in_order(&[s(0, 1), s(2, 8)], 10));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_number_that_feedback_cannot_name_is_refused() {
+    fn a_sequence_number_that_feedback_cannot_express_is_refused() {
         assert!(DataBody::parse(PacketKind::Data, &body(MAX_SEQ, 0, 1)).is_ok());
         let past = DataBody::parse(PacketKind::Data, &body(MAX_SEQ + 1, 0, 1));
         assert_eq!(past, Err(PacketError::Sequence(MAX_SEQ + 1)));

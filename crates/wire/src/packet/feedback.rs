@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_anywhere_but_between_blocks_is_an_error() {
+    fn truncation_except_between_blocks_is_an_error() {
         let mut body = body_with(&[0, 0, 0, 1, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 2, 0, 1, 2]);
         let between = [FEEDBACK_HEADER_LEN, FEEDBACK_HEADER_LEN + 15, body.len()];
         while !body.is_empty() {
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_of_the_host_is_whole_and_says_nothing_of_what_it_does_not_know() {
+    fn a_host_sample_is_complete_and_omits_unknown_values() {
         let mut body = [0; FEEDBACK_HEADER_LEN + HOST_SAMPLE_LEN];
         body[FEEDBACK_HEADER_LEN - 1] = 0b101;
         body[FEEDBACK_HEADER_LEN + 5] = 9;
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_refuses_what_does_not_fit_and_keeps_the_rest() {
+    fn the_writer_refuses_blocks_that_do_not_fit_and_keeps_the_rest() {
         let mut room = [0; FEEDBACK_HEADER_LEN + BLOCK_HEADER_LEN * 2 + 8];
         assert!(
             FeedbackWriter::new(&mut room[..FEEDBACK_HEADER_LEN - 1], &FeedbackHeader::default()).is_err()
@@ -546,7 +546,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "of a segment")]
-    fn a_block_past_the_segment_is_a_defect() {
+    fn a_block_past_the_segment_panics() {
         let mut room = [0; 200];
         let mut writer = FeedbackWriter::new(&mut room, &FeedbackHeader::default()).unwrap();
         let _ = writer.push_received(0, 157, 1);

@@ -80,7 +80,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)]
     #[should_panic(expected = "does not fit 48 bits")]
-    fn a_packet_number_past_the_last_is_a_defect() {
+    fn a_packet_number_past_the_last_panics() {
         CommonHeader { kind: PacketKind::Data, pn: 1 << 48 }.write(&mut [0; 7]);
     }
 }

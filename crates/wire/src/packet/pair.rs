@@ -50,7 +50,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_packets_come_out_as_they_went_in(
+        fn two_packets_round_trip(
             first in prop::collection::vec(any::<u8>(), 1..300), second in prop::collection::vec(any::<u8>(), 1..300),
         ) {
             let header = PairHeader { first: first.len() as u16 }.to_bytes();

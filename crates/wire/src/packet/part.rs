@@ -74,7 +74,7 @@ mod tests {
         PartBody { seq: 7, offset: 9_000, timestamp: 5, skip: 1_000, whole: 1_433, fin: false };
 
     #[test]
-    fn the_format_is_frozen() {
+    fn the_format_never_changes() {
         let bytes = body(PartBody { fin: true, ..PART }, 2);
         let expected =
             [0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0x23, 0x28, 0, 0, 0, 5, 0x03, 0xe8, 0x05, 0x99, 1, 0, 0];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_lies_within_its_whole() {
+    fn a_part_is_within_its_packet() {
         assert!(PartBody::parse(&body(PART, 433)).is_ok());
         assert_eq!(PartBody::parse(&body(PART, 434)), Err(PacketError::Part));
         assert_eq!(PartBody::parse(&body(PART, 0)), Err(PacketError::NoPayload));

@@ -20,7 +20,7 @@ const URL: &str = "url";
 const DATA: &str = "data";
 /// Timeout for the server's URL.
 const TIMEOUT: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes that an application reads or writes at once.
 const PIECE: usize = 16 << 10;
 
@@ -126,12 +126,12 @@ fn suspend(child: &Child, suspension: Suspension) -> io::Result<()> {
 /// Runs the client, which prints its result, and changes the path meanwhile.
 fn client(task: &Task, directory: &Path) -> io::Result<()> {
     let url = directory.join(URL);
-    let asked = Instant::now();
+    let started = Instant::now();
     while !url.is_file() {
-        if asked.elapsed() > TIMEOUT {
+        if started.elapsed() > TIMEOUT {
             return Err(io::Error::other("the server has written no URL"));
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let events = directory.join(EVENTS);
     join(task.client_group.as_ref())?;
@@ -181,7 +181,7 @@ fn change(changes: &[Change], events: &Path, directory: &Path, child: &mut Child
         if child.try_wait()?.is_some() {
             return Ok(());
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     let begin = Instant::now();
     let mut stream = UnixStream::connect(directory.join(CONTROL))?;

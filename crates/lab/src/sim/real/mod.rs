@@ -329,7 +329,7 @@ mod tests {
         "cap = '9s'\npath = [{ name = 'wan', forward = [{ mtu = 1500 }, { delay = '10ms' }] }]\n";
 
     #[test]
-    fn haul_is_told_what_the_scenario_says() {
+    fn the_scenario_becomes_arguments_of_haul() {
         let text = format!(
             "{PATH}host = [{{ name = 'rx', socket_buffer = '208KiB', loads = [{{ kind = 'computation', processes = 2 }}] }}]\n\
              session = [{{ name = 'bulk', path = 'wan', host = 'rx', time = '5s', controller = 'bbr', rate = '100Mbit', \
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_flows_and_offloads_are_options_of_the_path() {
+    fn windows_flows_and_offloads_become_path_options() {
         let text = format!(
             "{PATH}host = [{{ name = 'rx', gro = false, loads = [{{ kind = 'quota', run = '20ms', every = '100ms' }}] }}]\n\
              session = [{{ name = 'bulk', path = 'wan', host = 'rx', time = '5s', windows = true }}]\n\
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_that_is_slow_is_an_application_at_the_end_of_a_copy() {
+    fn slow_storage_becomes_an_application_at_the_end_of_a_copy() {
         let session =
             "session = [{ name = 'bulk', path = 'wan', bytes = '6MB', reads = '15Mbit', rate = '90Mbit' }]";
         let reading = job(&format!("{PATH}{session}")).unwrap();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_simulator_can_do_is_said() {
+    fn features_only_the_simulator_has_are_refused() {
         let session =
             |more: &str| job(&format!("{PATH}session = [{{ name = 'a', path = 'wan', time = '1s'{more} }}]"));
         assert!(session("").is_ok());

@@ -59,8 +59,8 @@ fn data_packet(payload: &str) -> Option<u64> {
 pub(crate) struct Labels {
     #[serde(serialize_with = "by_name")]
     pub truth: CauseCounts,
-    #[serde(serialize_with = "by_name")]
-    pub told: CauseCounts,
+    #[serde(rename = "told", serialize_with = "by_name")]
+    pub attributed: CauseCounts,
     #[serde(serialize_with = "by_name")]
     pub right: CauseCounts,
 }
@@ -73,7 +73,7 @@ fn by_name<S: serde::Serializer>(counts: &CauseCounts, to: S) -> Result<S::Ok, S
 impl Labels {
     /// Returns the verdict of all evidence: the cause to which more than half of the packets were attributed.
     pub(crate) fn verdict(&self) -> Diagnosis {
-        let share = |cause| self.told.of(cause) as f64 / self.told.whole().max(1) as f64;
+        let share = |cause| self.attributed.of(cause) as f64 / self.attributed.whole().max(1) as f64;
         let p_host = match (share(Cause::ReceiverHost), share(Cause::Congestion)) {
             (host, _) if host > 0.5 => 1.0,
             (_, queue) if queue > 0.5 => 0.0,
@@ -97,17 +97,17 @@ pub(crate) struct RealWindow {
 
 impl RealWindow {
     /// Parses the window of a trace event, if it is one.
-    fn of(event: &Value, dropped: &Dropped, told: &HashMap<u64, Cause>) -> Option<Self> {
+    fn of(event: &Value, dropped: &Dropped, attributed: &HashMap<u64, Cause>) -> Option<Self> {
         let line = event["signature"].as_str().filter(|_| event["event"] == "window")?;
         let signature = read_signatures(line).ok()?.into_iter().next()?;
         let (number, first) = (event["number"].as_u64()?, event["first_pn"].as_u64()?);
         let mut labels = Labels::default();
         for position in signature.lost_positions() {
             let truth = dropped.cause(first + position);
-            let told = told.get(&(first + position)).copied().unwrap_or(Cause::Inconclusive);
+            let cause = attributed.get(&(first + position)).copied().unwrap_or(Cause::Inconclusive);
             labels.truth.add(truth, 1);
-            labels.told.add(told, 1);
-            labels.right.add(truth, u64::from(told == truth));
+            labels.attributed.add(cause, 1);
+            labels.right.add(truth, u64::from(cause == truth));
         }
         Some(Self { number, signature, labels, p_host: event["p_host"].as_f64() })
     }
@@ -120,13 +120,14 @@ impl RealWindow {
 
     /// Returns all windows of a trace.
     pub(crate) fn all(events: &[Value], dropped: &Dropped) -> Vec<Self> {
-        let told = events.iter().filter(|event| event["event"] == "window").flat_map(told).collect();
-        events.iter().filter_map(|event| Self::of(event, dropped, &told)).collect()
+        let attributed =
+            events.iter().filter(|event| event["event"] == "window").flat_map(attributed_causes).collect();
+        events.iter().filter_map(|event| Self::of(event, dropped, &attributed)).collect()
     }
 }
 
 /// Returns the most likely cause of each lost packet in a window.
-fn told(window: &Value) -> Vec<(u64, Cause)> {
+fn attributed_causes(window: &Value) -> Vec<(u64, Cause)> {
     let losses = window["losses"].as_array().into_iter().flatten();
     let each = losses.filter_map(|losses| {
         let share = |cause: &Cause| losses[cause.name()].as_f64().unwrap_or(0.0);
@@ -154,7 +155,7 @@ mod tests {
 ";
 
     #[test]
-    fn what_the_path_has_not_dropped_was_lost_by_the_host() {
+    fn losses_not_dropped_by_the_path_are_the_hosts() {
         let dropped = Dropped::read(LOG).unwrap();
         let event = json!({
             "event": "window", "number": 7, "first_pn": 100, "signature": "runs 50 0+6 40", "p_host": 0.25,
@@ -173,7 +174,7 @@ mod tests {
             [Cause::ReceiverHost, Cause::Congestion, Cause::Outage].map(|c| counts.of(c))
         };
         assert_eq!(
-            (of(&labels.truth), of(&labels.told), of(&labels.right)),
+            (of(&labels.truth), of(&labels.attributed), of(&labels.right)),
             ([4, 2, 1], [2, 2, 0], [1, 1, 0])
         );
         let told = json!({ "receiver_host": 2, "congestion": 2, "random": 1, "inconclusive": 2 });
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_something_else_is_refused() {
+    fn a_malformed_drop_log_is_refused() {
         for log in ["0.1 forth", "0.1 forth magic udp 1 2 00", "hello"] {
             assert!(Dropped::read(log).unwrap_err().contains(log), "{log}");
         }

@@ -4,7 +4,7 @@ use haul_base::{Cause, CauseCounts};
 use haul_sim::{DropReason, Drops, Ended, FlowTruth, LinkSummary, PathCounters, Rates};
 use serde_json::Value;
 
-use super::told::{KeptWindow, died};
+use super::verdicts::{KeptWindow, drops_by_cause};
 use super::{DiagnosisReport, RatesReport, RunReport, SessionReport, share};
 use crate::sim::direct::{Drive, virtual_transfer};
 use crate::sim::real::{Labels, RealWindow};
@@ -139,24 +139,25 @@ impl Real {
     /// Returns the results of the diagnosis. The truth is from the drop log if windows are kept, otherwise
     /// from the receiver's socket.
     fn diagnosis(&self, truth: &FlowTruth) -> DiagnosisReport {
-        let mut told = CauseCounts::default();
+        let mut attributed = CauseCounts::default();
         for cause in Cause::ALL {
-            told.add(cause, count(&self.result["lost_by_cause"][cause.name()]));
+            attributed.add(cause, count(&self.result["lost_by_cause"][cause.name()]));
         }
-        let matched = |died: &CauseCounts, told: &CauseCounts| {
-            let right: u64 = Cause::ALL.iter().map(|cause| died.of(*cause).min(told.of(*cause))).sum();
-            (right, died.whole().max(told.whole()))
+        let matched = |dropped: &CauseCounts, attributed: &CauseCounts| {
+            let right: u64 =
+                Cause::ALL.iter().map(|cause| dropped.of(*cause).min(attributed.of(*cause))).sum();
+            (right, dropped.whole().max(attributed.whole()))
         };
         let of_windows = self.windows.iter().map(|window| {
-            let Labels { truth, told, right } = &window.labels;
-            (right.whole(), truth.whole().max(told.whole()))
+            let Labels { truth, attributed, right } = &window.labels;
+            (right.whole(), truth.whole().max(attributed.whole()))
         });
         let (right, whole) = of_windows
             .reduce(|sum, of| (sum.0 + of.0, sum.1 + of.1))
-            .unwrap_or_else(|| matched(&died(truth), &told));
+            .unwrap_or_else(|| matched(&drops_by_cause(truth), &attributed));
         let by_signature = |cause| {
-            let told = self.windows.iter().filter_map(RealWindow::by_signature);
-            told.filter(|told| *told == cause).count() as u64
+            let attributed = self.windows.iter().filter_map(RealWindow::by_signature);
+            attributed.filter(|attributed| *attributed == cause).count() as u64
         };
         let driven = (!self.windows.is_empty()).then(|| virtual_transfer(Drive::real(&self.windows)));
         DiagnosisReport {
@@ -164,11 +165,11 @@ impl Real {
             windows_network: by_signature(Cause::Congestion),
             windows_inconclusive: by_signature(Cause::Inconclusive),
             windows_out_of_range: self.windows.iter().filter(|window| window.p_host.is_none()).count() as u64,
-            lost_by_host: told.of(Cause::ReceiverHost),
-            lost_by_congestion: told.of(Cause::Congestion),
-            lost_by_random: told.of(Cause::Random),
-            lost_by_outage: told.of(Cause::Outage),
-            lost_inconclusive: told.of(Cause::Inconclusive),
+            lost_by_host: attributed.of(Cause::ReceiverHost),
+            lost_by_congestion: attributed.of(Cause::Congestion),
+            lost_by_random: attributed.of(Cause::Random),
+            lost_by_outage: attributed.of(Cause::Outage),
+            lost_inconclusive: attributed.of(Cause::Inconclusive),
             attributed: share(right, whole),
             virtual_goodput_bps: driven.map(|driven| driven.with),
             virtual_goodput_unaware_bps: driven.map(|driven| driven.without),
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_socket_dropped_is_put_beside_what_the_path_did() {
+    fn socket_drops_are_reported_with_path_drops() {
         let counters =
             json!({ "sent": { "packets": 100 }, "received": { "packets": 90 }, "drops": { "random": 10 } });
         let progress = json!({ "t": 1.0, "event": "progress", "data": { "receiver_drops": 30 } });
@@ -293,15 +294,16 @@ mod tests {
 
     #[test]
     fn windows_are_judged_by_the_drop_log_and_not_by_the_socket() {
-        let window = |truth: [u64; 2], told: [u64; 2], p_host| {
+        let window = |truth: [u64; 2], attributed: [u64; 2], p_host| {
             let counts = |[host, queue]: [u64; 2]| {
                 let mut counts = CauseCounts::default();
                 counts.add(Cause::ReceiverHost, host);
                 counts.add(Cause::Congestion, queue);
                 counts
             };
-            let right = [0, 1].map(|cause| truth[cause].min(told[cause]));
-            let labels = Labels { truth: counts(truth), told: counts(told), right: counts(right) };
+            let right = [0, 1].map(|cause| truth[cause].min(attributed[cause]));
+            let labels =
+                Labels { truth: counts(truth), attributed: counts(attributed), right: counts(right) };
             let signature = Signature::of_lost(40_000, 0..truth[0] + truth[1]);
             RealWindow { number: 0, signature, labels, p_host }
         };
@@ -323,11 +325,11 @@ mod tests {
         assert_eq!(windows, [3, 1, 1]);
         // The socket has dropped seven buffers.
         assert_eq!(whole.data.drops.of(DropReason::SocketBuffer), 260);
-        let told = report.kept.iter().map(|window| (window.cause(), window.by_signature().cause()));
+        let attributed = report.kept.iter().map(|window| (window.cause(), window.by_signature().cause()));
         let (host, queue, none) = (Cause::ReceiverHost, Cause::Congestion, Cause::Inconclusive);
         let wanted =
             [(Some(host), host), (Some(host), none), (Some(queue), host), (None, host), (Some(queue), none)];
-        assert_eq!(told.collect::<Vec<_>>(), wanted);
+        assert_eq!(attributed.collect::<Vec<_>>(), wanted);
         let (right, all) = (100.0 + 100.0 + 150.0 + 100.0 + 3.0, 504.0);
         assert!((report.attributed - right / all).abs() < 1e-12, "{report:?}");
         let kept = serde_json::to_value(&report.kept[2]).unwrap();

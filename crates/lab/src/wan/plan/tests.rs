@@ -23,7 +23,7 @@ fn an_empty_path_can_still_be_changed_and_carries_batches() {
 }
 
 #[test]
-fn the_round_trip_is_shared_and_the_queue_is_one_product() {
+fn the_round_trip_is_split_and_the_queue_is_one_bandwidth_delay_product() {
     let plan = plan("--rtt 25ms --rate 1Gbit").unwrap();
     assert_eq!(rtt_of(&plan.forth, &plan.back), Span::from_millis(25));
     let queue = plan.forth.stages.iter().find_map(|stage| match stage {
@@ -34,7 +34,7 @@ fn the_round_trip_is_shared_and_the_queue_is_one_product() {
 }
 
 #[test]
-fn the_way_back_differs_in_what_is_said_of_it() {
+fn the_way_back_differs_only_in_its_own_options() {
     let plan = plan("--rate 1Gbit --loss 1% --rate-back 20Mbit --loss-back 0 --jitter-back 2ms").unwrap();
     assert_eq!(rate_of(&plan.forth), Rate::from_mbps(1_000));
     assert_eq!(rate_of(&plan.back), Rate::from_mbps(20));
@@ -44,7 +44,7 @@ fn the_way_back_differs_in_what_is_said_of_it() {
 }
 
 #[test]
-fn a_policer_stands_before_the_bottleneck() {
+fn a_policer_precedes_the_bottleneck() {
     let plan = plan("--rate 100Mbit --policer 50Mbit:64KiB --policer-back 1Mbit:3kB").unwrap();
     let kinds: Vec<&str> = plan.forth.stages.iter().map(StageSpec::kind).collect();
     assert_eq!(kinds, ["outages", "policer", "bottleneck", "loss", "delay"]);
@@ -58,7 +58,7 @@ fn a_policer_stands_before_the_bottleneck() {
 }
 
 #[test]
-fn contradictions_are_refused_with_what_to_do() {
+fn contradictions_are_refused_with_a_hint() {
     for (words, hint) in
         [("--aqm red", "--rate"), ("--burst-loss 4", "--loss 1%"), ("--loss 99% --burst-loss 4", "4")]
     {
@@ -69,7 +69,7 @@ fn contradictions_are_refused_with_what_to_do() {
 }
 
 #[test]
-fn every_option_makes_a_path_that_can_be_built() {
+fn every_option_builds_a_path() {
     let words = "--rtt 20ms --rate 100Mbit --aqm red --loss 1% --burst-loss 3 --jitter 1ms --reorder 1% \
                  --duplicate 0.1% --corrupt 0.01% --outage 1s+1s --path-mtu 1400 --policer 50Mbit:64KiB";
     let plan = plan(words).unwrap();
@@ -83,7 +83,7 @@ fn every_option_makes_a_path_that_can_be_built() {
 }
 
 #[test]
-fn files_say_both_directions_and_their_errors_say_where() {
+fn files_have_both_directions_and_errors_have_positions() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("path.toml");
     fs::write(&file, "[forth]\nstages = [{ delay = \"5ms\" }, { loss = \"1%\" }]\n").unwrap();

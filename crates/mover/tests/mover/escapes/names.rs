@@ -51,7 +51,7 @@ fn begin(world: &World, destination: &str) -> Vec<Option<Fault>> {
 }
 
 #[test]
-fn destinations_that_are_reserved_or_lead_out_are_refused() {
+fn reserved_and_escaping_destinations_are_refused() {
     let mut cases = 0;
     let below =
         |name: &&str| [(*name).to_owned(), format!("a/{name}"), format!("{name}/x"), format!("/{name}/")];
@@ -117,7 +117,7 @@ fn last_outcome(world: &World, entries: Vec<Entry>) -> Option<FaultCode> {
 }
 
 #[test]
-fn entries_that_are_called_as_journals_and_parts_are_not_made() {
+fn entries_named_like_journals_and_parts_are_not_created() {
     let mut cases = 0;
     for name in RESERVED {
         let kinds = [

@@ -111,7 +111,7 @@ fn all_manners() -> Vec<ReceivePolicy> {
 }
 
 #[test]
-fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
+fn links_in_the_root_do_not_lead_writes_outside() {
     let mut cases = 0;
     for (what, plant) in PLANTS {
         for receive_policy in all_manners() {
@@ -132,7 +132,7 @@ fn nothing_outside_is_changed_by_way_of_what_lies_in_the_root() {
 
 /// A set is received completely also over files with further hard links: new files are created.
 #[test]
-fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
+fn a_hard_link_to_a_file_outside_becomes_a_separate_file() {
     let world = World::new();
     for name in ["f", "h"] {
         fs::hard_link(world.outside.join("equal"), world.root.join(name)).unwrap();
@@ -147,7 +147,7 @@ fn a_name_of_a_file_outside_becomes_a_file_of_its_own() {
 
 /// Sources in its root that a server may send.
 #[test]
-fn nothing_outside_is_read_by_way_of_what_lies_in_the_root() {
+fn links_in_the_root_do_not_lead_reads_outside() {
     use haul_wire::control::{LinkChoice, Selection};
     let mut cases = 0;
     for (what, plant) in PLANTS.into_iter().filter(|(what, _)| !what.contains("name")) {

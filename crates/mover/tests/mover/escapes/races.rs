@@ -153,7 +153,7 @@ fn options(round: u64) -> ReceiveOptions {
 }
 
 #[test]
-fn nothing_outside_is_changed_while_somebody_exchanges_names_at_the_destination() {
+fn nothing_outside_is_changed_while_destination_names_are_swapped() {
     let (mut cases, mut times) = (0, 0);
     for (what, mischief) in AT_DESTINATION {
         for round in 0..ROUNDS {
@@ -180,7 +180,7 @@ fn nothing_outside_is_changed_while_somebody_exchanges_names_at_the_destination(
 }
 
 #[test]
-fn nothing_outside_is_read_while_somebody_exchanges_names_at_the_source() {
+fn nothing_outside_is_read_while_source_names_are_swapped() {
     let (mut cases, mut times) = (0, 0);
     for (what, mischief) in AT_SOURCE {
         for round in 0..ROUNDS {

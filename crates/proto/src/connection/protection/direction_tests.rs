@@ -49,7 +49,7 @@ fn sealed(sealer: &mut Sealer, pn: u64, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_packet_opens_at_the_other_end_and_only_there() {
+fn a_packet_can_be_opened_only_by_the_peer() {
     for cipher in CIPHERS {
         let keys = keys(cipher);
         let (mut client, mut server) = (keys.sealer(Role::Client), keys.opener(Role::Server));
@@ -64,7 +64,7 @@ fn a_packet_opens_at_the_other_end_and_only_there() {
 }
 
 #[test]
-fn bodies_are_hidden_unless_the_cipher_is_none() {
+fn bodies_are_encrypted_unless_the_cipher_is_none() {
     for cipher in CIPHERS {
         let packet = sealed(&mut keys(cipher).sealer(Role::Client), 0, b"plain words");
         let visible = packet.windows(11).any(|w| w == b"plain words");
@@ -73,7 +73,7 @@ fn bodies_are_hidden_unless_the_cipher_is_none() {
 }
 
 #[test]
-fn a_batch_seals_like_its_packets_one_by_one_also_across_a_generation() {
+fn a_batch_seals_like_single_packets_even_across_generations() {
     for cipher in CIPHERS {
         let keys = keys(cipher);
         let mut one_by_one = keys.sealer(Role::Client);
@@ -106,7 +106,7 @@ fn a_packet_number_cannot_be_sealed_twice() {
 }
 
 #[test]
-fn late_packets_of_the_previous_generation_open_and_older_ones_do_not() {
+fn late_packets_open_only_from_the_previous_generation() {
     for cipher in CIPHERS {
         let keys = keys(cipher);
         let mut sealer = keys.sealer(Role::Client);
@@ -140,7 +140,7 @@ fn a_packet_number_far_ahead_fails_and_changes_nothing() {
 }
 
 #[test]
-fn the_keys_of_generations_differ() {
+fn generations_have_different_keys() {
     let secret = Secret::from([7; 32]);
     assert_ne!(next_secret(&secret), secret);
     let keys = keys(Cipher::Aes256Gcm);

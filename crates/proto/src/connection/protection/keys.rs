@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn every_packet_opens_once_at_the_other_end_of_the_same_connection_only() {
+    fn every_packet_opens_once_and_only_in_its_connection() {
         let [client, server] = ends(&CONNECTION);
         let packet = sealed(&client, 5);
         let mut open = server.pair(Cipher::Aes128Gcm).1;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_idle_time_keys_come_back_and_the_window_stays() {
+    fn after_an_idle_time_keys_are_restored_and_the_window_kept() {
         let [client, server] = ends(&CONNECTION);
         let mut open = server.pair(Cipher::Aes128Gcm).1;
         let first = sealed(&client, 1);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_dropped_are_made_again_as_they_were() {
+    fn dropped_keys_are_derived_again_unchanged() {
         for cipher in [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
             let [(from_client, at_client), (from_server, at_server)] =
                 ends(&CONNECTION).map(|keys| keys.pair(cipher));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_follow_the_packet_numbers_and_forgeries_move_nothing() {
+    fn generations_follow_packet_numbers_and_forgeries_do_not_advance_them() {
         let [client, server] = ends(&CONNECTION);
         let mut open = server.pair(Cipher::Aes128Gcm).1;
         let next = 1 << 22;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_of_their_sender_connection_and_bytes() {
+    fn codes_depend_on_sender_connection_and_bytes() {
         let keys = |secret: u8, id, role| FrameKeys::new(&ResumptionSecret([secret; 32].into()), id, role);
         let client = keys(9, CONNECTION, Role::Client);
         let header = InitialHeader::parse(&client.initial_header()).unwrap().0;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packet_that_begins_a_new_recipe_is_not_lost() {
+    fn the_first_packet_of_a_new_recipe_is_not_lost() {
         let [mut client, mut server] = about_to_change();
         client.send(Time::ZERO, b"first of the new", SendOptions::default()).unwrap();
         let commit = sent(&mut client, Time::ZERO);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_a_new_recipe_may_come_side_by_side() {
+    fn packets_of_old_and_new_recipe_can_interleave() {
         let [mut client, mut server] = about_to_change();
         let later = Time::ZERO + Span::from_secs(1);
         let mut run = sent(&mut client, Time::ZERO);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_finds_what_was_known_as_it_left() {
+    fn a_packet_finds_the_state_at_its_send_time() {
         let mut history = History::default();
         assert_eq!(history.of(7), Mark::default());
         for n in 0..5 {

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_path_loses_by_itself_is_no_congestion_and_what_is_more_is() {
+    fn losses_above_the_paths_own_rate_are_congestion() {
         let mut rule = rule();
         assert!(rule.is_too_high(told(150, 1_000)), "not known yet");
         rule.confirm(told(150, 1_000));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drafts_rule_takes_any_loss() {
+    fn the_drafts_rule_counts_any_loss() {
         let mut rule = LossRule::new(0.02, 0.0);
         rule.confirm(told(150, 1_000));
         assert!(rule.base() < 1e-12, "{}", rule.base());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn startup_ends_by_losses_with_a_queue_or_by_very_many() {
+    fn startup_ends_on_losses_with_a_queue_or_on_very_many_losses() {
         let rule = rule();
         assert!(rule.ends_startup(told(100, 1_000), true) && !rule.ends_startup(told(100, 1_000), false));
         assert!(rule.ends_startup(told(400, 1_000), false) && !rule.ends_startup(told(5, 1_000), true));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_the_paths_own_only_if_a_trial_shows_them_too() {
+    fn losses_are_the_paths_own_only_if_a_trial_confirms_them() {
         let mut rule = rule();
         assert!(rule.learn(told(200, 1_000)) && rule.base() <= NOT_SHOWN, "{rule:?}");
         assert!((rule.present().0 - 0.2).abs() < 1e-9, "{rule:?}");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_in_one_run_is_one_event() {
+    fn losses_of_one_run_are_one_event() {
         let mut rule = rule();
         assert!(!rule.learn(LossCounts { runs: 2, ..told(60, 1_000) }), "{rule:?}");
         assert!(rule.learn(told(60, 1_000)), "{rule:?}");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_packets_prove_nothing() {
+    fn a_few_packets_are_no_evidence() {
         let rule = rule();
         assert!(!rule.is_too_high(told(2, 30)) && rule.is_too_high(told(4, 30)));
     }

@@ -155,7 +155,7 @@ mod tests {
     const MBPS: fn(u64) -> Rate = Rate::from_mbps;
 
     #[test]
-    fn the_highest_of_two_stretches_counts_and_an_empty_stretch_is_none() {
+    fn the_highest_of_two_intervals_counts_and_empty_ones_are_ignored() {
         let mut most = TwoSlotMax::<Rate>::default();
         most.on_value(MBPS(100));
         most.advance_known();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_lowers_by_beta_and_to_no_less_than_was_delivered() {
+    fn congestion_lowers_by_beta_but_not_below_the_delivered_amount() {
         let mut bounds = ShortTerm::default();
         bounds.lower((MBPS(100), 1_000), (MBPS(50), 900), 0.7);
         assert_eq!((bounds.bandwidth, bounds.in_flight), (Some(MBPS(70)), Some(900)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_at_once_is_counted_beside_what_was_expected() {
+    fn aggregation_is_the_excess_over_the_expected_arrivals() {
         // 8 Mbit/s are 1,000 bytes per millisecond, reported every 10 ms.
         let mut aggregation = Aggregation::default();
         aggregation.restart(at(0));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn three_rounds_without_a_quarter_more_are_a_plateau() {
+    fn three_rounds_without_25_percent_growth_are_a_plateau() {
         let mut plateau = Plateau::default();
         for (mbps, is_reached) in [(10, false), (20, false), (24, false), (24, false), (24, true), (99, true)]
         {

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn it_wants_a_probe_after_five_seconds_and_forgets_after_ten() {
+    fn a_probe_is_due_after_five_seconds_and_the_minimum_expires_after_ten() {
         let (mut trip, guess) = (trip(), Span::from_millis(333));
         assert_eq!(trip.least(guess), guess);
         assert!(!trip.on_sample(at(100_000), Span::from_millis(10), Span::ZERO), "the first is no probe");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_trip_is_longer_only_than_enough_others_before_the_last_round() {
+    fn a_round_trip_is_longer_only_if_compared_with_enough_older_ones() {
         let mut trip = trip();
         let mut is_longer = |least: u64| {
             (least..least + 10).for_each(|ms| {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_rounds_that_are_longer_for_long_enough_raise_it_and_a_short_sample_does_not() {
+    fn only_long_lasting_longer_rounds_raise_the_minimum() {
         let (mut trip, rise) = (trip(), 1.25);
         let mut round = |millis: u64, samples: &[u64]| {
             let now = at(100_000 + millis);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_was_adopted_is_the_measure_from_then_on() {
+    fn an_adopted_path_is_the_new_reference() {
         let mut trip = trip();
         trip.on_sample(at(100_000), Span::from_millis(10), Span::ZERO);
         trip.adopt(at(101_000), Span::from_millis(60));

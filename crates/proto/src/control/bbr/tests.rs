@@ -47,7 +47,7 @@ fn phases(run: &mut Harness, span: Span) -> Vec<(Time, &'static str, Rate)> {
 }
 
 #[test]
-fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queue() {
+fn startup_doubles_until_the_rate_stops_growing_and_drain_empties_the_queue() {
     let mut run = run(path(ms(40)));
     let seen = phases(&mut run, ms(1_000));
     let order: Vec<_> = seen.iter().map(|(_, phase, _)| *phase).take(3).collect();
@@ -61,7 +61,7 @@ fn startup_doubles_each_round_until_it_brings_no_more_and_drain_empties_the_queu
 
 /// Few packets are sent as a burst and a pause, whose rate over a round trip is underestimated.
 #[test]
-fn while_packets_are_few_the_window_of_startup_grows_by_what_arrives() {
+fn with_few_packets_the_startup_window_grows_by_arrivals() {
     let mut run = run(PathModel::bottleneck(Rate::from_mbps(1_000), ms(50), 1.0));
     let sent: Vec<u64> = (0..6).map(|_| run.measure(ms(50)).sent).collect();
     assert!(sent.iter().sum::<u64>() >= 400, "{sent:?}: by the bandwidth alone 378");
@@ -104,7 +104,7 @@ fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains(
 }
 
 #[test]
-fn sixty_three_rounds_bring_a_probe_sooner() {
+fn sixty_three_rounds_trigger_an_earlier_probe() {
     let mut run = run(path(ms(10)));
     run.run_for(ms(3_000));
     let seen = phases(&mut run, ms(10_000));
@@ -130,7 +130,7 @@ fn a_longer_path_is_found_at_once_and_by_the_drafts_rule_after_ten_seconds() {
 
 /// Half the path for 200 ms, as in a regular probe, is an eighth of what these two seconds could carry.
 #[test]
-fn a_queue_of_its_own_is_seen_through_at_little_cost() {
+fn its_own_queue_is_recognised_at_little_cost() {
     for fall in [0.98, 0.95, 0.9] {
         let mut run = run(PathModel { queue: 12_500_000, ..path(ms(50)) });
         run.run_for(Span::from_secs(4));
@@ -145,7 +145,7 @@ fn a_queue_of_its_own_is_seen_through_at_little_cost() {
 }
 
 #[test]
-fn losses_of_the_path_are_tolerated_and_by_the_drafts_rule_they_are_not() {
+fn the_paths_losses_are_tolerated_except_by_the_drafts_rule() {
     let lossy = || PathModel { loss: Loss::Random(0.03), ..path(ms(40)) };
     let mut ours = run(lossy());
     ours.run_for(ms(3_000));
@@ -157,7 +157,7 @@ fn losses_of_the_path_are_tolerated_and_by_the_drafts_rule_they_are_not() {
 }
 
 #[test]
-fn a_shallow_queue_bounds_what_is_in_flight_and_little_is_lost() {
+fn a_shallow_queue_bounds_the_packets_in_flight_with_little_loss() {
     let mut run = run(PathModel { queue: 20 * 1_472, ..path(ms(40)) });
     run.run_for(ms(3_000));
     let measured = run.measure(ms(20_000));
@@ -166,7 +166,7 @@ fn a_shallow_queue_bounds_what_is_in_flight_and_little_is_lost() {
 }
 
 #[test]
-fn a_sender_that_was_idle_goes_on_at_what_is_known_and_not_in_a_burst() {
+fn an_idle_sender_resumes_at_the_known_rate_without_a_burst() {
     let mut run = run(path(ms(40)));
     run.run_for(ms(4_000));
     run.has_data = false;
@@ -180,7 +180,7 @@ fn a_sender_that_was_idle_goes_on_at_what_is_known_and_not_in_a_burst() {
 }
 
 #[test]
-fn an_outage_is_no_statement_about_the_path_after_it() {
+fn an_outage_does_not_change_the_model_of_the_path() {
     let mut run = run(path(ms(40)));
     run.run_for(ms(4_000));
     run.outage(ms(8_000));
@@ -189,7 +189,7 @@ fn an_outage_is_no_statement_about_the_path_after_it() {
 }
 
 #[test]
-fn it_takes_over_the_rate_of_the_law_before_and_cruises() {
+fn bbr_takes_over_the_rate_of_the_previous_law_and_cruises() {
     let mut rtt = RttEstimator::new(ms(40));
     rtt.on_sample(Time::ZERO, ms(40));
     let mut law = Bbr::new(&BbrConfig::default(), &config(None));
@@ -213,7 +213,7 @@ fn the_ceiling_is_never_exceeded() {
 
 /// `cargo test -p haul-proto --lib bbr -- --nocapture` prints the table.
 #[test]
-fn it_takes_what_paths_offer_that_change() {
+fn bbr_uses_changing_paths() {
     for scenario in scenarios() {
         for law in ["delivery", "bbr"] {
             let outcomes = run_scenario(law, &[], &scenario);
@@ -251,7 +251,7 @@ fn pair(laws: [&str; 2], rtts: [u64; 2], queue_ms: u64, later: u64) -> ([f64; 2]
 }
 
 #[test]
-fn bbr_shares_with_itself_and_leaves_reno_something() {
+fn bbr_shares_with_itself_and_does_not_starve_reno() {
     for law in ["delivery", "bbr"] {
         for (other, rtts, queue, later) in [
             (law, [20, 20], 20, 0),
@@ -278,7 +278,7 @@ fn bbr_shares_with_itself_and_leaves_reno_something() {
 }
 
 #[test]
-fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
+fn late_bbr_flows_on_a_short_queue_get_two_fifths() {
     let mut shares = Vec::new();
     for (rtt, later) in [(20, 7), (20, 10), (40, 7), (40, 10), (40, 13), (60, 10)] {
         let ([first, late], lost, _) = pair(["bbr", "bbr"], [rtt, rtt], rtt, later);
@@ -293,7 +293,7 @@ fn those_of_its_own_that_come_late_to_a_short_queue_get_two_fifths() {
 
 /// If each takes the other's queue for a longer path, the queue fills further: 200 ms, 1 to 3 % loss.
 #[test]
-fn two_of_its_own_do_not_fill_a_deep_queue() {
+fn two_bbr_flows_do_not_fill_a_deep_queue() {
     for (rtts, later) in [([40, 40], 0), ([40, 40], 10), ([40, 100], 0), ([20, 100], 0)] {
         let (shares, lost, queued) = pair(["bbr", "bbr"], rtts, 200, later);
         println!("{rtts:?} ms, {later} s later: {shares:.2?}, {lost:.4} lost, queue {queued:.0} ms");
@@ -318,7 +318,7 @@ fn share_of_what_varies(rtt: Span) -> f64 {
 }
 
 #[test]
-fn capacity_that_varies_is_used_and_not_only_its_lowest() {
+fn varying_capacity_is_used_beyond_its_minimum() {
     let got = share_of_what_varies(ms(10));
     assert!(got >= 0.65, "{got:.3}: with bounds that stay until the next probe, 0.56");
 }

@@ -48,7 +48,7 @@ fn reno(window: f64) -> Reno {
 }
 
 #[test]
-fn reno_has_the_window_that_its_saw_tooth_gives() {
+fn reno_has_the_window_of_its_saw_tooth() {
     // One loss per 1/p packets: W grows from W/2 to W, 3/8 W^2 packets per tooth, mean 3/4 W.
     for n in [1_000u64, 10_000] {
         let mut run = Harness::new(Box::new(reno(40.0)), PathModel::lossy(n));
@@ -66,7 +66,7 @@ fn reno_has_the_window_that_its_saw_tooth_gives() {
 }
 
 #[test]
-fn a_bottleneck_passes_its_capacity_and_drops_what_its_queue_does_not_hold() {
+fn a_bottleneck_passes_its_capacity_and_drops_excess_packets() {
     let capacity = Rate::from_mbps(100);
     let fixed = |mbps| Box::new(Fixed::new(Rate::from_mbps(mbps)));
     let path = PathModel::bottleneck(capacity, Span::from_millis(20), 1.0);
@@ -118,7 +118,7 @@ impl RateController for Pulses {
 }
 
 #[test]
-fn a_law_that_holds_sends_nothing_meanwhile_and_makes_nothing_good() {
+fn a_holding_law_sends_nothing_and_does_not_catch_up() {
     let mut run = Harness::new(Box::new(Pulses(None, Time::ZERO)), PathModel::default());
     let measured = run.measure(Span::from_secs(10));
     assert_near(measured.held, 0.5, 0.01);
@@ -128,7 +128,7 @@ fn a_law_that_holds_sends_nothing_meanwhile_and_makes_nothing_good() {
 }
 
 #[test]
-fn a_reader_without_a_processor_fills_its_socket_and_tells_of_it_afterwards() {
+fn a_suspended_reader_fills_its_socket_and_reports_it_afterwards() {
     let path = PathModel {
         drain: Some(Rate::from_mbps(1_000)),
         suspended: Some((Span::from_millis(200), Span::from_millis(50))),
@@ -149,7 +149,7 @@ fn a_reader_without_a_processor_fills_its_socket_and_tells_of_it_afterwards() {
 }
 
 #[test]
-fn losses_by_chance_and_an_outage_are_as_asked_and_in_flight_is_rate_times_round_trip() {
+fn random_losses_outages_and_packets_in_flight_are_as_configured() {
     let path = PathModel {
         loss: Loss::Random(0.02),
         ..PathModel::bottleneck(Rate::from_mbps(200), Span::from_millis(40), 1.0)
@@ -170,7 +170,7 @@ fn losses_by_chance_and_an_outage_are_as_asked_and_in_flight_is_rate_times_round
 }
 
 #[test]
-fn boundaries_come_for_all_units_with_their_losses() {
+fn all_units_end_with_their_losses() {
     let path = PathModel {
         loss: Loss::EachNth(100),
         unit_window: 20_000_000,
@@ -210,7 +210,7 @@ fn flows_share_one_queue_and_each_has_its_own_round_trip() {
 }
 
 #[test]
-fn a_capacity_that_changes_lets_what_waits_leave_at_the_new_rate() {
+fn a_capacity_change_applies_to_queued_packets() {
     let path = PathModel::bottleneck(Rate::from_mbps(100), Span::from_millis(20), 1.0);
     let mut run = at_rate(150, path);
     run.run_for(Span::from_secs(1));

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn short_windows_are_told_together() {
+fn short_windows_are_classified_together() {
     // With jumbo frames, 11,000 packets are 100 MB.
     let gap = Signature::of_lost(11_000, 5_000..5_100);
     let mut of = Diagnostician::new(Evidence::Signature);
@@ -16,7 +16,7 @@ fn short_windows_are_told_together() {
 
 /// Half of the paper's window has a usable loss rate with half of the required losses.
 #[test]
-fn a_window_that_has_lost_three_packets_is_told_with_the_next() {
+fn a_window_with_three_losses_is_classified_with_the_next() {
     let mut of = Diagnostician::new(Evidence::Signature);
     let gap = |len: u64| Signature::of_lost(36_006, 19_306..19_306 + len);
     assert_eq!(window(&mut of, &gap(3)).by_signature, Diagnosis::NOTHING);
@@ -25,7 +25,7 @@ fn a_window_that_has_lost_three_packets_is_told_with_the_next() {
 }
 
 #[test]
-fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
+fn old_signatures_do_not_apply_to_new_losses() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     // A tenth is lost, more than the model covers; or nothing for a long time, in windows of any size.
     let much = Signature::of_lost(PACKETS, (0..7_100).map(|n| n * 10));
@@ -44,7 +44,7 @@ fn a_signature_of_long_ago_says_nothing_of_todays_losses() {
 }
 
 #[test]
-fn evidence_that_is_switched_off_is_not_used() {
+fn disabled_evidence_is_not_used() {
     for (evidence, wanted) in [
         (Evidence::None, None),
         (Evidence::Kernel, Some(Cause::ReceiverHost)),
@@ -76,7 +76,7 @@ fn evidence_that_is_switched_off_is_not_used() {
 }
 
 #[test]
-fn a_signature_is_not_believed_against_the_queue() {
+fn the_queue_overrides_a_signature() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     let mut of = Diagnostician::new(Evidence::All);
     feed(&mut of, 1, 0, 0, 0);
@@ -110,7 +110,7 @@ fn a_signature_adds_nothing_where_the_kernel_counts() {
 }
 
 #[test]
-fn a_host_that_counts_its_drops_is_believed_unless_it_could_not_count() {
+fn kernel_drop_counts_are_trusted_if_available() {
     let gap = Signature::of_lost(PACKETS, 5_000..5_300);
     let (counts, stolen) = (Some(0), Some(Span::from_millis(10)));
     for (early_drops, steal, cause) in [
@@ -133,7 +133,7 @@ fn a_host_that_counts_its_drops_is_believed_unless_it_could_not_count() {
 }
 
 #[test]
-fn losses_of_a_window_without_a_signature_are_not_those_of_the_next() {
+fn losses_of_a_window_without_a_signature_do_not_count_for_the_next() {
     let mut of = Diagnostician::new(Evidence::All);
     feed(&mut of, 1, 100, 10, 0);
     let unsigned = window(&mut of, &Signature::new());
@@ -149,7 +149,7 @@ fn losses_of_a_window_without_a_signature_are_not_those_of_the_next() {
 }
 
 #[test]
-fn windows_that_lose_one_packet_each_tell_something_together() {
+fn windows_with_one_loss_each_are_classified_together() {
     let mut of = Diagnostician::new(Evidence::Signature);
     let lone = Signature::of_lost(PACKETS, [9]);
     for n in 1..=6 {
@@ -165,7 +165,7 @@ fn windows_that_lose_one_packet_each_tell_something_together() {
 
 proptest! {
     #[test]
-    fn every_loss_has_one_cause_whatever_a_peer_says(
+    fn every_loss_has_one_cause_for_any_peer_input(
         evidence in prop::sample::select(vec![Evidence::None, Evidence::Signature, Evidence::Kernel, Evidence::Delay, Evidence::All]),
         early in prop::sample::select(vec![None, Some(0), Some(3), Some(u32::MAX)]),
         told in vec((0u64..3_000, 0u64..500, prop::sample::select(vec![0, 1, 7, u64::MAX >> 12]), 0u64..300, any::<bool>()), 1..80),
@@ -206,7 +206,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn windows_may_be_cut_anywhere(sizes in vec(prop_oneof![1u64..3_000, 30_000u64..80_000], 1..30), gap in 50u64..600, at in 0u64..PACKETS) {
+    fn windows_can_be_split_anywhere(sizes in vec(prop_oneof![1u64..3_000, 30_000u64..80_000], 1..30), gap in 50u64..600, at in 0u64..PACKETS) {
         // A gap per 71,000 packets; and as many losses at random.
         let gaps = |n: u64| (n + at) % PACKETS < gap;
         let scattered = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32 < (gap << 32) / PACKETS;

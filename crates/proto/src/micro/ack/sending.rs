@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn one_late_sample_hardly_matters_and_many_make_the_timeout_longer() {
+    fn only_many_late_samples_raise_the_timeout() {
         let mut rtt = RttEstimator::new(Span::from_millis(60));
         let mut timeout_after = |millis, samples| {
             for _ in 0..samples {
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn statements_say_what_the_stretches_say(
+        fn statements_match_the_ranges(
             below in 0u64..1_000, base in 0u64..1_200, complete: bool,
             pieces in prop::collection::vec((1u64..100, 1u64..150), 0..6),
         ) {

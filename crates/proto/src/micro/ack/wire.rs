@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_just_come_is_named_even_where_many_stretches_are() {
+    fn the_latest_packet_is_acknowledged_even_with_many_ranges() {
         let arrived = arrived((1..400).map(|n| 2 * n));
         let mut chosen = Vec::new();
         choose(&arrived, &[10, 20, 20], 4, &mut chosen);
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_head_survives(echo: u32, delay in 0u64..1 << 32, newest in 0u64..1 << 48, below in 0u64..1 << 48) {
+        fn a_head_round_trips(echo: u32, delay in 0u64..1 << 32, newest in 0u64..1 << 48, below in 0u64..1 << 48) {
             let head = Head { echo, delay: Span::from_micros(delay), newest, below };
             let mut bytes = [0; FIXED];
             head.write(&mut bytes);
@@ -136,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_abandoned_survives_and_is_no_acknowledgement(sent_at: u32, oldest in 0u64..1 << 48) {
+        fn abandoned_segments_round_trip_and_are_not_acknowledged(sent_at: u32, oldest in 0u64..1 << 48) {
             let abandoned = Abandoned { sent_at, oldest };
             let mut bytes = [0; Abandoned::LEN];
             abandoned.write(&mut bytes);
@@ -145,7 +145,7 @@ mod tests {
         }
 
         #[test]
-        fn all_that_has_come_is_chosen_if_there_is_room(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
+        fn all_received_ranges_are_chosen_if_they_fit(numbers in prop::collection::btree_set(1u64..500, 0..80), base in 0u64..1 << 40) {
             let mut set = Arrived::default();
             set.settle_below(base);
             for number in &numbers {

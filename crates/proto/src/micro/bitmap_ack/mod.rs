@@ -67,8 +67,8 @@ choice! {
 /// Pauses that the receiver requests. One that is lost or overtaken is not repeated, because it is outdated.
 #[derive(Debug)]
 struct Pauses {
-    wanted: Event<Pause>,
-    asked: Event<Pause>,
+    needed: Event<Pause>,
+    requested: Event<Pause>,
     /// At the receiver: the pause to request.
     next: Option<Span>,
     /// At the sender: packet or message number of the newest pause.
@@ -146,7 +146,7 @@ impl BitmapAck {
         if pauses.newest.is_none_or(|newest| number > newest) {
             pauses.newest = Some(number);
             let lasts = Span::from_micros(u64::from(micros)).min(MAX_PAUSE);
-            context.raise(pauses.asked, &mut Pause(lasts));
+            context.raise(pauses.requested, &mut Pause(lasts));
         }
         Some(())
     }
@@ -178,9 +178,9 @@ impl MicroProtocol for BitmapAck {
         if self.when.is_on_request() {
             declaration.kind(ROUND);
         }
-        let (wanted, asked) = (declaration.event(PAUSE_NEEDED), declaration.event(PAUSE_REQUESTED));
+        let (needed, requested) = (declaration.event(PAUSE_NEEDED), declaration.event(PAUSE_REQUESTED));
         let (next, newest) = self.pauses.as_ref().map_or((None, None), |known| (known.next, known.newest));
-        self.pauses = Some(Pauses { wanted, asked, next, newest });
+        self.pauses = Some(Pauses { needed, requested, next, newest });
         self.sender.declare(declaration);
         self.receiver.declare(declaration);
     }
@@ -189,7 +189,7 @@ impl MicroProtocol for BitmapAck {
         resolution.on_batch(BatchEvent::SEGMENT_FROM_USER, Order::NORMAL);
         resolution.on_batch(BatchEvent::SEGMENT_FROM_NET, Order::NORMAL);
         if let Some(pauses) = &self.pauses {
-            resolution.on_event(pauses.wanted, Order::NORMAL);
+            resolution.on_event(pauses.needed, Order::NORMAL);
         }
         self.receiver.bind(resolution);
         self.sender.bind(resolution);
@@ -224,8 +224,8 @@ impl MicroProtocol for BitmapAck {
             }
             return;
         }
-        let wanted = self.pauses.as_ref().and_then(|pauses| pauses.wanted.of(event, argument));
-        if let Some(&mut Pause(lasts)) = wanted {
+        let needed = self.pauses.as_ref().and_then(|pauses| pauses.needed.of(event, argument));
+        if let Some(&mut Pause(lasts)) = needed {
             return self.request_pause(lasts, context);
         }
         self.receiver.on_event(event, argument, context);
@@ -314,10 +314,10 @@ impl MicroProtocol for BitmapAck {
         Ok(())
     }
 
-    fn statistics(&self, tell: &mut dyn FnMut(&dyn ProtocolStats)) {
+    fn statistics(&self, report: &mut dyn FnMut(&dyn ProtocolStats)) {
         let mut stats = BitmapAckStats::default();
         self.sender.count(&mut stats);
         self.receiver.count(&mut stats);
-        tell(&stats);
+        report(&stats);
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_and_duplicates_are_told_apart() {
+    fn gaps_and_duplicates_are_distinguished() {
         let mut a = ReceivedBitmap::new();
         assert_eq!(a.insert(0), Arrival::New { gap: false });
         assert_eq!(a.insert(2), Arrival::New { gap: true });
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_segments_are_forgotten_and_still_known_as_received() {
+    fn complete_segments_are_released_and_remain_received() {
         let mut a = ReceivedBitmap::new();
         for seq in 0..10_000 {
             a.insert(seq);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_far_ahead_is_refused_without_memory() {
+    fn segments_too_far_ahead_are_refused_without_allocation() {
         let mut a = ReceivedBitmap::new();
         assert_eq!(a.insert(MAX_SEGMENTS * PACKETS), Arrival::TooFar);
         assert_eq!(a.insert(1 << 47), Arrival::TooFar);
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_the_same_as_single_packets(runs in prop::collection::vec((0u64..300, 0u64..300), 1..120)) {
+        fn runs_are_equivalent_to_single_packets(runs in prop::collection::vec((0u64..300, 0u64..300), 1..120)) {
             let (mut a, mut b) = (ReceivedBitmap::new(), ReceivedBitmap::new());
             let mut next = 0;
             for (gap, count) in runs {

@@ -69,7 +69,7 @@ pub(super) struct Receiver {
 }
 
 /// Arrival times of the packets being handled.
-fn came(context: &Context<'_>) -> ArrivalTimes {
+fn arrival_times(context: &Context<'_>) -> ArrivalTimes {
     ArrivalTimes { at: context.arrival().at, read: context.now() }
 }
 
@@ -146,14 +146,14 @@ impl Receiver {
         context: &mut Context<'_>,
     ) {
         let sequence = self.sequence.expect("bound before it is used");
-        let (came, arrival) = (came(context), context.arrival());
+        let (times, arrival) = (arrival_times(context), context.arrival());
         let before = self.packets;
         let received = context.shared(self.bindings().received);
         let run = run(batch, sequence).filter(|run| received.extend(run.first, run.packets));
         if let Some(run) = &run {
             self.packets += run.packets;
             self.bytes += run.bytes;
-            self.report.on_run(came, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
+            self.report.on_run(times, batch.pn(run.last), batch.get(run.last, sent_at), run.packets as u32);
         }
         let singly = run.is_none().then(|| batch.live());
         for i in singly.into_iter().flatten() {
@@ -170,7 +170,7 @@ impl Receiver {
             self.bytes += batch.size(i) as u64;
             self.duplicates += u64::from(arrival == Arrival::Duplicate);
             let gap = arrival == Arrival::New { gap: true };
-            self.report.on_data(came, batch.pn(i), batch.get(i, sent_at), gap);
+            self.report.on_data(times, batch.pn(i), batch.get(i, sent_at), gap);
         }
         if arrival.ecn == Ecn::Ce {
             self.ecn_ce += self.packets - before;
@@ -189,7 +189,7 @@ impl Receiver {
             self.duplicates += u64::from(part.duplicate);
             self.ecn_ce += u64::from(context.arrival().ecn == Ecn::Ce);
             self.buffers = self.buffers.wrapping_add(1);
-            self.report.on_data(came(context), part.pn, part.sent_at, part.gap);
+            self.report.on_data(arrival_times(context), part.pn, part.sent_at, part.gap);
         } else if let Some(host) = bindings.host.of(event, argument) {
             self.host = Some(*host);
         }
@@ -199,7 +199,7 @@ impl Receiver {
     /// arrived.
     pub(super) fn on_round(&mut self, batch: &Batch<'_>, i: usize, context: &Context<'_>) -> Option<()> {
         let timestamp = u32::from_be_bytes(batch.payload(i).try_into().ok()?);
-        self.report.on_round(came(context), batch.pn(i), timestamp);
+        self.report.on_round(arrival_times(context), batch.pn(i), timestamp);
         self.reports.then_some(())
     }
 
@@ -233,9 +233,9 @@ impl Receiver {
     /// Writes a report if one is due; returns whether it did.
     pub(super) fn write(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let Some(header) = self.begin_report(context) else { return false };
-        let Some(room) = batch.control_space() else { return false };
+        let Some(space) = batch.control_space() else { return false };
         let received = context.shared(self.bindings().received);
-        batch.push_with(FEEDBACK, room, |body| Some(self.report.write(body, &header, received)));
+        batch.push_with(FEEDBACK, space, |body| Some(self.report.write(body, &header, received)));
         self.sent += 1;
         true
     }

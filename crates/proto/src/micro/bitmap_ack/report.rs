@@ -43,7 +43,7 @@ pub(super) struct Report {
     /// The recipe's interval.
     shortest: Span,
     /// The interval that the sender requests; zero before the first request.
-    asked: Span,
+    requested: Span,
     last_sent: Time,
     /// When a report last covered arrivals.
     last_stated: Time,
@@ -121,7 +121,7 @@ impl Report {
         Self {
             when,
             shortest: interval,
-            asked: Span::ZERO,
+            requested: Span::ZERO,
             last_sent: now,
             last_stated: now,
             unstated: false,
@@ -180,11 +180,11 @@ impl Report {
 
     /// Sets the interval that the sender requests.
     pub(super) fn on_requested(&mut self, interval: Span) {
-        self.asked = interval.min(LONGEST);
+        self.requested = interval.min(LONGEST);
     }
 
     fn interval(&self) -> Span {
-        self.asked.max(self.shortest)
+        self.requested.max(self.shortest)
     }
 
     /// Whether the present round of reports has remaining parts.
@@ -199,7 +199,7 @@ impl Report {
         } else if self.urgency == Urgency::Early {
             self.last_sent + self.interval() / EAGER_PART
         } else if self.urgency == Urgency::Gap {
-            let part = if self.asked > self.shortest { REQUESTED_EAGER_PART } else { EAGER_PART };
+            let part = if self.requested > self.shortest { REQUESTED_EAGER_PART } else { EAGER_PART };
             let early = self.last_sent + self.interval() / part;
             let routine = self.last_sent + self.interval();
             self.last_early.map_or(early, |last| early.max(last + self.interval()).min(routine))
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn feedback_comes_at_the_interval_and_early_after_a_gap() {
+    fn reports_follow_the_interval_and_are_early_after_a_gap() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         assert_eq!(report.due(), at(100_000));
         report.on_data(arrival(50), 1, 0, false);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn many_packets_make_it_eager() {
+    fn many_packets_make_reports_immediate() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         for pn in 0..u64::from(EAGER_PACKETS) {
             report.on_data(arrival(10), pn, 0, false);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_before_it_was_read_is_the_receivers_own_delay() {
+    fn the_time_in_the_socket_buffer_is_the_receivers_delay() {
         let mut report = Report::new(at(0), When::Interval, INTERVAL);
         report.on_data(ArrivalTimes { at: at(1_000), read: at(1_400) }, 7, 700, false);
         let header = report.header(at(1_500), &ReceivedBitmap::new());
@@ -408,7 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_round_states_truly_and_wholly_what_changed(
+        fn a_round_reports_all_changes_correctly(
             missing in prop::collection::btree_set(0u64..32_000, 0..3_000),
             size in 200usize..1_500,
         ) {

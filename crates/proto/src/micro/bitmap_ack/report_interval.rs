@@ -122,7 +122,7 @@ pub(super) struct ReportInterval {
     shortest: Span,
     present: Span,
     /// The interval last requested, and when.
-    asked: Option<(Span, Time)>,
+    requested: Option<(Span, Time)>,
     data: DataArrivals,
     size: ReportSize,
     reverse: ReversePath,
@@ -135,7 +135,7 @@ impl ReportInterval {
         Self {
             shortest,
             present: shortest,
-            asked: None,
+            requested: None,
             data: DataArrivals::new(),
             size: ReportSize { mean: 1.0, present: (0, 1) },
             reverse: ReversePath::default(),
@@ -171,9 +171,9 @@ impl ReportInterval {
         self.size.on_packet(header.sent_at);
         let seen = self.reverse.on_report(report, header.sent_at, QUEUED.max(min_rtt / 4));
         self.sustainable.on_report(report.at, seen, min_rtt, self.shortest);
-        let wanted =
-            law.wanted.unwrap_or_else(|| self.by_count(report, min_rtt, law.may_be_rare)).min(LONGEST);
-        self.present = wanted.max(self.sustainable.interval).max(self.shortest);
+        let target =
+            law.required.unwrap_or_else(|| self.by_count(report, min_rtt, law.may_be_rare)).min(LONGEST);
+        self.present = target.max(self.sustainable.interval).max(self.shortest);
         self.is_due(report.at)
     }
 
@@ -182,10 +182,10 @@ impl ReportInterval {
         let Some((spacing, rate)) = self.data.measured.filter(|_| !is_early) else { return Span::ZERO };
         let is_fast = rate >= FAST;
         let spanned = |spacing: Span, packets: u64| spacing.mul_f64(packets as f64 * self.size.mean);
-        let wanted = spanned(spacing, if is_fast { PACKETS_FAST } else { PACKETS_SLOW });
+        let by_count = spanned(spacing, if is_fast { PACKETS_FAST } else { PACKETS_SLOW });
         let often = LONGEST_BY_COUNT.min(min_rtt);
-        if wanted <= often || !may_be_rare {
-            return wanted.min(often);
+        if by_count <= often || !may_be_rare {
+            return by_count.min(often);
         }
         let longest = RARE.max(min_rtt).min(report.at.since(self.began) / RARE_PART);
         let rare = spanned(self.data.least_spacing, if is_fast { PACKETS_FAST } else { PACKETS_RARE });
@@ -193,15 +193,15 @@ impl ReportInterval {
     }
 
     fn is_due(&self, now: Time) -> bool {
-        let (asked, at) = self.asked.unwrap_or((self.shortest, now));
-        let (present, asked) = (self.present.as_secs_f64(), asked.as_secs_f64());
-        (present - asked).abs() > asked * CHANGE || now.since(at) >= REPEAT
+        let (requested, at) = self.requested.unwrap_or((self.shortest, now));
+        let (present, requested) = (self.present.as_secs_f64(), requested.as_secs_f64());
+        (present - requested).abs() > requested * CHANGE || now.since(at) >= REPEAT
     }
 
     /// Returns the interval to request from the receiver now, if any.
     pub(super) fn take_request(&mut self, now: Time) -> Option<Span> {
         self.is_due(now).then(|| {
-            self.asked = Some((self.present, now));
+            self.requested = Some((self.present, now));
             self.present
         })
     }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_law_that_allows_it_has_fewer_reports_but_four_a_second_or_one_a_round_trip() {
+    fn a_permitting_law_has_fewer_reports_but_four_per_second_or_one_per_round_trip() {
         assert!((66.0..78.0).contains(&packets_per_report(1.0, 1)));
         assert!((66.0..78.0).contains(&packets_per_report(0.085, 800)));
         assert!((20.0..23.0).contains(&packets_per_report(0.085, 20)));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_without_data_does_not_make_reports_rarer() {
+    fn a_time_without_data_does_not_make_reports_rarer() {
         let mut sim = Sim::new(1.7, ms(20));
         sim.law.may_be_rare = true;
         sim.run_without_queue(ms(20_000));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_several_packets_counts_as_so_many() {
+    fn a_report_of_several_packets_counts_as_several() {
         let mut size = ReportSize { mean: 1.0, present: (0, 1) };
         (0..600).for_each(|n| size.on_packet(n / 3));
         assert!((size.mean - 3.0).abs() < 0.01, "{size:?}");
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn delay_that_is_not_the_reports_own_changes_nothing() {
+    fn delay_not_caused_by_reports_changes_nothing() {
         let mut steady = Sim::new(17.0, ms(40));
         steady.run_without_queue(ms(5_000));
         let interval = steady.interval.get();
@@ -401,7 +401,7 @@ mod tests {
 
     /// Each report is up to two seconds late, and none overtakes another.
     #[test]
-    fn reports_become_rarer_only_as_long_as_it_takes_to_see_that_they_are_no_earlier_for_it() {
+    fn reports_are_rarer_only_until_it_proves_useless() {
         let mut sim = Sim::new(1.7, ms(40));
         sim.run_without_queue(ms(5_000));
         let (usual, began, mut rare) = (sim.interval.get(), sim.now, Span::ZERO);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_repeated_each_second_and_no_interval_is_longer_than_a_second() {
+    fn requests_repeat_every_second_and_intervals_are_at_most_a_second() {
         let mut slow = Sim::new(1.7, ms(40));
         slow.run(ms(60_000), |queue, interval| (queue + ms(2_000)).saturating_sub(interval));
         assert!((ms(900)..=LONGEST).contains(&slow.interval.get()), "{}", slow.interval.get());

@@ -114,7 +114,7 @@ struct Trial {
     /// Reports since then; how many of them queued; and the minimum excess delay of those.
     reports: u32,
     queued: u32,
-    least: Span,
+    min_excess: Span,
 }
 
 /// The shortest interval that the reverse path can carry, as far as known.
@@ -148,39 +148,39 @@ impl Sustainable {
     }
 
     /// Raises the interval to what a busy reverse path needs, so that a queue with this delay drains.
-    fn raise(&mut self, now: Time, wanted: Span, excess: Span, min_rtt: Span) {
-        if wanted <= self.interval {
+    fn raise(&mut self, now: Time, target: Span, excess: Span, min_rtt: Span) {
+        if target <= self.interval {
             return;
         }
         let begun = Trial {
             began: now,
             before: self.interval,
-            tried: wanted,
+            tried: target,
             excess,
             drained: now + RECEIVED_WITHIN + (excess + min_rtt) * 3,
             reports: 0,
             queued: 0,
-            least: Span::MAX,
+            min_excess: Span::MAX,
         };
         let trial = self.trial.get_or_insert(begun);
         // The first service times of a growing queue can be too short.
-        if wanted >= trial.tried * 2 {
+        if target >= trial.tried * 2 {
             *trial = Trial { began: trial.began, before: trial.before, ..begun };
         }
-        self.interval = wanted;
+        self.interval = target;
     }
 
     fn judge(&mut self, now: Time, seen: Queueing) {
         let Some(trial) = self.trial.as_mut().filter(|trial| now >= trial.drained) else { return };
         trial.reports += 1;
         trial.queued += u32::from(seen.has_queued);
-        trial.least = trial.least.min(seen.excess);
+        trial.min_excess = trial.min_excess.min(seen.excess);
         if trial.reports < TRIED {
             return;
         }
-        let Trial { began, before, queued, least, excess, .. } = *trial;
+        let Trial { began, before, queued, min_excess, excess, .. } = *trial;
         self.trial = None;
-        if queued * 2 > TRIED && least <= excess {
+        if queued * 2 > TRIED && min_excess <= excess {
             self.interval = before;
             self.ignored_until = now + now.since(began) * IGNORED_TRIALS;
         }

@@ -54,7 +54,7 @@ enum Round {
     /// Everything is sent; the request is due.
     Ended,
     /// The request was sent.
-    Told,
+    Requested,
 }
 
 /// State of the sending side.
@@ -73,11 +73,11 @@ pub(super) struct Sender {
     when: When,
     round: Round,
     /// Number of the segment or chunk that is sent for the first time.
-    stretch: u64,
+    unit: u64,
     /// A segment or chunk has ended, and a report on it must be requested.
-    stretch_ended: bool,
+    unit_ended: bool,
     /// When a report was last requested.
-    asked_at: Time,
+    requested_at: Time,
     reports: u64,
     interval: ReportInterval,
     peer_drops: u32,
@@ -97,9 +97,9 @@ impl Sender {
             has_resent: false,
             when,
             round: if when.is_on_request() { Round::Running } else { Round::None },
-            stretch: 0,
-            stretch_ended: false,
-            asked_at: setup.now,
+            unit: 0,
+            unit_ended: false,
+            requested_at: setup.now,
             reports: 0,
             interval: ReportInterval::new(setup.now, interval),
             peer_drops: 0,
@@ -149,12 +149,12 @@ impl Sender {
         if !batch.is_empty() {
             if self.round != Round::None {
                 self.round = Round::Running;
-                self.tell_delay(context);
+                self.publish_delay(context);
             }
-            let stretch = self.stretch_now(context);
-            self.stretch_ended |= stretch > self.stretch;
-            self.stretch = stretch;
-            return self.stretch_ended;
+            let unit = self.current_unit(context);
+            self.unit_ended |= unit > self.unit;
+            self.unit = unit;
+            return self.unit_ended;
         }
         let waiting = context.shared(self.bindings().clock).reason();
         match (self.round, waiting) {
@@ -175,16 +175,16 @@ impl Sender {
 
     /// Publishes the time that the receiver may wait before it reports: with requests, the time since the
     /// last one.
-    fn tell_delay(&self, context: &mut Context<'_>) {
-        let unasked = match self.round {
+    fn publish_delay(&self, context: &mut Context<'_>) {
+        let since_request = match self.round {
             Round::None => Span::ZERO,
-            _ => context.now().since(self.asked_at),
+            _ => context.now().since(self.requested_at),
         };
-        *context.shared(self.bindings().delay) = ReportDelay(self.interval.get().max(unasked));
+        *context.shared(self.bindings().delay) = ReportDelay(self.interval.get().max(since_request));
     }
 
     /// Returns the number of the segment or chunk that is sent for the first time, to within a batch.
-    fn stretch_now(&self, context: &mut Context<'_>) -> u64 {
+    fn current_unit(&self, context: &mut Context<'_>) -> u64 {
         match self.when {
             When::Segment => context.shared(self.bindings().send_window).sent / SEGMENT_PACKETS,
             When::Chunk => context.shared(self.bindings().chunk).0,
@@ -203,15 +203,15 @@ impl Sender {
     pub(super) fn on_permit(&mut self, permit: &SendPermit, context: &mut Context<'_>) -> bool {
         let reason = context.shared(self.bindings().clock).reason();
         let is_full = permit.packets == 0 && reason == Some(WaitingFor::Window);
-        let asks = is_full && matches!(self.round, Round::Running | Round::Starved);
-        if asks {
+        let must_request = is_full && matches!(self.round, Round::Running | Round::Starved);
+        if must_request {
             self.round = Round::Ended;
         }
-        asks
+        must_request
     }
 
     pub(super) fn on_round_timer(&mut self) {
-        if matches!(self.round, Round::Starved | Round::Told) {
+        if matches!(self.round, Round::Starved | Round::Requested) {
             self.round = Round::Ended;
         }
     }
@@ -219,19 +219,19 @@ impl Sender {
     /// Requests a report, if one is due: a round, a segment or a chunk has ended.
     pub(super) fn write_round(&mut self, batch: &mut Batch<'_>, context: &mut Context<'_>) -> bool {
         let has_ended = self.round == Round::Ended;
-        let is_wanted = std::mem::take(&mut self.stretch_ended) || has_ended;
-        if !is_wanted || !context.shared(self.bindings().send_window).outstanding {
+        let is_due = std::mem::take(&mut self.unit_ended) || has_ended;
+        if !is_due || !context.shared(self.bindings().send_window).outstanding {
             return false;
         }
         let now = context.now();
-        self.asked_at = now;
+        self.requested_at = now;
         if let Some(i) = batch.push(ROUND, size_of::<u32>()) {
             batch.payload_mut(i).copy_from_slice(&now.as_wrapped_micros().to_be_bytes());
         }
         if !has_ended {
             return true;
         }
-        self.round = Round::Told;
+        self.round = Round::Requested;
         if self.when == When::Round {
             context.raise(self.bindings().round_ended, &mut ());
         }
@@ -304,7 +304,7 @@ impl Sender {
         self.peer_duplicates = header.duplicates;
         self.peer_ecn_ce = header.ecn_ce;
         let new_echo = self.largest_acked_pn.is_none_or(|largest| header.largest_pn > largest);
-        if self.says_something(header) && new_echo {
+        if self.covers_arrivals(header) && new_echo {
             self.largest_acked_pn = Some(header.largest_pn);
             self.on_echo(header, context);
         }
@@ -313,16 +313,16 @@ impl Sender {
     fn on_arrival(&mut self, pn: u64, header: &FeedbackHeader, context: &mut Context<'_>) {
         let report = ReportArrival { at: context.arrival().at, pn, number: self.reports };
         let law = *context.shared(self.bindings().law);
-        let wanted = (self.when == When::Law).then(|| law.wanted.unwrap_or_default());
-        let law = LawInterval { wanted, ..law };
+        let required = (self.when == When::Law).then(|| law.required.unwrap_or_default());
+        let law = LawInterval { required, ..law };
         if self.interval.on_report(report, header, context.path().min_rtt, law) {
             context.request_control();
         }
-        self.tell_delay(context);
+        self.publish_delay(context);
     }
 
     /// Whether the report covers arrivals: data has arrived, or the request that ends a round.
-    fn says_something(&self, header: &FeedbackHeader) -> bool {
+    fn covers_arrivals(&self, header: &FeedbackHeader) -> bool {
         header.highest > 0 || (self.round != Round::None && header.largest_pn > 0)
     }
 
@@ -341,7 +341,7 @@ impl Sender {
         let header = &view.header;
         let mut words = std::mem::take(&mut self.words);
         words.clear();
-        if !self.says_something(header) {
+        if !self.covers_arrivals(header) {
             return Acknowledgement { words, ..Acknowledgement::default() };
         }
         for block in view.blocks() {

@@ -22,7 +22,7 @@ fn known(pair: &Pair) -> (u64, u64) {
 }
 
 #[test]
-fn reports_say_exactly_what_has_come_and_what_is_missing_is_all_that_leaves_again() {
+fn reports_are_exact_and_only_missing_packets_are_retransmitted() {
     let mut pair = pair(&object_recipe("10Gbit"));
     let mut lose = |packet| packet < SEGMENTS as usize && (packet % 10 == 3 || packet == 7);
     pair.exchange(T0, &mut Path { lose: Some(&mut lose), ..Path::default() });
@@ -36,7 +36,7 @@ fn reports_say_exactly_what_has_come_and_what_is_missing_is_all_that_leaves_agai
 }
 
 #[test]
-fn lost_reports_cost_nothing_because_the_next_one_says_it_all() {
+fn lost_reports_cause_no_retransmissions() {
     let mut pair = pair(&object_recipe("10Gbit"));
     pair.exchange(T0, &mut Path { cut: [false, true], ..Path::default() });
     pair.run_until(at(20), &mut Path { cut: [false, true], ..Path::default() });
@@ -47,7 +47,7 @@ fn lost_reports_cost_nothing_because_the_next_one_says_it_all() {
 }
 
 #[test]
-fn with_rounds_nothing_is_said_of_what_is_missing_before_the_sender_asks() {
+fn in_round_mode_gaps_are_reported_only_on_request() {
     let mut recipe = object_recipe("10Gbit");
     recipe.set("bitmap_ack.when", "round").unwrap();
     recipe.set("retransmit.probe", "false").unwrap();
@@ -67,7 +67,7 @@ fn with_rounds_nothing_is_said_of_what_is_missing_before_the_sender_asks() {
 }
 
 #[test]
-fn a_report_of_nothing_before_anything_was_sent_is_no_offence() {
+fn an_empty_report_before_any_packet_is_no_violation() {
     let mut recipe = object_recipe("10Mbit");
     recipe.set("object.first_limit", "1B").unwrap();
     let mut pair = pair(&recipe);
@@ -77,7 +77,7 @@ fn a_report_of_nothing_before_anything_was_sent_is_no_offence() {
 }
 
 #[test]
-fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
+fn while_data_arrives_reports_keep_the_interval() {
     for (interval, expected) in [("2ms", 500), ("20ms", 50)] {
         let mut recipe = object_recipe("8Mbit");
         recipe.set("bitmap_ack.interval", interval).unwrap();
@@ -91,11 +91,11 @@ fn while_data_comes_reports_are_no_further_apart_than_the_interval() {
 
 /// Threads of both ends sleep until their deadlines. Every 5 ms would be 2,000 calls.
 #[test]
-fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to_say() {
-    let (mut pair, came) = Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000);
+fn while_idle_neither_end_wakes_without_need() {
+    let (mut pair, arrivals) = Pair::of_unfinished_object(&object_recipe("10Gbit"), 60_000);
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(2_000), &mut Path::default());
-    let arrived = came.lock().unwrap().bytes;
+    let arrived = arrivals.lock().unwrap().bytes;
     assert!(arrived > 50_000, "all but the last segment, which has room for more: {arrived}");
     let sent = stats::<BitmapAckStats>(&pair.b).reports_sent;
     let (mut now, mut calls) = (at(2_000), 0);
@@ -107,5 +107,5 @@ fn while_nothing_comes_neither_end_is_called_more_often_than_it_has_something_to
     }
     let reports = stats::<BitmapAckStats>(&pair.b).reports_sent - sent;
     assert!(reports <= 101 && calls < 500, "{calls} calls and {reports} reports in ten seconds");
-    assert_eq!(came.lock().unwrap().bytes, arrived);
+    assert_eq!(arrivals.lock().unwrap().bytes, arrived);
 }

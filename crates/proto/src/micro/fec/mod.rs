@@ -343,7 +343,7 @@ mod tests {
         }
 
         #[test]
-        fn repairs_that_lie_are_survived(
+        fn false_repairs_are_tolerated(
             noise in prop::collection::vec(any::<u8>(), 0..200), honest in any::<bool>(), data in 0u8..20, of in 0u8..9,
         ) {
             let mut pair = Pair::new(&recipe(8, 2).without("seal"));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn more_losses_than_repairs_are_lost_and_told() {
+    fn more_losses_than_repairs_are_reported_as_lost() {
         let mut pair = Pair::new(&recipe(10, 2));
         for n in 0..200u8 {
             pair.a.send(T0, &[n; 50], SendOptions::default()).unwrap();

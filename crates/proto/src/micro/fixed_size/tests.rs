@@ -25,7 +25,7 @@ fn next_batch(stack: &mut Stack) -> Vec<usize> {
 }
 
 #[test]
-fn messages_whose_length_does_not_divide_fill_a_batch_all_the_same() {
+fn messages_of_unaligned_length_fill_a_batch() {
     let mut pair = Pair::new(&recipe());
     let sent: Vec<_> = (0..20).map(|n| (n, body(n, 4_096))).collect();
     for (_, message) in &sent {
@@ -54,7 +54,7 @@ fn equal_messages_of_two_packets_fill_a_batch() {
 }
 
 #[test]
-fn a_long_message_is_not_cut_to_the_size_of_a_short_one() {
+fn a_long_message_is_not_segmented_to_a_short_ones_size() {
     let mut pair = Pair::new(&recipe());
     pair.a.send(T0, b"short", SendOptions::default()).unwrap();
     pair.a.send(T0, &body(1, 10_000), SendOptions::default()).unwrap();
@@ -64,7 +64,7 @@ fn a_long_message_is_not_cut_to_the_size_of_a_short_one() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_refused_and_the_longest_is_not() {
+fn a_too_long_message_is_refused_and_the_longest_accepted() {
     let mut pair = Pair::new(&recipe());
     let error = pair.a.send(T0, &vec![0; 65_537], SendOptions::default()).unwrap_err();
     assert_eq!(error, SendError::TooLarge { len: 65_537, max: 65_536 });
@@ -74,7 +74,7 @@ fn a_message_that_is_too_long_is_refused_and_the_longest_is_not() {
 }
 
 #[test]
-fn incomplete_messages_are_given_up_when_their_memory_is_used() {
+fn incomplete_messages_are_abandoned_when_memory_is_needed() {
     let mut recipe = recipe();
     recipe.set("fixed_size.reassembly", "150KiB").unwrap();
     let mut pair = Pair::new(&recipe);
@@ -117,7 +117,7 @@ impl MessageSource for Ten {
 }
 
 #[test]
-fn a_source_is_written_into_the_packets() {
+fn a_source_writes_directly_into_packets() {
     for (len, equal, batches) in [(100, true, 1), (100, false, 10), (5_000, true, 1)] {
         let mut sender = setup(true);
         sender.ends.message_source = Some(Box::new(Ten { left: 10, len, equal }));
@@ -132,14 +132,14 @@ fn a_source_is_written_into_the_packets() {
 
 proptest! {
     #[test]
-    fn segments_are_as_few_as_can_be_and_fit(len in 0usize..1 << 24, full in 1usize..9_000) {
+    fn segments_are_as_few_as_possible_and_fit(len in 0usize..1 << 24, full in 1usize..9_000) {
         let size = segment_size(len, full);
         prop_assert!(size <= full);
         prop_assert!(len == 0 || len.div_ceil(size) == len.div_ceil(full));
     }
 
     #[test]
-    fn messages_of_any_length_arrive_whatever_their_order(
+    fn messages_of_any_length_arrive_in_any_order(
         lens in prop::collection::vec(0usize..20_000, 1..20), reverse: bool,
     ) {
         let mut pair = Pair::new(&recipe());
@@ -170,7 +170,7 @@ fn limited(max_message: Bytes) -> Recipe {
 }
 
 #[test]
-fn a_receiver_that_takes_shorter_messages_from_now_on_finishes_what_has_begun() {
+fn a_lowered_message_limit_does_not_affect_started_messages() {
     let (mut pair, message) = halfway(&limited(Bytes(64 << 10)), 40_000);
     let mut shorter = limited(Bytes(1 << 10));
     shorter.set("fixed_size.reassembly", "1KiB").unwrap();
@@ -182,7 +182,7 @@ fn a_receiver_that_takes_shorter_messages_from_now_on_finishes_what_has_begun() 
 }
 
 #[test]
-fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
+fn a_message_above_the_old_limit_arrives_after_the_limit_is_raised() {
     let mut pair = Pair::new(&limited(Bytes(1 << 10)));
     pair.a.reconfigure(T0, &limited(Bytes(64 << 10))).unwrap();
     let message = body(2, 60_000);
@@ -196,7 +196,7 @@ fn a_longer_message_than_the_receiver_knows_of_comes_when_it_knows() {
 }
 
 #[test]
-fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
+fn abandoned_messages_use_no_memory() {
     let recipe = Recipe::new("test")
         .with(FixedSizeConfig { max_message: Bytes(8 << 10), reassembly: Bytes(32 << 10) })
         .with("sequenced_segment")
@@ -224,7 +224,7 @@ fn what_has_come_of_messages_that_were_given_up_takes_no_room() {
 
 /// A peer that starts a message and does not finish it must not keep this end from closing.
 #[test]
-fn what_is_missing_of_a_message_that_comes_is_not_outstanding_here() {
+fn missing_segments_of_incoming_messages_are_not_outstanding() {
     let reliable = recipe().with("sequenced_segment").with("retransmit").with("positive_ack");
     let mut pair = Pair::new(&reliable.with("in_order"));
     pair.a.send(T0, &body(1, 3_000), SendOptions::default()).unwrap();

@@ -35,7 +35,7 @@ fn got(pair: &mut Pair) -> Vec<u32> {
 }
 
 #[test]
-fn readings_that_arrive_cost_one_packet_each_and_are_forgotten_in_the_end() {
+fn readings_cost_one_packet_each_and_are_finally_released() {
     let mut pair = Pair::new(&recipe("1024", &[]));
     for n in 0..1_000 {
         send(&mut pair, at(u64::from(n) * 1_000), n);
@@ -50,7 +50,7 @@ fn readings_that_arrive_cost_one_packet_each_and_are_forgotten_in_the_end() {
 }
 
 #[test]
-fn a_gap_is_reported_once_and_mended() {
+fn a_gap_is_reported_once_and_repaired() {
     let mut pair = Pair::new(&recipe("1024", &[]));
     for n in 0..10 {
         let mut lose = |_| (3..6).contains(&n);
@@ -64,7 +64,7 @@ fn a_gap_is_reported_once_and_mended() {
 }
 
 #[test]
-fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
+fn a_gap_longer_than_one_range_is_reported_completely() {
     let recipe = recipe("1024", &[]).without("seal").without("transport_driver");
     let mut b = Stack::new(compiled(&recipe), setup(false)).unwrap();
     let number = |n: u64| n.to_be_bytes()[2..].to_vec();
@@ -84,7 +84,7 @@ fn a_gap_that_is_longer_than_one_stretch_can_say_is_reported_whole() {
 }
 
 #[test]
-fn a_gap_is_mended_after_a_change_that_numbers_segments_anew() {
+fn a_gap_is_repaired_after_renumbering() {
     let recipe = recipe("1024", &[("silence", "1s"), ("retention", "40s")]);
     let mut pair = Pair::new(&recipe);
     (0..20).for_each(|n| send(&mut pair, at(0), n));
@@ -106,7 +106,7 @@ fn a_gap_is_mended_after_a_change_that_numbers_segments_anew() {
 }
 
 #[test]
-fn reordering_within_its_time_is_no_gap() {
+fn reordering_within_the_tolerance_is_no_gap() {
     let mut pair = Pair::new(&recipe("1024", &[]));
     (0..10).for_each(|n| send(&mut pair, at(0), n));
     pair.exchange(at(0), &mut Path { reverse: true, ..Path::default() });
@@ -115,7 +115,7 @@ fn reordering_within_its_time_is_no_gap() {
 }
 
 #[test]
-fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quiet() {
+fn a_lost_last_reading_is_requested_after_silence_and_idle_requests_stop() {
     let mut pair = Pair::new(&recipe("1024", &[("silence", "1s"), ("retention", "40s")]));
     send(&mut pair, at(0), 0);
     pair.exchange(at(0), &mut Path::default());
@@ -135,7 +135,7 @@ fn the_last_reading_is_missed_after_silence_and_silence_without_cause_grows_quie
 }
 
 #[test]
-fn what_is_lost_for_good_is_not_asked_for_for_ever() {
+fn permanently_lost_data_is_not_requested_forever() {
     let mut pair = Pair::new(&recipe("1024", &[("silence", "1s"), ("retention", "8s")]));
     let mut lose = |_| true;
     for n in 0..60 {
@@ -154,7 +154,7 @@ fn what_is_lost_for_good_is_not_asked_for_for_ever() {
 }
 
 #[test]
-fn a_side_that_was_called_asks_once_whether_it_is_heard() {
+fn an_accepting_side_probes_once() {
     let mut pair = Pair::new(&recipe("1024", &[]));
     let mut lose = |_| true;
     pair.b.send(at(0), b"base", SendOptions::default()).unwrap();
@@ -171,7 +171,7 @@ fn a_side_that_was_called_asks_once_whether_it_is_heard() {
 }
 
 #[test]
-fn a_recipe_can_change_while_nothing_is_acknowledged() {
+fn a_recipe_can_change_without_acknowledgements() {
     let mut pair = Pair::new(&recipe("1024", &[]));
     (0..10).for_each(|n| send(&mut pair, at(0), n));
     let mut lose = |packet| packet == 0;
@@ -188,7 +188,7 @@ fn a_recipe_can_change_while_nothing_is_acknowledged() {
 }
 
 #[test]
-fn segments_that_are_kept_too_short_for_silence_are_refused() {
+fn retention_shorter_than_the_silence_timeout_is_refused() {
     let recipe = recipe("1024", &[("silence", "10s"), ("retention", "60s")]);
     let registry = std::sync::Arc::new(crate::micro::registry());
     let error = registry.compile(&recipe, 8).unwrap_err().to_string();
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn an_authentic_peer_that_lies_harms_nobody_else(
+    fn a_lying_authenticated_peer_harms_only_its_session(
         word in 1u8..3, flag in 0u8..2, numbers in prop::collection::vec(0u64..20, 3), rest in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let recipe = recipe("1024", &[]).without("seal").without("transport_driver");

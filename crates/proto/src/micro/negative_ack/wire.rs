@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_survive(is_silence: bool, newest in 0u64..1 << 48, low in 0u64..1 << 47, more in 0u64..1 << 47) {
+        fn both_messages_round_trip(is_silence: bool, newest in 0u64..1 << 48, low in 0u64..1 << 47, more in 0u64..1 << 47) {
             let report = Report { is_silence, newest, below: low, next: low + more };
             let mut bytes = [0; FIXED];
             report.write(&mut bytes);

@@ -125,7 +125,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn segments_that_cover_an_object_meet_in_any_order_and_one_that_does_not_is_found(
+        fn misplaced_segments_of_an_object_are_detected_in_any_order(
             lens in proptest::collection::vec(1u64..2_000, 1..60), order: u64, shifted: prop::sample::Index, by in 1u64..50,
         ) {
             let honest = segments(&lens);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_in_order_is_kept_nowhere() {
+    fn in_order_segments_use_no_memory() {
         let mut boundaries = Boundaries::default();
         for seq in 0..1_000 {
             boundaries.join(row(seq..seq + 1, seq * 10..seq * 10 + 10)).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_bounded_and_what_closes_one_is_always_welcome() {
+    fn gaps_are_bounded_and_segments_that_close_one_are_accepted() {
         assert_eq!(Boundaries::default().most / 2, 524_288, "docs/security.md");
         let mut boundaries = Boundaries { most: 100, ..Boundaries::default() };
         let mut joined = Vec::new();

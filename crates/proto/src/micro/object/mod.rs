@@ -155,7 +155,7 @@ mod tests {
     use crate::micro::testing::{Pair, Path, T0, object_recipe};
 
     #[test]
-    fn what_becomes_of_gaps_is_settled_when_the_session_begins() {
+    fn gap_handling_is_fixed_when_the_session_starts() {
         let recipe = object_recipe("1Gbit");
         let (mut pair, came) = Pair::of_object(&recipe, 10_000);
         let change = |key: &str, value: &str| {
@@ -174,7 +174,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_lies_behind_the_limit_is_refused_and_all_before_it_is_taken(
+        fn data_beyond_the_limit_is_refused_and_data_below_accepted(
             len in 1u64..60_000, limit in 0u64..70_000, reverse: bool, lost in 0usize..40,
         ) {
             let mut recipe = object_recipe("100Gbit");

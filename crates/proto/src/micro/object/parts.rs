@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_packet_brings_what_its_parts_have_not() {
+    fn a_complete_packet_supplies_the_missing_parts() {
         let mut parts = Parts::default();
         assert_eq!(parts.take_missing(5, WHOLE), None);
         parts.insert(5, WHOLE, 40..60);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_belong_elsewhere_are_no_parts_of_a_packet() {
+    fn parts_of_another_packet_are_rejected() {
         for other in [PacketExtent { offset: 7_001, ..WHOLE }, PacketExtent { len: 201, ..WHOLE }] {
             let mut parts = Parts::default();
             parts.insert(5, WHOLE, 40..60);

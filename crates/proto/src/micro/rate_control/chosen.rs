@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_replaces_what_it_names_and_drops_what_only_the_old_law_had() {
+    fn a_change_replaces_named_parameters_and_drops_those_of_the_old_law() {
         let before = [("controller", "reno"), ("rate", "9Mbit"), ("initial_window", "20")];
         assert_eq!(changed(&before, &[("rate", "5Mbit")]).parameters.len(), 3);
         let other = changed(&before, &[("controller", "delivery")]);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_whatever_is_asked_for_and_a_bound_alone_keeps_the_law_that_runs() {
+    fn limits_apply_to_any_request_and_a_bound_alone_keeps_the_law() {
         let limits = |limits: &[(&str, &str)]| part(limits).parameters;
         let mut asked = part(&[("controller", "reno"), ("rate", "9Mbit")]);
         let chosen = ChosenLaw::change(&mut asked, &limits(&[("rate", "unlimited")])).unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_law_can_be_is_refused_in_words() {
+    fn invalid_laws_are_refused_with_a_message() {
         for (wrong, words) in [
             (part(&[("controller", "frobnicate")]), "frobnicate"),
             (part(&[("controller", "fixed")]), "needs a rate"),

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absences_and_long_pauses_are_gaps_and_a_slow_pace_is_none() {
+    fn absences_and_long_pauses_are_gaps_and_a_low_rate_is_not() {
         let at = |ms| Time::ZERO + Span::from_millis(ms);
         let rtt = Span::from_millis(40);
         let before = |reason, released: Time, now: Time| {

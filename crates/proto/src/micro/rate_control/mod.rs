@@ -382,7 +382,7 @@ impl RateControl {
         *context.shared(bindings.rate) = RateNow(RateState { rate, ..law });
         *context.shared(bindings.sending_rate) = SendingRate(rate);
         *context.shared(bindings.interval) = LawInterval {
-            wanted: self.controller.report_interval(),
+            required: self.controller.report_interval(),
             may_be_rare: self.controller.allows_rare_reports(),
         };
     }
@@ -459,9 +459,9 @@ impl MicroProtocol for RateControl {
             self.schedule(context);
         } else if let Some(quota) = bindings.quota.of(event, argument) {
             self.on_quota(quota.0, context);
-        } else if let Some(&mut wanted) = bindings.rate_wanted.of(event, argument) {
-            self.on_quota(wanted, context);
-            context.emit(StackEvent::Rate(wanted));
+        } else if let Some(&mut quota) = bindings.rate_wanted.of(event, argument) {
+            self.on_quota(quota, context);
+            context.emit(StackEvent::Rate(quota));
         } else if let Some(verdict) = bindings.verdict.of(event, argument) {
             self.observer.set_verdict(*verdict);
         } else if let Some(chosen) = bindings.law_chosen.of(event, argument) {

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_become_what_each_report_adds_whatever_was_lost_of_them() {
+    fn totals_become_differences_despite_lost_reports() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         observer.observe(&report(1, 0, None), &own(at(1)), &rtt, LossRuns::none());
         let sample = observer.observe(&report(4, 0, None), &own(at(4)), &rtt, LossRuns::none());
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_reads_late_has_a_lower_drain_rate_and_the_arrival_rate_stays() {
+    fn late_reading_lowers_the_drain_rate_but_not_the_arrival_rate() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         let mut last = None;
         for n in 1..=20 {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_not_measured_across_absences_of_the_sender_however_many_are_under_way() {
+    fn rates_are_not_measured_across_sender_absences() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(20)));
         let mut rates = Vec::new();
         // 800 Mbit/s for 10 of each 20 ms, reported a round trip or more later.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_on_the_way_there_shows_as_delay_and_trend_and_not_as_clock() {
+    fn a_forward_queue_appears_as_delay_and_trend_and_not_as_clock_drift() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         let mut seen = Vec::new();
         for n in 1..=100u64 {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_tells_what_happened_since_it_was_looked_at_before() {
+    fn host_reports_cover_the_time_since_the_previous_one() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         let host = |ms| Some(HostSample { run_delay: Some(Span::from_millis(ms)), ..HostSample::default() });
         for (n, told, seen) in
@@ -294,14 +294,14 @@ mod tests {
     }
 
     #[test]
-    fn a_count_wraps_and_one_that_goes_back_has_not_grown() {
+    fn counters_wrap_and_decreasing_ones_have_not_grown() {
         for (new, old, wanted) in [(5, 2, 3), (2, u32::MAX, 3), (2, 1_000, 0), (0, 1, 0), (500, 0, 100)] {
             assert_eq!(grown(new, old, 100), wanted, "{old} to {new}");
         }
     }
 
     #[test]
-    fn counters_that_lie_are_bounded_by_what_was_sent() {
+    fn false_counters_are_bounded_by_the_packets_sent() {
         let (mut observer, rtt) = (Observer::default(), RttEstimator::new(Span::from_millis(5)));
         observer.observe(&report(9, 0, None), &own(at(1)), &rtt, LossRuns::none());
         let sample = observer.observe(&report(2, u32::MAX, None), &own(at(2)), &rtt, LossRuns::none());

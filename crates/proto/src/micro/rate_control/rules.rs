@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_holds_when_it_says() {
+    fn each_condition_holds_as_specified() {
         let high_loss = |from: u64| move |second: u64| if second >= from { (80, 0) } else { (0, 0) };
         assert_eq!(switches("after 30s -> cubic", nothing_lost, short), owned(&[(30, "cubic")]));
         assert_eq!(switches("after 50MB -> cubic", nothing_lost, short), owned(&[(49, "cubic")]));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_holds_decides_and_switches_are_apart() {
+    fn the_first_matching_rule_decides_and_switches_are_spaced() {
         // The two rules hold in alternate seconds.
         let lost = |second: u64| if second.is_multiple_of(2) { (100, 0) } else { (0, 0) };
         let found = switches("loss > 5% -> tfrc; loss < 1% -> bbr", lost, short);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recipes_own_law_comes_back_as_the_recipe_has_it() {
+    fn switching_back_restores_the_recipes_own_law() {
         let switch = "loss > 5% -> tfrc; loss < 1% -> bbr";
         let (rules, law) = rules(switch);
         assert_eq!(rules.list[1].law, law);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_over_when_somebody_else_chose_a_law_does_not_count() {
+    fn conditions_before_an_external_law_change_do_not_count() {
         let (mut rules, law) = rules("after 30s -> cubic; after 90s -> reno");
         let totals = |second: u64| Totals { acked: second * 1_000, ..Totals::default() };
         let at = |second| Time::ZERO + Span::from_secs(second);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_in_words() {
+    fn impossible_rules_are_refused_with_a_message() {
         for (switch, words) in [
             ("loss > 5%", "CONDITION -> LAW"),
             ("loss > 5% ->", "CONDITION -> LAW"),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_rules_than_fit_a_recipe_of_a_peer() {
+    fn the_number_of_rules_is_limited_to_a_peers_recipe() {
         let many = vec!["rtt > 1s -> bbr"; MAX_RULES + 1].join(";");
         let error = ChosenLaw::check(&part(&[("switch", &many), ("rate", "50Mbit")])).unwrap_err();
         assert!(error.to_string().contains("too many"), "{error}");

@@ -35,7 +35,7 @@ fn is_near(found: u64, wanted: u64) -> bool {
 }
 
 #[test]
-fn what_leaves_follows_the_law_and_its_changes() {
+fn the_sent_rate_follows_the_law_and_its_changes() {
     for rate in [1_000_000, 8_000_000, 200_000_000] {
         let mut pair = begun(&object_recipe(&format!("{rate}bit")));
         let found = sent(&mut pair, 100, 1_000);
@@ -121,7 +121,7 @@ fn the_quota_of_the_receiver_bounds_the_law_and_never_raises_it() {
 }
 
 #[test]
-fn a_batch_has_no_more_packets_than_it_may() {
+fn a_batch_respects_the_maximum_size() {
     for (most, rate) in [("1", "2Gbit"), ("7", "2Gbit"), ("64", "2Gbit"), ("64", "1Mbit")] {
         let mut recipe = object_recipe(rate);
         recipe.set("rate_control.max_batch", most).unwrap();
@@ -231,7 +231,7 @@ fn listening(recipe: &Recipe, permit: Permit, deadline: Option<Time>) -> (Pair, 
 }
 
 #[test]
-fn a_law_that_holds_goes_on_when_it_said_and_not_before() {
+fn a_holding_law_resumes_exactly_at_its_time() {
     let (mut pair, told) = listening(&object_recipe("8Mbit"), Permit::Pause(at(70)), None);
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(69), &mut Path::default());
@@ -244,7 +244,7 @@ fn a_law_that_holds_goes_on_when_it_said_and_not_before() {
 }
 
 #[test]
-fn deadlines_of_a_law_come_when_it_wants_and_one_that_has_passed_does_not_spin() {
+fn a_laws_deadlines_are_kept_and_past_ones_do_not_spin() {
     let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), Some(at(30)));
     pair.exchange(T0, &mut Path::default());
     pair.run_until(at(200), &mut Path::default());
@@ -257,7 +257,7 @@ fn deadlines_of_a_law_come_when_it_wants_and_one_that_has_passed_does_not_spin()
 }
 
 #[test]
-fn a_law_that_would_hold_for_ever_ends_the_session_by_its_name() {
+fn a_law_that_holds_forever_ends_the_session_by_name() {
     let year = T0 + Span::from_secs(31_536_000);
     for until in [T0, year] {
         let (mut pair, _) = listening(&object_recipe("8Mbit"), Permit::Pause(until), None);
@@ -273,7 +273,7 @@ fn a_law_that_would_hold_for_ever_ends_the_session_by_its_name() {
 }
 
 #[test]
-fn ends_of_windows_segments_and_chunks_come_with_their_exact_losses() {
+fn window_segment_and_chunk_ends_have_exact_losses() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("object.chunk", "5MB").unwrap();
     recipe.set("rate_control.unit_window", "3MB").unwrap();
@@ -307,7 +307,7 @@ fn ends_of_windows_segments_and_chunks_come_with_their_exact_losses() {
 }
 
 #[test]
-fn the_end_of_a_blast_round_comes_with_what_it_lost() {
+fn the_end_of_a_blast_round_has_its_losses() {
     let mut recipe = object_recipe("8Mbit");
     recipe.set("bitmap_ack.when", "round").unwrap();
     recipe.set("retransmit.probe", "false").unwrap();
@@ -349,7 +349,7 @@ fn cross(now: Time, from: &mut Stack, to: &mut Stack, ecn: Ecn, read_after: Span
 }
 
 #[test]
-fn ecn_capable_packets_leave_where_the_recipe_asks_and_marks_come_back() {
+fn the_recipe_enables_ecn_and_marks_are_reported() {
     for (asked, expected) in [("true", Ecn::Ect0), ("false", Ecn::NotEct)] {
         let mut recipe = object_recipe("8Mbit");
         recipe.set("rate_control.controller", "sabul").unwrap();
@@ -367,7 +367,7 @@ fn ecn_capable_packets_leave_where_the_recipe_asks_and_marks_come_back() {
 }
 
 #[test]
-fn a_receiver_and_a_sender_that_read_late_are_no_part_of_the_round_trip() {
+fn late_reading_at_either_end_is_not_part_of_the_round_trip() {
     let (mut pair, told) = listening(&object_recipe("8Mbit"), go(), None);
     let late = Span::from_millis(40);
     cross(T0, &mut pair.a, &mut pair.b, Ecn::NotEct, late);
@@ -436,7 +436,7 @@ fn sends_at(pair: &mut Pair, millis: u64) -> bool {
 }
 
 #[test]
-fn a_receiver_that_guesses_tells_the_sender_to_pause_and_for_how_long() {
+fn a_guessing_receiver_tells_the_sender_when_and_how_long_to_pause() {
     // Fast enough to send something in each millisecond.
     let mut recipe = object_recipe("400Mbit");
     for (name, value) in [
@@ -466,7 +466,7 @@ fn a_receiver_that_guesses_tells_the_sender_to_pause_and_for_how_long() {
 }
 
 #[test]
-fn a_pause_is_bounded_comes_once_and_is_for_laws_that_know_it() {
+fn a_pause_is_bounded_single_and_only_for_laws_that_support_it() {
     let lasts = |law: &str, micros: u64, duplicate: bool| {
         let mut recipe = object_recipe("400Mbit");
         recipe.set("rate_control.controller", law).unwrap();

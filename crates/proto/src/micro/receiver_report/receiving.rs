@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_packets_are_known_and_older_ones_forgotten() {
+    fn only_the_newest_packets_are_remembered() {
         let mut packets = Packets::default();
         assert!(!packets.insert(130) && !packets.insert(131) && packets.insert(130));
         assert!(!packets.insert(5), "below the first word");

@@ -37,7 +37,7 @@ fn settle(pair: &mut Pair) -> Time {
 }
 
 #[test]
-fn what_was_sent_is_acknowledged_or_lost_exactly() {
+fn every_packet_is_either_acknowledged_or_lost() {
     for loses in [false, true] {
         let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "100Mbit")]));
         let sent = second(&mut pair, loses);
@@ -68,7 +68,7 @@ fn duplicates_are_counted_and_change_nothing_else() {
 /// If a sender receives no reports for very long, the oldest packets count as lost, for the law and the
 /// diagnosis too.
 #[test]
-fn packets_that_are_given_up_in_silence_are_put_down_to_a_cause_as_others() {
+fn packets_abandoned_in_silence_are_attributed_to_a_cause() {
     let mut pair = Pair::new(&recipe(&[("controller", "fixed"), ("rate", "10Gbit")]));
     let mut send = |n: u64, is_cut: bool| {
         let now = T0 + Span::from_millis(n);
@@ -106,7 +106,7 @@ fn a_window_opens_again_after_an_outage_and_an_idle_session_falls_silent() {
 }
 
 #[test]
-fn a_mix_that_cannot_work_says_why() {
+fn an_impossible_recipe_reports_the_reason() {
     use std::sync::Arc;
     let refused =
         |recipe: &Recipe| Arc::new(crate::micro::registry()).compile(recipe, 8).unwrap_err().to_string();

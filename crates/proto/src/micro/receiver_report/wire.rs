@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_survives_the_way_and_any_other_length_is_none() {
+    fn a_report_round_trips_and_other_lengths_are_invalid() {
         let counters = ReceiverCounters {
             packets: 90,
             duplicates: 1,

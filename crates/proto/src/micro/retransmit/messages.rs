@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_settles_with_its_last_segment_in_any_order() {
+    fn a_message_completes_with_its_last_segment_in_any_order() {
         let mut ledger = Ledger::default();
         assert!(ledger.add(4, 10, false) && ledger.add(4, 11, false));
         assert_eq!((ledger.arrived(11), ledger.arrived(10)), (None, None));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_failed_message_nothing_is_kept() {
+    fn a_failed_message_is_released_completely() {
         let mut ledger = Ledger::default();
         assert!(ledger.add(1, 0, false) && ledger.add(1, 1, false));
         assert_eq!(ledger.first_of(1), Some(0));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_on_where_32_bits_end() {
+    fn numbers_continue_beyond_32_bits() {
         let mut ledger = Ledger { newest: u64::from(u32::MAX), ..Ledger::default() };
         ledger.add(2, 0, true);
         assert_eq!(ledger.arrived(0), Some((1 << 32) + 2));

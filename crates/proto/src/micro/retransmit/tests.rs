@@ -40,7 +40,7 @@ fn settled(pair: &mut Pair) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn a_clean_path_carries_every_message_once_and_says_so() {
+fn a_clean_path_carries_and_reports_every_message_once() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[]));
         for n in 0..200 {
@@ -56,7 +56,7 @@ fn a_clean_path_carries_every_message_once_and_says_so() {
 }
 
 #[test]
-fn what_is_kept_finds_the_attributes_where_another_recipe_has_them() {
+fn kept_copies_keep_their_attributes_across_recipes() {
     for acks in ["positive_ack", "cumulative_ack", "negative_ack"] {
         let plain = recipe(acks, &[]);
         let mut protected = Recipe::new("test").with("fixed_size").with("transport_driver").with("fec");
@@ -83,7 +83,7 @@ fn what_is_kept_finds_the_attributes_where_another_recipe_has_them() {
 }
 
 #[test]
-fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_was_measured() {
+fn a_better_initial_rtt_applies_to_sent_packets_until_measured() {
     for (acks, delay) in [("positive_ack", Span::ZERO), ("cumulative_ack", Span::from_millis(10))] {
         let mut pair = Pair::new(&recipe(acks, &[]));
         let mut lost = |_| true;
@@ -112,7 +112,7 @@ fn a_better_guess_of_the_round_trip_counts_for_what_has_left_already_until_one_w
 /// As after a pause of the receiving process: everything queued in its socket would be retransmitted at each
 /// timeout.
 #[test]
-fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_tells_of_the_others() {
+fn during_silence_few_segments_are_retransmitted_and_the_first_arrival_reveals_the_others() {
     let mut pair = Pair::new(&recipe("positive_ack", &[]));
     for n in 0..200 {
         pair.a.send(T0, &message(n, 10), SendOptions::default()).unwrap();
@@ -128,7 +128,7 @@ fn while_nothing_is_heard_few_segments_leave_again_and_the_first_that_arrives_te
 
 /// However long the path was down: once it has answered, losses are repaired faster.
 #[test]
-fn timeouts_have_doubled_until_something_is_acknowledged_and_not_for_longer() {
+fn timeouts_double_only_until_an_acknowledgement() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[]));
         let mut dead = Path { cut: [true, true], ..Path::default() };
@@ -168,7 +168,7 @@ fn packets(stack: &mut Stack, now: Time) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn an_acknowledgement_of_what_waits_to_be_repeated_leaves_the_rest_a_timer() {
+fn acknowledging_a_pending_retransmission_keeps_the_timer_of_the_rest() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[]));
         let late = T0 + Span::from_millis(100);
@@ -193,7 +193,7 @@ fn an_acknowledgement_of_what_waits_to_be_repeated_leaves_the_rest_a_timer() {
 }
 
 #[test]
-fn every_message_is_given_up_on_a_dead_path_not_only_the_first() {
+fn every_message_is_abandoned_on_a_dead_path() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[("attempts", "2")]));
         let mut dead = Path { cut: [true, true], ..Path::default() };
@@ -237,7 +237,7 @@ fn a_cumulative_acknowledgement_waits_for_a_second_packet_or_ten_milliseconds() 
 }
 
 #[test]
-fn the_window_holds_new_messages_back_but_not_repetitions() {
+fn the_window_delays_new_messages_but_not_retransmissions() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[("window", "10")]));
         for n in 0..100 {
@@ -255,7 +255,7 @@ fn the_window_holds_new_messages_back_but_not_repetitions() {
 }
 
 #[test]
-fn copies_take_no_more_memory_than_they_may_and_one_message_always_leaves() {
+fn copies_use_limited_memory_and_one_message_is_always_sent() {
     for acks in ["positive_ack", "cumulative_ack", "negative_ack"] {
         for (memory, sent) in [("20000B", 19), ("10B", 1)] {
             let mut pair = Pair::new(&recipe(acks, &[("memory", memory)]));
@@ -274,7 +274,7 @@ fn copies_take_no_more_memory_than_they_may_and_one_message_always_leaves() {
 }
 
 #[test]
-fn what_presets_keep_for_silent_peers_is_bounded_as_documented() {
+fn memory_for_silent_peers_is_bounded_as_documented() {
     let preset = |name| crate::presets::preset(name).unwrap().unwrap();
     let mut pair = Pair::new(&preset("msg"));
     let mut lose = |_| true;
@@ -292,7 +292,7 @@ fn what_presets_keep_for_silent_peers_is_bounded_as_documented() {
 }
 
 #[test]
-fn a_window_beyond_what_receivers_remember_is_refused() {
+fn a_window_beyond_the_receivers_memory_is_refused() {
     let registry = Arc::new(crate::micro::registry());
     let compile = |window| registry.compile(&recipe("positive_ack", &[("window", window)]), 8);
     assert!(compile("32768").is_ok());
@@ -301,7 +301,7 @@ fn a_window_beyond_what_receivers_remember_is_refused() {
 }
 
 #[test]
-fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
+fn a_message_is_abandoned_after_the_maximum_attempts_and_others_continue() {
     for acks in ACKS {
         let mut pair = Pair::new(&recipe(acks, &[("attempts", "3")]));
         let lost = |n: u32| n % 7 == 3;
@@ -325,7 +325,7 @@ fn after_so_many_attempts_a_message_is_given_up_and_the_rest_goes_on() {
 }
 
 #[test]
-fn a_message_is_given_up_with_the_first_of_its_segments() {
+fn a_message_is_abandoned_with_its_first_abandoned_segment() {
     let mut pair = Pair::new(&recipe("positive_ack", &[("attempts", "2")]));
     // 20 segments, one of which never arrives: the rest of the message is dropped.
     pair.a.send(T0, &message(1, 20_000), SendOptions::default()).unwrap();
@@ -353,7 +353,7 @@ impl MicroProtocol for GiveUp {
 }
 
 #[test]
-fn a_message_that_another_gives_up_is_not_sent_again() {
+fn a_message_abandoned_elsewhere_is_not_retransmitted() {
     let mut registry = crate::micro::registry();
     registry.register(Registration::new("give_up", 1, "gives up", |_, _| Ok(Box::new(GiveUp))));
     let recipe = recipe("positive_ack", &[]).with("give_up");
@@ -431,7 +431,7 @@ proptest! {
     }
 
     #[test]
-    fn an_authentic_peer_that_lies_harms_nobody_else(
+    fn a_lying_authenticated_peer_harms_only_its_session(
         body in prop::collection::vec(any::<u8>(), 0..80), below in 0u64..8, ranges in 0usize..10,
     ) {
         // Kinds 8 and 11 with any body: a stack without keys accepts them as authentic.

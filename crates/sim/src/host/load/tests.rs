@@ -32,7 +32,7 @@ impl Bench {
 }
 
 #[test]
-fn the_papers_generator_keeps_to_its_bounds() {
+fn the_papers_generator_respects_its_bounds() {
     let mut bench = Bench::new(11);
     bench.loads.start(&mut bench.cpu, Load::papers());
     let mut changes: Vec<(f64, usize)> = Vec::new();
@@ -62,7 +62,7 @@ fn the_papers_generator_keeps_to_its_bounds() {
 }
 
 #[test]
-fn forwarding_steals_its_share_to_the_packet() {
+fn forwarding_takes_its_exact_share() {
     let mut bench = Bench::new(1);
     let load = Load::Forwarding { packets_per_second: 300_000, per_packet: Span::from_micros(1), burst: 64 };
     bench.loads.start(&mut bench.cpu, load);
@@ -76,7 +76,7 @@ fn forwarding_steals_its_share_to_the_packet() {
 }
 
 #[test]
-fn system_calls_run_and_wait_in_turns() {
+fn system_calls_alternate_between_running_and_waiting() {
     let mut bench = Bench::new(5);
     bench.loads.start(&mut bench.cpu, Load::system_calls(1));
     let end = Time::ZERO + Span::from_secs(30);
@@ -87,7 +87,7 @@ fn system_calls_run_and_wait_in_turns() {
 }
 
 #[test]
-fn a_stopped_load_is_gone() {
+fn a_stopped_load_has_no_effect() {
     let mut bench = Bench::new(5);
     let ids =
         [Load::system_calls(3), Load::papers(), Load::Memory { processes: 2, slowdown_permille: 1_400 }]

@@ -58,7 +58,7 @@ fn a_receiver_that_is_fast_enough_loses_nothing() {
 }
 
 #[test]
-fn a_receiver_good_for_so_many_packets_loses_the_excess_in_the_socket_buffer() {
+fn a_receiver_loses_packets_beyond_its_capacity_in_the_socket_buffer() {
     let mut host = host(O1, 256 << 10, &[]);
     let drops = offer(&mut host, 120_000, 2.0);
     assert_adds_up(&host);
@@ -125,7 +125,7 @@ fn others(host: &ReceivingHost) -> Vec<RunSlice> {
 }
 
 #[test]
-fn losses_fall_where_another_task_holds_the_core() {
+fn losses_occur_while_another_task_holds_the_core() {
     for scheduler in [O1, SchedulerKind::Fair(FairConfig::default())] {
         // asynch figure 7. The buffer of the fair scheduler's host is smaller, as its slices are.
         let requested = if scheduler == O1 { 1 << 20 } else { 64 << 10 };
@@ -145,7 +145,7 @@ fn losses_fall_where_another_task_holds_the_core() {
 }
 
 #[test]
-fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
+fn a_sample_has_the_wait_for_the_core_and_the_socket_fill() {
     for scheduler in [O1, SchedulerKind::Fair(FairConfig::default())] {
         let mut idle = host(scheduler, 1 << 20, &[]);
         offer(&mut idle, 10_000, 0.5);
@@ -172,7 +172,7 @@ fn a_look_finds_the_wait_for_the_core_and_how_full_the_socket_is() {
 }
 
 #[test]
-fn the_sleep_average_is_a_saw_tooth_and_the_core_changes_hands_at_its_minimum() {
+fn the_sleep_average_is_a_saw_tooth_with_switches_at_its_minimum() {
     // asynch figures 7 and 8: a receiver that is busy for two thirds of the time, and a CPU-bound process.
     let mut host = host(O1, 4 << 20, &[Load::Computation { processes: 1, spec: TaskSpec::default() }]);
     host.set_trace(Some(Trace::new(4_000_000, Span::from_millis(1))));
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn a_receiver_that_is_stopped_loses_what_its_buffer_does_not_hold_and_goes_on_afterwards() {
+fn a_stopped_receiver_loses_what_exceeds_its_buffer_and_continues() {
     let (every, stop) = (Span::from_millis(300), Span::from_millis(60));
     let mut host = host(O1, 208 << 10, &[Load::Suspension { every, stop }]);
     let drops = offer(&mut host, 20_000, 1.5);

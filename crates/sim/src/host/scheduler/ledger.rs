@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_is_ready_waits_from_when_it_has_no_core() {
+    fn a_ready_task_waits_from_the_time_it_has_no_core() {
         let ms = Span::from_millis;
         let mut ledger = Ledger::new(at(0));
         let (a, b) = (ledger.add_task(), ledger.add_task());
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_slices_over_short_breaks_only() {
+    fn slices_are_joined_only_over_short_breaks() {
         let mut ledger = Ledger::new(at(0));
         ledger.set_trace(Some(Trace::new(10, Span::ZERO)));
         let (a, b) = (ledger.add_task(), ledger.add_task());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_trace_counts_what_it_leaves_out() {
+    fn a_full_trace_counts_omitted_entries() {
         let mut ledger = Ledger::new(at(0));
         ledger.set_trace(Some(Trace::new(2, Span::ZERO)));
         let a = ledger.add_task();

@@ -9,7 +9,7 @@ fn buffer(requested: u64, rule: AdmitRule) -> SocketBuffer<u32> {
 }
 
 #[test]
-fn truesize_is_the_measured_one() {
+fn truesize_matches_measurements() {
     // UDP payload and the charge reported by SO_MEMINFO on Linux 6.18, x86-64, loopback.
     let measured = [
         (1, 832),
@@ -38,7 +38,7 @@ fn truesize_is_the_measured_one() {
 }
 
 #[test]
-fn the_buffer_is_twice_what_was_asked_for_and_permitted() {
+fn the_buffer_is_twice_the_permitted_request() {
     let config = |requested| SocketConfig { requested: Bytes(requested), ..SocketConfig::default() };
     assert_eq!(config(65_536).rcvbuf(), 131_072);
     assert_eq!(config(1 << 30).rcvbuf(), 8 << 20);
@@ -46,7 +46,7 @@ fn the_buffer_is_twice_what_was_asked_for_and_permitted() {
 }
 
 #[test]
-fn it_holds_as_many_datagrams_as_the_kernel_does() {
+fn the_buffer_holds_as_many_datagrams_as_the_kernels() {
     // SO_RCVBUF 65,536: datagrams queued before the first drop, measured on Linux 6.18.
     for (payload, datagrams) in [(100, 157), (500, 102), (1_472, 56), (3_000, 30), (8_972, 7), (60_000, 2)] {
         let mut buffer = buffer(65_536, AdmitRule::Linux615);
@@ -58,7 +58,7 @@ fn it_holds_as_many_datagrams_as_the_kernel_does() {
 }
 
 #[test]
-fn memory_comes_back_in_quarters_as_in_the_kernel() {
+fn memory_is_released_in_quarters_as_in_the_kernel() {
     // 1,472 bytes, SO_RCVBUF 65,536: reads after which the charge fell, and its value, measured on Linux
     // 6.18.
     let mut buffer = buffer(65_536, AdmitRule::Linux615);
@@ -79,7 +79,7 @@ fn memory_comes_back_in_quarters_as_in_the_kernel() {
 }
 
 #[test]
-fn kernels_differ_in_the_last_datagram() {
+fn kernel_versions_differ_in_the_last_datagram() {
     let held = |rule| {
         let mut buffer = buffer(2_304, rule);
         (0..100).take_while(|&n| buffer.push(n, 2_304).is_ok()).count()
@@ -94,7 +94,7 @@ fn kernels_differ_in_the_last_datagram() {
 }
 
 #[test]
-fn the_count_of_drops_is_stamped_on_what_comes_after() {
+fn later_packets_carry_the_drop_count() {
     let mut buffer = buffer(2_304, AdmitRule::Linux615);
     for n in 0..5 {
         let _ = buffer.push(n, 2_304);
@@ -109,7 +109,7 @@ fn the_count_of_drops_is_stamped_on_what_comes_after() {
 
 proptest! {
     #[test]
-    fn nothing_is_lost_or_invented_and_the_charge_is_bounded(
+    fn packets_are_conserved_and_the_charge_is_bounded(
         rule in prop::sample::select(vec![AdmitRule::Linux26, AdmitRule::Linux410, AdmitRule::Linux615]),
         requested in 1u64..200_000,
         ops in prop::collection::vec((any::<bool>(), 0u32..9_000), 1..400),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lump_of_thirty_is_remembered_for_two_stretches() {
+    fn an_aggregate_of_thirty_is_remembered_for_two_intervals() {
         // 12 Mbit/s: one segment of 1,500 bytes per millisecond.
         let mut seen = Aggregation::default();
         for ms in 1..20 {

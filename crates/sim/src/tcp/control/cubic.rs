@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_function_is_that_of_the_rfc() {
+    fn the_function_matches_the_rfc() {
         // W_max 100, loss to 70: K = cbrt(30 / 0.4) = 4.2172.
         let k = cubic_k(100.0, 70.0, 0.4);
         assert!((k - 4.217_163).abs() < 1e-6, "{k}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn cube_roots_are_right_and_never_of_less_than_nothing() {
+    fn cube_roots_are_correct_and_never_of_negative_numbers() {
         for x in [1e-9, 0.5, 1.0, 8.0, 27.0, 75.0, 1e6, 1e12] {
             let root = cube_root(x);
             assert!((root * root * root / x - 1.0).abs() < 1e-12, "{x}: {root}");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_loss_it_explores_by_a_twentieth_each_round_trip() {
+    fn without_a_loss_the_window_grows_by_5_percent_per_round_trip() {
         let config = CubicConfig { hystart: None, ..CubicConfig::default() };
         // 5 % of 100, or the 0.53 segments that the Reno-friendly region adds.
         for (exploring, window) in [(0.05, 104), (0.0, 100)] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_part_like_reno_stays_slower_than_reno_unless_told_otherwise() {
+    fn the_reno_friendly_part_is_slower_than_reno_by_default() {
         // 10 segments, a loss, then 60 round trips of 1 ms, in which the function stays flat.
         for (reno_beyond, least, most) in [(false, 36, 39), (true, 60, 66)] {
             let config = CubicConfig { hystart: None, reno_beyond, ..CubicConfig::default() };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrinking_flow_lets_others_have_more() {
+    fn a_shrinking_flow_yields_capacity_to_others() {
         let loss = LossSample { now: Time::ZERO, in_flight: 0, acked: 0 };
         let mut cubic = Cubic::new(CubicConfig::default(), 100);
         cubic.on_loss(&loss);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rise_of_an_eighth_in_the_least_of_eight_samples_ends_slow_start() {
+    fn a_rise_of_an_eighth_in_the_minimum_of_eight_samples_ends_slow_start() {
         let mut hystart = Hystart::new(HystartConfig { ack_train: false, ..HystartConfig::default() });
         assert!(!hystart.on_ack(at(100), Some(Span::from_millis(80)), true, 100));
         // 80 ms + 10 ms: 90 is not above, 91 is.

@@ -91,7 +91,7 @@ fn the_queue_holds_one_bandwidth_delay_product_and_drops_the_rest() {
 }
 
 #[test]
-fn what_a_full_queue_drops_takes_no_memory() {
+fn packets_dropped_by_a_full_queue_use_no_memory() {
     let mut bench = Bench::new(&path(10, 10, 0.0));
     // Ten times the memory, in the time of one packet.
     for _ in 0..10_000 {
@@ -149,7 +149,7 @@ fn a_full_socket_delays_and_a_closed_one_loses() {
 }
 
 #[test]
-fn only_equal_neighbours_of_one_client_leave_together() {
+fn only_equal_consecutive_datagrams_of_one_client_are_batched() {
     let mut bench = Bench::new(&path(0, 1_000, 0.0));
     for (len, flow) in [(100, 1), (100, 1), (40, 1), (100, 1), (100, 2), (120, 2), (0, 2), (0, 2)] {
         bench.direction.offer([&vec![1; len][..]].into_iter(), at(0), (flow, Ecn::NotEct));

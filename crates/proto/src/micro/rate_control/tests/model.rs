@@ -63,7 +63,7 @@ fn by_signature() -> Recipe {
 }
 
 #[test]
-fn a_model_that_the_sender_brings_judges_through_all_changes_of_the_law() {
+fn the_senders_model_is_used_across_law_changes() {
     let shipped = told_through_changes(Pair::of_object(&by_signature(), 1_000_000_000).0);
     let brought = Arc::new(exchanged());
     let own = told_through_changes(Pair::of_object_with(&by_signature(), 1_000_000_000, brought).0);

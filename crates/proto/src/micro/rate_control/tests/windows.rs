@@ -80,7 +80,7 @@ impl Watched {
 }
 
 #[test]
-fn the_windows_of_an_object_of_any_size_have_each_packet_that_was_lost() {
+fn windows_of_any_object_contain_each_lost_packet() {
     for diagnosis in ["on", "signature", "kernel"] {
         for bytes in [60_000, 400_000, 1_900_000, 1_950_000, 2_000_000, 2_100_000, 3_000_000, 9_000_000] {
             let mut watched = Watched::of(&small_windows(diagnosis), bytes);
@@ -98,7 +98,7 @@ fn the_windows_of_an_object_of_any_size_have_each_packet_that_was_lost() {
 
 /// As many as the window's own packets, so that the last window has none.
 #[test]
-fn an_object_of_exactly_one_window_has_one_and_what_is_sent_again() {
+fn an_object_of_one_window_has_that_and_one_for_retransmissions() {
     let mut recipe = small_windows("on");
     let mut watched = Watched::of(&recipe, 2_000_000);
     watched.pair.run_until(at(5_000), &mut Path::default());
@@ -118,7 +118,7 @@ fn an_object_of_exactly_one_window_has_one_and_what_is_sent_again() {
 }
 
 #[test]
-fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
+fn an_aborted_transmission_has_reported_its_losses() {
     for (millis, silent) in [(3, false), (90, false), (170, false), (170, true), (400, false), (401, true)] {
         let mut watched = Watched::of(&small_windows("on"), 50_000_000);
         watched.run_until(at(millis));
@@ -142,7 +142,7 @@ fn a_transmission_that_is_broken_off_has_told_what_it_knew() {
 
 /// A window is listed also if the law, or the evidence, is another one at its end.
 #[test]
-fn a_window_in_which_the_law_is_changed_has_each_packet() {
+fn a_window_with_a_law_change_has_each_packet() {
     let mut recipe = small_windows("on");
     let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
     let mut change =
@@ -178,7 +178,7 @@ fn without_a_diagnosis_there_are_no_windows_and_no_causes() {
 
 /// A diagnosis that starts in the middle lists what was lost since.
 #[test]
-fn a_diagnosis_that_begins_late_lists_what_is_lost_from_then_on() {
+fn a_late_diagnosis_lists_later_losses() {
     let mut recipe = small_windows("off");
     let part = recipe.parts.iter_mut().find(|part| part.name == "rate_control").unwrap();
     let mut on = ChosenLaw::change(part, &[("diagnosis".to_owned(), "on".to_owned())]).unwrap();

@@ -29,7 +29,7 @@ fn on_complete_below(out: &mut SentPackets, seq: u64) -> Change {
 }
 
 #[test]
-fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
+fn a_report_can_start_anywhere_and_cross_words_and_segments() {
     for first in [0, 5, 63, 9_950, 9_983, 9_999, 10_000] {
         let mut out = filled(12_000);
         let received = 0xF0F0_1234_5678_9ABD;
@@ -45,7 +45,7 @@ fn a_statement_may_begin_anywhere_and_cross_words_and_segments() {
 }
 
 #[test]
-fn a_row_is_the_same_as_one_by_one() {
+fn a_run_is_equivalent_to_single_packets() {
     let (mut rows, mut singly) = (SentPackets::new(39), SentPackets::new(39));
     for first in (0..20_100).step_by(67) {
         let offsets: Vec<u64> = (first..first + 67).map(|pn| pn * 1_000).collect();
@@ -121,7 +121,7 @@ fn found(out: &mut SentPackets, received: u64, duplicates: u64, largest_pn: u64)
 }
 
 #[test]
-fn what_the_probe_timer_repeated_was_lost_if_it_came_once() {
+fn a_packet_repeated_by_the_probe_timer_was_lost_if_received_once() {
     assert_eq!(found(&mut repeated(), 0b0011, 0, 5), [2, 3, 0, 1]);
     // The repetition of the first has not arrived yet.
     assert_eq!(found(&mut repeated(), 0b0010, 0, 5), [2, 3, 0, 1]);
@@ -137,7 +137,7 @@ fn what_the_probe_timer_repeated_was_lost_if_it_came_once() {
 }
 
 #[test]
-fn each_of_several_repetitions_was_lost_by_itself() {
+fn each_lost_retransmission_counts_separately() {
     let mut out = filled(1);
     for pn in 1..4 {
         out.expire_oldest(2);
@@ -155,7 +155,7 @@ fn each_of_several_repetitions_was_lost_by_itself() {
 
 /// A packet and the next one arrived before the path went down, and the report about them was lost.
 #[test]
-fn of_a_packet_that_came_twice_the_repetitions_in_between_were_lost() {
+fn retransmissions_between_two_received_copies_were_lost() {
     let mut out = filled(2);
     for pn in [2, 3, 4] {
         out.expire_oldest(1);
@@ -169,7 +169,7 @@ fn of_a_packet_that_came_twice_the_repetitions_in_between_were_lost() {
 }
 
 #[test]
-fn segments_retire_and_are_used_again() {
+fn segments_are_recycled() {
     let mut out = filled(25_000);
     assert_eq!(on_complete_below(&mut out, 20_000).acked_packets, 20_000);
     assert_eq!(out.released(), Some(20_000_000));
@@ -181,7 +181,7 @@ fn segments_retire_and_are_used_again() {
 }
 
 #[test]
-fn the_span_begins_at_the_oldest_packet_that_is_not_known_to_have_arrived() {
+fn the_span_starts_at_the_oldest_unacknowledged_packet() {
     let mut out = filled(200);
     assert_eq!(out.span(), 200);
     let acknowledge = |out: &mut SentPackets, seq| {
@@ -203,7 +203,7 @@ fn the_span_begins_at_the_oldest_packet_that_is_not_known_to_have_arrived() {
 }
 
 #[test]
-fn statements_about_what_was_never_sent_are_harmless() {
+fn reports_about_unsent_packets_are_harmless() {
     let mut out = filled(10);
     assert_eq!(on_word(&mut out, (0, 0), u64::MAX, rule(9, 0)).acked_packets, 10);
     assert_eq!(on_word(&mut out, (7, 3), u64::MAX, rule(9, 0)), Change::default());
@@ -240,7 +240,7 @@ proptest! {
 }
 
 #[test]
-fn what_has_arrived_is_released_without_waiting_for_the_whole_segment() {
+fn received_packets_are_released_before_their_segment_completes() {
     let mut out = filled(200);
     assert_eq!(out.released(), Some(0));
     for (below, released) in [(1, 1_000), (64, 64_000), (130, 130_000), (199, 199_000), (200, 200_000)] {

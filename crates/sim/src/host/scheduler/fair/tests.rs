@@ -30,7 +30,7 @@ fn run_ms(core: &Fair, id: TaskId, now: Time) -> f64 {
 }
 
 #[test]
-fn equals_take_turns_of_a_slice() {
+fn equal_tasks_alternate_by_slices() {
     let mut core = core(false);
     for _ in 0..2 {
         core.spawn(Time::ZERO, &spec(0));
@@ -69,7 +69,7 @@ fn shares_follow_the_weights() {
 }
 
 #[test]
-fn a_sleeper_to_which_time_is_due_preempts_at_once() {
+fn a_waking_task_with_positive_lag_preempts_at_once() {
     for run_to_parity in [false, true] {
         let mut core = core(run_to_parity);
         core.spawn(Time::ZERO, &spec(0));
@@ -89,7 +89,7 @@ fn a_sleeper_to_which_time_is_due_preempts_at_once() {
 }
 
 #[test]
-fn an_earlier_deadline_preempts_unless_tasks_run_to_parity() {
+fn an_earlier_deadline_preempts_unless_run_to_parity() {
     for (run_to_parity, expected) in [(false, 1), (true, 0)] {
         let mut core = core(run_to_parity);
         core.spawn(Time::ZERO, &spec(0));

@@ -65,7 +65,7 @@ fn what_counts_as_interactive_depends_on_nice() {
 }
 
 #[test]
-fn two_burners_take_turns_of_100_ms() {
+fn two_busy_tasks_alternate_every_100_ms() {
     let mut core = core();
     core.spawn(Time::ZERO, &spec(0, 0));
     core.spawn(Time::ZERO, &spec(0, 0));
@@ -74,7 +74,7 @@ fn two_burners_take_turns_of_100_ms() {
 }
 
 #[test]
-fn niceness_shares_out_by_slices() {
+fn nice_values_determine_shares_by_slices() {
     let mut core = core();
     core.spawn(Time::ZERO, &spec(0, 0));
     core.spawn(Time::ZERO, &spec(19, 0));
@@ -100,7 +100,7 @@ fn a_task_that_slept_preempts_one_that_did_not() {
 }
 
 #[test]
-fn one_long_sleep_gives_no_more_than_the_ceiling_and_a_disk_neither() {
+fn one_long_sleep_is_limited_to_the_ceiling_as_is_disk_sleep() {
     for kind in [SleepKind::Interruptible, SleepKind::Uninterruptible] {
         let mut core = core();
         let id = core.spawn(Time::ZERO, &spec(0, 0));
@@ -125,7 +125,7 @@ fn one_long_sleep_gives_no_more_than_the_ceiling_and_a_disk_neither() {
 }
 
 #[test]
-fn running_costs_less_of_the_average_the_higher_the_bonus_is() {
+fn running_reduces_the_average_less_at_a_higher_bonus() {
     for (average, left) in [(90, 40), (199, 149), (250, 225), (1_000, 995)] {
         let mut core = core();
         let id = core.spawn(Time::ZERO, &spec(0, average));
@@ -156,7 +156,7 @@ fn waiting_for_the_core_after_an_interrupt_counts_as_sleep() {
 }
 
 #[test]
-fn an_interactive_task_comes_back_into_the_active_array_until_others_starve() {
+fn an_interactive_task_returns_to_the_active_array_until_others_starve() {
     let mut core = core();
     let burner = core.spawn(Time::ZERO, &spec(0, 0));
     let interactive = core.spawn(Time::ZERO, &spec(0, 1_000));
@@ -170,7 +170,7 @@ fn an_interactive_task_comes_back_into_the_active_array_until_others_starve() {
 }
 
 #[test]
-fn interactive_equals_take_turns_within_their_slices() {
+fn equal_interactive_tasks_alternate_within_their_slices() {
     // TIMESLICE_GRANULARITY: 10 ms at bonus 10 and 9, doubling with each lower level.
     for (average, turn) in [(1_000, 10), (850, 20), (750, 40)] {
         let mut core = core();

@@ -40,23 +40,23 @@ pub(crate) struct KeptWindow {
 const NEARLY_ALL: f64 = 0.99;
 
 /// Returns the dropped packets by cause.
-pub(super) fn died(truth: &FlowTruth) -> CauseCounts {
-    let mut died = CauseCounts::default();
+pub(super) fn drops_by_cause(truth: &FlowTruth) -> CauseCounts {
+    let mut dropped = CauseCounts::default();
     let causes = truth.drops.iter().filter_map(|(why, packets)| Some((why.cause()?, packets)));
-    causes.for_each(|(cause, packets)| died.add(cause, packets));
-    died
+    causes.for_each(|(cause, packets)| dropped.add(cause, packets));
+    dropped
 }
 
 /// Returns whether nearly all were dropped by the receiving host (true) or by a queue (false).
-fn of_one_cause(died: &CauseCounts) -> Option<bool> {
-    let share = |cause| died.of(cause) as f64 / died.whole().max(1) as f64;
+fn of_one_cause(dropped: &CauseCounts) -> Option<bool> {
+    let share = |cause| dropped.of(cause) as f64 / dropped.whole().max(1) as f64;
     let causes = [(Cause::ReceiverHost, true), (Cause::Congestion, false)];
     causes.into_iter().find(|(cause, _)| share(*cause) >= NEARLY_ALL).map(|(_, by_host)| by_host)
 }
 
 impl KeptWindow {
     pub(super) fn all(windows: &Windows, truth: &FlowTruth) -> Vec<Self> {
-        let by_host = of_one_cause(&died(truth));
+        let by_host = of_one_cause(&drops_by_cause(truth));
         let windows = windows.lock().unwrap_or_else(PoisonError::into_inner);
         let lossy = windows.iter().filter(|window| window.sample.lost > 0).enumerate();
         lossy
