@@ -17,7 +17,7 @@ const EXAMPLES: &str = "Examples:
   haul-lab signatures crates/lab/training/host.toml --out signatures
   haul train --host signatures/host-*.sig --network signatures/network-*.sig -o model.toml
 
-Every run becomes a file of its own: SCENARIO-NUMBER.sig, with what was run and what died where as comments.
+Every run is written to a separate file, SCENARIO-NUMBER.sig, with its parameters and drops as comments.
 docs/diagnosis.md describes the files.";
 
 /// Arguments of `haul-lab signatures`.
@@ -50,7 +50,7 @@ fn text(name: &str, report: &RunReport, recorded: &[Recorded]) -> (String, usize
     let (mut text, mut windows) = (format!("# {name}: {}\n", report.given()), 0);
     for of in recorded {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# session {}: {}", of.session, report.deaths(&of.session));
+        let _ = writeln!(text, "# session {}: {}", of.session, report.drops_text(&of.session));
         let seen = of.windows.lock().unwrap_or_else(PoisonError::into_inner);
         for window in seen.iter().filter(|window| window.sample.lost > 0) {
             text.push_str(&write_signature(&window.signature));

@@ -58,7 +58,7 @@ impl Emulator {
         let time_ms = time.as_micros() / 1_000;
         let source = Task::UdpSource { offer: case.offer, time_ms, seed, results: results.clone() };
         let output = self.run(&directory, &PathFile { forth: &forth, back: &back }, seed, &sink, &source)?;
-        let text = fs::read(&results).while_doing("cannot read what has arrived")?;
+        let text = fs::read(&results).while_doing("cannot read the arrivals")?;
         let mut arrivals: Arrivals = parsed(&text)?;
         arrivals.sent_at = parsed(&output.printed)?;
         arrivals.sent = arrivals.sent_at.len() as u64;

@@ -30,8 +30,8 @@ const EXAMPLES: &str = "Examples:
   haul-lab compare --only 'cubic 100.0 Mbit/s 50' --runs 3
   haul-lab compare --no-emulator --simulations 20
 
-Prints Markdown tables on standard output and progress on standard error. The emulator's half needs root, or the
-right to make user namespaces. TCP runs with the kernel's own congestion controls (tcp_reno, tcp_cubic, tcp_bbr).";
+Prints Markdown tables on standard output and progress on standard error. The emulator requires root, or the
+right to create user namespaces. TCP runs with the kernel's own congestion controls (tcp_reno, tcp_cubic, tcp_bbr).";
 
 /// Arguments of `haul-lab compare`.
 #[derive(Debug, Args)]

@@ -11,9 +11,9 @@ const EXAMPLES: &str = "Examples:
   haul-lab run all --out figures
   haul-lab run asynch-1 --full --jobs 2
 
-Exit status: 0 if every check is reproduced, has the same ordering, is undecided, or differs for a reason that the plan
-knows; 1 if one differs without; 2 for an experiment that there is not.
-What the verdicts mean: docs/experiments.md.";
+Exit status: 0 if every check is reproduced, has the same ordering, is undecided, or differs for a reason given in
+the plan; 1 if one differs without a reason; 2 if there is no such experiment.
+docs/experiments.md explains the verdicts.";
 
 /// Arguments of `haul-lab run`.
 #[derive(Debug, Args)]

@@ -247,9 +247,10 @@ mod tests {
     #[test]
     fn confusions_are_described_with_their_intervals() {
         let of = Confusion { correct: 998, wrong: 2, inconclusive: 0, out_of_range: 3 };
-        let wanted = "of 1000 windows correct 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), inconclusive 0.00 % (0.00 to 0.37), \
-                      3 out of range";
-        assert_eq!(described(&of), wanted);
+        let expected = "of 1000 windows correct 99.80 % (99.28 to 99.98), wrong 0.20 % (0.02 to 0.72), \
+                        inconclusive 0.00 % (0.00 to 0.37), \
+                        3 out of range";
+        assert_eq!(described(&of), expected);
     }
 
     #[test]

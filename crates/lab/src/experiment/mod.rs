@@ -101,7 +101,7 @@ fn run_built_in(known: &built_in::BuiltIn, args: &RunArgs) -> Result<Vec<Judged>
     let judged = built_in::judge(claims);
     let report = known.report(args, &judged, &tables);
     write(&args.out.join(format!("{}.json", known.name)), &report)?;
-    say(known.name, known.about, &judged, &[]);
+    print_verdicts(known.name, known.about, &judged, &[]);
     Ok(judged)
 }
 
@@ -183,7 +183,7 @@ fn run_one(
         cells: results.cells.iter().map(cell_report).collect(),
     };
     write(&args.out.join(format!("{name}.json")), &report)?;
-    say(name, &plan.about, &judged, &problems);
+    print_verdicts(name, &plan.about, &judged, &problems);
     Ok((judged, problems))
 }
 
@@ -200,7 +200,7 @@ fn write(file: &Path, report: &impl Serialize) -> Result<(), Problem> {
 }
 
 /// Prints the verdicts: the paper's values and ours.
-fn say(name: &str, about: &str, judged: &[Judged], problems: &[String]) {
+fn print_verdicts(name: &str, about: &str, judged: &[Judged], problems: &[String]) {
     println!("{name}: {about}");
     for check in judged {
         println!("  {:<13} {}", check.verdict.name(), check.name);

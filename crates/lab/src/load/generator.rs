@@ -14,7 +14,7 @@ use super::burn::Burners;
 use haul_wan::Clock;
 
 /// Maximum number of concurrent processes.
-const MOST_PROCESSES: u64 = 7;
+const MAX_PROCESSES: u64 = 7;
 /// Minimum and maximum length of a busy period.
 const BUSY: (Span, Span) = (Span::from_secs(1), Span::from_secs(7));
 /// Maximum length of a pause.
@@ -36,8 +36,8 @@ pub(crate) struct LoadEvent {
 struct Draws(Rng);
 
 impl Draws {
-    fn spell(&mut self) -> (u32, Span) {
-        let processes = self.0.below(MOST_PROCESSES + 1) as u32;
+    fn busy_period(&mut self) -> (u32, Span) {
+        let processes = self.0.below(MAX_PROCESSES + 1) as u32;
         (processes, BUSY.0 + BUSY.1.saturating_sub(BUSY.0).mul_f64(self.0.next_f64()))
     }
 
@@ -95,7 +95,7 @@ fn generate(
 ) -> io::Result<()> {
     let goes_on = |time: Span| stopped.recv_timeout(Duration::from(time)) == Err(RecvTimeoutError::Timeout);
     loop {
-        let (processes, length) = draws.spell();
+        let (processes, length) = draws.busy_period();
         let at = clock.now().since(haul_base::Time::ZERO).as_secs_f64();
         let event = LoadEvent { at, length: length.as_secs_f64(), processes };
         log.lock().unwrap_or_else(PoisonError::into_inner).push(event);
@@ -118,7 +118,7 @@ mod tests {
     fn busy_periods_follow_the_paper_and_the_seed() {
         let draw = |seed| {
             let mut draws = Draws(Rng::from_seed(seed));
-            (0..2_000).map(|_| (draws.spell(), draws.pause())).collect::<Vec<_>>()
+            (0..2_000).map(|_| (draws.busy_period(), draws.pause())).collect::<Vec<_>>()
         };
         let spells = draw(3);
         assert_eq!(spells, draw(3));

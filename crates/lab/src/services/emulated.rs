@@ -11,7 +11,7 @@ use crate::problem::Problem;
 
 /// Path of a job, in the options of `haul-lab wan`.
 #[derive(Clone, Debug)]
-pub(super) struct Road {
+pub(super) struct PathConfig {
     pub(super) rtt_ms: u64,
     pub(super) rate: &'static str,
     /// In the syntax of `haul-lab wan --loss`.
@@ -51,28 +51,28 @@ impl Emulator {
     }
 
     /// Runs both ends of a job over a path.
-    pub(super) fn run(&self, road: &Road, job: &Job) -> Result<Results, Problem> {
-        self.run_round(0, road, job)
+    pub(super) fn run(&self, path: &PathConfig, job: &Job) -> Result<Results, Problem> {
+        self.run_round(0, path, job)
     }
 
     /// As [`run`](Self::run). The losses differ between rounds and are the same for all jobs of one round.
-    pub(super) fn run_round(&self, round: u64, road: &Road, job: &Job) -> Result<Results, Problem> {
+    pub(super) fn run_round(&self, round: u64, path: &PathConfig, job: &Job) -> Result<Results, Problem> {
         let directory = self.emulator.directory()?;
         job.save(&directory)?;
         let end = |side: &str| -> Vec<OsString> {
             vec!["services-end".into(), side.into(), directory.clone().into()]
         };
-        let options = self.options(round, road);
+        let options = self.options(round, path);
         let output =
             self.emulator.run(&directory, &emulator::Job { options, server: end("b"), client: end("a") });
-        let output = output.map_err(|problem| problem.during(&format!("{job:?} over {road:?}")))?;
+        let output = output.map_err(|problem| problem.during(&format!("{job:?} over {path:?}")))?;
         Ok(Results { directory, counters: output.counters })
     }
 
-    fn options(&self, round: u64, road: &Road) -> Vec<OsString> {
-        let (rtt, seed) = (format!("{}ms", road.rtt_ms), self.seed.wrapping_add(round).to_string());
-        let mut options = vec!["--rate", road.rate, "--loss", &road.loss, "--rtt", &rtt, "--seed", &seed];
-        if road.untuned {
+    fn options(&self, round: u64, path: &PathConfig) -> Vec<OsString> {
+        let (rtt, seed) = (format!("{}ms", path.rtt_ms), self.seed.wrapping_add(round).to_string());
+        let mut options = vec!["--rate", path.rate, "--loss", &path.loss, "--rtt", &rtt, "--seed", &seed];
+        if path.untuned {
             options.extend(["--tcp-window", "kernel"]);
         }
         options.into_iter().map(OsString::from).collect()

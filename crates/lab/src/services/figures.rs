@@ -1,6 +1,6 @@
 //! Computes results from message arrivals.
 
-use super::job::Seen;
+use super::job::StreamResult;
 
 /// Arrival of a message: nanoseconds since the receiver's start, and bytes.
 pub(super) type Arrival = (u64, usize);
@@ -96,7 +96,12 @@ fn settled(arrivals: &[Arrival], changed: u64) -> Option<u64> {
 
 /// Evaluates the arrivals of a stream whose sender has sent for `millis`. Later arrivals were delayed and are
 /// ignored: they would add waiting time to the sending time.
-pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, change: Option<(u64, u64)>, millis: u64) -> Seen {
+pub(super) fn seen(
+    all: &[Arrival],
+    rate_bps: Option<u64>,
+    change: Option<(u64, u64)>,
+    millis: u64,
+) -> StreamResult {
     let end = all.first().map_or(0, |first| first.0 + millis * 1_000_000);
     let arrivals = &all[..all.partition_point(|arrival| arrival.0 < end)];
     let warm = arrivals.first().map_or(0, |first| first.0 + WARM_UP_NANOS);
@@ -113,7 +118,7 @@ pub(super) fn seen(all: &[Arrival], rate_bps: Option<u64>, change: Option<(u64, 
     let is_reached =
         |&((_, requested), rate): &((u64, u64), f64)| (rate / requested as f64 - 1.0).abs() < HEADERS;
     let took = change.zip(later).filter(is_reached).and_then(|((at, _), _)| settled(arrivals, at));
-    Seen {
+    StreamResult {
         bytes: all.iter().map(|arrival| arrival.1 as u64).sum(),
         goodput_bps,
         jitter_p99_us: jitter(steady, nominal),

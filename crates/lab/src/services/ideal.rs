@@ -88,8 +88,8 @@ mod tests {
 
     use super::*;
 
-    fn is_near(found: f64, wanted: f64) -> bool {
-        (found - wanted).abs() < 1e-3
+    fn is_near(found: f64, expected: f64) -> bool {
+        (found - expected).abs() < 1e-3
     }
 
     #[test]

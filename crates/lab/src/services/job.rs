@@ -61,7 +61,7 @@ pub(super) enum Job {
 
 /// Measurements of a stream's receiver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
+pub(super) struct StreamResult {
     pub(super) bytes: u64,
     pub(super) goodput_bps: f64,
     /// 99 % quantile of the deviation of message intervals from the ideal interval, microseconds.

@@ -11,7 +11,7 @@ use haul_engine::{ListenOptions, Listener};
 use super::connect::{FOREVER, engine, next_message, recipe_of, tcp_listener};
 use super::figures::{Arrival, seen};
 use super::incoming::IncomingChannels;
-use super::job::{Carrier, Job, Seen, Stream, save};
+use super::job::{Carrier, Job, Stream, StreamResult, save};
 use super::{turns, udt};
 use crate::problem::{Problem, While};
 
@@ -31,7 +31,7 @@ pub(super) fn run(job: &Job, directory: &Path) -> Result<(), Problem> {
             let threads: Vec<_> =
                 streams.iter().zip(sockets).map(|pair| scope.spawn(move || receive(pair))).collect();
             let results = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panicked())));
-            save(directory, "b.json", &results.collect::<Result<Vec<Seen>, Problem>>()?)
+            save(directory, "b.json", &results.collect::<Result<Vec<StreamResult>, Problem>>()?)
         }
         Job::Turnaround { carrier, busy_poll_us, .. } => turns::answer(carrier, *busy_poll_us, &incoming),
         Job::Readings { carrier: Carrier::Recipe(_), .. } => {
@@ -59,7 +59,11 @@ fn listen(directory: &Path) -> Result<Listener, Problem> {
     Ok(listener)
 }
 
-fn receive(stream: &Stream, socket: &TcpListener, incoming: &IncomingChannels) -> Result<Seen, Problem> {
+fn receive(
+    stream: &Stream,
+    socket: &TcpListener,
+    incoming: &IncomingChannels,
+) -> Result<StreamResult, Problem> {
     if let Carrier::Udt(program) = &stream.carrier {
         return Ok(seen(&udt::receive(program, stream)?, stream.rate_bps, None, stream.millis));
     }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::emulated::{Emulator, Road};
+use super::emulated::{Emulator, PathConfig};
 use super::figures::quantile;
-use super::job::{Carrier, Job, Seen, Stream};
+use super::job::{Carrier, Job, Stream, StreamResult};
 use super::points::{Points, ROUNDS};
 use crate::outcome::{Claim, Outcome};
 use crate::problem::{Problem, While};
@@ -46,7 +46,7 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
         "| RTT ms | viz | msg | sensor | TCP with kernel defaults | TCP with large windows |\n|---|---|---|---|---|---|"
     );
     for &rtt_ms in points.rtt.as_deref().unwrap_or(&[0, 20, 60, 100, 200]) {
-        let road = |untuned| Road { rtt_ms, rate: "1Gbit", loss: LOSS.to_owned(), untuned };
+        let path = |untuned| PathConfig { rtt_ms, rate: "1Gbit", loss: LOSS.to_owned(), untuned };
         let mut jobs = Vec::new();
         for (carrier, untuned) in [
             (preset("viz"), false),
@@ -55,12 +55,12 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
             (Carrier::Tcp, true),
             (Carrier::Tcp, false),
         ] {
-            jobs.push((road(untuned), Job::Streams(vec![stream(&carrier, millis, 0)])));
+            jobs.push((path(untuned), Job::Streams(vec![stream(&carrier, millis, 0)])));
         }
         let mut cells = vec![Vec::new(); jobs.len()];
         for round in 0..points.rounds_or(1) {
-            for ((road, job), cell) in jobs.iter().zip(&mut cells) {
-                cell.extend(lab.run_round(round, road, job)?.load::<Vec<Seen>>("b.json")?);
+            for ((path, job), cell) in jobs.iter().zip(&mut cells) {
+                cell.extend(lab.run_round(round, path, job)?.load::<Vec<StreamResult>>("b.json")?);
             }
         }
         judge_rates(rtt_ms, &cells, outcome);
@@ -72,7 +72,7 @@ pub(super) fn rates(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
 
 /// Adds a row of medians, and claims from the paper's figure 8: our services reach the requested rate (minus
 /// headers, which the rate includes), and TCP without large windows does not on a long path.
-fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
+fn judge_rates(rtt_ms: u64, cells: &[Vec<StreamResult>], outcome: &mut Outcome) {
     let medians: Vec<f64> = cells.iter().map(|seen| median(seen, |seen| seen.goodput_bps)).collect();
     let [viz, msg, sensor, untuned, tcp] = medians[..] else { return };
     outcome.row(
@@ -100,17 +100,17 @@ fn judge_rates(rtt_ms: u64, cells: &[Vec<Seen>], outcome: &mut Outcome) {
 }
 
 /// Returns the median over the rounds.
-fn median<'s>(seen: impl IntoIterator<Item = &'s Seen>, of: impl Fn(&Seen) -> f64) -> f64 {
+fn median<'s>(seen: impl IntoIterator<Item = &'s StreamResult>, of: impl Fn(&StreamResult) -> f64) -> f64 {
     quantile(&mut seen.into_iter().map(of).collect::<Vec<_>>(), 0.5)
 }
 
 /// Returns the results of one stream in all rounds.
-fn of_stream(rounds: &[Vec<Seen>], lane: usize) -> impl Iterator<Item = &Seen> + Clone {
+fn of_stream(rounds: &[Vec<StreamResult>], lane: usize) -> impl Iterator<Item = &StreamResult> + Clone {
     rounds.iter().filter_map(move |streams| streams.get(lane))
 }
 
 /// Formats the median and the range.
-fn rate_cell(seen: &[Seen]) -> String {
+fn rate_cell(seen: &[StreamResult]) -> String {
     let mut rates: Vec<f64> = seen.iter().map(|seen| seen.goodput_bps).collect();
     let median = mbit(quantile(&mut rates, 0.5));
     match &rates[..] {
@@ -139,10 +139,10 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     );
     let mut rounds = Vec::new();
     for round in 0..points.rounds_or(ROUNDS) {
-        rounds.push(lab.run_round(round, &stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+        rounds.push(lab.run_round(round, &stream_path(), &job)?.load::<Vec<StreamResult>>("b.json")?);
     }
     for (lane, name) in ["viz, 200", "viz, 150 then 100", "TCP, 200 set by the program"].iter().enumerate() {
-        let cell = |of: fn(&Seen) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
+        let cell = |of: fn(&StreamResult) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
         println!(
             "| {name} | {} | {} | {} | {} |",
             cell(|seen| Some(seen.goodput_bps / 1e6), 1),
@@ -163,7 +163,12 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
 }
 
 /// Formats the median over the rounds, and each value; a dash for a missing one.
-fn each_cell(rounds: &[Vec<Seen>], lane: usize, of: fn(&Seen) -> Option<f64>, digits: usize) -> String {
+fn each_cell(
+    rounds: &[Vec<StreamResult>],
+    lane: usize,
+    of: fn(&StreamResult) -> Option<f64>,
+    digits: usize,
+) -> String {
     let all: Vec<_> = rounds.iter().map(|streams| streams.get(lane).and_then(of)).collect();
     let mut values: Vec<f64> = all.iter().flatten().copied().collect();
     let show = |value: &Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
@@ -177,8 +182,8 @@ fn each_cell(rounds: &[Vec<Seen>], lane: usize, of: fn(&Seen) -> Option<f64>, di
     }
 }
 
-fn stream_road() -> Road {
-    Road { rtt_ms: RTT_MS, rate: "1Gbit", loss: LOSS.to_owned(), untuned: false }
+fn stream_path() -> PathConfig {
+    PathConfig { rtt_ms: RTT_MS, rate: "1Gbit", loss: LOSS.to_owned(), untuned: false }
 }
 
 /// Measures streams of the same rate for each carrier: one alone on the path, then two concurrent ones.
@@ -192,7 +197,7 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     let udt = points.udt.as_ref().map(place).transpose()?.map(Carrier::Udt);
     let carriers: Vec<Carrier> = [preset("viz"), Carrier::Tcp].into_iter().chain(udt).collect();
     for rates in [&[RATE][..], &[RATE, SLOWER]] {
-        let all = evenness(lab, points, &carriers, rates)?;
+        let all = jitter_rounds(lab, points, &carriers, rates)?;
         judge_jitter(&carriers, &all, rates.len(), outcome);
         for (carrier, rounds) in carriers.iter().zip(all) {
             for (lane, rate) in rates.iter().enumerate() {
@@ -209,7 +214,7 @@ pub(super) fn jitter(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
 }
 
 /// Adds the rows of each carrier, and the claim that viz has less jitter than the others (figure 9).
-fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, outcome: &mut Outcome) {
+fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<StreamResult>>], streams: usize, outcome: &mut Outcome) {
     let mut found = Vec::new();
     for (carrier, rounds) in carriers.iter().zip(all) {
         let name = carrier.name();
@@ -225,12 +230,12 @@ fn judge_jitter(carriers: &[Carrier], all: &[Vec<Vec<Seen>>], streams: usize, ou
 }
 
 /// Returns the receivers' measurements of streams at these rates, per carrier and round.
-fn evenness(
+fn jitter_rounds(
     lab: &Emulator,
     points: &Points,
     carriers: &[Carrier],
     rates: &[u64],
-) -> Result<Vec<Vec<Vec<Seen>>>, Problem> {
+) -> Result<Vec<Vec<Vec<StreamResult>>>, Problem> {
     let millis = (3_000.0 * points.share).max(1_000.0) as u64;
     let mut all = vec![Vec::new(); carriers.len()];
     for round in 0..points.rounds_or(ROUNDS) {
@@ -240,14 +245,14 @@ fn evenness(
                 .zip(0..)
                 .map(|(&rate, lane)| Stream { rate_bps: Some(rate), ..stream(carrier, millis, lane) });
             let job = Job::Streams(streams.collect());
-            rounds.push(lab.run_round(round, &stream_road(), &job)?.load::<Vec<Seen>>("b.json")?);
+            rounds.push(lab.run_round(round, &stream_path(), &job)?.load::<Vec<StreamResult>>("b.json")?);
         }
     }
     Ok(all)
 }
 
 /// Formats the jitter of one stream in each round.
-fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
+fn jitter_cells(rounds: &[Vec<StreamResult>], lane: usize) -> String {
     let seen = of_stream(rounds, lane);
     let each: Vec<_> = seen.clone().map(|seen| format!("{:.3}", seen.jitter_p99_us / 1e3)).collect();
     let rate = median(seen.clone(), |seen| seen.goodput_bps);
@@ -258,7 +263,7 @@ fn jitter_cells(rounds: &[Vec<Seen>], lane: usize) -> String {
 /// Measures packets per reading (the paper's second table 5): the difference made by 1,000 more readings.
 pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Result<(), Problem> {
     let more = (1_000.0 * share) as usize;
-    let road = Road { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
+    let path = PathConfig { rtt_ms: 20, rate: "100Mbit", loss: "0%".to_owned(), untuned: false };
     println!("\n## Packets on the wire for each reading of 16 bytes, every 5 ms, no loss\n");
     println!("| carrier | readings | from the sensor | to the sensor | other packets of a run: from | to |");
     println!("|---|---|---|---|---|---|");
@@ -267,7 +272,7 @@ pub(super) fn readings(lab: &Emulator, share: f64, outcome: &mut Outcome) -> Res
     {
         let packets = |readings| {
             let job = Job::Readings { carrier: carrier.clone(), readings, gap_us: 5_000, constant };
-            lab.run(&road, &job).map(|results| results.packets())
+            lab.run(&path, &job).map(|results| results.packets())
         };
         let (few, many) = (packets(more)?, packets(2 * more)?);
         let each = |few: u64, many: u64| (many as f64 - few as f64) / more as f64;
@@ -294,12 +299,12 @@ mod tests {
 
     #[test]
     fn a_cell_has_the_median_and_every_round_with_dashes_for_missing_values() {
-        let round = |settled_ms| vec![Seen { settled_ms, ..Seen::default() }];
+        let round = |settled_ms| vec![StreamResult { settled_ms, ..StreamResult::default() }];
         let rounds = [round(Some(61.0)), round(None), round(Some(59.5)), round(Some(60.0))];
         assert_eq!(each_cell(&rounds, 0, |seen| seen.settled_ms, 1), "60.0: 61.0 - 59.5 60.0");
         assert_eq!(each_cell(&rounds[..1], 0, |seen| seen.settled_ms, 0), "61");
         assert_eq!(each_cell(&rounds[1..2], 0, |seen| seen.settled_ms, 0), "");
-        let seen = |bps| Seen { goodput_bps: bps, ..Seen::default() };
+        let seen = |bps| StreamResult { goodput_bps: bps, ..StreamResult::default() };
         assert_eq!(rate_cell(&[seen(3e6), seen(1e6), seen(2e6)]), "2.0 (1.0 to 3.0)");
         assert_eq!(rate_cell(&[seen(3e6)]), "3.0");
     }

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
 use super::connect::{FOREVER, TIMEOUT, channel, engine, next_message, recipe, submit, tcp, tcp_listener};
-use super::emulated::{Emulator, Road};
+use super::emulated::{Emulator, PathConfig};
 use super::figures::{mean, quantile};
 use super::ideal::Comparison;
 use super::incoming::IncomingChannels;
@@ -67,8 +67,8 @@ pub(super) fn table(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> R
         for loss in points.loss.as_deref().unwrap_or(&[0.0, 1.0, 2.0, 5.0, 10.0]) {
             let point = (rtt_ms, *loss);
             let loss = format!("{loss}%");
-            let road = Road { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
-            let all = in_turn(lab, points, &road, messages)?;
+            let path = PathConfig { rtt_ms, rate: "1Gbit", loss: loss.clone(), untuned: false };
+            let all = in_turn(lab, points, &path, messages)?;
             undisturbed.add(&format!("| {rtt_ms} | {loss}"), &all);
             judge(point, &all, messages * points.rounds_or(ROUNDS) as usize, outcome);
             for (way, rounds) in all {
@@ -105,8 +105,8 @@ fn judge((rtt_ms, loss): (u64, f64), all: &[(Way, Rounds)], messages: usize, out
         });
         outcome.row("turnaround", row);
     }
-    let of = |wanted: &Carrier| {
-        all.iter().find(|((carrier, _), _)| carrier == wanted).map(|(_, rounds)| rounds.medians()[0])
+    let of = |searched: &Carrier| {
+        all.iter().find(|((carrier, _), _)| carrier == searched).map(|(_, rounds)| rounds.medians()[0])
     };
     let (Some(msg), Some(tcp)) = (of(&Carrier::Recipe("msg".to_owned())), of(&Carrier::Tcp)) else { return };
     if loss > 0.0 && messages >= JUDGED {
@@ -138,7 +138,7 @@ fn ways(points: &Points) -> Vec<Way> {
 fn in_turn(
     lab: &Emulator,
     points: &Points,
-    road: &Road,
+    path: &PathConfig,
     messages: usize,
 ) -> Result<Vec<(Way, Rounds)>, Problem> {
     let mut all: Vec<(Way, Rounds)> = ways(points).into_iter().map(|way| (way, Rounds::default())).collect();
@@ -149,7 +149,7 @@ fn in_turn(
             let (carrier, busy_poll_us) = way.clone();
             let job = Job::Turnaround { carrier, messages, busy_poll_us };
             let before = Ticks::now();
-            let results = lab.run_round(round, road, &job)?;
+            let results = lab.run_round(round, path, &job)?;
             rounds.add(results.load("a.json")?, Ticks::now().stolen_since(before));
         }
     }

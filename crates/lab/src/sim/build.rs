@@ -189,10 +189,10 @@ fn conditions(scenario: &Scenario) -> Result<Vec<Condition>, Fault> {
 const START: u64 = 0x5354_4152_5400_0000;
 
 /// Maximum processes per load.
-const MOST_PROCESSES: u32 = 1_024;
+const MAX_PROCESSES: u32 = 1_024;
 
 /// Maximum samples of rates over time per run: they are kept in memory until its end.
-const MOST_SAMPLES: u64 = 1_000_000;
+const MAX_SAMPLES: u64 = 1_000_000;
 
 /// Returns the scenario with all starts as determined by its seed ([`Scenario::start_within`]).
 fn started(scenario: &Scenario) -> Scenario {
@@ -235,8 +235,8 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
         if entry.ring == Some(0) {
             return Err(Fault::of("host", index, "ring", "needs at least one slot"));
         }
-        if entry.loads.iter().any(|load| load.processes.is_some_and(|n| n > MOST_PROCESSES)) {
-            let allowed = format!("a load has at most {MOST_PROCESSES} processes");
+        if entry.loads.iter().any(|load| load.processes.is_some_and(|n| n > MAX_PROCESSES)) {
+            let allowed = format!("a load has at most {MAX_PROCESSES} processes");
             return Err(Fault::of("host", index, "loads", allowed));
         }
         hosts.push((entry.name.clone(), add_host(entry, index, &mut world)?));
@@ -262,7 +262,7 @@ pub(super) fn build(scenario: &Scenario) -> Result<Built, Fault> {
     let conditions = conditions(scenario)?;
     if let Some(interval) = scenario.record {
         let samples = scenario.cap.0.as_nanos() / interval.0.as_nanos().max(1);
-        if interval.0 < Span::from_micros(1) || samples > MOST_SAMPLES {
+        if interval.0 < Span::from_micros(1) || samples > MAX_SAMPLES {
             return Err(top("record", "must be at least 1us and at least a millionth of the cap"));
         }
         world.record_every(interval.0);

@@ -139,8 +139,8 @@ mod tests {
         };
         let drives = Drive::real(&[window(3, 70_000, 9, Some(0.99)), window(6, 60_000, 5, None)]);
         let of = |drive: &Drive| (drive.packets, drive.lost, drive.cause == Cause::ReceiverHost);
-        let wanted = [(70_000, 9, true), (70_000, 0, false), (70_000, 0, false), (60_000, 5, false)];
-        assert_eq!(drives.iter().map(of).collect::<Vec<_>>(), wanted);
+        let expected = [(70_000, 9, true), (70_000, 0, false), (70_000, 0, false), (60_000, 5, false)];
+        assert_eq!(drives.iter().map(of).collect::<Vec<_>>(), expected);
         assert_eq!(Drive::real(&[]), []);
     }
 }

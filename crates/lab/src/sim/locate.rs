@@ -36,7 +36,7 @@ impl Fault {
 }
 
 /// Formats a field as in keys of `--set`.
-pub(super) fn spell(field: &[Step]) -> String {
+pub(super) fn key_of(field: &[Step]) -> String {
     let mut text = String::new();
     for step in field {
         let dot = if text.is_empty() { "" } else { "." };
@@ -136,14 +136,14 @@ pub(super) fn unreadable(file: &Path, text: &str, error: &toml::de::Error) -> Pr
         return Problem::usage(format!("{}: {message}", file.display()), HINT);
     };
     let (line, column) = line_and_column(text, span.start);
-    let field = spell(&field_at(text, span.start));
+    let field = key_of(&field_at(text, span.start));
     let place = if field.is_empty() { String::new() } else { format!("`{field}`: ") };
     Problem::usage(format!("{}:{line}:{column}: {place}{message}", file.display()), HINT)
 }
 
 /// Returns the problem of an invalid field.
-pub(super) fn wrong(file: &Path, text: &str, fault: &Fault) -> Problem {
-    let (field, message) = (spell(&fault.field), &fault.message);
+pub(super) fn problem_at(file: &Path, text: &str, fault: &Fault) -> Problem {
+    let (field, message) = (key_of(&fault.field), &fault.message);
     let place = span_of(text, &fault.field).map_or_else(String::new, |span| {
         let (line, column) = line_and_column(text, span.start);
         format!(":{line}:{column}")

@@ -44,7 +44,7 @@ const EXAMPLES: &str = "Examples:
   haul-lab sim outage.toml --seed 7 --set path.wan.forward.delay=50ms
   haul-lab sim mtu.toml --trace packets.jsonl
 
-Exit status: 0 if every check passes, 1 if one fails or a run reaches its cap, 2 for a bad scenario.
+Exit status: 0 if every check passes, 1 if one fails or a run reaches its cap, 2 for an invalid scenario.
 Scenario files are described in docs/scenarios.md.";
 
 /// Arguments of `haul-lab sim`.
@@ -107,7 +107,7 @@ impl Plan {
         let mut axes = take_axes(&mut table).map_err(|(key, message)| {
             let mut field = vec![Step::Key("sweep".to_owned())];
             field.extend(Some(Step::Key(key)).filter(|step| *step != Step::Key(String::new())));
-            locate::wrong(&file, &text, &Fault { field, message })
+            locate::problem_at(&file, &text, &Fault { field, message })
         })?;
         let mut fixed = Values::new();
         for setting in &args.set {
@@ -136,7 +136,7 @@ impl Plan {
                     );
                 }
                 let field = vec![Step::Key("sweep".to_owned()), Step::Key(keys.clone())];
-                locate::wrong(&self.file, &self.text, &Fault { field, message })
+                locate::problem_at(&self.file, &self.text, &Fault { field, message })
             })?;
         }
         let given =
@@ -149,15 +149,16 @@ impl Plan {
                 Problem::usage(format!("{}: with {}: {message}", self.file.display(), given()), "")
             })?
         };
-        let built = build::build(&scenario).map_err(|fault| locate::wrong(&self.file, &self.text, &fault))?;
+        let built =
+            build::build(&scenario).map_err(|fault| locate::problem_at(&self.file, &self.text, &fault))?;
         Ok(Job { scenario, values, built })
     }
 
     fn jobs(&self) -> Result<Vec<Job>, Problem> {
         let combinations = combinations(&self.axes).ok_or_else(|| {
             let field = vec![Step::Key("sweep".to_owned())];
-            let message = format!("more than {} runs; use fewer values", sweep::MOST_RUNS);
-            locate::wrong(&self.file, &self.text, &Fault { field, message })
+            let message = format!("more than {} runs; use fewer values", sweep::MAX_RUNS);
+            locate::problem_at(&self.file, &self.text, &Fault { field, message })
         })?;
         combinations.into_iter().map(|values| self.job([self.fixed.clone(), values].concat())).collect()
     }
@@ -173,14 +174,14 @@ pub(crate) fn prepare(scenario: Table, values: Values) -> Result<Job, String> {
     let scenario: Scenario =
         Value::Table(scenario).try_into().map_err(|error: toml::de::Error| error.to_string())?;
     let built = build::build(&scenario).map_err(|fault| {
-        let (field, message) = (locate::spell(&fault.field), fault.message);
+        let (field, message) = (locate::key_of(&fault.field), fault.message);
         format!("`{field}`: {message}")
     })?;
     Ok(Job { scenario, values, built })
 }
 
 /// Prints failed conditions and problems to standard error.
-fn complain(file: &Path, runs: &[RunReport]) {
+fn print_problems(file: &Path, runs: &[RunReport]) {
     for run in runs.iter().filter(|run| !run.passed) {
         let values = run.values.iter().map(|(key, value)| format!("{key} = {value}"));
         let given =
@@ -215,7 +216,7 @@ pub(crate) fn sim(args: &SimArgs) -> Result<ExitCode, Problem> {
         trace.finish(path)?;
     }
     let passed = runs.iter().all(|run| run.passed);
-    complain(&args.file, &runs);
+    print_problems(&args.file, &runs);
     let scenario = args.file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let output = Output { scenario, about: &about, runs, passed };
     let mut out = std::io::stdout().lock();

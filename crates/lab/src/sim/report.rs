@@ -281,7 +281,7 @@ impl RunReport {
     }
 
     /// Returns the dropped data packets of a session by reason, as text.
-    pub(crate) fn deaths(&self, session: &str) -> String {
+    pub(crate) fn drops_text(&self, session: &str) -> String {
         let session = self.sessions.iter().find(|known| known.name == session);
         let drops = session.into_iter().flat_map(|session| session.data.drops.iter());
         let counts: Vec<_> = drops

@@ -6,7 +6,7 @@ use std::thread;
 
 use serde_json::json;
 
-use super::{Plan, SimArgs, complain, run_all};
+use super::{Plan, SimArgs, print_problems, run_all};
 use crate::outcome::Outcome;
 use crate::problem::{Problem, While};
 
@@ -45,7 +45,7 @@ pub(crate) fn run_shipped(out: &Path, jobs: Option<u16>) -> Result<Outcome, Prob
         let args = SimArgs { file, json: true, trace: None, seed: None, set: Vec::new(), jobs };
         let runs = run_all(Plan::read(&args)?.jobs()?, threads);
         let passed = runs.iter().filter(|run| run.passed).count();
-        complain(&args.file, &runs);
+        print_problems(&args.file, &runs);
         let ours = format!("{passed} of {} runs passed", runs.len());
         outcome.claim(*name, "", ours, passed == runs.len());
         outcome.row("scenarios", json!({ "scenario": name, "passed": passed, "runs": runs.len() }));

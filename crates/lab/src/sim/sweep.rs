@@ -12,7 +12,7 @@ pub(crate) type Axis = (String, Vec<Value>);
 type BadAxis = (String, String);
 
 /// Maximum runs per sweep.
-pub(super) const MOST_RUNS: usize = 10_000;
+pub(super) const MAX_RUNS: usize = 10_000;
 
 /// Removes `[sweep]` from a scenario. Returns the keys and their values, in key order. Errors name the key.
 pub(crate) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
@@ -40,7 +40,7 @@ pub(crate) fn take_axes(table: &mut Table) -> Result<Vec<Axis>, BadAxis> {
 pub(crate) fn combinations(axes: &[Axis]) -> Option<Vec<Values>> {
     let mut runs: Vec<Values> = vec![Vec::new()];
     for (key, values) in axes {
-        if runs.len().checked_mul(values.len()).is_none_or(|n| n > MOST_RUNS) {
+        if runs.len().checked_mul(values.len()).is_none_or(|n| n > MAX_RUNS) {
             return None;
         }
         let extended = runs.iter().flat_map(|run| {

@@ -12,19 +12,19 @@ use super::values::{self, Aqm, Bursts, OutageTime, Policing, QueueSize, Reorder,
 use crate::load::Background;
 
 const EXAMPLES: &str = "Examples:
-  A shell on side A of a path; the other side answers to $HAUL_WAN_B:
+  A shell on side A of a path; side B has the address $HAUL_WAN_B:
     haul-lab wan --rtt 100ms --rate 1Gbit -- bash
   A server on side B and a client on side A:
     haul-lab wan --rtt 50ms --loss 0.1% --server 'python3 -m http.server' -- \\
         sh -c 'curl -o /dev/null http://$HAUL_WAN_B:8000/big'
-  The way back is slower than the way there:
+  A return path that is slower than the forward path:
     haul-lab wan --rate 1Gbit --rate-back 20Mbit -- ./test.sh
-  The path gets worse after ten seconds, and its truth goes to a file:
+  A path that starts to lose packets after ten seconds, with its counters written to a file:
     haul-lab wan --rtt 20ms --change '10s:loss=1%' --counters truth.json -- ./test.sh
   A receiver that shares its core, and a CUBIC flow that shares the bottleneck:
     haul-lab wan --rate 500Mbit --burners 2 --background cubic -- ./test.sh
 
-Options whose name ends in -back are for the way from B to A; without them it is like the way from A to B.";
+Options ending in -back are for the direction from B to A, which otherwise is like that from A to B.";
 
 /// Arguments of `haul-lab wan`.
 #[derive(Debug, Args)]

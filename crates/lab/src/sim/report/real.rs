@@ -327,9 +327,9 @@ mod tests {
         assert_eq!(whole.data.drops.of(DropReason::SocketBuffer), 260);
         let attributed = report.kept.iter().map(|window| (window.cause(), window.by_signature().cause()));
         let (host, queue, none) = (Cause::ReceiverHost, Cause::Congestion, Cause::Inconclusive);
-        let wanted =
+        let expected =
             [(Some(host), host), (Some(host), none), (Some(queue), host), (None, host), (Some(queue), none)];
-        assert_eq!(attributed.collect::<Vec<_>>(), wanted);
+        assert_eq!(attributed.collect::<Vec<_>>(), expected);
         let (right, all) = (100.0 + 100.0 + 150.0 + 100.0 + 3.0, 504.0);
         assert!((report.attributed - right / all).abs() < 1e-12, "{report:?}");
         let kept = serde_json::to_value(&report.kept[2]).unwrap();

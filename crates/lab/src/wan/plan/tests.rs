@@ -89,7 +89,7 @@ fn files_have_both_directions_and_errors_have_positions() {
     fs::write(&file, "[forth]\nstages = [{ delay = \"5ms\" }, { loss = \"1%\" }]\n").unwrap();
     let plan = Plan::from_file(&file).unwrap();
     assert_eq!(rtt_of(&plan.forth, &plan.back), Span::from_millis(10));
-    for (text, wanted) in [
+    for (text, expected) in [
         ("[forth]\nstages = [\n  { delay = \"5\" },\n]\n", "3"),
         ("[forth]\nstages = []\nspeed = 3\n", "speed"),
         ("[forth]\nstages = [{ mtu = 12 }]\n", "68"),
@@ -97,6 +97,6 @@ fn files_have_both_directions_and_errors_have_positions() {
     ] {
         fs::write(&file, text).unwrap();
         let problem = Plan::from_file(&file).unwrap_err().to_string();
-        assert!(problem.contains("path.toml") && problem.contains(wanted), "{problem}");
+        assert!(problem.contains("path.toml") && problem.contains(expected), "{problem}");
     }
 }
