@@ -5,12 +5,6 @@ pub(crate) use haul_base::printable_bytes as show;
 use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use rustix::io::Errno;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Side {
-    Source,
-    Destination,
-}
-
 /// What an error aborts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Scope {
@@ -34,22 +28,20 @@ impl From<Fault> for IoFault {
 }
 
 impl IoFault {
-    /// Creates the fault for an operating system error while `doing` something to the source `path`.
-    pub(crate) fn source(doing: &str, path: &[u8], errno: Errno) -> Self {
-        Self::new(Side::Source, doing, path, errno)
-    }
-
     /// Creates the fault for an operating system error while `doing` something to the destination `path`.
     pub(crate) fn destination(doing: &str, path: &[u8], errno: Errno) -> Self {
-        Self::new(Side::Destination, doing, path, errno)
-    }
-
-    fn new(side: Side, doing: &str, path: &[u8], errno: Errno) -> Self {
-        let (code, scope, hint) = classify(side, errno);
-        let why = why(errno);
-        // The base directory itself: all other paths are relative to it.
-        let path = if path.is_empty() { b"." } else { path };
-        Self { fault: Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint), scope }
+        let scope = match errno {
+            Errno::NOSPC
+            | Errno::DQUOT
+            | Errno::ROFS
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::IO
+            | Errno::NOMEM
+            | Errno::STALE => Scope::Job,
+            _ => Scope::Entry,
+        };
+        Self { fault: of_errno(classify(false, errno), doing, path, errno), scope }
     }
 
     /// Creates a fault of one entry; its message is the path followed by `what`.
@@ -58,31 +50,31 @@ impl IoFault {
     }
 }
 
+/// Creates the fault for an operating system error while `doing` something to the source `path`.
+pub(crate) fn of_source(doing: &str, path: &[u8], errno: Errno) -> Fault {
+    of_errno(classify(true, errno), doing, path, errno)
+}
+
+fn of_errno((code, hint): (FaultCode, &str), doing: &str, path: &[u8], errno: Errno) -> Fault {
+    let why = match errno {
+        Errno::XDEV => "it leads outside the served directory".to_owned(),
+        Errno::LOOP => "the path contains a symbolic link, or links form a loop".to_owned(),
+        _ => std::io::Error::from(errno).to_string(),
+    };
+    let why = why.split(" (os error").next().unwrap_or_default();
+    // The base directory itself: all other paths are relative to it.
+    let path = if path.is_empty() { b"." } else { path };
+    Fault::new(code, format!("cannot {doing} `{}`: {why}", show(path)), hint)
+}
+
 /// Creates a fault whose message is the path followed by `what`.
 pub(crate) fn of_path(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Fault {
     Fault::new(code, format!("`{}` {what}", show(path)), hint)
 }
 
-fn why(errno: Errno) -> String {
-    match errno {
-        Errno::XDEV => "it leads outside the served directory".to_owned(),
-        Errno::LOOP => "the path contains a symbolic link, or links form a loop".to_owned(),
-        _ => {
-            let text = std::io::Error::from(errno).to_string();
-            text.split(" (os error").next().unwrap_or_default().to_owned()
-        }
-    }
-}
-
-fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
+fn classify(at_source: bool, errno: Errno) -> (FaultCode, &'static str) {
     use FaultCode as C;
-    let at_source = side == Side::Source;
-    let scope = match errno {
-        Errno::NOSPC | Errno::DQUOT | Errno::ROFS => Scope::Job,
-        Errno::MFILE | Errno::NFILE | Errno::IO | Errno::NOMEM | Errno::STALE if !at_source => Scope::Job,
-        _ => Scope::Entry,
-    };
-    let (code, hint) = match errno {
+    match errno {
         Errno::NOSPC | Errno::DQUOT => {
             (C::DiskFull, "free space or quota at the destination, then run the same command again")
         }
@@ -106,8 +98,7 @@ fn classify(side: Side, errno: Errno) -> (FaultCode, Scope, &'static str) {
         Errno::INVAL | Errno::ILSEQ => (C::Io, "this file system may not support this name"),
         Errno::FBIG => (C::Io, "the file is larger than the file system or a limit permits"),
         _ => (C::Io, ""),
-    };
-    (code, scope, hint)
+    }
 }
 
 /// The fault for a message that the peer may not send, or not now.
@@ -150,13 +141,11 @@ mod tests {
         assert_eq!((full.fault.code, full.scope), (FaultCode::DiskFull, Scope::Job));
         let quota = IoFault::destination("write", b"x", Errno::DQUOT);
         assert_eq!(quota.fault.code, FaultCode::DiskFull);
-        let denied = IoFault::source("open", b"x", Errno::ACCESS);
-        assert_eq!((denied.fault.code, denied.scope), (FaultCode::Unreadable, Scope::Entry));
-        assert!(
-            denied.fault.message.contains("cannot open `x`: Permission denied"),
-            "{}",
-            denied.fault.message
-        );
+        let denied = IoFault::destination("open", b"x", Errno::ACCESS);
+        assert_eq!((denied.fault.code, denied.scope), (FaultCode::ReadOnly, Scope::Entry));
+        let denied = of_source("open", b"x", Errno::ACCESS);
+        assert_eq!(denied.code, FaultCode::Unreadable);
+        assert!(denied.message.contains("cannot open `x`: Permission denied"), "{}", denied.message);
         let frozen = IoFault::destination("create", b"x", Errno::ROFS);
         assert_eq!((frozen.fault.code, frozen.scope), (FaultCode::ReadOnly, Scope::Job));
         let crowded = IoFault::destination("create", b"x", Errno::MFILE);
@@ -166,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_path_that_leaves_the_root_is_called_so() {
-        let escape = IoFault::source("read", b"../x", Errno::XDEV).fault;
+        let escape = of_source("read", b"../x", Errno::XDEV);
         assert_eq!(escape.code, FaultCode::PathEscape);
         assert!(escape.message.contains("leads outside the served directory"), "{}", escape.message);
     }
@@ -176,8 +165,8 @@ mod tests {
         for errno in
             [Errno::NOSPC, Errno::ROFS, Errno::NOENT, Errno::ACCESS, Errno::NOTDIR, Errno::ISDIR, Errno::LOOP]
         {
-            for side in [Side::Source, Side::Destination] {
-                assert!(!classify(side, errno).2.is_empty(), "{errno:?}");
+            for at_source in [true, false] {
+                assert!(!classify(at_source, errno).1.is_empty(), "{errno:?}");
             }
         }
     }

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, OFlags};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath, open_long};
-use crate::fault::IoFault;
+use crate::fault::of_source;
 use crate::storage::open_in;
 
 /// Directory that the paths of a job are confined to.
@@ -30,7 +30,7 @@ impl Root {
     pub fn beneath(path: &Path) -> Result<Self, Fault> {
         use std::os::unix::ffi::OsStrExt as _;
         let opened = open_in(CWD, path, OFlags::PATH | OFlags::DIRECTORY);
-        let fail = |errno| IoFault::source("open the root", path.as_os_str().as_bytes(), errno).fault;
+        let fail = |errno| of_source("open the root", path.as_os_str().as_bytes(), errno);
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
 

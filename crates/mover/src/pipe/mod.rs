@@ -19,7 +19,7 @@ use haul_wire::control::{ControlMessage, Entry, EntryKind, Fault, FaultCode, Fil
 use haul_wire::packet::MAX_OFFSET;
 use rustix::io::Errno;
 
-use crate::fault::IoFault;
+use crate::fault::of_source;
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
@@ -50,11 +50,9 @@ pub fn send_stream(
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
     let most = limits.read_ahead + limits.keep;
-    let (jobs, _) = crossbeam_channel::unbounded();
-    let (proofs, _) = crossbeam_channel::unbounded();
     // A stream cannot be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
-    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Pipe));
+    let shared = Arc::new(Shared::new(link, limits, Requests::default(), Stage::Pipe));
     let source = Box::new(FileSource::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, most))?;
     Ok(SendJob { source, handle })
@@ -129,7 +127,7 @@ impl Feed {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
-                    return Err(IoFault::source("read", STREAM, errno).fault);
+                    return Err(of_source("read", STREAM, errno));
                 }
             }
         }

@@ -9,7 +9,7 @@ use haul_wire::control::{Fault, FaultCode, Growth};
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::Errno;
 
-use crate::fault::{IoFault, of_path};
+use crate::fault::{of_path, of_source};
 use crate::identity::Identity;
 use crate::progress::Progress;
 use crate::send::blocks::SourceFile;
@@ -32,7 +32,7 @@ impl<'a> Opened<'a> {
         let file = Arc::new(File::from(opened.map_err(|errno| match errno {
             // It was a regular file when found, and is now a link.
             Errno::LOOP => changed(path, "was replaced"),
-            errno => IoFault::source("open", path, errno).fault,
+            errno => of_source("open", path, errno),
         })?));
         let opened = Self { source, file };
         opened.must_be_same(SINCE_FOUND)?;
@@ -51,7 +51,7 @@ impl<'a> Opened<'a> {
 
     fn must_be_same(&self, how: &str) -> Result<(), Fault> {
         let path = &self.source.path;
-        let stat = fstat(&*self.file).map_err(|errno| IoFault::source("look at", path, errno).fault)?;
+        let stat = fstat(&*self.file).map_err(|errno| of_source("look at", path, errno))?;
         let (now, then) = (Identity::of(&stat), self.source.identity);
         let same = now == then || (self.source.growth == Growth::Accept && now.has_grown_from(then));
         if same { Ok(()) } else { Err(changed(path, how)) }
@@ -107,7 +107,7 @@ impl<'a> Opened<'a> {
 }
 
 fn read_failed(path: &[u8], errno: Errno) -> Fault {
-    IoFault::source("read", path, errno).fault
+    of_source("read", path, errno)
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {

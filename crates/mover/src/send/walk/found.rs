@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use crate::accounts::{Accounts, is_root};
-use crate::fault::{IoFault, of_path};
+use crate::fault::{of_path, of_source};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
 use crate::storage::{Mtime, kind_of, open_in, readlinkat, seek};
@@ -103,7 +103,7 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
-    with_fault(path, IoFault::source(doing, shown, errno).fault)
+    with_fault(path, of_source(doing, shown, errno))
 }
 
 /// Creates the failed entry of a link that leads to one of its ancestors.
