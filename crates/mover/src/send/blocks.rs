@@ -220,14 +220,12 @@ impl Sections {
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
         Self { each: Joined::new(ranges), _reserved: reserved }
     }
-
-    pub(crate) fn whole(len: u64) -> Self {
-        Self { each: Joined { parts: Vec::new(), len }, _reserved: None }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use haul_wire::control::LinkChoice;
 
     use super::*;
@@ -288,7 +286,7 @@ mod tests {
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
         let part = |at, len, opened| SentPart {
             at,
-            sections: Arc::new(Sections::whole(len)),
+            sections: Arc::new(Sections::new(iter::once(0..len), None)),
             file: file.clone(),
             opened,
         };

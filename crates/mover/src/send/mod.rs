@@ -97,7 +97,7 @@ fn run(
     to_prove: Receiver<HashJob>,
 ) -> Result<MoveReport, Fault> {
     let (planning, hashing) = (shared.clone(), shared.clone());
-    let plan = move || plan::run(planning, walker, &completeness);
+    let plan = move || plan::run(&planning, walker, &completeness);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
         ("haul-read", Box::new(move || reader.run())),

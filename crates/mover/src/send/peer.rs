@@ -72,7 +72,7 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
         let Some(index) = known.filter(|&e| ledger.table.state(e) == EntryState::Waiting) else {
             return Err(protocol("an outcome of an entry that is not open"));
         };
-        let (state, resumed) = wanted.settled(shared, index);
+        let (state, resumed) = wanted.settled(index);
         if let Some(fault) = fault {
             ledger.table.set_state(index, EntryState::Failed);
             let path = ledger.table.path(index);

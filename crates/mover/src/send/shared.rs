@@ -31,7 +31,7 @@ const KEPT_OF_LARGE: u64 = 1 << 20;
 /// packet.
 const LAST_BATCH: u64 = 64 << 10;
 
-/// Maximum number of files found by the walk and not yet completely read.
+/// Number of files found by the walk and not yet completely read above which no more are announced.
 const PLANNED_AHEAD: usize = 1 << 16;
 
 /// Limits and options of a sending job.
@@ -63,36 +63,6 @@ impl Default for SendLimits {
     }
 }
 
-/// Limits the files between the walk and their end: a counting semaphore whose waits end when the job stops.
-pub(crate) struct Slots {
-    free: Mutex<usize>,
-    given: Condvar,
-}
-
-impl Slots {
-    pub(crate) fn new(count: usize) -> Self {
-        Self { free: Mutex::new(count), given: Condvar::new() }
-    }
-
-    /// Takes a slot, waiting until one is free. False: `over` reported that the job is over.
-    pub(crate) fn take(&self, over: impl Fn() -> bool) -> bool {
-        let mut free = self.free.lock();
-        while *free == 0 {
-            if over() {
-                return false;
-            }
-            self.given.wait_for(&mut free, RECV_TIMEOUT);
-        }
-        *free -= 1;
-        true
-    }
-
-    pub(crate) fn give(&self) {
-        *self.free.lock() += 1;
-        self.given.notify_one();
-    }
-}
-
 /// The set and the results of its entries.
 #[derive(Default)]
 pub(crate) struct Ledger {
@@ -112,7 +82,6 @@ pub(crate) struct Shared {
     common: Common,
     pub(crate) limits: SendLimits,
     pub(crate) units: Option<Units>,
-    pub(crate) slots: Slots,
     pub(crate) wanted: Mutex<Requests>,
     ready: OnceLock<Destination>,
     pub(crate) lineage: OnceLock<DestinationLineage>,
@@ -125,7 +94,6 @@ pub(crate) struct Shared {
     ended: AtomicBool,
     sent: AtomicU64,
     stop: AtomicBool,
-    reader_waits: AtomicBool,
     pub(crate) store: Mutex<Store>,
     room: Condvar,
     pub(crate) ledger: Mutex<Ledger>,
@@ -181,7 +149,6 @@ impl Shared {
             common: Common::new(link, limits.set_memory, listing),
             limits,
             units,
-            slots: Slots::new(PLANNED_AHEAD),
             wanted: Mutex::new(wanted),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
@@ -193,7 +160,6 @@ impl Shared {
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            reader_waits: AtomicBool::new(false),
             store: Mutex::new(Store::new(buffer_len)),
             room: Condvar::new(),
             ledger: Mutex::default(),
@@ -227,6 +193,14 @@ impl Shared {
             self.room.wait_for(&mut store, RECV_TIMEOUT);
         }
         None
+    }
+
+    /// Waits while too many files are open. False: the job is over.
+    pub(crate) fn wait_for_open_files(&self) -> bool {
+        while self.wanted.lock().open_files() >= PLANNED_AHEAD && !self.stopped() {
+            std::thread::sleep(RECV_TIMEOUT);
+        }
+        !self.stopped()
     }
 
     pub(crate) fn stopped(&self) -> bool {
@@ -305,19 +279,18 @@ impl Shared {
         }
         self.sent.store(end, Ordering::Relaxed);
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(end);
-        if self.reader_waits.load(Ordering::Relaxed) && ahead <= self.ahead.load(Ordering::Relaxed) * 3 / 4 {
-            self.reader_waits.store(false, Ordering::Relaxed);
+        if ahead <= self.ahead.load(Ordering::Relaxed) * 3 / 4 {
             self.room.notify_all();
         }
     }
 
     pub(crate) fn has_space(&self) -> bool {
-        self.has_room_beside(|| self.store.lock().held().1)
+        self.has_room_in(&self.store.lock())
     }
 
-    fn has_room_beside(&self, held: impl FnOnce() -> u64) -> bool {
+    fn has_room_in(&self, store: &Store) -> bool {
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
-        let next_fits = |units: Units| ahead.max(held()) <= units.longest() as u64;
+        let next_fits = |units: Units| ahead.max(store.held().1) <= units.longest() as u64;
         ahead < self.ahead.load(Ordering::Relaxed) || self.units.is_some_and(next_fits)
     }
 
@@ -332,10 +305,9 @@ impl Shared {
     pub(crate) fn wait_for_space(&self) -> bool {
         let mut store = self.store.lock();
         while !self.stopped() {
-            if self.has_room_beside(|| store.held().1) {
+            if self.has_room_in(&store) {
                 return true;
             }
-            self.reader_waits.store(true, Ordering::Relaxed);
             // A notification may arrive between the check and the wait, hence the timeout.
             self.room.wait_for(&mut store, RECV_TIMEOUT);
         }
@@ -411,14 +383,5 @@ mod tests {
     #[test]
     fn little_memory_is_not_exceeded_at_first() {
         assert_eq!(shared(1).ahead.into_inner(), 1);
-    }
-
-    #[test]
-    fn what_is_given_can_be_taken_again() {
-        let slots = Slots::new(1);
-        assert!(slots.take(|| true));
-        assert!(!slots.take(|| true));
-        slots.give();
-        assert!(slots.take(|| true));
     }
 }

@@ -15,17 +15,24 @@ use crate::tree::{Groups, Tree, Value};
 
 pub(crate) enum Job {
     Whole(Arc<SourceFile>),
-    /// Ranges of the stream of a file that the receiver has in part.
     Stretches(Stretches),
-    /// The object ends here.
-    End,
 }
 
+/// Ranges of the stream of a file.
 pub(crate) struct Stretches {
     pub(crate) file: Arc<SourceFile>,
     pub(crate) sections: Arc<Sections>,
-    /// Collects the hashes of the groups that the ranges overlap; `None` if they were already sent.
+    /// Collects the hashes of the groups that the ranges overlap; `None` if the receiver has nothing of the
+    /// file, or was already sent the hashes.
     pub(crate) hashes: Option<Arc<BlockHashes>>,
+    pub(crate) is_whole: bool,
+}
+
+impl Stretches {
+    pub(crate) fn whole(file: Arc<SourceFile>) -> Self {
+        let sections = Arc::new(Sections::new(std::iter::once(0..file.shape.len), None));
+        Self { file, sections, hashes: None, is_whole: true }
+    }
 }
 
 /// A file whose group hashes are sent to the receiver: computed by the reader where it sends bytes of a
@@ -82,6 +89,7 @@ pub(crate) struct Partial {
 
 #[derive(Default)]
 pub(crate) struct Requests {
+    /// Queue of the reader; `None` once the object is complete.
     pub(crate) jobs: Option<Sender<Job>>,
     pub(crate) proofs: Option<Sender<HashJob>>,
     /// Files that were announced and not requested yet, in entry order.
@@ -89,8 +97,8 @@ pub(crate) struct Requests {
     /// Entries below this number have been answered by the receiver.
     pub(crate) answered: u32,
     pub(crate) partial: HashMap<u32, Partial>,
+    /// Bytes of the object so far.
     pub(crate) object: u64,
-    pub(crate) ended: bool,
 }
 
 impl Requests {
@@ -101,5 +109,10 @@ impl Requests {
     pub(crate) fn send(&self, job: Job) {
         // The reader ends only with the job.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
+    }
+
+    /// Returns the number of files found by the walk whose end is still to come.
+    pub(crate) fn open_files(&self) -> usize {
+        self.announced.len() + self.jobs.as_ref().map_or(0, Sender::len) + self.partial.len()
     }
 }

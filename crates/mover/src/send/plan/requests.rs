@@ -52,7 +52,6 @@ impl Requests {
             (_, None) => Err(protocol("parts of an entry that is not a file were requested")),
             (Want::Whole, Some(file)) => self.whole(shared, file),
             (Want::Nothing | Want::Kept, Some(_)) => {
-                shared.slots.give();
                 if *want == Want::Kept {
                     shared.ledger.lock().table.set_state(entry, EntryState::Kept);
                 }
@@ -86,7 +85,12 @@ impl Requests {
             Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved },
         );
         if sections.len > 0 {
-            self.send(Job::Stretches(Stretches { file, sections, hashes: Some(hashes.clone()) }));
+            self.send(Job::Stretches(Stretches {
+                file,
+                sections,
+                hashes: Some(hashes.clone()),
+                is_whole: false,
+            }));
         }
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = HashJob { hashes, groups: proved_apart };
@@ -107,33 +111,31 @@ impl Requests {
         let sections = sections(shared, &more.stretches, len)?;
         partial.asked += sections.len;
         partial.differs = true;
-        if self.ended || partial.asked > len.saturating_mul(2) {
+        if self.jobs.is_none() || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more data was requested than exists"));
         }
         self.grow(shared, sections.len)?;
         if sections.len > 0 {
-            self.send(Job::Stretches(Stretches { file, sections, hashes: None }));
+            self.send(Job::Stretches(Stretches { file, sections, hashes: None, is_whole: false }));
         }
         Ok(())
     }
 
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
         let all = shared.progress.all_known() && self.answered == shared.ledger.lock().table.len();
-        if !all || self.ended || bytes != self.object {
+        if !all || self.jobs.is_none() || bytes != self.object {
             return Err(protocol("the receiver ended its wants with something else than the whole set"));
         }
-        self.ended = true;
-        self.send(Job::End);
+        self.jobs = None;
         Ok(())
     }
 
     /// Settles an entry. Returns its final state, and how many of its bytes were not sent because the
     /// receiver had them.
-    pub(crate) fn settled(&mut self, shared: &Shared, entry: u32) -> (EntryState, u64) {
+    pub(crate) fn settled(&mut self, entry: u32) -> (EntryState, u64) {
         let Some(partial) = self.partial.remove(&entry) else {
             return (EntryState::Done, 0);
         };
-        shared.slots.give();
         let unsent = partial.hashes.file.shape.len.saturating_sub(partial.asked);
         match partial.without_sending {
             EntryState::Kept if !partial.differs => (EntryState::Kept, 0),

@@ -15,7 +15,7 @@ use opened::Opened;
 
 use crate::job::{self, Job as _};
 use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile};
+use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
 use crate::send::shared::Shared;
 use crate::tree::Value;
@@ -60,27 +60,24 @@ impl Reader {
     /// Handles jobs until the object or the job ends.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Some(job) = self.next_job()? {
-            let goes_on = match job {
-                _ if self.shared.stopped() => false,
-                Job::Whole(file) => self.read_file(&file),
-                Job::Stretches(stretches) => self.read_stretches(&stretches),
-                Job::End => {
-                    self.flush()?;
-                    self.shared.end();
-                    false
-                }
+            let stretches = match job {
+                Job::Whole(file) => Stretches::whole(file),
+                Job::Stretches(stretches) => stretches,
             };
-            if !goes_on {
+            if self.shared.stopped() || !self.read(&stretches) {
                 return Ok(());
             }
             if self.statements.digests.len() >= DIGEST_BATCH {
                 self.tell()?;
             }
         }
+        if !self.shared.stopped() {
+            self.shared.end();
+        }
         Ok(())
     }
 
-    /// Returns the next job. Publishes everything read so far before waiting for it.
+    /// Returns the next job, `None` at the end of the object. Publishes everything read so far before waiting.
     fn next_job(&mut self) -> Result<Option<Job>, Fault> {
         if let Ok(job) = self.incoming.try_recv() {
             return Ok(Some(job));
@@ -103,70 +100,50 @@ impl Reader {
         self.statements.flush()
     }
 
-    /// Reads one file and records its digest. False: the job is over.
-    fn read_file(&mut self, file: &Arc<SourceFile>) -> bool {
-        let whole = 0..file.shape.len;
-        let copied = self.read(file, Sections::whole(whole.end).into(), |reader, opened| {
-            let mut hasher = Hasher::new();
-            reader.copy(&opened, whole, &mut hasher)?;
-            opened.finish()?;
-            Ok(*hasher.finalize().as_bytes())
-        });
-        let Some(result) = copied else { return false };
-        if let Ok(digest) = result {
-            self.shared.ledger.lock().table.set_digest(file.entry, digest);
-        }
-        self.statements.digests.push(FileDigest { entry: file.entry.into(), result });
-        self.shared.slots.give();
-        self.publish_if_hungry();
-        true
-    }
-
-    /// Reads ranges of a file. False: the job is over.
-    fn read_stretches(&mut self, wanted: &Stretches) -> bool {
-        let copy = |reader: &mut Self, opened: Opened<'_>| reader.copy_stretches(opened, wanted);
-        let Some(copied) = self.read(&wanted.file, wanted.sections.clone(), copy) else { return false };
-        if let Err(fault) = copied {
-            // If the file was already proved, it has changed since, so the proofs no longer hold either.
-            let told = match &wanted.hashes {
-                Some(hashes) => hashes.tell(Err(fault)),
-                None => Some(FileDigest { entry: wanted.file.entry.into(), result: Err(fault) }),
-            };
-            self.statements.digests.extend(told);
-        }
-        self.publish_if_hungry();
-        true
-    }
-
-    /// Runs `copy` for the requested ranges of a file, and fills missing bytes with zeros. `None`: the job is
-    /// over.
-    fn read<T>(
-        &mut self,
-        file: &Arc<SourceFile>,
-        sections: Arc<Sections>,
-        copy: impl FnOnce(&mut Self, Opened<'_>) -> Result<T, Halt>,
-    ) -> Option<Result<T, Fault>> {
+    /// Reads ranges of a file, and fills missing bytes with zeros. False: the job is over.
+    fn read(&mut self, wanted: &Stretches) -> bool {
+        let (file, len) = (&wanted.file, wanted.sections.len);
         let at = self.offset + self.used as u64;
-        let (opened, end) = (Opened::open(file), at + sections.len);
+        let opened = Opened::open(file);
         // Recorded before the bytes, which may be lost in the network as soon as they are published.
-        let kept = opened.as_ref().ok().filter(|_| sections.len >= LARGE).map(|opened| opened.file.clone());
-        let part = SentPart { at, sections, file: file.clone(), opened: kept };
+        let kept = opened.as_ref().ok().filter(|_| len >= LARGE).map(|opened| opened.file.clone());
+        let part = SentPart { at, sections: wanted.sections.clone(), file: file.clone(), opened: kept };
         self.shared.store.lock().add_part(part);
-        let copied = match opened.map_err(Halt::from).and_then(|opened| copy(self, opened)) {
-            Ok(copied) => Ok(copied),
-            Err(Halt::File(fault)) => Err(fault),
-            Err(Halt::Stopped) => return None,
-        };
-        let missing = end - (self.offset + self.used as u64);
-        self.zeros(missing).then_some(copied)
+        match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
+            Ok(()) => {}
+            Err(Halt::Stopped) => return false,
+            Err(Halt::File(fault)) => {
+                // If the file was already proved, it has changed since, so the proofs no longer hold either.
+                let told = match &wanted.hashes {
+                    Some(hashes) => hashes.tell(Err(fault)),
+                    None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
+                };
+                self.statements.digests.extend(told);
+            }
+        }
+        let missing = at + len - (self.offset + self.used as u64);
+        if !self.zeros(missing) {
+            return false;
+        }
+        if self.used > 0 && self.shared.hungry() {
+            self.publish();
+        }
+        true
     }
 
     fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
         let Some(hashes) = &wanted.hashes else {
+            let mut hasher = Hasher::new();
             for range in wanted.sections.ranges() {
-                self.copy(&opened, range, &mut Hasher::new())?;
+                self.copy(&opened, range, &mut hasher)?;
             }
-            return Ok(opened.finish()?);
+            opened.finish()?;
+            if wanted.is_whole {
+                let (entry, digest) = (wanted.file.entry, *hasher.finalize().as_bytes());
+                self.shared.ledger.lock().table.set_digest(entry, digest);
+                self.statements.digests.push(FileDigest { entry: entry.into(), result: Ok(digest) });
+            }
+            return Ok(());
         };
         let mut values = Vec::new();
         let groups = hashes.groups();
@@ -258,12 +235,6 @@ impl Reader {
     fn capacity(&self) -> usize {
         let unit = |units: Units| (units.around(self.offset).end - self.offset) as usize;
         self.shared.units.map_or(BLOCK, unit)
-    }
-
-    fn publish_if_hungry(&mut self) {
-        if self.used > 0 && self.shared.hungry() {
-            self.publish();
-        }
     }
 
     /// Returns a buffer with arbitrary contents. The store is not locked while it is allocated.
