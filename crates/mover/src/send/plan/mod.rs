@@ -120,9 +120,10 @@ impl Announcer {
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
     }
 
+    /// Sends the attributes of the destination directory itself once they are known.
     fn send_attributes(&self, walker: &mut Walker) -> Result<(), Fault> {
-        let attributes = walker.take_attributes();
-        attributes.map_or(Ok(()), |known| self.shared.link.send(ControlMessage::DestinationAttributes(known)))
+        let known = walker.attributes.take().map(ControlMessage::DestinationAttributes);
+        known.map_or(Ok(()), |known| self.shared.link.send(known))
     }
 
     fn add(&self, found: Found, known: &mut Names) -> Result<(), Fault> {

@@ -5,11 +5,13 @@ pub(super) mod pattern;
 
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
 
 use haul_wire::control::{
     Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
 use pattern::{BadPattern, Pattern, Scope};
+use rustix::fs::FileType;
 
 use crate::fault::show;
 use crate::root::split;
@@ -17,7 +19,7 @@ use crate::root::split;
 #[derive(Debug)]
 pub(crate) struct Chooser {
     rules: Rules,
-    pub(crate) wanted: Option<Listed>,
+    pub(crate) wanted: Option<Share>,
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
@@ -38,7 +40,7 @@ impl Chooser {
         }
         Ok(Self {
             rules: Rules::new(&selection.rules)?,
-            wanted: selection.paths.as_deref().map(Listed::new),
+            wanted: selection.paths.as_deref().map(Share::all),
             ignore_files: selection.ignore_files,
             links: selection.links,
             file_systems: selection.file_systems,
@@ -104,26 +106,26 @@ fn refused(pattern: &[u8], why: BadPattern) -> Fault {
     Fault::new(FaultCode::Usage, message, "patterns are those of rsync; `haul cp --help` has examples")
 }
 
-/// Distinct paths relative to the source, sorted so that those of one directory are adjacent.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    paths: Vec<RelPath>,
-}
-
 /// The listed paths below one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Share {
+    /// All listed paths, distinct and sorted so that those of one directory are adjacent.
+    paths: Arc<[RelPath]>,
     range: Range<usize>,
     /// Length of the directory's path including the trailing `/`.
     skip: usize,
 }
 
+/// A name in a directory.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Child {
-    pub(crate) name: Vec<u8>,
-    /// Whether the path itself is listed, and not only something below it.
+pub(crate) struct Name {
+    pub(crate) bytes: Vec<u8>,
+    /// Type from the listing; [`FileType::Unknown`] if it needs a `stat`.
+    pub(crate) kind: FileType,
+    /// Whether the name itself is requested, and not only something below it.
     pub(crate) listed: bool,
-    pub(crate) below: Share,
+    /// Requested part of a directory; `None`: all of it.
+    pub(crate) below: Option<Share>,
 }
 
 /// Sort key of a path that orders it by components: NUL, which no path contains, replaces the slash.
@@ -131,42 +133,40 @@ fn key(path: &RelPath) -> impl Iterator<Item = u8> {
     path.as_bytes().iter().map(|&b| if b == b'/' { 0 } else { b })
 }
 
-impl Listed {
-    pub(crate) fn new(paths: &[RelPath]) -> Self {
+impl Share {
+    /// Returns the share of the source that `paths` are relative to.
+    pub(crate) fn all(paths: &[RelPath]) -> Self {
         let mut paths = paths.to_vec();
         paths.sort_unstable_by(|a, b| key(a).cmp(key(b)));
         paths.dedup();
-        Self { paths }
+        Self { range: 0..paths.len(), paths: paths.into(), skip: 0 }
     }
 
-    pub(crate) fn all(&self) -> Share {
-        Share { range: 0..self.paths.len(), skip: 0 }
-    }
-
-    /// Returns the names in a directory, in byte order.
-    pub(crate) fn children(&self, share: &Share) -> Vec<Child> {
+    /// Returns the names in the directory, in byte order.
+    pub(crate) fn children(&self) -> Vec<Name> {
         let mut children = Vec::new();
-        let mut rest = share.range.clone();
+        let mut rest = self.range.clone();
         while let Some(first) = self.paths[rest.clone()].first() {
-            let tail = &first.as_bytes()[share.skip..];
+            let tail = &first.as_bytes()[self.skip..];
             let name = tail.split(|&b| b == b'/').next().unwrap_or_default();
-            let end = share.skip + name.len();
+            let end = self.skip + name.len();
             let same = |path: &RelPath| {
                 let path = path.as_bytes();
-                path.get(share.skip..end) == Some(name) && matches!(path.get(end), None | Some(b'/'))
+                path.get(self.skip..end) == Some(name) && matches!(path.get(end), None | Some(b'/'))
             };
             let count = self.paths[rest.clone()].partition_point(same);
             let listed = tail.len() == name.len();
-            let below = Share { range: rest.start + usize::from(listed)..rest.start + count, skip: end + 1 };
-            children.push(Child { name: name.to_vec(), listed, below });
+            let range = rest.start + usize::from(listed)..rest.start + count;
+            let below = Some(Self { paths: self.paths.clone(), range, skip: end + 1 });
+            children.push(Name { bytes: name.to_vec(), kind: FileType::Unknown, listed, below });
             rest.start += count;
         }
         children
     }
 
-    /// Returns the paths of a share, relative to its directory.
-    pub(crate) fn tails(&self, share: &Share) -> impl Iterator<Item = &[u8]> {
-        self.paths[share.range.clone()].iter().map(|path| &path.as_bytes()[share.skip..])
+    /// Returns the paths relative to the directory.
+    pub(crate) fn tails(&self) -> impl Iterator<Item = &[u8]> {
+        self.paths[self.range.clone()].iter().map(|path| &path.as_bytes()[self.skip..])
     }
 }
 
@@ -246,32 +246,33 @@ mod listed_tests {
 
     use super::*;
 
-    fn wanted(paths: &[&str]) -> Listed {
+    fn wanted(paths: &[&str]) -> Share {
         let paths: Vec<RelPath> = paths.iter().map(|p| RelPath::new(p.as_bytes()).unwrap()).collect();
-        Listed::new(&paths)
+        Share::all(&paths)
     }
 
     /// Collects all listed paths by recursive descent.
-    fn walk(wanted: &Listed, share: &Share, at: &[u8], found: &mut Vec<Vec<u8>>) {
-        for child in wanted.children(share) {
-            let path = if at.is_empty() { child.name.clone() } else { [at, &child.name].join(&b'/') };
+    fn walk(share: &Share, at: &[u8], found: &mut Vec<Vec<u8>>) {
+        for child in share.children() {
+            let path = if at.is_empty() { child.bytes.clone() } else { [at, &child.bytes].join(&b'/') };
             if child.listed {
                 found.push(path.clone());
             }
-            walk(wanted, &child.below, &path, found);
+            walk(child.below.as_ref().unwrap(), &path, found);
         }
     }
 
     #[test]
     fn directories_on_the_way_are_there_and_not_listed() {
         let wanted = wanted(&["b/c/d", "a", "b-x", "b/c", "b!", "a"]);
-        let top = wanted.children(&wanted.all());
-        let names: Vec<_> = top.iter().map(|c| (&c.name[..], c.listed)).collect();
+        let top = wanted.children();
+        let names: Vec<_> = top.iter().map(|c| (&c.bytes[..], c.listed)).collect();
         assert_eq!(names, [(&b"a"[..], true), (b"b", false), (b"b!", true), (b"b-x", true)]);
-        let below_b = wanted.children(&top[1].below);
-        assert_eq!((&below_b[0].name[..], below_b[0].listed, below_b.len()), (&b"c"[..], true, 1));
-        assert_eq!(wanted.tails(&top[1].below).collect::<Vec<_>>(), [&b"c"[..], b"c/d"]);
-        assert_eq!(wanted.children(&top[0].below), []);
+        let below = |index: usize| top[index].below.as_ref().unwrap();
+        let below_b = below(1).children();
+        assert_eq!((&below_b[0].bytes[..], below_b[0].listed, below_b.len()), (&b"c"[..], true, 1));
+        assert_eq!(below(1).tails().collect::<Vec<_>>(), [&b"c"[..], b"c/d"]);
+        assert_eq!(below(0).children(), []);
     }
 
     proptest! {
@@ -279,9 +280,9 @@ mod listed_tests {
         fn going_down_finds_each_path_once(paths in prop::collection::vec("[ab!/\u{fc}]{1,6}", 0..20)) {
             let mut paths: Vec<RelPath> =
                 paths.into_iter().filter_map(|p| RelPath::new(p.into_bytes()).ok()).collect();
-            let wanted = Listed::new(&paths);
+            let wanted = Share::all(&paths);
             let mut found = Vec::new();
-            walk(&wanted, &wanted.all(), b"", &mut found);
+            walk(&wanted, b"", &mut found);
             found.sort();
             paths.sort();
             paths.dedup();

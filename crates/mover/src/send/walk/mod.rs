@@ -22,7 +22,7 @@ use crate::journal::is_reserved;
 use crate::progress::Progress;
 use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
-use crate::send::select::{Chooser, Share};
+use crate::send::select::{Chooser, Name, Share};
 use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each, lstatat};
 use completeness::FilteredReporter;
 use found::{
@@ -37,14 +37,8 @@ struct Inherited {
     source_root: Arc<SourceRoot>,
     ignores: Option<Arc<Ignores>>,
     /// Ancestors; only recorded if links are followed.
-    lineage: Option<Arc<Lineage>>,
+    lineage: Arc<Vec<FileId>>,
     device: Option<u64>,
-}
-
-/// A directory and its ancestors.
-struct Lineage {
-    id: FileId,
-    above: Option<Arc<Lineage>>,
 }
 
 struct Pending {
@@ -52,15 +46,6 @@ struct Pending {
     path: Vec<u8>,
     /// Requested part of the directory; `None`: all of it.
     share: Option<Share>,
-}
-
-struct Name {
-    bytes: Vec<u8>,
-    /// Type from the listing; [`FileType::Unknown`] if it needs a `stat`.
-    kind: FileType,
-    /// Whether the name itself is requested, and not only something below it.
-    listed: bool,
-    below: Option<Share>,
 }
 
 struct Listing {
@@ -95,8 +80,8 @@ pub(crate) struct Walker {
     progress: Arc<Progress>,
     /// The destination directory, if the walk could enter it.
     destination: Option<DirectoryId>,
-    /// Attributes of the first source that stands for its contents, until taken.
-    attributes: Option<DestinationAttributes>,
+    /// Attributes of the first source that stands for its contents, for the destination directory itself.
+    pub(crate) attributes: Option<DestinationAttributes>,
     has_attributes: bool,
 }
 
@@ -133,11 +118,6 @@ impl Walker {
     pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
         self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
         Ok(())
-    }
-
-    /// Returns the attributes for the destination directory itself, once.
-    pub(crate) fn take_attributes(&mut self) -> Option<DestinationAttributes> {
-        self.attributes.take()
     }
 
     /// Records the attributes of the first source that stands for its contents. Not for a list of paths, as
@@ -199,7 +179,8 @@ impl Walker {
         let stat = match self.stat(listing, &name.bytes, &path) {
             Ok(stat) => stat,
             Err(errno) if self.takes(&listing.inherited, &path, false) => {
-                return self.lost(&name, &path, errno);
+                self.lose_below(name.below.as_ref(), &path, errno);
+                return name.listed.then(|| failed(&path, "read", &path, errno));
             }
             Err(_) => return None,
         };
@@ -259,19 +240,10 @@ impl Walker {
         Ok(stat)
     }
 
-    /// Reports a name whose metadata cannot be read, and all listed paths below it.
-    fn lost(&mut self, name: &Name, path: &[u8], errno: Errno) -> Option<Found> {
-        self.lose_below(name.below.as_ref(), path, errno);
-        name.listed.then(|| failed(path, "read", path, errno))
-    }
-
     /// Reports all listed paths below a path that cannot be entered.
     fn lose_below(&mut self, share: Option<&Share>, path: &[u8], errno: Errno) {
-        let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) else { return };
-        self.ready.extend(wanted.tails(share).map(|tail| {
-            let path = join(path, tail);
-            failed(&path, "read", &path, errno)
-        }));
+        let paths = share.into_iter().flat_map(Share::tails).map(|tail| join(path, tail));
+        self.ready.extend(paths.map(|path| failed(&path, "read", &path, errno)));
     }
 
     fn enter(&mut self, pending: Pending) -> Option<Found> {
@@ -306,8 +278,11 @@ impl Walker {
         if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
             return found;
         }
-        let (names, broken) =
-            if elsewhere { (Vec::new(), None) } else { self.names(&directory, share.as_ref()) };
+        let (names, broken) = match &share {
+            _ if elsewhere => (Vec::new(), None),
+            Some(share) => (share.children(), None),
+            None => list(&directory, &mut self.buffer),
+        };
         if self.chooser.ignore_files == IgnoreFiles::Obey && share.is_none() {
             let there = |name: &&[u8]| names.binary_search_by(|n| n.bytes[..].cmp(name)).is_ok();
             let there: Vec<&[u8]> = ignores::NAMES.into_iter().filter(there).collect();
@@ -330,28 +305,12 @@ impl Walker {
         inherited.device.get_or_insert(id.device);
         // A list of paths is finite even if links form a cycle.
         if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
-            let mut above = inherited.lineage.as_deref();
-            while let Some(ancestor) = above {
-                if ancestor.id == id {
-                    return false;
-                }
-                above = ancestor.above.as_deref();
+            if inherited.lineage.contains(&id) {
+                return false;
             }
-            inherited.lineage = Some(Arc::new(Lineage { id, above: inherited.lineage.take() }));
+            Arc::make_mut(&mut inherited.lineage).push(id);
         }
         true
-    }
-
-    /// Returns the names to visit, and the error that interrupted the listing, if any.
-    fn names(&mut self, directory: &OwnedFd, share: Option<&Share>) -> (Vec<Name>, Option<Errno>) {
-        if let (Some(wanted), Some(share)) = (&self.chooser.wanted, share) {
-            let name = |child: crate::send::select::Child| {
-                let (kind, below) = (FileType::Unknown, Some(child.below));
-                Name { bytes: child.name, kind, listed: child.listed, below }
-            };
-            return (wanted.children(share).into_iter().map(name).collect(), None);
-        }
-        list(directory, &mut self.buffer)
     }
 
     fn start(&mut self, source: &[u8]) -> Option<Found> {
@@ -392,8 +351,8 @@ impl Walker {
         if !path.is_empty() && !self.chooser.takes(&path, true) {
             return None;
         }
-        let share = self.chooser.wanted.as_ref().map(crate::send::select::Listed::all);
-        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None };
+        let share = self.chooser.wanted.clone();
+        let inherited = Inherited { source_root, ignores: None, lineage: Arc::default(), device: None };
         self.enter(Pending { inherited, path, share })
     }
 }
