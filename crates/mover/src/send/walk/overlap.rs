@@ -48,10 +48,14 @@ pub(super) fn check(
     let sources: Vec<Source<'_>> = sources.iter().filter_map(|source| open(source)).collect();
     for source in &sources {
         if source.would_hold_itself(chooser, to) {
-            return Err(into_itself(source.given));
+            let hint = "choose a destination outside it, or skip the destination's directory with --exclude";
+            return Err(of_path(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
         }
         if to.removes && source.would_be_removed(&sources, chooser, to) {
-            return Err(removes_source(source.given));
+            let what = "is inside the destination, from which --delete would remove it";
+            let hint =
+                "do not use --delete, protect the source with --exclude, or choose another destination";
+            return Err(of_path(FaultCode::Usage, source.given, what, hint));
         }
     }
     // A directory that only receives a new name may itself be walked.
@@ -177,14 +181,4 @@ fn child(directory: &OwnedFd, id: DirectoryId) -> Option<(Vec<u8>, Stat)> {
         let stat = lstatat(directory, &name).ok()?;
         (directory_id(&stat) == Some(id)).then_some((name, stat))
     })
-}
-
-fn into_itself(source: &[u8]) -> Fault {
-    let hint = "choose a destination outside it, or skip the destination's directory with --exclude";
-    of_path(FaultCode::Usage, source, "cannot be copied into itself", hint)
-}
-
-fn removes_source(source: &[u8]) -> Fault {
-    let hint = "do not use --delete, protect the source with --exclude, or choose another destination";
-    of_path(FaultCode::Usage, source, "is inside the destination, from which --delete would remove it", hint)
 }
