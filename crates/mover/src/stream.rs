@@ -22,7 +22,8 @@ impl Joined {
             len += range.end - range.start;
             (at, range.start)
         };
-        let parts = ranges.map(part).collect();
+        let mut parts: Vec<_> = ranges.map(part).collect();
+        parts.shrink_to_fit();
         Self { parts, len }
     }
 
@@ -36,7 +37,7 @@ impl Joined {
         (there + (offset - start), self.end(next - 1) - offset)
     }
 
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> + Clone {
         (0..self.parts.len()).map(|index| self.range(index))
     }
 
@@ -57,6 +58,13 @@ impl Joined {
     }
 }
 
+/// Returns the ranges of a file of `size` bytes between `ranges`, which are in order.
+fn gaps(ranges: impl Iterator<Item = Range<u64>> + Clone, size: u64) -> impl Iterator<Item = Range<u64>> {
+    let starts = std::iter::once(0).chain(ranges.clone().map(|range| range.end));
+    let ends = ranges.map(|range| range.start).chain([size]);
+    starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty())
+}
+
 /// A file's size and data ranges, whose concatenation is its stream. Without holes there are no parts.
 #[derive(Clone, Debug, PartialEq, Eq, Deref)]
 pub(crate) struct Shape {
@@ -71,11 +79,8 @@ impl Shape {
         if holes.is_empty() {
             return Self { size, data: Joined { parts: Vec::new(), len: size } };
         }
-        let ends = holes.iter().map(|hole| hole.start).chain([size]);
-        let starts = [0].into_iter().chain(holes.iter().map(|hole| hole.start + hole.len));
-        let mut data = Vec::with_capacity(holes.len() + 1);
-        data.extend(starts.zip(ends).map(|(start, end)| start..end).filter(|range| !range.is_empty()));
-        Self { size, data: Joined::new(data.into_iter()) }
+        let holes = holes.iter().map(|hole| hole.start..hole.start + hole.len);
+        Self { size, data: Joined::new(gaps(holes, size)) }
     }
 
     /// Returns its memory in an [`Arc`](std::sync::Arc), in bytes.
@@ -92,14 +97,7 @@ impl Shape {
         if !self.is_sparse() {
             return Vec::new();
         }
-        let (mut holes, mut at) = (Vec::new(), 0);
-        for (start, len) in self.pieces(0..self.len).chain([(self.size, 0)]) {
-            if start > at {
-                holes.push((at, start - at));
-            }
-            at = start + len;
-        }
-        holes
+        gaps(self.ranges(), self.size).map(|hole| (hole.start, hole.end - hole.start)).collect()
     }
 
     /// Returns a hash that differs for files of the same size with different holes; zeros without holes.

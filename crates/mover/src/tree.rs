@@ -112,33 +112,30 @@ impl Tree {
 
     /// Returns the hash of the whole stream, once all values are known.
     pub(crate) fn root(&self) -> Option<Value> {
-        if self.missing > 0 {
-            return None;
-        }
         match self.values.as_slice() {
             [] => Some(*blake3::hash(b"").as_bytes()),
             [one] => *one,
+            _ if self.missing > 0 => None,
             all => {
-                let (left, right) = self.halves(all, self.groups.len);
-                let right = right?;
-                Some(*merge_subtrees_root(&left?, &right, Mode::Hash).as_bytes())
+                let (left, right) = self.halves(all, self.groups.len)?;
+                Some(*merge_subtrees_root(&left, &right, Mode::Hash).as_bytes())
             }
         }
     }
 
     /// Returns the values of both children of the node above `values`, which cover `len` bytes.
-    fn halves(&self, values: &[Option<Value>], len: u64) -> (Option<Value>, Option<Value>) {
+    fn halves(&self, values: &[Option<Value>], len: u64) -> Option<(Value, Value)> {
         let left_len = left_subtree_len(len);
         let (left, right) = values.split_at((left_len / self.groups.size) as usize);
-        (self.merged(left, left_len), self.merged(right, len - left_len))
+        Some((self.merged(left, left_len)?, self.merged(right, len - left_len)?))
     }
 
     fn merged(&self, values: &[Option<Value>], len: u64) -> Option<Value> {
         if let [one] = values {
             return *one;
         }
-        let (left, right) = self.halves(values, len);
-        Some(merge_subtrees_non_root(&left?, &right?, Mode::Hash))
+        let (left, right) = self.halves(values, len)?;
+        Some(merge_subtrees_non_root(&left, &right, Mode::Hash))
     }
 }
 
