@@ -56,7 +56,7 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
         Ok(())
     };
     let writer = spawn_for(shared, "haul-write", write)?;
-    let result = Store { shared: shared.clone(), stored, expected: None }.listen();
+    let result = listen(shared, &stored);
     shared.queue.close();
     let joined = job::join(writer);
     if result.is_err() {
@@ -107,79 +107,64 @@ fn append(shared: &Shared, file: &File, bytes: &[u8], upto: u64) -> Result<(), N
     Ok(())
 }
 
-struct Store {
-    shared: Arc<Shared>,
-    stored: Arc<OnceLock<Stored>>,
-    expected: Option<[u8; 32]>,
+fn listen(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<MoveReport, Fault> {
+    shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
+    let mut expected = None;
+    loop {
+        shared.check_ending()?;
+        if let (Some(stored), Some(expected), true) = (stored.get(), expected, shared.progress.all_known()) {
+            return commit(shared, stored, expected).inspect_err(|fault| {
+                let _ = shared.link.send(ControlMessage::Abort(fault.clone()));
+            });
+        }
+        shared.take_in(shared.link.recv(RECV_TIMEOUT), |message| handle(shared, &mut expected, message));
+    }
 }
 
-impl Store {
-    fn listen(mut self) -> Result<MoveReport, Fault> {
-        self.shared.link.send(ControlMessage::Ready(Destination::Fresh))?;
-        loop {
-            self.shared.check_ending()?;
-            if let (Some(stored), Some(expected), true) =
-                (self.stored.get(), self.expected, self.shared.progress.all_known())
-            {
-                return self.commit(stored, expected).inspect_err(|fault| {
-                    let _ = self.shared.link.send(ControlMessage::Abort(fault.clone()));
-                });
-            }
-            let shared = self.shared.clone();
-            shared.take_in(shared.link.recv(RECV_TIMEOUT), |message| self.handle(message));
+fn handle(shared: &Shared, expected: &mut Option<[u8; 32]>, message: ControlMessage) -> Result<(), Fault> {
+    match message {
+        ControlMessage::Entries(entries) => return announced(shared, &entries),
+        ControlMessage::EntriesEnd { entries: 1, bytes } if bytes == shared.book.lock().table.bytes => {
+            shared.progress.found_all();
         }
+        ControlMessage::Digests(digests) => match digests.as_slice() {
+            [FileDigest { entry: 0, result }] => *expected = Some(result.clone()?),
+            _ => return Err(protocol("digests of something else than the stream")),
+        },
+        ControlMessage::Close => {
+            let message = "the sender disconnected before the stream was complete";
+            let hint = "a stream cannot be resumed; send it again";
+            return Err(Fault::new(FaultCode::ControlLost, message, hint));
+        }
+        other => return Err(unexpected(&other)),
     }
+    Ok(())
+}
 
-    fn handle(&mut self, message: ControlMessage) -> Result<(), Fault> {
-        match message {
-            ControlMessage::Entries(entries) => self.announced(&entries),
-            ControlMessage::EntriesEnd { entries: 1, bytes }
-                if bytes == self.shared.book.lock().table.bytes =>
-            {
-                self.shared.progress.found_all();
-                Ok(())
-            }
-            ControlMessage::Digests(digests) => match digests.as_slice() {
-                [FileDigest { entry: 0, result }] => {
-                    self.expected = Some(result.clone()?);
-                    Ok(())
-                }
-                _ => Err(protocol("digests of something else than the stream")),
-            },
-            ControlMessage::Close => {
-                let message = "the sender disconnected before the stream was complete";
-                Err(Fault::new(FaultCode::ControlLost, message, "a stream cannot be resumed; send it again"))
-            }
-            other => Err(unexpected(&other)),
-        }
+fn announced(shared: &Shared, entries: &[Entry]) -> Result<(), Fault> {
+    let mut book = shared.book.lock();
+    let ([entry], 0) = (entries, book.table.len()) else {
+        return Err(protocol("a stream is one entry"));
+    };
+    entry.validate().map_err(|e| protocol(&e.to_string()))?;
+    let plain = matches!(&entry.kind, EntryKind::File { holes, .. } if holes.is_empty());
+    if !plain || entry.path.as_bytes().contains(&b'/') {
+        return Err(protocol("a stream becomes one regular file"));
     }
+    book.table.push(entry)?.map_or(Ok(()), Err)
+}
 
-    fn announced(&self, entries: &[Entry]) -> Result<(), Fault> {
-        let mut book = self.shared.book.lock();
-        let (1, [entry], 0) = (entries.len(), entries, book.table.len()) else {
-            return Err(protocol("a stream is one entry"));
-        };
-        entry.validate().map_err(|e| protocol(&e.to_string()))?;
-        let plain = matches!(&entry.kind, EntryKind::File { holes, .. } if holes.is_empty());
-        if !plain || entry.path.as_bytes().contains(&b'/') {
-            return Err(protocol("a stream becomes one regular file"));
-        }
-        book.table.push(entry)?.map_or(Ok(()), Err)
+/// Commits the stored file like any other, if it matches the announcement.
+fn commit(shared: &Arc<Shared>, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
+    let mut book = shared.book.lock();
+    if (stored.len, stored.digest) != (book.table.size(0), expected) {
+        return Err(mismatch(&shared.place.local(STREAM)));
     }
-
-    /// Commits the stored file like any other, if it matches the announcement.
-    fn commit(&self, stored: &Stored, expected: [u8; 32]) -> Result<MoveReport, Fault> {
-        let shared = &self.shared;
-        let mut book = shared.book.lock();
-        if (stored.len, stored.digest) != (book.table.size(0), expected) {
-            return Err(mismatch(&shared.place.local(STREAM)));
-        }
-        book.append(0, &(0..stored.len))?;
-        book.table.set_digest(0, stored.digest);
-        drop(book);
-        shared.progress.found(1, stored.len);
-        commit_only(shared, 0)?;
-        shared.await_close();
-        Ok(shared.book.lock().report())
-    }
+    book.append(0, &(0..stored.len))?;
+    book.table.set_digest(0, stored.digest);
+    drop(book);
+    shared.progress.found(1, stored.len);
+    commit_only(shared, 0)?;
+    shared.await_close();
+    Ok(shared.book.lock().report())
 }
