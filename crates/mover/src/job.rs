@@ -154,10 +154,7 @@ impl JobHandle {
     /// # Errors
     /// The fault that ended the whole job. Failures of single entries are in the report.
     pub fn join(mut self) -> Result<MoveReport, Fault> {
-        match self.thread.take() {
-            Some(thread) => join(thread)?,
-            None => Err(Fault::new(FaultCode::Internal, "the job was joined twice", "")),
-        }
+        join(self.thread.take().ok_or_else(panicked)?)?
     }
 }
 
