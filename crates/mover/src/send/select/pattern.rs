@@ -163,26 +163,6 @@ enum Part {
     StarStar,
 }
 
-fn next_part(rest: &mut &[u8]) -> Result<Part, BadPattern> {
-    let (&first, behind) = rest.split_first().ok_or(BadPattern::Empty)?;
-    *rest = behind;
-    match first {
-        b'*' => {
-            let more = rest.iter().take_while(|&&b| b == b'*').count();
-            *rest = &rest[more..];
-            Ok(if more == 0 { Part::Star } else { Part::StarStar })
-        }
-        b'?' => Ok(Part::Any),
-        b'[' => class(rest).map(Part::Class),
-        b'\\' => {
-            let (&escaped, behind) = rest.split_first().ok_or(BadPattern::Escape)?;
-            *rest = behind;
-            Ok(Part::Byte(escaped))
-        }
-        byte => Ok(Part::Byte(byte)),
-    }
-}
-
 impl Part {
     fn takes(&self, byte: u8) -> bool {
         match self {
@@ -201,12 +181,17 @@ impl Part {
 /// Parses a pattern, as literal bytes unless they `have_meaning`. Returns its parts and its literal suffix.
 fn parts(mut rest: &[u8], have_meaning: bool) -> Result<(Vec<Part>, Vec<u8>), BadPattern> {
     let (mut parts, mut ending) = (Vec::new(), Vec::new());
-    while let Some((&first, behind)) = rest.split_first() {
-        let part = if have_meaning {
-            next_part(&mut rest)?
-        } else {
-            rest = behind;
-            Part::Byte(first)
+    while let Some(&first) = rest.split_off_first() {
+        let part = match first {
+            b'*' if have_meaning => {
+                let more = rest.iter().take_while(|&&b| b == b'*').count();
+                rest = &rest[more..];
+                if more == 0 { Part::Star } else { Part::StarStar }
+            }
+            b'?' if have_meaning => Part::Any,
+            b'[' if have_meaning => Part::Class(class(&mut rest)?),
+            b'\\' if have_meaning => Part::Byte(*rest.split_off_first().ok_or(BadPattern::Escape)?),
+            byte => Part::Byte(byte),
         };
         match &part {
             Part::Byte(byte) => ending.push(*byte),
@@ -247,13 +232,11 @@ fn class(rest: &mut &[u8]) -> Result<Box<[u64; 4]>, BadPattern> {
 /// Parses one byte, or a range of two with `-` between them.
 fn range(rest: &mut &[u8], set: &mut [bool; 256]) -> Result<(), BadPattern> {
     let low = byte(rest)?;
-    let is_range = rest.first() == Some(&b'-') && !matches!(rest.get(1), None | Some(b']'));
-    let high = if is_range {
+    let mut high = low;
+    if rest.first() == Some(&b'-') && !matches!(rest.get(1), None | Some(b']')) {
         *rest = &rest[1..];
-        byte(rest)?
-    } else {
-        low
-    };
+        high = byte(rest)?;
+    }
     if high < low {
         return Err(BadPattern::Class);
     }
@@ -262,13 +245,8 @@ fn range(rest: &mut &[u8], set: &mut [bool; 256]) -> Result<(), BadPattern> {
 }
 
 fn byte(rest: &mut &[u8]) -> Result<u8, BadPattern> {
-    let (&first, mut behind) = rest.split_first().ok_or(BadPattern::Unclosed)?;
-    let mut found = first;
-    if first == b'\\' {
-        (found, behind) = behind.split_first().map(|(&b, r)| (b, r)).ok_or(BadPattern::Unclosed)?;
-    }
-    *rest = behind;
-    Ok(found)
+    let first = *rest.split_off_first().ok_or(BadPattern::Unclosed)?;
+    if first == b'\\' { rest.split_off_first().copied().ok_or(BadPattern::Unclosed) } else { Ok(first) }
 }
 
 /// Parses `[:name:]`; ASCII only, since names are bytes.
