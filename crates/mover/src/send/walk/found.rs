@@ -91,15 +91,11 @@ pub(super) fn entry(path: &[u8], kind: EntryKind, stat: &Stat) -> Found {
         extras: None,
     });
     let checked = entry.map_err(|e| (e.to_string(), "start the copy further down the tree"));
-    let checked = checked.and_then(|entry| match entry.validate() {
-        Ok(()) => Ok(entry),
-        Err(e) => Err((e.to_string(), "skip it with --exclude")),
-    });
-    let entry = checked.unwrap_or_else(|(why, hint)| {
-        let what = format!("cannot be sent: {why}");
-        failed_entry(path, of_path(FaultCode::Unreadable, path, &what, hint))
-    });
-    Found { entry, file: None, names: 0 }
+    let valid = |entry: &Entry| entry.validate().map_err(|e| (e.to_string(), "skip it with --exclude"));
+    match checked.and_then(|entry| valid(&entry).map(|()| entry)) {
+        Ok(entry) => Found { entry, file: None, names: 0 },
+        Err((why, hint)) => refused(FaultCode::Unreadable, path, &format!("cannot be sent: {why}"), hint),
+    }
 }
 
 pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Found {
@@ -129,21 +125,18 @@ fn refused(code: FaultCode, path: &[u8], what: &str, hint: &str) -> Found {
     with_fault(path, of_path(code, path, what, hint))
 }
 
-pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
-    Found { entry: failed_entry(path, fault), file: None, names: 0 }
-}
-
 /// Creates a failed entry. If the path is too long to send, the nearest ancestor that is not replaces it; the
 /// fault's message names the full path.
-fn failed_entry(path: &[u8], fault: Fault) -> Entry {
+pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
     let mut shown = path;
     while shown.len() > MAX_PATH {
         let cut = shown.iter().rposition(|&b| b == b'/').unwrap_or(0);
         shown = &shown[..cut];
     }
     let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
-    let path = path.expect("the stand-in is a valid path");
-    Entry { path, kind: EntryKind::Failed(fault), mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None }
+    let (path, kind) = (path.expect("the stand-in is a valid path"), EntryKind::Failed(fault));
+    let entry = Entry { path, kind, mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None };
+    Found { entry, file: None, names: 0 }
 }
 
 /// Minimum size of a hole in bytes; smaller ones are sent as data, which saves a system call at the receiver.
@@ -201,17 +194,23 @@ pub(crate) struct Preserver {
 }
 
 impl Preserver {
-    /// Returns `None` if no extra metadata is to be preserved.
-    pub(crate) fn new(preserve: Preserve) -> Option<Self> {
+    pub(crate) fn new(preserve: Preserve) -> Self {
         let accounts = (preserve.owner == Ownership::Names).then(Accounts::default);
-        preserve.has_extras().then_some(Self { preserve, accounts })
+        Self { preserve, accounts }
     }
 
     /// Adds the extra metadata of `name` in `directory` to an entry; `.` is the directory itself.
-    pub(crate) fn add(&self, entry: &mut Entry, directory: impl AsFd, name: &[u8], stat: &Stat) {
-        if !matches!(entry.kind, EntryKind::Failed(_)) {
-            entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
+    pub(crate) fn with_extras(
+        &self,
+        mut found: Found,
+        directory: impl AsFd,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Found {
+        if self.preserve.has_extras() && !matches!(found.entry.kind, EntryKind::Failed(_)) {
+            found.entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
         }
+        found
     }
 
     fn extras(&self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Extras {

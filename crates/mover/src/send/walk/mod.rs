@@ -7,7 +7,7 @@ mod overlap;
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_wire::control::{
@@ -74,7 +74,7 @@ pub(crate) struct Walker {
     /// Further entries to yield before the walk continues.
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
-    preserver: Option<Preserver>,
+    preserver: Preserver,
     filtered_reporter: Option<FilteredReporter>,
     /// Counts the steps of the walk.
     progress: Arc<Progress>,
@@ -124,7 +124,12 @@ impl Walker {
     /// in rsync.
     fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
         if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.has_attributes, true) {
-            let found = self.with_extras(entry(NAMELESS, EntryKind::Directory, stat), directory, b".", stat);
+            let found = self.preserver.with_extras(
+                entry(NAMELESS, EntryKind::Directory, stat),
+                directory,
+                b".",
+                stat,
+            );
             let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
             self.attributes = Some(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
         }
@@ -139,14 +144,6 @@ impl Walker {
         if let Some(filtered_reporter) = &mut self.filtered_reporter {
             filtered_reporter.add(path);
         }
-    }
-
-    /// Adds the requested extra metadata to an entry.
-    fn with_extras(&self, mut found: Found, directory: impl AsFd, name: &[u8], stat: &Stat) -> Found {
-        if let Some(preserver) = &self.preserver {
-            preserver.add(&mut found.entry, directory, name, stat);
-        }
-        found
     }
 
     fn next_in_listing(&mut self, mut listing: Listing) -> Option<Found> {
@@ -214,7 +211,12 @@ impl Walker {
             self.exclude(path);
             return None;
         }
-        Some(self.with_extras(leaf(source_root, directory, name, path, stat), directory, name, stat))
+        Some(self.preserver.with_extras(
+            leaf(source_root, directory, name, path, stat),
+            directory,
+            name,
+            stat,
+        ))
     }
 
     /// Whether the rules and the ignore files permit the path.
@@ -273,7 +275,7 @@ impl Walker {
         }
         let found = (!path.is_empty()).then(|| {
             let found = entry(&path, EntryKind::Directory, &stat);
-            self.with_extras(found, &directory, b".", &stat)
+            self.preserver.with_extras(found, &directory, b".", &stat)
         });
         if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
             return found;
@@ -372,7 +374,7 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
-            self.progress.worked();
+            self.progress.worked.add(1);
             if found.is_some() {
                 return found;
             }
