@@ -10,7 +10,7 @@ use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use nix::sys::resource::{UsageWho, getrusage};
 
 use crate::budget::Budget;
-use crate::link::{ControlLink, is_session_message};
+use crate::link::ControlLink;
 use crate::progress::{Progress, Wake};
 use crate::report::MoveReport;
 use crate::storage::Inherited;
@@ -79,15 +79,17 @@ pub(crate) trait Job: Send + Sync + 'static {
     ) where
         Self: Sized,
     {
+        use ControlMessage as M;
         match received {
-            Ok(Some(ControlMessage::Abort(fault))) | Err(fault) => drop(self.end_with(fault, false)),
-            Ok(Some(message)) if !is_session_message(&message) => {
-                self.common().progress.worked();
+            Ok(Some(M::Abort(fault))) | Err(fault) => drop(self.end_with(fault, false)),
+            // These belong to the session.
+            Ok(Some(M::Ping(_) | M::Pong(_) | M::UdpSeen { .. }) | None) => {}
+            Ok(Some(message)) => {
+                self.common().progress.worked.add(1);
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }
             }
-            Ok(Some(_) | None) => {}
         }
     }
 }

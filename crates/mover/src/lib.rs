@@ -33,7 +33,7 @@ pub use journal::{
 };
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
-pub use progress::{Progress, Tell, Wake};
+pub use progress::{Counter, Progress, Tell, Wake};
 pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_from_directory};
 pub use root::{Root, copies_content, layout_for};

@@ -23,11 +23,6 @@ pub trait ControlLink: Send + Sync {
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault>;
 }
 
-/// Whether a message belongs to the session itself and not to a job.
-pub(crate) fn is_session_message(message: &ControlMessage) -> bool {
-    matches!(message, ControlMessage::Ping(_) | ControlMessage::Pong(_) | ControlMessage::UdpSeen { .. })
-}
-
 /// Target size of one message in bytes; the last item may exceed it. Items are far smaller than the rest of
 /// the frame.
 const PART_BYTES: usize = MAX_FRAME / 4;

@@ -6,56 +6,56 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use haul_wire::control::Item;
 use parking_lot::Mutex;
 
-/// Live counters of a job. They never decrease.
+/// A number that never decreases.
+#[derive(Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Returns the current value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Relaxed);
+    }
+
+    pub(crate) fn raise_to(&self, value: u64) {
+        self.0.fetch_max(value, Relaxed);
+    }
+}
+
+/// Live counters of a job.
 #[derive(Default)]
 pub struct Progress {
-    entries: AtomicU64,
-    bytes_known: AtomicU64,
+    /// Entries found so far: files, directories, links, and unreadable entries.
+    pub entries: Counter,
+    /// Bytes of the object so far: contents to transfer, without those that the receiver has.
+    pub bytes_known: Counter,
+    /// Bytes transferred: delivered to the peer (sender), written to files (receiver).
+    pub bytes_done: Counter,
+    /// Regular files that are verified and under their final names.
+    pub files_done: Counter,
+    /// Entries that failed so far.
+    pub failed: Counter,
+    /// Progress that no other counter shows.
+    pub(crate) worked: Counter,
     all_known: AtomicBool,
-    bytes_done: AtomicU64,
-    files_done: AtomicU64,
-    failed: AtomicU64,
-    worked: AtomicU64,
     /// Callback for changes of names, and the items recorded before it was set.
     items: Mutex<(Option<Tell>, Vec<Item>)>,
     pub(crate) wake: WakeSlot,
 }
 
 impl Progress {
-    /// Returns the entries found so far: files, directories, links, and unreadable entries.
-    pub fn entries(&self) -> u64 {
-        self.entries.load(Relaxed)
-    }
-
-    /// Returns the bytes of all regular files found so far.
-    pub fn bytes_known(&self) -> u64 {
-        self.bytes_known.load(Relaxed)
-    }
-
-    /// Whether the listing is complete: entries and bytes known are those of the whole set.
+    /// Whether the listing is complete, so that `entries` is final.
     pub fn all_known(&self) -> bool {
         self.all_known.load(Relaxed)
     }
 
-    /// Returns the bytes transferred: delivered to the peer (sender), written to files (receiver).
-    pub fn bytes_done(&self) -> u64 {
-        self.bytes_done.load(Relaxed)
-    }
-
-    /// Returns the number of regular files that are verified and under their final names.
-    pub fn files_done(&self) -> u64 {
-        self.files_done.load(Relaxed)
-    }
-
-    /// Returns the number of entries that failed so far.
-    pub fn failed(&self) -> u64 {
-        self.failed.load(Relaxed)
-    }
-
-    /// Returns a counter that changes with every kind of progress; while it stays the same, nothing happens.
+    /// Returns a sum that changes with every kind of progress; while it stays the same, nothing happens.
     pub fn activity(&self) -> u64 {
         let counts = [&self.entries, &self.bytes_known, &self.bytes_done, &self.files_done, &self.failed];
-        counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.load(Relaxed)))
+        counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.get()))
     }
 
     /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.
@@ -75,34 +75,8 @@ impl Progress {
         }
     }
 
-    pub(crate) fn found(&self, entries: u64, bytes: u64) {
-        self.entries.fetch_add(entries, Relaxed);
-        self.bytes_known.fetch_add(bytes, Relaxed);
-    }
-
     pub(crate) fn found_all(&self) {
         self.all_known.store(true, Relaxed);
-    }
-
-    pub(crate) fn add_done(&self, bytes: u64) {
-        self.bytes_done.fetch_add(bytes, Relaxed);
-    }
-
-    pub(crate) fn set_done(&self, bytes: u64) {
-        self.bytes_done.fetch_max(bytes, Relaxed);
-    }
-
-    pub(crate) fn file_done(&self) {
-        self.files_done.fetch_add(1, Relaxed);
-    }
-
-    /// Records progress that no other counter shows.
-    pub(crate) fn worked(&self) {
-        self.worked.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn one_failed(&self) {
-        self.failed.fetch_add(1, Relaxed);
     }
 }
 

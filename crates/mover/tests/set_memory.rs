@@ -216,7 +216,7 @@ fn flood(what: &str, flood: Flood) -> (usize, Fault) {
                     .collect();
                 job.sink.deliver(&[7; 256], &pieces);
                 // Buffered contents have their own limit.
-                let done = || job.handle.progress().bytes_done() >= (number + 1) * 256;
+                let done = || job.handle.progress().bytes_done.get() >= (number + 1) * 256;
                 while !done() && !job.handle.is_finished() {
                     std::thread::sleep(Duration::from_micros(100));
                 }

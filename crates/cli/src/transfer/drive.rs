@@ -132,9 +132,9 @@ fn supervise(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Opt
 
 fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {
     Snapshot {
-        bytes: numbers.bytes_done(),
-        total_bytes: Some(numbers.bytes_known()).filter(|&bytes| bytes > 0),
-        files: Some(numbers.files_done()),
+        bytes: numbers.bytes_done.get(),
+        total_bytes: Some(numbers.bytes_known.get()).filter(|&bytes| bytes > 0),
+        files: Some(numbers.files_done.get()),
         stall: Some(stall),
         ..Snapshot::default()
     }
@@ -143,10 +143,10 @@ fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {
 /// One line of numbers in the trace.
 fn trace(numbers: &Progress) -> Value {
     json!({
-        "bytes": numbers.bytes_done(),
-        "bytes_known": numbers.bytes_known(),
-        "files": numbers.files_done(),
-        "failed": numbers.failed(),
+        "bytes": numbers.bytes_done.get(),
+        "bytes_known": numbers.bytes_known.get(),
+        "files": numbers.files_done.get(),
+        "failed": numbers.failed.get(),
     })
 }
 

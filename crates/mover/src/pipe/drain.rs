@@ -129,7 +129,7 @@ impl Drain {
             let (entry, offset) = (piece.entry, piece.offset);
             self.written.push(Written { entry, offset, bytes, groups, len: shape.len });
         }
-        self.shared.progress.add_done(len);
+        self.shared.progress.bytes_done.add(len);
         Ok(())
     }
 
@@ -144,21 +144,16 @@ impl Drain {
 
     fn finish_before(&mut self, next: u32) -> Result<(), Fault> {
         while self.entry < next {
-            self.finish_entry()?;
-        }
-        Ok(())
-    }
-
-    fn finish_entry(&mut self) -> Result<(), Fault> {
-        let entry = self.entry;
-        let (kind, size) = self.shared.table(|table| (table.kind(entry), table.size(entry)));
-        if matches!(kind, Kind::File(_)) {
-            self.zeros_to(size)?;
-            if self.shared.table(|table| table.stream_len(entry)) == 0 {
-                self.written.push(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 });
+            let entry = self.entry;
+            let (kind, size) = self.shared.table(|table| (table.kind(entry), table.size(entry)));
+            if matches!(kind, Kind::File(_)) {
+                self.zeros_to(size)?;
+                if self.shared.table(|table| table.stream_len(entry)) == 0 {
+                    self.written.push(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 });
+                }
             }
+            (self.entry, self.in_file) = (entry + 1, 0);
         }
-        (self.entry, self.in_file) = (entry + 1, 0);
         Ok(())
     }
 

@@ -102,7 +102,7 @@ impl Feed {
             if offset > MAX_OFFSET {
                 return Err(Fault::new(FaultCode::Usage, "the stream is longer than any file may be", ""));
             }
-            self.shared.progress.found(0, len as u64);
+            self.shared.progress.bytes_known.add(len as u64);
             self.shared.publish(block);
         }
     }
@@ -148,7 +148,7 @@ impl Feed {
         ledger.table.push(&entry)?;
         ledger.table.set_digest(0, digest);
         drop(ledger);
-        self.shared.progress.found(1, 0);
+        self.shared.progress.entries.add(1);
         self.shared.progress.found_all();
         let link = &self.shared.link;
         link.send(ControlMessage::Entries(vec![entry]))?;

@@ -103,7 +103,7 @@ fn append(shared: &Shared, file: &File, bytes: &[u8], upto: u64) -> Result<(), N
     let len = bytes.len() as u64;
     shared.place.space.arrived(0, file, len)?;
     write_all_at(file, bytes, upto - len)?;
-    shared.progress.add_done(len);
+    shared.progress.bytes_done.add(len);
     Ok(())
 }
 
@@ -163,7 +163,8 @@ fn commit(shared: &Arc<Shared>, stored: &Stored, expected: [u8; 32]) -> Result<M
     book.append(0, &(0..stored.len))?;
     book.table.set_digest(0, stored.digest);
     drop(book);
-    shared.progress.found(1, stored.len);
+    shared.progress.entries.add(1);
+    shared.progress.bytes_known.add(stored.len);
     commit_only(shared, 0)?;
     shared.await_close();
     Ok(shared.book.lock().report())

@@ -112,7 +112,7 @@ impl Peer {
                 book.filtered.take_special(entry.path.as_bytes());
             }
             drop(book);
-            self.shared.progress.found(1, 0);
+            self.shared.progress.entries.add(1);
             if let Some(fault) = failed {
                 let is_known = matches!(entry.kind, EntryKind::Failed(_));
                 self.shared.settle(Settle::failed(&self.shared.budget, index, fault, is_known)?)?;

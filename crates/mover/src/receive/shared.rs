@@ -60,7 +60,7 @@ impl Job for Shared {
     }
 
     fn stage(&self) -> Stage {
-        let (written, known) = (self.progress.bytes_done(), self.progress.bytes_known());
+        let (written, known) = (self.progress.bytes_done.get(), self.progress.bytes_known.get());
         if self.finished() {
             Stage::Confirmation
         } else if self.queue.holds_anything() {
@@ -217,7 +217,7 @@ impl Shared {
     fn append(&self, book: &mut Book, entry: u32, stretches: &[Stretch]) -> Result<(), Fault> {
         for &Stretch { start, len } in stretches {
             book.append(entry, &(start..start + len))?;
-            self.progress.found(0, len);
+            self.progress.bytes_known.add(len);
         }
         Ok(())
     }

@@ -101,7 +101,7 @@ impl Verifier {
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
-        self.shared.progress.worked();
+        self.shared.progress.worked.add(1);
         match check {
             Check::Written(written) => self.written(&written),
             Check::Expected { digests, .. } => digests.into_iter().try_for_each(|digest| self.expect(digest)),
@@ -431,7 +431,7 @@ pub(crate) fn compare(
             if job.is_over.load(Relaxed) {
                 break;
             }
-            shared.progress.worked();
+            shared.progress.worked.add(1);
             // Unreadable data counts as different.
             let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
             checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;

@@ -77,12 +77,12 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
             ledger.table.set_state(index, EntryState::Failed);
             let path = ledger.table.path(index);
             ledger.failures.add(&path, fault);
-            shared.progress.one_failed();
+            shared.progress.failed.add(1);
         } else {
             ledger.table.set_state(index, state);
             ledger.resumed += resumed;
             if state == EntryState::Done && matches!(ledger.table.kind(index), Kind::File(_)) {
-                shared.progress.file_done();
+                shared.progress.files_done.add(1);
             }
         }
     }

@@ -122,7 +122,7 @@ impl Job for Shared {
         let (upto, ended) = self.available();
         if self.destination().is_none() {
             Stage::Destination
-        } else if self.progress.bytes_done() < upto {
+        } else if self.progress.bytes_done.get() < upto {
             Stage::Delivery
         } else if ended {
             Stage::Completion
@@ -255,7 +255,7 @@ impl Shared {
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
         let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
-        self.progress.worked();
+        self.progress.worked.add(1);
         self.store.lock().publish(block, self.sent.load(Ordering::Relaxed), keep);
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();

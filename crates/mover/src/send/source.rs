@@ -118,6 +118,6 @@ impl ObjectSource for FileSource {
     fn release(&mut self, offset: u64) {
         self.current.take_if(|block| block.end() <= offset);
         self.shared.store.lock().release(offset);
-        self.shared.progress.set_done(offset);
+        self.shared.progress.bytes_done.raise_to(offset);
     }
 }

@@ -196,7 +196,8 @@ fn run_until(world: &mut World, jobs: (&JobHandle, &JobHandle), is_reached: &dyn
         world.advance(sent);
         if world.now.since(Time::ZERO) > BOUND {
             let (told, written) = (send.progress(), receive.progress());
-            let state = format!("{} bytes known, {} written", told.bytes_known(), written.bytes_done());
+            let state =
+                format!("{} bytes known, {} written", told.bytes_known.get(), written.bytes_done.get());
             send.abort(Fault::new(FaultCode::Interrupted, "stalled", ""));
             panic!("{what}: it does not go on: {state}; {:?}", world.sender);
         }
@@ -250,7 +251,7 @@ fn begin(src: &Path, dst: &Path, written: &RangeSet) -> (JobHandle, JobHandle) {
         }
         std::thread::sleep(REAL_STEP);
     }
-    while receive.handle.progress().bytes_done() < written.total() {
+    while receive.handle.progress().bytes_done.get() < written.total() {
         std::thread::sleep(REAL_STEP);
     }
     (send.handle, receive.handle)
@@ -410,9 +411,9 @@ fn complete_files_get_their_names_during_a_large_transfer() {
     let (mut world, send, receive) = World::new(1, pair);
     let progress = receive.progress();
     let first = few * len as u64 + (1 << 20);
-    let is_amid = || progress.bytes_done() >= first;
+    let is_amid = || progress.bytes_done.get() >= first;
     run_until(&mut world, (&send, &receive), &is_amid, "a large file among small ones");
-    await_soon("the small files get their names", &|| progress.files_done() == few);
+    await_soon("the small files get their names", &|| progress.files_done.get() == few);
     assert!(!dst.join("z").exists());
     let is_over = || send.is_finished() || receive.is_finished();
     run_until(&mut world, (&send, &receive), &is_over, "a large file among small ones");
@@ -442,7 +443,7 @@ fn pipe_data_arrives_before_the_pipe_has_more() {
     let progress = receive.progress();
     for line in 1..=3 {
         write.send(b"a line\n".to_vec()).unwrap();
-        let is_there = || progress.bytes_done() == 7 * line;
+        let is_there = || progress.bytes_done.get() == 7 * line;
         run_until(&mut world, (&send, &receive), &is_there, "a line of a pipe");
     }
     drop(write);

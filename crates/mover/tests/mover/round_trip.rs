@@ -255,7 +255,7 @@ fn progress_ends_at_the_size_of_the_set() {
     pair.run(&Pump::default()).clean();
     for progress in both {
         assert!(progress.all_known());
-        assert_eq!((progress.entries(), progress.files_done(), progress.failed()), (1, 1, 0));
-        assert_eq!((progress.bytes_known(), progress.bytes_done()), (300_000, 300_000));
+        assert_eq!((progress.entries.get(), progress.files_done.get(), progress.failed.get()), (1, 1, 0));
+        assert_eq!((progress.bytes_known.get(), progress.bytes_done.get()), (300_000, 300_000));
     }
 }

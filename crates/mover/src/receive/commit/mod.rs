@@ -115,7 +115,7 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
-        self.shared.progress.worked();
+        self.shared.progress.worked.add(1);
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
@@ -155,7 +155,7 @@ impl Committer {
 
     fn count_failure(&mut self, entry: u32, fault: Fault) {
         self.settled += 1;
-        self.shared.progress.one_failed();
+        self.shared.progress.failed.add(1);
         let mut book = self.shared.book.lock();
         let path = book.table.path(entry);
         book.failures.add(&path, fault);
@@ -329,7 +329,7 @@ impl Committer {
         for Item { entry, .. } in done {
             self.succeeded(entry);
             self.settled += 1;
-            self.shared.progress.file_done();
+            self.shared.progress.files_done.add(1);
         }
         Ok(())
     }
@@ -440,7 +440,7 @@ impl Committer {
         path: &[u8],
         done: Result<Option<impl AsFd>, IoFault>,
     ) -> Result<(), Fault> {
-        self.shared.progress.worked();
+        self.shared.progress.worked.add(1);
         match done {
             Ok(directory) => {
                 // Another file system may be mounted below the destination.

@@ -74,7 +74,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
         if shared.has_ended() {
             break;
         }
-        shared.progress.worked();
+        shared.progress.worked.add(1);
         tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
     match tree.root() {

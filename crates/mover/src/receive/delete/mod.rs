@@ -282,7 +282,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
-        self.shared.progress.worked();
+        self.shared.progress.worked.add(1);
         let directory = self.shared.place.directory(parent)?;
         let stat = self.within(parent, |directory| lstatat(directory, name))?;
         let is_directory = kind_of(&stat) == FileType::Directory;

@@ -159,7 +159,7 @@ impl Writer {
                     self.shared.failed(piece.entry, io_fault)?;
                 }
             }
-            self.shared.progress.add_done(len);
+            self.shared.progress.bytes_done.add(len);
         }
         Ok(())
     }

@@ -27,7 +27,7 @@ pub(super) fn run(shared: &Arc<Shared>, walker: Walker, completeness: &Completen
     let timed = announcer.clone();
     let clock = move || {
         while closed.recv_timeout(BATCH_AGE) == Err(RecvTimeoutError::Timeout) {
-            timed.flush_old()?;
+            timed.send_if_due(&mut timed.batch.lock())?;
         }
         Ok(())
     };
@@ -144,12 +144,12 @@ impl Announcer {
         }
         if let Some(fault) = ledger.table.push(&entry)? {
             ledger.failures.add(entry.path.as_bytes(), fault);
-            self.shared.progress.one_failed();
+            self.shared.progress.failed.add(1);
         }
         self.shared.budget.take_entry(ledger.table.cost(index))?;
         let shape = ledger.table.shape(index);
         drop(ledger);
-        self.shared.progress.found(1, 0);
+        self.shared.progress.entries.add(1);
         let file = file.map(|(source_root, identity)| {
             let (path, growth) = (entry.path.as_bytes().to_vec(), self.shared.limits.growth);
             Arc::new(SourceFile { entry: index, source_root, path, shape, identity, growth })
@@ -161,12 +161,11 @@ impl Announcer {
         batch.bytes += encoded_len(&entry);
         batch.entries.push(entry);
         batch.files.extend(file);
-        if batch.is_due() { self.send(&mut batch) } else { Ok(()) }
+        self.send_if_due(&mut batch)
     }
 
-    fn flush_old(&self) -> Result<(), Fault> {
-        let mut batch = self.batch.lock();
-        if batch.since.elapsed() >= BATCH_AGE { self.send(&mut batch) } else { Ok(()) }
+    fn send_if_due(&self, batch: &mut Batch) -> Result<(), Fault> {
+        if batch.is_due() { self.send(batch) } else { Ok(()) }
     }
 
     fn send(&self, batch: &mut Batch) -> Result<(), Fault> {

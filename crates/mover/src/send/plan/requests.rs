@@ -147,7 +147,7 @@ impl Requests {
     fn grow(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
         let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
         self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
-        shared.progress.found(0, bytes);
+        shared.progress.bytes_known.add(bytes);
         Ok(())
     }
 }

@@ -99,7 +99,7 @@ impl<'a> Opened<'a> {
             let len = (stretch.end - at).min(buffer.len() as u64) as usize;
             let got = self.read(at, &mut buffer[..len])?;
             hasher.update(&buffer[..got]);
-            progress.worked();
+            progress.worked.add(1);
             at += got as u64;
         }
         Ok(())
