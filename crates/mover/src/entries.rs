@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::iter::successors;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -162,12 +163,10 @@ impl EntryTable {
         }
         let mut at = None;
         for component in path.split(|&b| b == b'/') {
-            let found = self.find(at, component);
-            let Some(index) = found else {
-                return Err(protocol(&format!("`{}` came before its directory", show(below))));
-            };
+            let early = || protocol(&format!("`{}` came before its directory", show(below)));
+            let index = self.find(at, component).ok_or_else(early)?;
             self.must_be_directory(index, below)?;
-            at = found;
+            at = Some(index);
         }
         self.last_directory = at.map(|index| (path.to_vec(), index));
         Ok(at)
@@ -257,14 +256,10 @@ impl EntryTable {
     }
 
     pub(crate) fn path(&self, index: u32) -> Vec<u8> {
-        let mut chain = vec![index];
-        let mut at = index;
-        while let Some(parent) = self.records[at as usize].parent {
-            chain.push(parent);
-            at = parent;
-        }
-        let names: Vec<&[u8]> =
-            chain.iter().rev().map(|&i| self.records[i as usize].name_in(&self.names)).collect();
+        let record = |index: u32| &self.records[index as usize];
+        let chain = successors(Some(index), |&at| record(at).parent);
+        let mut names: Vec<&[u8]> = chain.map(|at| record(at).name_in(&self.names)).collect();
+        names.reverse();
         names.join(&b'/')
     }
 
@@ -285,7 +280,6 @@ impl EntryTable {
         self.records[index as usize].state = state;
     }
 
-    /// Whether the entry's parent directory failed.
     pub(crate) fn parent_failed(&self, index: u32) -> bool {
         self.records[index as usize].parent.is_some_and(|parent| self.state(parent) == EntryState::Failed)
     }
@@ -296,7 +290,6 @@ impl EntryTable {
         if matches!(record.kind, Kind::File(_)) { record.size } else { 0 }
     }
 
-    /// Returns the mapping between the file and its stream.
     pub(crate) fn shape(&self, index: u32) -> Arc<Shape> {
         let sparse = self.shapes.get(&index).cloned();
         sparse.unwrap_or_else(|| Arc::new(Shape::new(self.size(index), &[])))

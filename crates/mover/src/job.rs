@@ -107,7 +107,6 @@ pub struct JobHandle {
 }
 
 impl JobHandle {
-    /// Runs a job in a new thread of this name.
     pub(crate) fn start<J: Job>(
         job: Arc<J>,
         name: &str,
@@ -251,7 +250,6 @@ pub(crate) fn panicked() -> Fault {
     Fault::new(FaultCode::Internal, "a thread of the file mover panicked", "please report this")
 }
 
-/// Joins a thread; a panic in it becomes a fault.
 pub(crate) fn join<T>(thread: JoinHandle<T>) -> Result<T, Fault> {
     thread.join().map_err(|_| panicked())
 }

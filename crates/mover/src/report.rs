@@ -38,7 +38,6 @@ pub struct MoveReport {
 }
 
 impl MoveReport {
-    /// Builds the report of the set with this digest from the states in the table.
     pub(crate) fn of(table: &EntryTable, digest: [u8; 32]) -> Self {
         let (files, bytes) = table
             .those(|kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done)))
@@ -61,8 +60,8 @@ impl MoveReport {
         }
     }
 
-    /// Returns one fault for all failures; `None` if there were none. Its code is that of the failures if
-    /// they share one, else that of the first; the exit code is [`MoveReport::exit_code`].
+    /// Returns one fault for all failures, else that of the removal, if any. Its code is that of the failures
+    /// if they share one, else that of the first; the exit code is [`MoveReport::exit_code`].
     pub fn fault(&self) -> Option<Fault> {
         let Some((path, first)) = self.failures.named().first() else { return self.removal.fault.clone() };
         if self.failures.count() == 1 {

@@ -34,7 +34,6 @@ impl Root {
         Ok(Self::Beneath(Arc::new(opened.map_err(fail)?)))
     }
 
-    /// Opens `path`. Adds `O_CLOEXEC`.
     pub(crate) fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         match self {
             Self::Anywhere if path.is_empty() => Err(Errno::NOENT),
@@ -124,8 +123,6 @@ impl SourceRoot {
         let (directory, below) = (self.directory.as_fd(), path.get(self.strip..).unwrap_or_default());
         match self.links {
             None => open_long(directory, below, flags),
-            Some(links) if self.prefix.is_empty() => open_beneath(directory, below, flags, links),
-            Some(links) if below.is_empty() => open_beneath(directory, &self.prefix, flags, links),
             Some(links) => open_beneath(directory, &join(&self.prefix, below), flags, links),
         }
     }

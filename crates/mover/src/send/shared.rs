@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use derive_more::Deref;
 use haul_base::Bytes;
+use haul_proto::Available;
 use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
 use parking_lot::{Condvar, Mutex};
 
@@ -119,12 +120,12 @@ impl Job for Shared {
     }
 
     fn stage(&self) -> Stage {
-        let (upto, ended) = self.available();
+        let Available { upto, end } = self.available();
         if self.destination().is_none() {
             Stage::Destination
         } else if self.progress.bytes_done.get() < upto {
             Stage::Delivery
-        } else if ended {
+        } else if end {
             Stage::Completion
         } else if self.waits_for_receiver() {
             Stage::Wants
@@ -207,9 +208,9 @@ impl Shared {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub(crate) fn available(&self) -> (u64, bool) {
-        let ended = self.ended.load(Ordering::Acquire);
-        (self.upto.load(Ordering::Acquire), ended)
+    pub(crate) fn available(&self) -> Available {
+        let end = self.ended.load(Ordering::Acquire);
+        Available { upto: self.upto.load(Ordering::Acquire), end }
     }
 
     /// Whether the data path has consumed all published data.

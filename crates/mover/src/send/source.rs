@@ -78,8 +78,7 @@ impl FileSource {
 
 impl ObjectSource for FileSource {
     fn available(&mut self) -> Available {
-        let (upto, end) = self.shared.available();
-        Available { upto, end }
+        self.shared.available()
     }
 
     fn read(&mut self, mut offset: u64, into: &mut [u8]) {

@@ -10,16 +10,10 @@ use crate::entries::EntryState;
 use crate::fault::protocol;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
-use crate::tree::{Groups, Value};
+use crate::tree::Value;
 
 /// Memory in bytes for a file that the receiver had in part, with its path.
 const OF_PARTIAL: u64 = 1024;
-
-/// Returns the memory in bytes for the values of a file's groups, and for the list of groups left to the
-/// prover.
-fn bytes_of_groups(groups: Groups) -> u64 {
-    u64::from(groups.count()) * (size_of::<Option<Value>>() + size_of::<u32>()) as u64
-}
 
 impl Requests {
     pub(crate) fn whole(&mut self, shared: &Shared, file: Arc<SourceFile>) -> Result<(), Fault> {
@@ -71,11 +65,13 @@ impl Requests {
     ) -> Result<(), Fault> {
         let len = file.shape.len;
         let sections = sections(shared, stretches, len)?;
-        let reserved = shared.budget.reserve(OF_PARTIAL + bytes_of_groups(Groups::of(len)))?;
         let hashes = Arc::new(BlockHashes::new(file.clone()));
+        let groups = hashes.groups();
+        // The values of the groups, and the list of those left to the prover.
+        let of_groups = groups.count() as usize * (size_of::<Option<Value>>() + size_of::<u32>());
+        let reserved = shared.budget.reserve(OF_PARTIAL + of_groups as u64)?;
         let asked = sections.len;
         self.grow(shared, asked)?;
-        let groups = hashes.groups();
         let mut sent = groups.touched_by(sections.ranges()).peekable();
         let proved_apart: Vec<u32> =
             (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();

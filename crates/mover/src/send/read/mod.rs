@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::Receiver;
-use derive_more::From;
 use haul_base::AlignedBytes;
 use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
 use opened::Opened;
 
-use crate::job::{self, Job as _};
+use crate::job::{self, Job as _, over};
 use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
@@ -29,14 +28,6 @@ const TELL_WITHIN: Duration = Duration::from_millis(100);
 /// Bytes read and then hashed at a time, small enough to stay in the core's cache in between.
 const STEP: usize = 128 << 10;
 
-#[derive(From)]
-enum Halt {
-    Stopped,
-    /// The file cannot be sent as announced; the others are.
-    #[from]
-    File(Fault),
-}
-
 pub(crate) struct Reader {
     shared: Arc<Shared>,
     incoming: Receiver<Job>,
@@ -45,8 +36,6 @@ pub(crate) struct Reader {
     used: usize,
     offset: u64,
     statements: Statements,
-    /// Time of the last flush of digests and proofs.
-    told: Instant,
     scratch: AlignedBytes,
 }
 
@@ -54,7 +43,7 @@ impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
         let (statements, scratch) = (Statements::new(&shared), AlignedBytes::zeroed(BLOCK));
-        Self { shared, incoming, buffer, used: 0, offset: 0, statements, told: Instant::now(), scratch }
+        Self { shared, incoming, buffer, used: 0, offset: 0, statements, scratch }
     }
 
     /// Handles jobs until the object or the job ends.
@@ -68,7 +57,7 @@ impl Reader {
                 return Ok(());
             }
             if self.statements.digests.len() >= DIGEST_BATCH {
-                self.tell()?;
+                self.statements.flush()?;
             }
         }
         if !self.shared.stopped() {
@@ -82,22 +71,13 @@ impl Reader {
         if let Ok(job) = self.incoming.try_recv() {
             return Ok(Some(job));
         }
-        self.flush()?;
+        self.publish();
+        self.statements.flush()?;
         self.shared.set_disk_is_slow(true);
         self.shared.set_idle(true);
         let job = self.incoming.recv().ok();
         self.shared.set_idle(false);
         Ok(job)
-    }
-
-    fn flush(&mut self) -> Result<(), Fault> {
-        self.publish();
-        self.tell()
-    }
-
-    fn tell(&mut self) -> Result<(), Fault> {
-        self.told = Instant::now();
-        self.statements.flush()
     }
 
     /// Reads ranges of a file, and fills missing bytes with zeros. False: the job is over.
@@ -109,20 +89,20 @@ impl Reader {
         let kept = opened.as_ref().ok().filter(|_| len >= LARGE).map(|opened| opened.file.clone());
         let part = SentPart { at, sections: wanted.sections.clone(), file: file.clone(), opened: kept };
         self.shared.store.lock().add_part(part);
-        match opened.map_err(Halt::from).and_then(|opened| self.copy_stretches(opened, wanted)) {
-            Ok(()) => {}
-            Err(Halt::Stopped) => return false,
-            Err(Halt::File(fault)) => {
-                // If the file was already proved, it has changed since, so the proofs no longer hold either.
-                let told = match &wanted.hashes {
-                    Some(hashes) => hashes.tell(Err(fault)),
-                    None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
-                };
-                self.statements.digests.extend(told);
-            }
+        let copied = opened.and_then(|opened| self.copy_stretches(opened, wanted));
+        if self.shared.stopped() {
+            return false;
+        }
+        if let Err(fault) = copied {
+            // If the file was already proved, it has changed since, so the proofs no longer hold either.
+            let told = match &wanted.hashes {
+                Some(hashes) => hashes.tell(Err(fault)),
+                None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
+            };
+            self.statements.digests.extend(told);
         }
         let missing = at + len - (self.offset + self.used as u64);
-        if !self.zeros(missing) {
+        if self.zeros(missing).is_err() {
             return false;
         }
         if self.used > 0 && self.shared.hungry() {
@@ -131,7 +111,7 @@ impl Reader {
         true
     }
 
-    fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Halt> {
+    fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Fault> {
         let Some(hashes) = &wanted.hashes else {
             let mut hasher = Hasher::new();
             for range in wanted.sections.ranges() {
@@ -167,7 +147,7 @@ impl Reader {
         group: Range<u64>,
         wanted: &Sections,
         hasher: &mut Hasher,
-    ) -> Result<(), Halt> {
+    ) -> Result<(), Fault> {
         let mut at = group.start;
         for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
             opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, hasher)?;
@@ -175,13 +155,13 @@ impl Reader {
             at = inside.end;
             self.copy(opened, inside, hasher)?;
         }
-        Ok(opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)?)
+        opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)
     }
 
     /// Reads and hashes a range and appends it to the object.
-    fn copy(&mut self, opened: &Opened<'_>, mut left: Range<u64>, hasher: &mut Hasher) -> Result<(), Halt> {
+    fn copy(&mut self, opened: &Opened<'_>, mut left: Range<u64>, hasher: &mut Hasher) -> Result<(), Fault> {
         while left.start < left.end {
-            let room = self.room().ok_or(Halt::Stopped)?;
+            let room = self.room()?;
             let step = if self.shared.units.is_some() { room } else { room.min(STEP) };
             let want = (left.end - left.start).min(step as u64) as usize;
             let into = &mut self.buffer[self.used..self.used + want];
@@ -195,40 +175,38 @@ impl Reader {
         Ok(())
     }
 
-    /// Appends zeros in place of unreadable bytes. False: the job is over.
-    fn zeros(&mut self, mut left: u64) -> bool {
+    /// Appends zeros in place of unreadable bytes. Fails if the job is over.
+    fn zeros(&mut self, mut left: u64) -> Result<(), Fault> {
         while left > 0 {
-            let Some(room) = self.room() else { return false };
-            let len = left.min(room as u64) as usize;
+            let len = left.min(self.room()? as u64) as usize;
             self.buffer[self.used..self.used + len].fill(0);
             self.used += len;
             left -= len as u64;
         }
-        true
+        Ok(())
     }
 
-    /// Returns the free bytes of the buffer, at least 1, waiting for memory. `None`: the job is over.
-    fn room(&mut self) -> Option<usize> {
+    /// Returns the free bytes of the buffer, at least 1, waiting for memory. Fails if the job is over.
+    fn room(&mut self) -> Result<usize, Fault> {
         let capacity = self.capacity();
         if self.used == capacity {
             self.publish();
         }
         if self.used == 0 {
             // Memory may be unavailable for long, or a large file may take long to read.
-            let is_time = !self.shared.has_space() || self.told.elapsed() >= TELL_WITHIN;
-            if let Err(fault) = if is_time { self.tell() } else { Ok(()) } {
-                self.shared.end_with(fault, false);
-                return None;
+            if !self.shared.has_space() || self.statements.flushed.elapsed() >= TELL_WITHIN {
+                let end = |fault: &Fault| _ = self.shared.end_with(fault.clone(), false);
+                self.statements.flush().inspect_err(end)?;
             }
             if !self.shared.wait_for_space() {
-                return None;
+                return Err(over(()));
             }
             if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {
                 self.shared.make_room_for(units);
                 self.buffer = self.fresh_buffer(units.longest());
             }
         }
-        Some(self.capacity() - self.used)
+        Ok(self.capacity() - self.used)
     }
 
     /// Returns the capacity of the current block in bytes.
@@ -270,11 +248,14 @@ struct Statements {
     /// Number of group values in `proofs`.
     values: usize,
     digests: Vec<FileDigest>,
+    /// Time of the last flush.
+    flushed: Instant,
 }
 
 impl Statements {
     fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: shared.clone(), proofs: Vec::new(), values: 0, digests: Vec::new() }
+        let (proofs, digests) = (Vec::new(), Vec::new());
+        Self { shared: shared.clone(), proofs, values: 0, digests, flushed: Instant::now() }
     }
 
     fn prove(&mut self, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
@@ -299,6 +280,7 @@ impl Statements {
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
+        self.flushed = Instant::now();
         self.values = 0;
         let (proofs, digests) = (std::mem::take(&mut self.proofs), std::mem::take(&mut self.digests));
         if !proofs.is_empty() {

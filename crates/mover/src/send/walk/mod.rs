@@ -122,15 +122,9 @@ impl Walker {
 
     /// Records the attributes of the first source that stands for its contents. Not for a list of paths, as
     /// in rsync.
-    fn see_attributes(&mut self, directory: &OwnedFd, stat: &Stat) {
+    fn see_attributes(&mut self, entry: Entry) {
         if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.has_attributes, true) {
-            let found = self.preserver.with_extras(
-                entry(NAMELESS, EntryKind::Directory, stat),
-                directory,
-                b".",
-                stat,
-            );
-            let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = found.entry;
+            let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = entry;
             self.attributes = Some(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
         }
     }
@@ -173,7 +167,8 @@ impl Walker {
         if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
             return Some(working_file(&path));
         }
-        let stat = match self.stat(listing, &name.bytes, &path) {
+        let source_root = &listing.inherited.source_root;
+        let stat = match self.stat(source_root, &listing.directory, &name.bytes, &path) {
             Ok(stat) => stat,
             Err(errno) if self.takes(&listing.inherited, &path, false) => {
                 self.lose_below(name.below.as_ref(), &path, errno);
@@ -194,7 +189,7 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        self.leaf(&listing.inherited.source_root, &listing.directory, &name.bytes, &path, &stat)
+        self.leaf(source_root, &listing.directory, &name.bytes, &path, &stat)
     }
 
     /// Returns the entry of a name that is not a directory, unless its size leaves it out.
@@ -211,12 +206,8 @@ impl Walker {
             self.exclude(path);
             return None;
         }
-        Some(self.preserver.with_extras(
-            leaf(source_root, directory, name, path, stat),
-            directory,
-            name,
-            stat,
-        ))
+        let found = leaf(source_root, directory, name, path, stat);
+        Some(self.preserver.with_extras(found, directory, name, stat))
     }
 
     /// Whether the rules and the ignore files permit the path.
@@ -233,11 +224,17 @@ impl Walker {
     }
 
     /// Returns the metadata of a name, following links if the job does.
-    fn stat(&self, listing: &Listing, name: &[u8], path: &[u8]) -> Result<Stat, Errno> {
-        let stat = lstatat(&listing.directory, name)?;
+    fn stat(
+        &self,
+        source_root: &SourceRoot,
+        directory: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+    ) -> Result<Stat, Errno> {
+        let stat = lstatat(directory, name)?;
         let is_link = kind_of(&stat) == FileType::Symlink;
         if is_link && self.chooser.links == LinkChoice::Follow {
-            return fstat(listing.inherited.source_root.open(path, OFlags::PATH)?);
+            return fstat(source_root.open(path, OFlags::PATH)?);
         }
         Ok(stat)
     }
@@ -270,16 +267,17 @@ impl Walker {
         if elsewhere {
             self.exclude(&path);
         }
-        if path.is_empty() {
-            self.see_attributes(&directory, &stat);
+        let found = entry(if path.is_empty() { NAMELESS } else { &path }, EntryKind::Directory, &stat);
+        let found = self.preserver.with_extras(found, &directory, b".", &stat);
+        if matches!(found.entry.kind, EntryKind::Failed(_)) {
+            return Some(found);
         }
-        let found = (!path.is_empty()).then(|| {
-            let found = entry(&path, EntryKind::Directory, &stat);
-            self.preserver.with_extras(found, &directory, b".", &stat)
-        });
-        if let Some(Found { entry: Entry { kind: EntryKind::Failed(_), .. }, .. }) = found {
-            return found;
-        }
+        let found = if path.is_empty() {
+            self.see_attributes(found.entry);
+            None
+        } else {
+            Some(found)
+        };
         let (names, broken) = match &share {
             _ if elsewhere => (Vec::new(), None),
             Some(share) => (share.children(), None),
@@ -316,14 +314,11 @@ impl Walker {
     }
 
     fn start(&mut self, source: &[u8]) -> Option<Found> {
-        match self.open_source(source) {
-            Ok(found) => found,
-            Err(errno) => {
-                let named = self.root.split(source);
-                let path = if named.name.is_empty() { NAMELESS } else { &named.name };
-                Some(failed(path, "read", source, errno))
-            }
-        }
+        self.open_source(source).unwrap_or_else(|errno| {
+            let named = self.root.split(source);
+            let path = if named.name.is_empty() { NAMELESS } else { &named.name };
+            Some(failed(path, "read", source, errno))
+        })
     }
 
     fn open_source(&mut self, source: &[u8]) -> Result<Option<Found>, Errno> {
@@ -336,11 +331,7 @@ impl Walker {
         }
         let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
         let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
-        let mut stat = lstatat(&directory, &named.name)?;
-        let is_link = kind_of(&stat) == FileType::Symlink;
-        if is_link && links == LinkChoice::Follow {
-            stat = fstat(source_root.open(&named.name, OFlags::PATH)?)?;
-        }
+        let stat = self.stat(&source_root, &directory, &named.name, &named.name)?;
         match kind_of(&stat) {
             FileType::Directory => Ok(self.enter_source(source_root, named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
