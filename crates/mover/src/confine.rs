@@ -128,7 +128,6 @@ const MAX_LINKS: usize = 40;
 /// Magic number of procfs (statfs(2)). Its links lead to open files, which their text does not name.
 const PROC_SUPER_MAGIC: u64 = 0x9fa0;
 
-/// The fault for a path that leads through the link `name` of another user.
 fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
     let (path, link) = (show(path), show(name));
     Fault::new(
@@ -201,7 +200,6 @@ fn components(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|&b| b == b'/').rev().map(<[u8]>::to_vec)
 }
 
-/// Opens the starting directory of a path: `/` or the working directory.
 fn start(path: &[u8]) -> Result<OwnedFd, Errno> {
     let from = if path.starts_with(b"/") { "/" } else { "." };
     open_in(CWD, from, OFlags::PATH | OFlags::DIRECTORY)

@@ -267,7 +267,6 @@ impl EntryTable {
         self.records[index as usize].kind
     }
 
-    /// Returns the entries that satisfy `is_meant`, in order.
     pub(crate) fn those(&self, is_meant: impl Fn(Kind, EntryState) -> bool) -> impl Iterator<Item = u32> {
         (0..self.len()).filter(move |&index| is_meant(self.kind(index), self.state(index)))
     }

@@ -101,7 +101,6 @@ fn classify(at_source: bool, errno: Errno) -> (FaultCode, &'static str) {
     }
 }
 
-/// The fault for a message that the peer may not send, or not now.
 pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
     protocol(&format!("unexpected {} message", message.name()))
 }

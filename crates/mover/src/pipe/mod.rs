@@ -23,7 +23,7 @@ use crate::fault::of_source;
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
-use crate::send::{BLOCK, Block, FileSource, Requests, SendJob, SendLimits, Shared, listen};
+use crate::send::{BLOCK, Block, FileSource, SendJob, SendLimits, Shared, listen};
 
 /// Name of a stream's entry in messages; the receiver uses the destination's name instead.
 const STREAM: &[u8] = b"stdin";
@@ -52,7 +52,7 @@ pub fn send_stream(
     let most = limits.read_ahead + limits.keep;
     // A stream cannot be read again: it is kept until the receiver has it.
     let limits = SendLimits { keep: u64::MAX, ..limits };
-    let shared = Arc::new(Shared::new(link, limits, Requests::default(), Stage::Pipe));
+    let shared = Arc::new(Shared::new(link, limits, Stage::Pipe));
     let source = Box::new(FileSource::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-send", move |shared| run(shared, input, most))?;
     Ok(SendJob { source, handle })

@@ -11,13 +11,12 @@ mod walk;
 
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::unbounded;
 use haul_proto::ObjectSource;
 use haul_wire::control::{Entry, Fault, Preserve, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
 pub(crate) use peer::listen;
-pub(crate) use plan::jobs::Requests;
 pub(crate) use select::Rules;
 pub use select::check_selection;
 pub(crate) use select::ignores::{Ignores, NAMES as IGNORE_FILES, enter as obey_ignore_files};
@@ -31,7 +30,7 @@ use crate::job::{self, Job as _, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use plan::jobs::HashJob;
+use plan::jobs::Requests;
 use read::{Reader, hash_blocks};
 use select::Chooser;
 use walk::Walker;
@@ -62,14 +61,10 @@ pub fn send_files(
     let chooser = Chooser::new(selection, sources.len())?;
     let completeness = Completeness::of(&sources, selection);
     let filtered = FilteredReporter::new(&link, selection);
-    let (jobs, incoming) = crossbeam_channel::unbounded();
-    let (proofs, to_prove) = crossbeam_channel::unbounded();
-    let shared = Arc::new(Shared::new(link, limits, Requests::new(jobs, proofs), Stage::Listing));
+    let shared = Arc::new(Shared::new(link, limits, Stage::Listing));
     let walker = Walker::new(root, sources, chooser, limits.preserve, filtered, shared.progress.clone());
-    let reader = Reader::new(shared.clone(), incoming);
     let source = Box::new(FileSource::new(shared.clone()));
-    let run = |shared: &Arc<Shared>| run(shared, walker, completeness, reader, to_prove);
-    let handle = JobHandle::start(shared, "haul-send", run)?;
+    let handle = JobHandle::start(shared, "haul-send", |shared| run(shared, walker, completeness))?;
     Ok(SendJob { source, handle })
 }
 
@@ -89,13 +84,11 @@ pub fn list_entries(
 }
 
 /// Runs the job to its end; all threads that it starts have ended when it returns.
-fn run(
-    shared: &Arc<Shared>,
-    walker: Walker,
-    completeness: Completeness,
-    reader: Reader,
-    to_prove: Receiver<HashJob>,
-) -> Result<MoveReport, Fault> {
+fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completeness) -> Result<MoveReport, Fault> {
+    let (jobs, incoming) = unbounded();
+    let (proofs, to_prove) = unbounded();
+    *shared.wanted.lock() = Requests { jobs: Some(jobs), proofs: Some(proofs), ..Requests::default() };
+    let reader = Reader::new(shared.clone(), incoming);
     let (planning, hashing) = (shared.clone(), shared.clone());
     let plan = move || plan::run(&planning, walker, &completeness);
     let workers: [Worker; 3] = [

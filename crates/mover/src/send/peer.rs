@@ -1,4 +1,4 @@
-//! Handles the receiver's messages until the job is over.
+//! Handles the receiver's messages until the set is final or the job has failed.
 
 use std::sync::Arc;
 
@@ -11,7 +11,6 @@ use crate::link::RECV_TIMEOUT;
 use crate::report::{MoveReport, set_digest};
 use crate::send::shared::Shared;
 
-/// Handles the receiver's messages until the set is final or the job has failed.
 pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let mut report = None;
     loop {

@@ -28,8 +28,7 @@ const AHEAD: u64 = 1 << 20;
 /// Bytes of large files kept after sending once a re-read has waited for the storage; none before.
 const KEPT_OF_LARGE: u64 = 1 << 20;
 
-/// With less than a batch left, in bytes, the data path has to wait: it holds back what does not fill a
-/// packet.
+/// With fewer bytes left, the data path has to wait: it holds back what does not fill a packet.
 const LAST_BATCH: u64 = 64 << 10;
 
 /// Number of files found by the walk and not yet completely read above which no more are announced.
@@ -89,7 +88,6 @@ pub(crate) struct Shared {
     upto: AtomicU64,
     ahead: AtomicU64,
     kept: AtomicU64,
-    /// Whether the reader's last read had to wait for the storage.
     disk_is_slow: AtomicBool,
     idle: AtomicBool,
     ended: AtomicBool,
@@ -138,19 +136,14 @@ impl Job for Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(
-        link: Arc<dyn ControlLink>,
-        limits: SendLimits,
-        wanted: Requests,
-        listing: Stage,
-    ) -> Self {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, limits: SendLimits, listing: Stage) -> Self {
         let units = limits.chunk.map(Units::new);
         let buffer_len = units.map_or(BLOCK, Units::longest);
         Self {
             common: Common::new(link, limits.set_memory, listing),
             limits,
             units,
-            wanted: Mutex::new(wanted),
+            wanted: Mutex::default(),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
             upto: AtomicU64::new(0),
@@ -318,7 +311,6 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use crossbeam_channel::unbounded;
     use haul_base::AlignedBytes;
 
     use super::*;
@@ -336,9 +328,8 @@ mod tests {
     }
 
     fn shared(read_ahead: u64) -> Shared {
-        let wanted = Requests::new(unbounded().0, unbounded().0);
         let limits = SendLimits { read_ahead, ..SendLimits::default() };
-        Shared::new(Arc::new(Nobody), limits, wanted, Stage::Listing)
+        Shared::new(Arc::new(Nobody), limits, Stage::Listing)
     }
 
     fn block(offset: u64) -> Block {

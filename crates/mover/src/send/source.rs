@@ -1,4 +1,4 @@
-//! The object as read by the data path.
+//! The object, the concatenated contents of the regular files, as read by the data path.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -16,7 +16,6 @@ use crate::storage::{Inherited, fstat, read_exact_at};
 /// Maximum number of files kept open for re-reading.
 const OPEN_AGAIN: usize = 8;
 
-/// The concatenated contents of the regular files.
 pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,

@@ -13,26 +13,14 @@ use crate::entries::EntryState;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::tree::{Groups, Tree, Value};
 
-pub(crate) enum Job {
-    Whole(Arc<SourceFile>),
-    Stretches(Stretches),
-}
-
-/// Ranges of the stream of a file.
-pub(crate) struct Stretches {
+/// Ranges of the stream of a file, to be read.
+pub(crate) struct Job {
     pub(crate) file: Arc<SourceFile>,
-    pub(crate) sections: Arc<Sections>,
+    /// `None`: the whole stream, of which the receiver has nothing.
+    pub(crate) sections: Option<Arc<Sections>>,
     /// Collects the hashes of the groups that the ranges overlap; `None` if the receiver has nothing of the
     /// file, or was already sent the hashes.
     pub(crate) hashes: Option<Arc<BlockHashes>>,
-    pub(crate) is_whole: bool,
-}
-
-impl Stretches {
-    pub(crate) fn whole(file: Arc<SourceFile>) -> Self {
-        let sections = Arc::new(Sections::new(std::iter::once(0..file.shape.len), None));
-        Self { file, sections, hashes: None, is_whole: true }
-    }
 }
 
 /// A file whose group hashes are sent to the receiver: computed by the reader where it sends bytes of a
@@ -102,15 +90,6 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(jobs: Sender<Job>, proofs: Sender<HashJob>) -> Self {
-        Self { jobs: Some(jobs), proofs: Some(proofs), ..Self::default() }
-    }
-
-    pub(crate) fn send(&self, job: Job) {
-        // The reader ends only with the job.
-        let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
-    }
-
     /// Returns the number of files found by the walk whose end is still to come.
     pub(crate) fn open_files(&self) -> usize {
         self.announced.len() + self.jobs.as_ref().map_or(0, Sender::len) + self.partial.len()

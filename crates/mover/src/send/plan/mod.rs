@@ -187,7 +187,7 @@ impl Announcer {
             Destination::Fresh => {
                 self.shared.link.send(entries)?;
                 let mut wanted = self.shared.wanted.lock();
-                batch.files.drain(..).try_for_each(|file| wanted.whole(&self.shared, file))
+                batch.files.drain(..).try_for_each(|file| wanted.read(&self.shared, file, None, None))
             }
         }
     }

@@ -5,21 +5,34 @@ use std::sync::Arc;
 use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
-use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests, Stretches};
+use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests};
 use crate::entries::EntryState;
 use crate::fault::protocol;
 use crate::send::blocks::{Sections, SourceFile};
 use crate::send::shared::Shared;
-use crate::tree::Value;
+use crate::tree::{Groups, Value};
 
 /// Memory in bytes for a file that the receiver had in part, with its path.
 const OF_PARTIAL: u64 = 1024;
 
 impl Requests {
-    pub(crate) fn whole(&mut self, shared: &Shared, file: Arc<SourceFile>) -> Result<(), Fault> {
-        let len = file.shape.len;
-        self.grow(shared, len)?;
-        self.send(Job::Whole(file));
+    /// Appends ranges of a file, or without `sections` the whole file, to the object.
+    pub(crate) fn read(
+        &mut self,
+        shared: &Shared,
+        file: Arc<SourceFile>,
+        sections: Option<Arc<Sections>>,
+        hashes: Option<Arc<BlockHashes>>,
+    ) -> Result<(), Fault> {
+        let bytes = sections.as_ref().map_or(file.shape.len, |sections| sections.len);
+        let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
+        self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
+        shared.progress.bytes_known.add(bytes);
+        // An empty file has a digest, too.
+        if bytes > 0 || sections.is_none() {
+            // The reader ends only with the job.
+            let _ = self.jobs.as_ref().map(|jobs| jobs.send(Job { file, sections, hashes }));
+        }
         Ok(())
     }
 
@@ -44,7 +57,7 @@ impl Requests {
         match (want, file) {
             (Want::Whole | Want::Nothing, None) => Ok(()),
             (_, None) => Err(protocol("parts of an entry that is not a file were requested")),
-            (Want::Whole, Some(file)) => self.whole(shared, file),
+            (Want::Whole, Some(file)) => self.read(shared, file, None, None),
             (Want::Nothing | Want::Kept, Some(_)) => {
                 if *want == Want::Kept {
                     shared.ledger.lock().table.set_state(entry, EntryState::Kept);
@@ -65,29 +78,20 @@ impl Requests {
     ) -> Result<(), Fault> {
         let len = file.shape.len;
         let sections = sections(shared, stretches, len)?;
-        let hashes = Arc::new(BlockHashes::new(file.clone()));
-        let groups = hashes.groups();
+        let groups = Groups::of(len);
         // The values of the groups, and the list of those left to the prover.
         let of_groups = groups.count() as usize * (size_of::<Option<Value>>() + size_of::<u32>());
         let reserved = shared.budget.reserve(OF_PARTIAL + of_groups as u64)?;
-        let asked = sections.len;
-        self.grow(shared, asked)?;
+        let hashes = Arc::new(BlockHashes::new(file.clone()));
         let mut sent = groups.touched_by(sections.ranges()).peekable();
         let proved_apart: Vec<u32> =
             (0..groups.count()).filter(|group| sent.next_if_eq(group).is_none()).collect();
         drop(sent);
-        self.partial.insert(
-            file.entry,
-            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved },
-        );
-        if sections.len > 0 {
-            self.send(Job::Stretches(Stretches {
-                file,
-                sections,
-                hashes: Some(hashes.clone()),
-                is_whole: false,
-            }));
-        }
+        let (asked, entry) = (sections.len, file.entry);
+        let partial =
+            Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved };
+        self.partial.insert(entry, partial);
+        self.read(shared, file, Some(sections), Some(hashes.clone()))?;
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = HashJob { hashes, groups: proved_apart };
             // The prover ends only with the job.
@@ -110,11 +114,7 @@ impl Requests {
         if self.jobs.is_none() || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more data was requested than exists"));
         }
-        self.grow(shared, sections.len)?;
-        if sections.len > 0 {
-            self.send(Job::Stretches(Stretches { file, sections, hashes: None, is_whole: false }));
-        }
-        Ok(())
+        self.read(shared, file, Some(sections), None)
     }
 
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
@@ -138,13 +138,6 @@ impl Requests {
             EntryState::Kept => (EntryState::Done, 0),
             _ => (EntryState::Done, unsent),
         }
-    }
-
-    fn grow(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
-        let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
-        self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
-        shared.progress.bytes_known.add(bytes);
-        Ok(())
     }
 }
 

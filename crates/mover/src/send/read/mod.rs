@@ -2,6 +2,7 @@
 
 pub(super) mod opened;
 
+use std::iter::once;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use opened::Opened;
 use crate::job::{self, Job as _, over};
 use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
-use crate::send::plan::jobs::{BlockHashes, HashJob, Job, Stretches};
+use crate::send::plan::jobs::{BlockHashes, HashJob, Job};
 use crate::send::shared::Shared;
 use crate::tree::Value;
 use crate::units::Units;
@@ -49,11 +50,7 @@ impl Reader {
     /// Handles jobs until the object or the job ends.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Some(job) = self.next_job()? {
-            let stretches = match job {
-                Job::Whole(file) => Stretches::whole(file),
-                Job::Stretches(stretches) => stretches,
-            };
-            if self.shared.stopped() || !self.read(&stretches) {
+            if self.shared.stopped() || !self.read(&job) {
                 return Ok(());
             }
             if self.statements.digests.len() >= DIGEST_BATCH {
@@ -81,21 +78,24 @@ impl Reader {
     }
 
     /// Reads ranges of a file, and fills missing bytes with zeros. False: the job is over.
-    fn read(&mut self, wanted: &Stretches) -> bool {
-        let (file, len) = (&wanted.file, wanted.sections.len);
+    fn read(&mut self, job: &Job) -> bool {
+        let file = &job.file;
+        let whole = || Arc::new(Sections::new(once(0..file.shape.len), None));
+        let sections = job.sections.clone().unwrap_or_else(whole);
+        let len = sections.len;
         let at = self.offset + self.used as u64;
         let opened = Opened::open(file);
         // Recorded before the bytes, which may be lost in the network as soon as they are published.
         let kept = opened.as_ref().ok().filter(|_| len >= LARGE).map(|opened| opened.file.clone());
-        let part = SentPart { at, sections: wanted.sections.clone(), file: file.clone(), opened: kept };
+        let part = SentPart { at, sections: sections.clone(), file: file.clone(), opened: kept };
         self.shared.store.lock().add_part(part);
-        let copied = opened.and_then(|opened| self.copy_stretches(opened, wanted));
+        let copied = opened.and_then(|opened| self.copy_sections(opened, job, &sections));
         if self.shared.stopped() {
             return false;
         }
         if let Err(fault) = copied {
             // If the file was already proved, it has changed since, so the proofs no longer hold either.
-            let told = match &wanted.hashes {
+            let told = match &job.hashes {
                 Some(hashes) => hashes.tell(Err(fault)),
                 None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
             };
@@ -111,15 +111,15 @@ impl Reader {
         true
     }
 
-    fn copy_stretches(&mut self, opened: Opened<'_>, wanted: &Stretches) -> Result<(), Fault> {
-        let Some(hashes) = &wanted.hashes else {
+    fn copy_sections(&mut self, opened: Opened<'_>, job: &Job, sections: &Sections) -> Result<(), Fault> {
+        let Some(hashes) = &job.hashes else {
             let mut hasher = Hasher::new();
-            for range in wanted.sections.ranges() {
+            for range in sections.ranges() {
                 self.copy(&opened, range, &mut hasher)?;
             }
             opened.finish()?;
-            if wanted.is_whole {
-                let (entry, digest) = (wanted.file.entry, *hasher.finalize().as_bytes());
+            if job.sections.is_none() {
+                let (entry, digest) = (job.file.entry, *hasher.finalize().as_bytes());
                 self.shared.ledger.lock().table.set_digest(entry, digest);
                 self.statements.digests.push(FileDigest { entry: entry.into(), result: Ok(digest) });
             }
@@ -127,14 +127,14 @@ impl Reader {
         };
         let mut values = Vec::new();
         let groups = hashes.groups();
-        for group in groups.touched_by(wanted.sections.ranges()) {
+        for group in groups.touched_by(sections.ranges()) {
             let mut hasher = groups.hasher(group);
-            self.copy_group(&opened, groups.range(group), &wanted.sections, &mut hasher)?;
+            self.copy_group(&opened, groups.range(group), sections, &mut hasher)?;
             values.push((group, groups.value(&hasher)));
         }
         opened.finish()?;
         for &(group, value) in &values {
-            self.statements.prove(wanted.file.entry, group, value)?;
+            self.statements.prove(job.file.entry, group, value)?;
         }
         self.statements.settle(hashes, &values);
         Ok(())
@@ -209,7 +209,6 @@ impl Reader {
         Ok(self.capacity() - self.used)
     }
 
-    /// Returns the capacity of the current block in bytes.
     fn capacity(&self) -> usize {
         let unit = |units: Units| (units.around(self.offset).end - self.offset) as usize;
         self.shared.units.map_or(BLOCK, unit)

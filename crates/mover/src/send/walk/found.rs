@@ -102,19 +102,16 @@ pub(super) fn failed(path: &[u8], doing: &str, shown: &[u8], errno: Errno) -> Fo
     with_fault(path, of_source(doing, shown, errno))
 }
 
-/// Creates the failed entry of a link that leads to one of its ancestors.
 pub(super) fn endless(path: &[u8]) -> Found {
     let hint = "skip it with --exclude, or copy without --copy-links";
     refused(FaultCode::Unreadable, path, "leads back to a directory that contains it", hint)
 }
 
-/// Creates the failed entry of the destination directory, found among the sources.
 pub(super) fn destination(path: &[u8]) -> Found {
     let hint = "skip it with --exclude, or choose a destination outside the sources";
     refused(FaultCode::Usage, path, "is the destination itself", hint)
 }
 
-/// Creates the failed entry of a source with a list of paths that is not a directory.
 pub(super) fn no_directory(path: &[u8]) -> Found {
     let what = "is not a directory, but a list of paths below it was given";
     let hint = "name the directory that the paths of --files-from are relative to";
