@@ -66,10 +66,10 @@ impl ControlLink for Narrow {
 }
 
 impl Narrow {
-    /// Sends a message, unless the job ends before it receives it. False: it has ended.
+    /// Sends a message. False: the job has ended.
     fn push(&self, mut message: ControlMessage, is_over: &dyn Fn() -> bool) -> bool {
         while !is_over() {
-            // On a busy machine nobody else may look while the set grows.
+            // On a busy machine the sampling thread may not run while the set grows.
             in_use();
             match self.out.send_timeout(message, Duration::from_millis(10)) {
                 Ok(()) => return true,

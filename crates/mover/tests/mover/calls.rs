@@ -301,7 +301,7 @@ fn reading_stops_at_the_first_difference() {
     while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
     peer.send(ControlMessage::Close).unwrap();
     assert_eq!(job.handle.join().unwrap().files, 1);
-    // The one that differed, and the one that was being read meanwhile, if it had been begun.
+    // The group that differed, and perhaps the next one, whose read had already begun.
     let reads = reads.load(Ordering::Relaxed);
     assert!((1..=2).contains(&reads), "{reads} of eight groups were read");
 }

@@ -36,7 +36,7 @@ fn places() -> (tempfile::TempDir, PathBuf, PathBuf) {
     (dir, src, dst)
 }
 
-/// The two directories themselves may differ in their times.
+/// Asserts that both directories have the same entries; they themselves may differ in their times.
 fn assert_same_contents(src: &Path, dst: &Path) {
     for item in fs::read_dir(src).unwrap() {
         let name = item.unwrap().file_name();
@@ -274,12 +274,12 @@ fn root_sets_owners_and_setuid_bits_on_request() {
     };
     preserving(&src, &dst, Preserve::default());
     assert_eq!((owners("f").0, owners("set-user-ID").2), (0, 0o755));
-    // If refused, it is noted for each file that does not already have its owner.
+    // Owners that the receiver does not permit are noted, once for each file that has another owner.
     let notes = with(&src, &dst, Preserve { owner: Ownership::Names, ..Preserve::default() }, options());
     let notes = notes.clean().notes.clone();
     assert_eq!(notes.count, 4, "{notes:?}");
     assert!(notes.first[0].contains("does not permit the owner 54321:54322"), "{notes:?}");
-    // Files that are kept are corrected.
+    // Files that are kept get their owners, too.
     for owner in [Ownership::Names, Ownership::Numbers] {
         let report = preserving(&src, &dst, Preserve { owner, ..Preserve::default() });
         assert_eq!((report.kept, report.notes.count), (2, 0), "{:?}", report.notes);

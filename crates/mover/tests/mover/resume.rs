@@ -85,7 +85,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
     assert_same_contents(&src, &dst);
     assert_no_parts(&dst);
     assert_eq!(names_below(&dst).len(), 3, "no journal is left");
-    // At most a megabyte is received and not written at the stop, or written and not recorded.
+    // At the stop, at most 1 MB was received but not written, or written but not recorded.
     assert!(travelled < 12 * MIB, "{travelled}");
     assert_eq!(report.resumed_bytes, 20 * MIB + 5 + 1000 + 1000 * (1 - report.kept) - travelled);
 }
@@ -93,7 +93,7 @@ fn the_second_attempt_sends_only_what_is_missing() {
 #[test]
 fn a_job_can_be_interrupted_repeatedly() {
     let dir = tempfile::tempdir().unwrap();
-    // No interruption is exactly between the first and the second file, where nothing could be resumed.
+    // No interruption falls exactly between the two files, where nothing could be resumed.
     let (src, dst) = places(dir.path(), &[("one", 5 * MIB), ("two", 7 * MIB)]);
     for seed in 0..5 {
         let pump = Pump { stop_after: Some(2 * MIB), seed, ..Pump::default() };
@@ -111,7 +111,7 @@ fn a_complete_temporary_file_is_only_verified() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 3 * MIB)]);
     interrupt(&src, &dst, 3 * MIB);
-    // Interrupted at the very end it may have its name already.
+    // Interrupted at the very end, the file may already have its final name.
     let (report, travelled) = again(&src, &dst);
     assert_eq!((travelled, report.resumed_bytes + 3 * MIB * report.kept), (0, 3 * MIB));
     assert_same_contents(&src, &dst);
@@ -165,7 +165,7 @@ fn a_changed_source_is_sent_again() {
         let (report, travelled) = again(&src, &dst);
         assert_same_contents(&src, &dst);
         assert_eq!(report.resumed_bytes, 0, "{change}");
-        // Data not sent before is requested before the proofs show that all is different.
+        // The missing ranges are requested at once; the rest when the hashes show that it differs.
         assert!(travelled >= big.metadata().unwrap().len());
         assert_no_parts(&dst);
     }
@@ -196,7 +196,7 @@ fn leftovers_of_other_files_are_kept() {
     assert_eq!(names_below(&dst).len(), 2);
 }
 
-/// A directory to `dst` itself, stopped if the pump does.
+/// Copies the directory `src` under the name `dst`; aborts the job if the pump stops early.
 fn under_another_name(src: &Path, dst: &Path, pump: &Pump<'_>) -> Ends {
     let mut pair = start(vec![bytes(src)], dst, Layout::As, SendLimits::default(), options()).unwrap();
     let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
@@ -428,7 +428,7 @@ fn leftovers_of_another_job_are_removed_and_directories_keep_their_times() {
     assert_same_with_times(&src, &dst);
 }
 
-/// The same, but the receiver of the first one ends last.
+/// A killed copy is repeated at once, and the receiver of the first one ends last.
 #[test]
 fn a_job_that_ends_late_changes_no_time_of_a_directory() {
     let dir = tempfile::tempdir().unwrap();

@@ -88,7 +88,7 @@ fn corruption_by_the_disk_is_found_on_reading_back() {
             assert!(!dst.join("f0").exists());
             assert_eq!(ends.sent.unwrap().exit_code(), 4);
         } else {
-            // This is what the option is for.
+            // Only reading back from the disk would have detected the change.
             ends.clean();
             assert!(fs::read(src.join("f0")).unwrap() != fs::read(dst.join("f0")).unwrap());
             fs::remove_file(dst.join("f0")).unwrap();
@@ -128,7 +128,7 @@ fn existing_empty_files_are_not_recreated_before_the_decision() {
     let (src, dst) = places(dir.path(), &[0; 1500], 1);
     let receive_policy = ReceivePolicy { durability: Durability::Cached, ..ReceivePolicy::default() };
     copy_on(&src, &dst, ReceiveOptions::with_policy(1, receive_policy), &healthy()).clean();
-    // The writer is faster than the receiver decides.
+    // Slows down the decisions, so that the writer overtakes them.
     let disk = Disk::new(|_, _| {
         if std::thread::current().name() == Some("haul-receive") {
             std::thread::sleep(Duration::from_micros(500));

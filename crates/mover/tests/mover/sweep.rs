@@ -143,7 +143,7 @@ fn occupied(src: &Path, dst: &Path) {
     assert!(send.handle.join().is_err() && receive.handle.join().is_err());
 }
 
-/// As `cp -a`, which would have to be started: a process that begins holds our locks for a moment.
+/// Copies a tree as `cp -a` does. Starting a process would briefly duplicate our locks (fork(2)).
 fn copy_tree(from: &Path, to: &Path) {
     let meta = from.symlink_metadata().unwrap();
     if meta.is_symlink() {
@@ -236,7 +236,7 @@ impl World {
     fn assert_complete(&self, place: &Path) {
         let (src, dst) = (self.src(), place.join("dst"));
         for path in names_below(&src) {
-            // Directories compare what is in them too, and one has more than the source.
+            // One by one, because the destination directory may have more names than the source.
             let name = path.strip_prefix(&src).unwrap();
             assert_same(&path, &dst.join(name));
         }
@@ -262,11 +262,11 @@ impl World {
             assert_same(&self.src(), &place.join("dst"));
         }
         if !failed && self.scene == Scene::Fresh && !has_journal(&place) {
-            // The same command would now copy into the directory, as `cp` does; any other cleans up as well.
+            // The same command would copy into the directory, as `cp` does; so another one cleans up.
             copy(&[&self.src().join("dangling")], &place, Layout::Into).clean();
             fs::remove_file(place.join("dangling")).unwrap();
         } else {
-            // Also if the disk failed when only the journal's removal was left: the same command finds it so.
+            // Also if only the removal of the journal failed: then the same command resumes that job.
             let none = Disk::new(|_, _| Verdict::Pass);
             self.start(&place, side, &none).unwrap().run(&Pump::default()).clean();
         }

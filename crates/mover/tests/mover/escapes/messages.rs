@@ -119,7 +119,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
     }
 }
 
-/// Sends a message that fits in a frame; false when the peer has ended.
+/// Sends a random message that fits in a frame. False: the peer has ended.
 fn say(peer: &crate::harness::Link, rng: &mut Rng) -> bool {
     let message = loop {
         let message = message(rng);
@@ -196,7 +196,7 @@ fn send_job() {
     drive("send_job", 300, valid, in_directory(check::send_job));
 }
 
-/// A record of a journal, as its payload: what begins, what is written, and what a directory is.
+/// Generates the payload of a journal record: a started file, a written range, or a directory.
 fn record(rng: &mut Rng) -> Vec<u8> {
     let number = rng.below(4) as u8;
     let path: &[u8] = [&b"f"[..], b"d/f", b"out/f", b"l", b"../outside/f", b"d"][rng.below(6) as usize];
