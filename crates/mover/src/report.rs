@@ -118,16 +118,11 @@ impl Failures {
     }
 
     pub(crate) fn add(&mut self, path: &[u8], fault: Fault) {
-        self.common = match self.common {
-            _ if self.count == 0 => Some(fault.code),
-            Some(code) if code == fault.code => Some(code),
-            _ => None,
-        };
+        self.common = Some(fault.code).filter(|_| self.count == 0 || self.common == Some(fault.code));
         self.count += 1;
         self.special += u64::from(fault.code == FaultCode::SpecialFile);
         self.any_lasts |= !fault.retryable;
-        let follows = follows_from_directory(&fault);
-        if follows {
+        if follows_from_directory(&fault) {
             self.count_below(path);
         } else if self.named.len() == MAX_NAMED_FAILURES
             && let Some(last) = self.named.iter().rposition(|(_, fault)| follows_from_directory(fault))

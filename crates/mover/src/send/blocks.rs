@@ -34,7 +34,6 @@ pub(crate) struct Block {
 impl Block {
     /// Creates a block of the first `len` bytes of `memory`.
     pub(crate) fn new(offset: u64, memory: AlignedBytes, len: usize) -> Self {
-        let len = len.min(memory.len());
         Self { offset, memory, len }
     }
 
@@ -157,9 +156,7 @@ impl Store {
     }
 
     fn drop_front(&mut self) {
-        let Some(block) = self.blocks.pop_front() else {
-            return;
-        };
+        let Some(block) = self.blocks.pop_front() else { return };
         self.held -= block.len as u64;
         if let Ok(block) = Arc::try_unwrap(block)
             && block.memory.len() == self.buffer_len

@@ -129,9 +129,7 @@ impl Requests {
     /// Settles an entry. Returns its final state, and how many of its bytes were not sent because the
     /// receiver had them.
     pub(crate) fn settled(&mut self, entry: u32) -> (EntryState, u64) {
-        let Some(partial) = self.partial.remove(&entry) else {
-            return (EntryState::Done, 0);
-        };
+        let Some(partial) = self.partial.remove(&entry) else { return (EntryState::Done, 0) };
         let unsent = partial.hashes.file.shape.len.saturating_sub(partial.asked);
         match partial.without_sending {
             EntryState::Kept if !partial.differs => (EntryState::Kept, 0),

@@ -278,6 +278,25 @@ impl Statements {
         }
     }
 
+    fn prove_all(&mut self, job: &HashJob, buffer: &mut [u8]) -> Result<(), Fault> {
+        let (hashes, groups) = (&job.hashes, job.hashes.groups());
+        let opened = Opened::open(&hashes.file)?;
+        let mut values = Vec::with_capacity(job.groups.len());
+        for &group in &job.groups {
+            if self.shared.stopped() {
+                return Ok(());
+            }
+            let mut hasher = groups.hasher(group);
+            opened.hash(&self.shared.progress, groups.range(group), buffer, &mut hasher)?;
+            let value = groups.value(&hasher);
+            values.push((group, value));
+            self.prove(hashes.file.entry, group, value)?;
+        }
+        opened.finish()?;
+        self.settle(hashes, &values);
+        Ok(())
+    }
+
     fn flush(&mut self) -> Result<(), Fault> {
         self.flushed = Instant::now();
         self.values = 0;
@@ -296,36 +315,12 @@ pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Res
         if shared.stopped() {
             break;
         }
-        if let Err(fault) = prove(shared, &job, &mut statements, &mut buffer) {
+        if let Err(fault) = statements.prove_all(&job, &mut buffer) {
             statements.digests.extend(job.hashes.tell(Err(fault)));
         }
         if jobs.is_empty() || !statements.digests.is_empty() {
             statements.flush()?;
         }
     }
-    Ok(())
-}
-
-fn prove(
-    shared: &Shared,
-    job: &HashJob,
-    statements: &mut Statements,
-    buffer: &mut [u8],
-) -> Result<(), Fault> {
-    let (hashes, groups) = (&job.hashes, job.hashes.groups());
-    let opened = Opened::open(&hashes.file)?;
-    let mut values = Vec::with_capacity(job.groups.len());
-    for &group in &job.groups {
-        if shared.stopped() {
-            return Ok(());
-        }
-        let mut hasher = groups.hasher(group);
-        opened.hash(&shared.progress, groups.range(group), buffer, &mut hasher)?;
-        let value = groups.value(&hasher);
-        values.push((group, value));
-        statements.prove(hashes.file.entry, group, value)?;
-    }
-    opened.finish()?;
-    statements.settle(hashes, &values);
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! Creates entries from file metadata, with holes and the metadata preserved beyond permissions and time.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{
-    Entry, EntryKind, Extras, Fault, FaultCode, Keep, MAX_EXTRAS, MAX_HOLES, MAX_PATH, Owner, Ownership,
-    Preserve, RelPath, Stretch, Xattr,
+    Entry, EntryKind, Extras, Fault, FaultCode, Keep, LinkChoice, MAX_EXTRAS, MAX_HOLES, MAX_PATH, Owner,
+    Ownership, Preserve, RelPath, Stretch, Xattr,
 };
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use crate::accounts::{Accounts, is_root};
 use crate::fault::{of_path, of_source};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
-use crate::storage::{Mtime, kind_of, open_in, readlinkat, seek};
+use crate::storage::{Mtime, fstat, kind_of, lstatat, open_in, readlinkat, seek};
 use crate::xattrs::{Bearer, Space};
 
 /// Path of an entry whose source has no name that can be sent.
@@ -29,34 +29,48 @@ pub(crate) struct Found {
     pub(crate) names: u64,
 }
 
-/// Creates the entry of a name that is not a directory.
-#[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
-pub(super) fn leaf(
-    source_root: &Arc<SourceRoot>,
-    directory: impl AsFd,
-    name: &[u8],
-    path: &[u8],
-    stat: &Stat,
-) -> Found {
-    match kind_of(stat) {
-        FileType::RegularFile => {
-            let identity = Identity::of(stat);
-            let holes = holes(&directory, name, stat);
-            let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
-            if matches!(found.entry.kind, EntryKind::File { .. }) {
-                found.file = Some((source_root.clone(), identity));
-                found.names = stat.st_nlink.into();
-            }
-            found
+/// A name in a directory, as the walk reaches it.
+pub(super) struct DirEntry<'a> {
+    pub(super) source_root: &'a Arc<SourceRoot>,
+    pub(super) directory: &'a OwnedFd,
+    pub(super) name: &'a [u8],
+    pub(super) path: &'a [u8],
+}
+
+impl DirEntry<'_> {
+    /// Returns the metadata, following links if the job does.
+    pub(super) fn stat(&self, links: LinkChoice) -> Result<Stat, Errno> {
+        let stat = lstatat(self.directory, self.name)?;
+        if kind_of(&stat) == FileType::Symlink && links == LinkChoice::Follow {
+            return fstat(self.source_root.open(self.path, OFlags::PATH)?);
         }
-        FileType::Symlink => match readlinkat(directory, name) {
-            Ok(target) => entry(path, EntryKind::Symlink { target }, stat),
-            Err(errno) => failed(path, "read the link", path, errno),
-        },
-        other => {
-            let what =
-                format!("is {}; only files, directories and symbolic links are copied", special(other));
-            refused(FaultCode::SpecialFile, path, &what, "skip it with --exclude")
+        Ok(stat)
+    }
+
+    /// Creates the entry of a name that is not a directory.
+    #[expect(clippy::useless_conversion, reason = "the field differs between architectures")]
+    pub(super) fn leaf(&self, stat: &Stat) -> Found {
+        let Self { source_root, directory, name, path } = *self;
+        match kind_of(stat) {
+            FileType::RegularFile => {
+                let identity = Identity::of(stat);
+                let holes = holes(directory, name, stat);
+                let mut found = entry(path, EntryKind::File { size: identity.size, holes }, stat);
+                if matches!(found.entry.kind, EntryKind::File { .. }) {
+                    found.file = Some((source_root.clone(), identity));
+                    found.names = stat.st_nlink.into();
+                }
+                found
+            }
+            FileType::Symlink => match readlinkat(directory, name) {
+                Ok(target) => entry(path, EntryKind::Symlink { target }, stat),
+                Err(errno) => failed(path, "read the link", path, errno),
+            },
+            other => {
+                let kind = special(other);
+                let what = format!("is {kind}; only files, directories and symbolic links are copied");
+                refused(FaultCode::SpecialFile, path, &what, "skip it with --exclude")
+            }
         }
     }
 }
@@ -258,7 +272,6 @@ impl Preserver {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::OwnedFd;
     use std::os::unix::fs::FileExt as _;
 
     use super::*;

@@ -23,10 +23,11 @@ use crate::progress::Progress;
 use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, Name, Share};
-use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each, lstatat};
+use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each};
 use completeness::FilteredReporter;
 use found::{
-    NAMELESS, Preserver, destination, endless, entry, failed, leaf, no_directory, with_fault, working_file,
+    DirEntry, NAMELESS, Preserver, destination, endless, entry, failed, no_directory, with_fault,
+    working_file,
 };
 
 pub(crate) use found::Found;
@@ -167,8 +168,9 @@ impl Walker {
         if is_reserved(&name.bytes) && self.takes(&listing.inherited, &path, false) {
             return Some(working_file(&path));
         }
-        let source_root = &listing.inherited.source_root;
-        let stat = match self.stat(source_root, &listing.directory, &name.bytes, &path) {
+        let (source_root, directory) = (&listing.inherited.source_root, &listing.directory);
+        let dir_entry = DirEntry { source_root, directory, name: &name.bytes, path: &path };
+        let stat = match dir_entry.stat(self.chooser.links) {
             Ok(stat) => stat,
             Err(errno) if self.takes(&listing.inherited, &path, false) => {
                 self.lose_below(name.below.as_ref(), &path, errno);
@@ -189,25 +191,17 @@ impl Walker {
         if !name.listed {
             return None;
         }
-        self.leaf(source_root, &listing.directory, &name.bytes, &path, &stat)
+        self.leaf(&dir_entry, &stat)
     }
 
     /// Returns the entry of a name that is not a directory, unless its size leaves it out.
-    fn leaf(
-        &mut self,
-        source_root: &Arc<SourceRoot>,
-        directory: &OwnedFd,
-        name: &[u8],
-        path: &[u8],
-        stat: &Stat,
-    ) -> Option<Found> {
+    fn leaf(&mut self, dir_entry: &DirEntry<'_>, stat: &Stat) -> Option<Found> {
         let is_file = kind_of(stat) == FileType::RegularFile;
         if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
-            self.exclude(path);
+            self.exclude(dir_entry.path);
             return None;
         }
-        let found = leaf(source_root, directory, name, path, stat);
-        Some(self.preserver.with_extras(found, directory, name, stat))
+        Some(self.preserver.with_extras(dir_entry.leaf(stat), dir_entry.directory, dir_entry.name, stat))
     }
 
     /// Whether the rules and the ignore files permit the path.
@@ -221,22 +215,6 @@ impl Walker {
             return false;
         }
         true
-    }
-
-    /// Returns the metadata of a name, following links if the job does.
-    fn stat(
-        &self,
-        source_root: &SourceRoot,
-        directory: &OwnedFd,
-        name: &[u8],
-        path: &[u8],
-    ) -> Result<Stat, Errno> {
-        let stat = lstatat(directory, name)?;
-        let is_link = kind_of(&stat) == FileType::Symlink;
-        if is_link && self.chooser.links == LinkChoice::Follow {
-            return fstat(source_root.open(path, OFlags::PATH)?);
-        }
-        Ok(stat)
     }
 
     /// Reports all listed paths below a path that cannot be entered.
@@ -331,12 +309,14 @@ impl Walker {
         }
         let directory = self.root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
         let source_root = Arc::new(SourceRoot::new(&self.root, &named.directory, 0, links)?);
-        let stat = self.stat(&source_root, &directory, &named.name, &named.name)?;
+        let (source_root, directory, name) = (&source_root, &directory, &named.name[..]);
+        let dir_entry = DirEntry { source_root, directory, name, path: name };
+        let stat = dir_entry.stat(links)?;
         match kind_of(&stat) {
-            FileType::Directory => Ok(self.enter_source(source_root, named.name)),
+            FileType::Directory => Ok(self.enter_source(source_root.clone(), named.name)),
             _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
             _ if !self.chooser.takes(&named.name, false) => Ok(None),
-            _ => Ok(self.leaf(&source_root, &directory, &named.name, &named.name, &stat)),
+            _ => Ok(self.leaf(&dir_entry, &stat)),
         }
     }
 
