@@ -133,9 +133,8 @@ impl JobHandle {
         self.job.common().progress.wake.set(wake);
     }
 
-    /// Returns notes for the user of a receiving job: leftovers of earlier jobs, and what this job would
-    /// leave if it were interrupted. A final report, on both sides, has only the former, since a finished job
-    /// needs no resuming.
+    /// Returns notes for the user of a receiving job: leftovers of earlier jobs that stay, and why this job
+    /// could not be resumed if it were interrupted now.
     pub fn notes(&self) -> Vec<String> {
         self.job.notes()
     }

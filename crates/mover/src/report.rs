@@ -101,9 +101,8 @@ impl Failures {
         self.count
     }
 
-    /// Whether all failures are special files, which are never moved, so repeating the command would not
-    /// help.
-    pub fn is_all_special(&self) -> bool {
+    /// Whether all failures are special files, which are never moved, so repeating would not help.
+    pub(crate) fn is_all_special(&self) -> bool {
         self.special == self.count
     }
 
@@ -169,12 +168,11 @@ fn lies_below(path: &[u8], above: &[u8]) -> bool {
 /// Domain separation from other uses of BLAKE3 (BLAKE3 paper, section 2.3, key derivation mode).
 const CONTEXT: &str = "haulage 2025 digest of a file set v1";
 
-/// Hashes every entry that did not fail, in entry order, with BLAKE3: length of the path (u32 little-endian),
-/// path, kind (`f`, `d`, `l`, `h` for a hard link, or `k` for a file that was kept), size in bytes (u64
-/// little-endian; of a link: of its target; of a hard link: of the file's path), and then the BLAKE3 of the
-/// file's stream, the link's target, the path of the linked file, or nothing. A sparse file has kind `s`, and
-/// after its BLAKE3 the offsets of each data range in the stream and in the file (u64 little-endian). Modes
-/// and times are not included.
+/// Hashes every entry that did not fail, in entry order: length of the path (u32), path, kind, size (u64) and
+/// contents; integers are little-endian. The contents of a file (`f`) are the BLAKE3 of its stream, and if it
+/// is sparse (`s`) the offsets of each data range in the stream and in the file (u64). A file that was kept
+/// (`k`) and a directory (`d`, size 0) have none. A link (`l`) has its target, a hard link (`h`) the path of
+/// the file, both with their lengths as size. Modes and times are not included.
 pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     for index in table.those(|_, state| state != EntryState::Failed) {

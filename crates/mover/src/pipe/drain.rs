@@ -28,7 +28,7 @@ const ZEROS: usize = 16 << 10;
 /// before it is verified; the report says whether it was intact.
 ///
 /// # Errors
-/// A thread could not be started.
+/// The root directory could not be opened, or a thread not be started.
 pub fn receive_to(
     output: Box<dyn Write + Send>,
     link: Arc<dyn ControlLink>,

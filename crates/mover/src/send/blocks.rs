@@ -65,8 +65,6 @@ pub(crate) struct SentPart {
     /// Ranges of the file's stream that the part consists of.
     pub(crate) sections: Arc<Sections>,
     pub(crate) file: Arc<SourceFile>,
-    /// The file opened for reading, if the part has at least [`LARGE`] bytes.
-    pub(crate) opened: Option<Arc<File>>,
 }
 
 impl SentPart {
@@ -96,8 +94,8 @@ pub(crate) struct Keep {
 pub(crate) struct Store {
     blocks: VecDeque<Arc<Block>>,
     parts: VecDeque<Arc<SentPart>>,
-    /// Object offsets of the parts that keep their files open.
-    opened: VecDeque<u64>,
+    /// Open files of the newest large parts, with the object offsets of the parts.
+    opened: VecDeque<(u64, Arc<File>)>,
     /// Buffers for reuse, the most recently used last. New ones are allocated only if there is none.
     spare: Vec<AlignedBytes>,
     /// Length of reusable buffers.
@@ -129,7 +127,7 @@ impl Store {
     fn may_go(&self, block: &Block, sent: u64, keep: Keep) -> bool {
         let is_large = || {
             let part = self.part_at(block.offset);
-            part.is_some_and(|part| part.opened.is_some() && part.end() >= block.end())
+            part.is_some_and(|(part, opened)| opened.is_some() && part.end() >= block.end())
         };
         block.end() <= sent
             && (self.held > keep.in_all || (sent - block.end() >= keep.of_large && is_large()))
@@ -143,7 +141,7 @@ impl Store {
             self.parts.pop_front();
         }
         let first = self.parts.front().map_or(u64::MAX, |part| part.at);
-        while self.opened.front().is_some_and(|&at| at < first) {
+        while self.opened.front().is_some_and(|&(at, _)| at < first) {
             self.opened.pop_front();
         }
     }
@@ -174,31 +172,24 @@ impl Store {
         self.blocks.get(index).filter(|b| b.offset <= offset).cloned()
     }
 
-    pub(crate) fn add_part(&mut self, part: SentPart) {
+    /// Appends a part, with its file if that is to be kept open.
+    pub(crate) fn add_part(&mut self, part: SentPart, opened: Option<Arc<File>>) {
         if part.sections.len == 0 {
             return;
         }
-        if part.opened.is_some() {
-            self.opened.push_back(part.at);
+        self.opened.extend(opened.map(|file| (part.at, file)));
+        if self.opened.len() > MAX_OPENED {
+            self.opened.pop_front();
         }
         self.parts.push_back(Arc::new(part));
-        if self.opened.len() > MAX_OPENED {
-            self.close_oldest();
-        }
     }
 
-    fn close_oldest(&mut self) {
-        let Some(at) = self.opened.pop_front() else { return };
-        let index = self.parts.partition_point(|part| part.at < at);
-        if let Some(part) = self.parts.get_mut(index) {
-            let (sections, file) = (part.sections.clone(), part.file.clone());
-            *part = Arc::new(SentPart { at, sections, file, opened: None });
-        }
-    }
-
-    pub(crate) fn part_at(&self, offset: u64) -> Option<Arc<SentPart>> {
+    /// Returns the part with the byte at `offset`, and its file if that is open.
+    pub(crate) fn part_at(&self, offset: u64) -> Option<(Arc<SentPart>, Option<Arc<File>>)> {
         let index = self.parts.partition_point(|part| part.end() <= offset);
-        self.parts.get(index).filter(|part| part.at <= offset).cloned()
+        let part = self.parts.get(index).filter(|part| part.at <= offset)?;
+        let opened = self.opened.binary_search_by_key(&part.at, |&(at, _)| at).ok();
+        Some((part.clone(), opened.map(|index| self.opened[index].1.clone())))
     }
 }
 
@@ -281,14 +272,12 @@ mod tests {
         });
         let mut store = Store::new(BLOCK);
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
-        let part = |at, len, opened| SentPart {
-            at,
-            sections: Arc::new(Sections::new(iter::once(0..len), None)),
-            file: file.clone(),
-            opened,
+        let part = |at, len| {
+            let sections = Arc::new(Sections::new(iter::once(0..len), None));
+            SentPart { at, sections, file: file.clone() }
         };
-        store.add_part(part(0, 15, None));
-        store.add_part(part(15, 65, Some(opened.clone())));
+        store.add_part(part(0, 15), None);
+        store.add_part(part(15, 65), Some(opened.clone()));
         let keep = Keep { in_all: 1000, of_large: 10 };
         let publish =
             |store: &mut Store, number: u64, sent| store.publish(block(number * 10, 10), sent, keep);
@@ -308,13 +297,11 @@ mod tests {
         store.release(80);
         assert_eq!(Arc::strong_count(&opened), 1, "what has arrived holds no file open");
         for n in 8..8 + 3 * MAX_OPENED as u64 {
-            store.add_part(part(n * 10, 10, Some(opened.clone())));
+            store.add_part(part(n * 10, 10), Some(opened.clone()));
         }
         assert_eq!(Arc::strong_count(&opened), 1 + MAX_OPENED, "nor do all of a long round");
-        assert!(store.part_at(80).is_some_and(|part| part.opened.is_none()));
-        assert!(
-            store.part_at(80 + 10 * (3 * MAX_OPENED as u64 - 1)).is_some_and(|part| part.opened.is_some())
-        );
+        let is_open = |at| store.part_at(at).unwrap().1.is_some();
+        assert!(!is_open(80) && is_open(80 + 10 * (3 * MAX_OPENED as u64 - 1)));
     }
 }
 

@@ -90,7 +90,7 @@ fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completeness) -> Resu
     *shared.wanted.lock() = Requests { jobs: Some(jobs), proofs: Some(proofs), ..Requests::default() };
     let reader = Reader::new(shared.clone(), incoming);
     let (planning, hashing) = (shared.clone(), shared.clone());
-    let plan = move || plan::run(&planning, walker, &completeness);
+    let plan = move || plan::run(&planning, walker, completeness);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
         ("haul-read", Box::new(move || reader.run())),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Item, Outcome, Summary};
+use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
 
 use crate::entries::{EntryState, Kind};
 use crate::fault::{left_early, protocol, unexpected};
@@ -38,21 +38,21 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
             shared.wanted.lock().end(shared, bytes)?;
         }
         ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
-        ControlMessage::Items(items) => items.iter().for_each(|item| take_item(shared, item)),
+        ControlMessage::Items(items) => {
+            for item in items {
+                if let Action::Resume { have, .. } = item.action {
+                    let resumed = &mut shared.ledger.lock().resumed_as_said;
+                    *resumed = resumed.saturating_add(have);
+                }
+                shared.progress.tell(&item);
+            }
+        }
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
         ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
         ControlMessage::Close => return Err(left_early("receiver")),
         other => return Err(unexpected(&other)),
     }
     Ok(None)
-}
-
-fn take_item(shared: &Shared, item: &Item) {
-    if let Action::Resume { have, .. } = item.action {
-        let mut ledger = shared.ledger.lock();
-        ledger.resumed_as_said = ledger.resumed_as_said.saturating_add(have);
-    }
-    shared.progress.tell(item);
 }
 
 /// Requests are valid only if the destination is occupied.

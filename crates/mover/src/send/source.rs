@@ -40,7 +40,7 @@ impl FileSource {
     /// Re-reads bytes that are no longer in memory and returns their number. Bytes that cannot be read are
     /// sent as zeros; verification then fails.
     fn read_again(&mut self, offset: u64, into: &mut [u8]) -> usize {
-        let Some(part) = self.shared.store.lock().part_at(offset) else {
+        let Some((part, opened)) = self.shared.store.lock().part_at(offset) else {
             into.fill(0);
             return into.len();
         };
@@ -49,7 +49,7 @@ impl FileSource {
         let len = run.min(section).min(into.len() as u64) as usize;
         let into = &mut into[..len];
         let waits = job::waits();
-        let file = part.opened.as_deref().or_else(|| self.reopened(&part.file));
+        let file = opened.as_deref().or_else(|| self.reopened(&part.file));
         if file.is_none_or(|f| read_exact_at(f, into, in_file).is_err()) {
             into.fill(0);
         }

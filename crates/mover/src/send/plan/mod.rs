@@ -20,7 +20,7 @@ use crate::send::walk::{Found, Walker};
 
 /// Runs the walk once the receiver is ready and announces its entries; `completeness` applies if nothing
 /// fails.
-pub(super) fn run(shared: &Arc<Shared>, walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
+pub(super) fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completeness) -> Result<(), Fault> {
     let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
     let announcer = Arc::new(Announcer::new(shared.clone(), destination));
     let (closing, closed) = bounded::<()>(0);
@@ -93,7 +93,7 @@ impl Announcer {
         Self { shared, destination, batch: Mutex::new(Batch { entries, bytes: 0, files, since }) }
     }
 
-    fn announce_all(&self, mut walker: Walker, completeness: &Completeness) -> Result<(), Fault> {
+    fn announce_all(&self, mut walker: Walker, completeness: Completeness) -> Result<(), Fault> {
         if let Some(lineage) = self.shared.lineage.get() {
             walker.check_destination(lineage)?;
         }

@@ -87,8 +87,8 @@ impl Reader {
         let opened = Opened::open(file);
         // Recorded before the bytes, which may be lost in the network as soon as they are published.
         let kept = opened.as_ref().ok().filter(|_| len >= LARGE).map(|opened| opened.file.clone());
-        let part = SentPart { at, sections: sections.clone(), file: file.clone(), opened: kept };
-        self.shared.store.lock().add_part(part);
+        let part = SentPart { at, sections: sections.clone(), file: file.clone() };
+        self.shared.store.lock().add_part(part, kept);
         let copied = opened.and_then(|opened| self.copy_sections(opened, job, &sections));
         if self.shared.stopped() {
             return false;

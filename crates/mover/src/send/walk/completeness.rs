@@ -21,18 +21,15 @@ pub(crate) struct Completeness {
 /// It is always told the rules, and the names left out by ignore files, sizes and other file systems if the
 /// selection requests that; names left out by a list of paths are unknown, because only the list is walked.
 pub fn is_untellable(selection: &Selection) -> bool {
-    // Following links changes what a name refers to, not which names exist.
-    let Selection { rules: _, paths, links: _, left_out, .. } = selection;
-    paths.is_some() || *left_out == LeftOutNames::Untold && leaves_out_unseen(selection)
+    let is_untold = selection.left_out == LeftOutNames::Untold;
+    selection.paths.is_some() || is_untold && leaves_out_unseen(selection)
 }
 
 /// Whether the selection leaves out entries by anything other than rules and a list of paths.
 pub fn leaves_out_unseen(selection: &Selection) -> bool {
-    let Selection { ignore_files, file_systems, min_bytes, max_bytes, .. } = selection;
-    *ignore_files == IgnoreFiles::Obey
-        || *file_systems == FileSystems::One
-        || min_bytes.is_some()
-        || max_bytes.is_some()
+    selection.ignore_files == IgnoreFiles::Obey
+        || selection.file_systems == FileSystems::One
+        || selection.min_bytes.or(selection.max_bytes).is_some()
 }
 
 impl Completeness {
@@ -48,11 +45,11 @@ impl Completeness {
     }
 
     /// Sends rules and extent to the receiver; only a partial extent unless the walk `is_whole`.
-    pub(crate) fn tell(&self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
+    pub(crate) fn tell(self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
         if !is_whole || self.extent == Extent::Part {
             return link.send(ControlMessage::Extent(Extent::Part));
         }
-        send_list(link, self.rules.clone(), usize::MAX, ControlMessage::LeftOut)?;
+        send_list(link, self.rules, usize::MAX, ControlMessage::LeftOut)?;
         link.send(ControlMessage::Extent(self.extent))
     }
 }
