@@ -92,11 +92,9 @@ fn by_component(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
             return Err(Errno::XDEV);
         }
         let here = at.as_ref().map_or(dir, AsFd::as_fd);
-        let last = components.peek().is_none();
-        let step = OFlags::PATH | OFlags::DIRECTORY;
-        let how = if last { flags } else { step } | OFlags::NOFOLLOW;
-        let opened = open_in(here, component, how).map_err(|e| link_error(here, component, e))?;
-        at = Some(opened);
+        let is_last = components.peek().is_none();
+        let how = if is_last { flags } else { OFlags::PATH | OFlags::DIRECTORY } | OFlags::NOFOLLOW;
+        at = Some(open_in(here, component, how).map_err(|e| link_error(here, component, e))?);
     }
     at.ok_or(Errno::NOENT)
 }

@@ -179,8 +179,7 @@ impl Drain {
 
 fn fault(error: &std::io::Error) -> Fault {
     if error.kind() == ErrorKind::BrokenPipe {
-        let message = "the reader has gone";
-        return Fault::new(FaultCode::Interrupted, message, "");
+        return Fault::new(FaultCode::Interrupted, "the reader has gone", "");
     }
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     IoFault::destination("write", b"stdout", errno).fault

@@ -126,7 +126,7 @@ impl Feed {
                 Ok(got) => return Ok(AlignedBytes::from(&buffer[..got])),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    let errno = error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
+                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
                     return Err(of_source("read", STREAM, errno));
                 }
             }
