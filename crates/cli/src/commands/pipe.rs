@@ -21,14 +21,14 @@ use haul_proto::{ChosenLaw, Part};
 use haul_wire::control::{Cipher, Fault, FaultCode};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, ConnectionOptions, Error,
-    ListenOptions, Listener, OpenError, Options, SendError, StreamStatistics, StreamsPermitted, WaitError,
+    ListenOptions, Listener, OpenError, Options, StreamStatistics, StreamsPermitted, WaitError,
     stats::RateControlStats,
 };
 use serde_json::json;
 use zeroize::Zeroizing;
 
 use self::control::{Controls, LAW, beside};
-use self::stdio::{Framing, Input, Reader, write};
+use self::stdio::{Input, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
@@ -128,10 +128,11 @@ impl Pipe<'_> {
         if self.args.writes_stdout() { check_stdout() } else { check_stdin() }?;
         self.context.check_loss_model(!self.args.writes_stdout())?;
         self.context.events.write("start", json!({ "receives": self.args.writes_stdout() }));
-        match self.args.listen {
-            Some(address) => self.listen(address),
-            None => self.connect(&self.url()?),
+        if let Some(address) = self.args.listen {
+            return self.listen(address);
         }
+        let usage = "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine";
+        self.connect(&endpoint::url(self.args.url.as_deref(), usage)?)
     }
 
     /// Records what was carried so far, and traces it at most once per [`POLL_INTERVAL`].
@@ -146,11 +147,8 @@ impl Pipe<'_> {
 
     /// Prints the report as JSON: on stdout, or on stderr if stdout carries the data.
     fn print(&self, report: &RunReport) {
-        if self.args.writes_stdout() {
-            tell_json(&json_value(report));
-        } else {
-            out_json(&json_value(report));
-        }
+        let print = if self.args.writes_stdout() { tell_json } else { out_json };
+        print(&json_value(report));
     }
 
     fn report(&self, tally: &Tally, elapsed: Span) -> RunReport {
@@ -179,11 +177,6 @@ impl Pipe<'_> {
         self.context.say(words);
         let limit = report.limited_by.is_some().then(|| report.limit());
         report.lost_in_words().into_iter().chain(limit).for_each(|line| self.context.say(line));
-    }
-
-    fn url(&self) -> Result<HaulUrl, Fault> {
-        let url = self.args.url.as_deref();
-        endpoint::url(url, "haul pipe [OPTIONS] URL, or haul pipe --listen on the other machine")
     }
 
     fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
@@ -244,19 +237,17 @@ impl Pipe<'_> {
 
     /// Returns the next client. Fails if one that was started for the other direction has been refused.
     fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
-        let was_misdirected = || is_misdirected.load(Ordering::Relaxed);
-        let next = || listener.accept_any().wait_for(POLL_INTERVAL).map_err(Box::new);
-        let accepted = self.until_cancelled(next, |error| {
-            matches!(**error, AcceptError::TimedOut(_)) && !was_misdirected()
-        })?;
-        if accepted.is_err() && was_misdirected() {
-            // Time for the refusal to reach the other side.
-            std::thread::sleep(POLL_INTERVAL);
-            let does = if self.args.writes_stdout() { "receives" } else { "sends" };
-            let message = format!("both sides were started so that each {does}");
-            return Err(fault::usage(message, BOTH_OR_NEITHER));
+        while !is_misdirected.load(Ordering::Relaxed) {
+            self.go_on()?;
+            match listener.accept_any().wait_for(POLL_INTERVAL) {
+                Err(AcceptError::TimedOut(_)) => {}
+                accepted => return accepted.map_err(fault::of),
+            }
         }
-        accepted.map_err(|error| fault::of(*error))
+        // Time for the refusal to reach the other side.
+        std::thread::sleep(POLL_INTERVAL);
+        let does = if self.args.writes_stdout() { "receives" } else { "sends" };
+        Err(fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER))
     }
 
     /// Returns options that accept only clients of this direction; one of the other direction sets
@@ -299,15 +290,12 @@ impl Pipe<'_> {
     }
 
     fn talk(&self, connection: &Connection) -> Result<Tally, Fault> {
-        let mut controlled = connection;
-        let done = if self.args.writes_stdout() {
-            beside(Side::Receives, &mut controlled, &self.moved, || self.receive_messages(connection))
-        } else {
-            let framing = stdio::framing(self.args.frame, &connection.recipe());
-            let send = |framing| self.send_messages(connection, framing);
-            framing.and_then(|framing| beside(Side::Sends, &mut controlled, &self.moved, || send(framing)))
-        };
-        done.inspect_err(|_| {
+        let receives = self.args.writes_stdout();
+        let side = if receives { Side::Receives } else { Side::Sends };
+        let carried = beside(side, &mut &*connection, &self.moved, || {
+            if receives { self.receive_messages(connection) } else { self.send_messages(connection) }
+        });
+        carried.inspect_err(|_| {
             connection.abort();
             // Keeps the process alive until the other side has been told; one that is gone never answers.
             let _ = connection.closed().wait_for(ABORT_TIMEOUT);
@@ -328,7 +316,10 @@ impl Pipe<'_> {
                 Some(read) => self.write(&mut writer, &buffer[..read], &mut controls, &mut tally)?,
             }
         }
-        self.finish(&mut writer, &mut controls, tally.report.bytes)?;
+        self.until_done(|| {
+            controls.answer(&mut writer, tally.report.bytes);
+            writer.finish().wait_for(POLL_INTERVAL)
+        })?;
         let StreamStatistics { rtt, packets: sent, resent, lost, .. } = writer.statistics();
         (tally.report.lost, tally.report.limited_by) = (lost, writer.limit());
         Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
@@ -340,17 +331,13 @@ impl Pipe<'_> {
         if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
     }
 
-    /// Repeats a step that times out after [`POLL_INTERVAL`] until it is done, or fails when the user cancels.
-    fn until_cancelled<T, E>(
-        &self,
-        mut step: impl FnMut() -> Result<T, E>,
-        is_timeout: impl Fn(&E) -> bool,
-    ) -> Result<Result<T, E>, Fault> {
+    /// Repeats a step that waits up to [`POLL_INTERVAL`] until it is done; fails when the user cancels.
+    fn until_done<T, E: Into<Error>>(&self, mut step: impl FnMut() -> Result<T, E>) -> Result<T, Fault> {
         loop {
             self.go_on()?;
-            match step() {
-                Err(error) if is_timeout(&error) => {}
-                done => return Ok(done),
+            match step().map_err(Into::into) {
+                Err(Error::TimedOut { .. }) => {}
+                done => return done.map_err(gone),
             }
         }
     }
@@ -363,24 +350,14 @@ impl Pipe<'_> {
         tally: &mut Tally,
     ) -> Result<(), Fault> {
         while !bytes.is_empty() {
-            let write = || {
+            let written = self.until_done(|| {
                 controls.answer(writer, tally.report.bytes);
-                writer.write_some(bytes).wait_for(POLL_INTERVAL)
-            };
-            let written = self.until_cancelled(write, timed_out)?.map_err(|error| stream_fault(&error))?;
+                writer.write_some(bytes).wait_for(POLL_INTERVAL).map_err(stream_error)
+            })?;
             bytes = &bytes[written..];
             tally.report.bytes += written as u64;
         }
         Ok(())
-    }
-
-    /// Waits until everything has arrived; fails when the user cancels.
-    fn finish(&self, writer: &mut ByteWriter, controls: &mut Controls, moved: u64) -> Result<(), Fault> {
-        let finish = || {
-            controls.answer(writer, moved);
-            writer.finish().wait_for(POLL_INTERVAL)
-        };
-        self.until_cancelled(finish, is_wait)?.map_err(gone)
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {
@@ -393,18 +370,18 @@ impl Pipe<'_> {
         let mut tally = Tally::begin(Some(reader.cipher()));
         let mut buffer = vec![0; 1 << 20];
         loop {
-            let read =
-                self.until_cancelled(|| reader.read_some(&mut buffer).wait_for(POLL_INTERVAL), timed_out)?;
-            let read = read.map_err(|error| stream_fault(&error))?;
+            let read = || reader.read_some(&mut buffer).wait_for(POLL_INTERVAL).map_err(stream_error);
+            let read = self.until_done(read)?;
             tally.report.bytes += read as u64;
             self.trace(&tally);
-            if read == 0 || self.reader_is_gone(&buffer[..read])? {
+            if read == 0 || write(&buffer[..read], self.context)? {
                 return Ok(tally);
             }
         }
     }
 
-    fn send_messages(&self, connection: &Connection, framing: Framing) -> Result<Tally, Fault> {
+    fn send_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
+        let framing = stdio::framing(self.args.frame, &connection.recipe())?;
         let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
         loop {
             self.go_on()?;
@@ -416,61 +393,37 @@ impl Pipe<'_> {
                 None => {}
                 Some([]) => break,
                 Some(message) => {
-                    self.send(connection, message)?;
+                    self.until_done(|| connection.send(message).wait_for(POLL_INTERVAL))?;
                     tally.report.bytes += message.len() as u64;
                     tally.messages += 1;
                 }
             }
         }
-        self.flush(connection)?;
+        let until = Instant::now() + DELIVERY_TIMEOUT;
+        self.until_done(|| match connection.flush().wait_for(POLL_INTERVAL) {
+            Err(WaitError::TimedOut(_)) if Instant::now() >= until => Ok(()),
+            flushed => flushed,
+        })?;
         let tally = tally.of(connection);
         connection.close(DELIVERY_TIMEOUT).map_err(gone)?;
         Ok(tally)
     }
 
-    fn send(&self, connection: &Connection, message: &[u8]) -> Result<(), Fault> {
-        let send = || connection.send_with(message, haulage::SendOptions::default()).wait_for(POLL_INTERVAL);
-        self.until_cancelled(send, |error| matches!(error, SendError::TimedOut(_)))?.map(drop).map_err(gone)
-    }
-
-    fn flush(&self, connection: &Connection) -> Result<(), Fault> {
-        let until = Instant::now() + DELIVERY_TIMEOUT;
-        match self.until_cancelled(
-            || connection.flush().wait_for(POLL_INTERVAL),
-            |error| is_wait(error) && Instant::now() < until,
-        )? {
-            Err(error) if !is_wait(&error) => Err(gone(error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Writes to stdout. Returns whether its reader is gone.
-    fn reader_is_gone(&self, bytes: &[u8]) -> Result<bool, Fault> {
-        let is_gone = write(bytes)? == Reader::Gone;
-        if is_gone {
-            self.context.say("the reader of stdout has gone");
-        }
-        Ok(is_gone)
-    }
-
     fn receive_messages(&self, connection: &Connection) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(connection.cipher());
         let mut numbers: Option<(u64, u64)> = None;
-        loop {
-            let next = || connection.recv().wait_for(POLL_INTERVAL);
-            match self.until_cancelled(next, is_wait)? {
-                Ok(message) => {
-                    let (first, last) = numbers.unwrap_or((message.id, message.id));
-                    numbers = Some((first.min(message.id), last.max(message.id)));
-                    tally.report.bytes += message.data.len() as u64;
-                    tally.messages += 1;
-                    self.trace(&tally);
-                    if self.reader_is_gone(&message.data)? {
-                        break;
-                    }
-                }
-                Err(WaitError::Ended(ConnectionError::Closed)) => break,
-                Err(error) => return Err(gone(error)),
+        let next = || match connection.recv().wait_for(POLL_INTERVAL) {
+            Err(WaitError::Ended(ConnectionError::Closed)) => Ok(None),
+            message => message.map(Some),
+        };
+        while let Some(message) = self.until_done(next)? {
+            let (first, last) = numbers.unwrap_or((message.id, message.id));
+            numbers = Some((first.min(message.id), last.max(message.id)));
+            tally.report.bytes += message.data.len() as u64;
+            tally.messages += 1;
+            self.trace(&tally);
+            if write(&message.data, self.context)? {
+                break;
             }
         }
         let mut tally = tally.of(connection);
@@ -496,14 +449,6 @@ fn kept_alive() -> ConnectionOptions {
     ConnectionOptions { keep_alive: Some(KEEP_ALIVE), ..ConnectionOptions::default() }
 }
 
-fn is_wait(error: &WaitError) -> bool {
-    matches!(error, WaitError::TimedOut(_))
-}
-
-fn timed_out(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::TimedOut
-}
-
 /// Returns the fault for a connection that ended before the data did.
 fn gone(error: impl Into<Error>) -> Fault {
     match error.into() {
@@ -514,8 +459,8 @@ fn gone(error: impl Into<Error>) -> Fault {
     }
 }
 
-/// Returns the fault for the error inside an I/O error of a stream.
-fn stream_fault(error: &io::Error) -> Fault {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    inner.map_or_else(|| fault::io("the stream failed", error), |inner| gone(inner.clone()))
+/// Returns the error inside an I/O error of a stream.
+fn stream_error(error: io::Error) -> Error {
+    let other = |error: io::Error| Error::System { what: "the stream failed", source: error.into() };
+    error.downcast().unwrap_or_else(other)
 }

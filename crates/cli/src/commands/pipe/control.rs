@@ -1,7 +1,8 @@
 //! `haul ctl` for a pipe.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, Thread};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use haul_base::Rate;
@@ -92,16 +93,6 @@ impl Controls {
     }
 }
 
-/// Ends the thread that answers, even if the work panics.
-struct Ending<'a>(&'a AtomicBool, Thread);
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-        self.1.unpark();
-    }
-}
-
 /// Answers `haul ctl` on another thread during `work`, which may block on the other side, stdin or stdout.
 /// `moved` is the number of bytes so far.
 pub(super) fn beside<T>(
@@ -111,17 +102,18 @@ pub(super) fn beside<T>(
     work: impl FnOnce() -> T,
 ) -> T {
     let Some(socket) = ControlSocket::open(side) else { return work() };
-    let is_over = AtomicBool::new(false);
-    let answer = || {
-        while !is_over.load(Ordering::Acquire) {
+    let (running, over) = channel::<()>();
+    let answer = move || {
+        while over.recv_timeout(BETWEEN) == Err(RecvTimeoutError::Timeout) {
             socket.answer(controlled, moved.load(Ordering::Relaxed));
-            thread::park_timeout(BETWEEN);
         }
     };
     thread::scope(|scope| {
-        let answering = thread::Builder::new().name("haul-ctl".to_owned()).spawn_scoped(scope, answer);
-        let answering = answering.inspect_err(|error| tracing::debug!(%error, "`haul ctl` has no thread"));
-        let _ending = answering.ok().map(|thread| Ending(&is_over, thread.thread().clone()));
+        // Dropped at the end of the work, even if it panics: the thread that answers then ends.
+        let _running = running;
+        if let Err(error) = thread::Builder::new().name("haul-ctl".to_owned()).spawn_scoped(scope, answer) {
+            tracing::debug!(%error, "`haul ctl` has no thread");
+        }
         work()
     })
 }

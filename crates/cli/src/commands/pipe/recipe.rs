@@ -6,7 +6,7 @@ use haul_wire::control::Fault;
 use haulage::Recipe;
 use haulage::config::{FixedRateConfig, RateControlConfig};
 
-use crate::config::{Origin, Setting};
+use crate::config::Setting;
 use crate::fault;
 use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
@@ -37,7 +37,8 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
 
 /// Replaces a fixed rate by the control law that was typed, if any; the rate becomes its ceiling.
 fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
-    let names_law = |set: &&Setting| is_typed(set) && session_key(&set.assignment.key) == "controller";
+    let names_law =
+        |set: &&Setting| set.origin.is_typed() && session_key(&set.assignment.key) == "controller";
     let Some(law) = of_session.iter().rfind(names_law) else { return Ok(recipe) };
     let Some(FixedRateConfig { rate, .. }) = recipe.configuration().map_err(fault::of)? else {
         return Ok(recipe);
@@ -62,7 +63,7 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
     };
     match key.split_once('.') {
         Some((part, _)) if recipe.has(part) => recipe.set(key, &assignment.value).map_err(fault::of),
-        _ if !is_typed(setting) => Ok(()),
+        _ if !origin.is_typed() => Ok(()),
         Some(("rate_control", _)) => Err(fault::usage(
             format!("{origin}: {} has no control law, so {key} does not apply", recipe.name),
             "give --controller NAME too",
@@ -74,16 +75,13 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
     }
 }
 
-fn is_typed(setting: &Setting) -> bool {
-    matches!(setting.origin, Origin::Flag(_))
-}
-
 #[cfg(test)]
 mod tests {
     use haul_base::Rate;
 
     use super::*;
     use crate::args::Assignment;
+    use crate::config::Origin;
 
     fn setting(origin: Origin, (key, value): (&str, &str)) -> Setting {
         Setting { origin, assignment: Assignment { key: key.to_owned(), value: value.to_owned() } }

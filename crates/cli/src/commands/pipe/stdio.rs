@@ -11,6 +11,7 @@ use haulage::config::FixedSizeConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault;
+use crate::transfer::Context;
 
 /// Maximum length of a read, bytes.
 const PIECE: usize = 64 << 10;
@@ -61,15 +62,12 @@ impl Input {
                 return Ok(Some(&self.buffer[..len]));
             }
             let before = self.buffer.len();
-            let mut piece = std::mem::take(&mut self.buffer);
-            piece.resize(before + PIECE, 0);
-            let read = Self::read(&mut piece[before..], wait);
-            piece.truncate(before + read.as_ref().ok().copied().flatten().unwrap_or(0));
-            self.buffer = piece;
+            self.buffer.resize(before + PIECE, 0);
+            let read = Self::read(&mut self.buffer[before..], wait);
+            self.buffer.truncate(before + read.as_ref().ok().copied().flatten().unwrap_or(0));
             match read? {
                 None => return Ok(None),
-                Some(0) => self.at_end = true,
-                Some(_) => {}
+                Some(read) => self.at_end = read == 0,
             }
         }
     }
@@ -88,19 +86,15 @@ impl Input {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reader {
-    There,
-    Gone,
-}
-
-/// Writes to stdout and flushes it: a pipe's reader wants data as it arrives.
-pub(crate) fn write(bytes: &[u8]) -> Result<Reader, Fault> {
+/// Writes to stdout and flushes it: a pipe's reader wants data as it arrives. Returns whether it has gone.
+pub(crate) fn write(bytes: &[u8], context: &Context) -> Result<bool, Fault> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(fault::io("cannot write to stdout", &error)),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            context.say("the reader of stdout has gone");
+            Ok(true)
+        }
+        written => written.map(|()| false).map_err(|e| fault::io("cannot write to stdout", &e)),
     }
 }
 
