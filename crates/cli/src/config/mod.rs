@@ -13,7 +13,7 @@ use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
-use options::{Kind, Layer, OptionSpec, is_typed};
+use options::{Kind, Layer, OptionSpec};
 
 /// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
@@ -53,33 +53,24 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let command = typed.subcommand_name().unwrap_or(COMMAND_SHOWN).to_owned();
     let options = OptionSpec::of_command(&command);
     let mut notes = Vec::new();
-    let layers = layers(&command, &options, sources, &mut notes)?;
-    let chosen = choose(&options, &typed, &layers, &options::rivals_of_typed(&command, &typed));
+    // In order of precedence.
+    let mut layers =
+        vec![options::typed_layer(&options, &typed), layers::of_environment(&options, sources, &mut notes)?];
+    for path in [sources.user_file()?, sources.system_file()].into_iter().flatten() {
+        layers.push(layers::of_file(&command, &options, &path)?);
+    }
+    let chosen = choose(&options, &layers, &options::rivals_of_typed(&command, &typed));
 
     let completed = complete(argv, &typed, &options, &chosen)?;
     let matches =
         Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
-    let settings = settings(&layers, &options, &typed, &command)?;
-    let rows = options::rows(&options, &matches, &chosen, &typed);
-    let typed = options.iter().filter(|option| is_typed(&typed, &option.id));
-    let typed = typed.map(|option| option.long.clone()).collect();
+    let settings = settings(&layers)?;
+    let rows = options::rows(&options, &matches, &chosen);
+    let typed = options.iter().map(|option| option.long.clone());
+    let typed = typed.filter(|long| layers[0].contains_key(long)).collect();
     Ok(Resolved { global, command, settings, rows, typed, notes })
-}
-
-/// Returns the sources below the command line, in order of precedence.
-fn layers(
-    command: &str,
-    options: &[OptionSpec],
-    sources: &Sources,
-    notes: &mut Vec<String>,
-) -> Result<Vec<Layer>, Fault> {
-    let mut layers = vec![layers::of_environment(options, sources, notes)?];
-    for path in [sources.user_file()?, sources.system_file()].into_iter().flatten() {
-        layers.push(layers::of_file(command, options, &path)?);
-    }
-    Ok(layers)
 }
 
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
@@ -89,38 +80,35 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 /// without it.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// Returns the values of each option (except `set`) that was not typed and does not conflict with a typed
-/// one, from the source of highest precedence.
-fn choose(options: &[OptionSpec], typed: &ArgMatches, layers: &[Layer], rivals: &[String]) -> Layer {
+/// Returns the value of each option (except `set`) from the layer of highest precedence. Below the command line,
+/// that may be none: `rivals` conflict with typed options.
+fn choose(options: &[OptionSpec], layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
-    let is_long_typed = |long: &str| option(long).is_some_and(|option| is_typed(typed, &option.id));
-    let mut chosen = Layer::new();
-    let is_chosen = |chosen: &Layer, long: &str| {
+    let is_set = |chosen: &Layer, long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
         let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| truth(text) == Some(false));
         chosen.get(long).is_some_and(|(_, texts)| !is_off(texts))
     };
-    for layer in layers {
-        for (long, value) in layer.iter().filter(|(long, _)| *long != "set") {
+    let mut chosen = Layer::new();
+    for (at, layer) in layers.iter().enumerate() {
+        let above = chosen.clone();
+        for (long, value) in layer.iter().filter(|(long, _)| *long != "set" && !above.contains_key(*long)) {
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
-            let hidden = others.any(|other| {
-                other != long
-                    && (is_long_typed(other) || is_chosen(&chosen, other) && !layer.contains_key(other))
-            });
-            if !hidden && !rivals.contains(long) && !is_long_typed(long) && !chosen.contains_key(long) {
+            let is_hidden = others.any(|other| is_set(&above, other)) || at > 0 && rivals.contains(long);
+            if !is_hidden {
                 chosen.insert(long.clone(), value.clone());
             }
         }
     }
     for (dependent, on) in DEPENDENT {
-        if option(on).is_some() && !is_long_typed(on) && !is_chosen(&chosen, on) {
+        if option(on).is_some() && !is_set(&chosen, on) {
             chosen.remove(dependent);
         }
     }
     chosen
 }
 
-/// Adds the chosen values to the typed command line, before any `--`; `--include` before `--exclude`.
+/// Adds the chosen values to the typed ones on the command line, before any `--`; `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
@@ -128,7 +116,7 @@ fn complete(
     chosen: &Layer,
 ) -> Result<Vec<OsString>, Fault> {
     let mut added = Vec::new();
-    for (long, (origin, texts)) in chosen {
+    for (long, (origin, texts)) in chosen.iter().filter(|(_, (origin, _))| !origin.is_typed()) {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
         let words = texts.iter().map(|text| kind.spell(long, text)).collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|problem| bad_value(origin, long, texts, &problem))?;
@@ -156,8 +144,10 @@ fn name_origin(error: clap::Error, chosen: &Layer) -> StartError {
     };
     let long = argument.trim_start_matches("--").split([' ', '=', '[']).next().unwrap_or_default();
     match chosen.get(long) {
-        Some((origin, texts)) => bad_value(origin, long, texts, &problem(&error)).into(),
-        None => error.into(),
+        Some((origin, texts)) if !origin.is_typed() => {
+            bad_value(origin, long, texts, &problem(&error)).into()
+        }
+        _ => error.into(),
     }
 }
 
@@ -176,40 +166,21 @@ fn problem(error: &clap::Error) -> String {
 const PARAMETER_OPTIONS: [(&str, &str); 3] =
     [("rate", "rate"), ("controller", "controller"), ("diagnosis", "rate_control.diagnosis")];
 
-fn settings(
-    layers: &[Layer],
-    options: &[OptionSpec],
-    typed: &ArgMatches,
-    command: &Command,
-) -> Result<Vec<Setting>, Fault> {
-    let setting = |origin: &Origin, key: &str, value: &str| Setting {
-        origin: origin.clone(),
-        assignment: Assignment { key: key.to_owned(), value: value.to_owned() },
-    };
+fn settings(layers: &[Layer]) -> Result<Vec<Setting>, Fault> {
     let mut settings = Vec::new();
     for layer in layers.iter().rev() {
-        if let Some((origin, texts)) = layer.get("set") {
-            for text in texts {
-                let assignment = text.parse().map_err(|problem: String| {
-                    let hint = "separate several with spaces: HAUL_SET=\"chunk=64MB offload=off\"";
-                    fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
-                })?;
-                settings.push(Setting { origin: origin.clone(), assignment });
-            }
+        for (origin, text) in options::values(layer, "set") {
+            let assignment = text.parse().map_err(|problem: String| {
+                let hint = "separate several with spaces: HAUL_SET=\"chunk=64MB offload=off\"";
+                fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
+            })?;
+            settings.push(Setting { origin: origin.clone(), assignment });
         }
         for (name, key) in PARAMETER_OPTIONS {
-            if let Some((origin, texts)) = layer.get(name) {
-                settings.extend(texts.iter().map(|value| setting(origin, key, value)));
-            }
-        }
-    }
-    for assignment in command.transfer().recipe.set {
-        settings.push(Setting { origin: Origin::Flag("set".to_owned()), assignment });
-    }
-    for option in options.iter().filter(|option| is_typed(typed, &option.id)) {
-        if let Some((_, key)) = PARAMETER_OPTIONS.iter().find(|known| known.0 == option.long) {
-            let value = options::raw(typed, option).unwrap_or_default();
-            settings.push(setting(&Origin::Flag(option.long.clone()), key, &value));
+            settings.extend(options::values(layer, name).map(|(origin, value)| Setting {
+                origin: origin.clone(),
+                assignment: Assignment { key: key.to_owned(), value: value.to_owned() },
+            }));
         }
     }
     Ok(settings)

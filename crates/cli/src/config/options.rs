@@ -25,8 +25,18 @@ pub(crate) enum Origin {
     Flag(String),
 }
 
+impl Origin {
+    pub(crate) fn is_typed(&self) -> bool {
+        matches!(self, Self::Flag(_))
+    }
+}
+
 /// Values by the option's long name, as on a command line, with their origin. Most options have one value.
 pub(super) type Layer = BTreeMap<String, (Origin, Vec<String>)>;
+
+pub(super) fn values<'a>(layer: &'a Layer, long: &str) -> impl Iterator<Item = (&'a Origin, &'a str)> {
+    layer.get(long).into_iter().flat_map(|(origin, texts)| texts.iter().map(move |text| (origin, &**text)))
+}
 
 /// Recipe parameter with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,12 +71,12 @@ pub(crate) fn heading_in_cp(long: &str) -> String {
 }
 
 /// Returns the matches that contain the options of the typed command.
-pub(super) fn scope(matches: &ArgMatches) -> &ArgMatches {
+fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
 }
 
 /// Whether the option with this ID was given on the command line itself.
-pub(super) fn is_typed(matches: &ArgMatches, id: &str) -> bool {
+fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     let scope = scope(matches);
     scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
 }
@@ -178,37 +188,35 @@ impl From<&[ConfigRow]> for Lines {
     }
 }
 
-/// Returns a row per option except `--set`, for whose parameters `Settings::rows` has rows.
-pub(super) fn rows(
-    options: &[OptionSpec],
-    matches: &ArgMatches,
-    chosen: &Layer,
-    typed: &ArgMatches,
-) -> Vec<ConfigRow> {
-    let shown = options.iter().filter(|option| option.kind != Kind::Set);
-    shown
-        .map(|option| {
-            let origin = match chosen.get(&option.long) {
-                _ if is_typed(typed, &option.id) => Origin::Flag(option.long.clone()),
-                Some((origin, _)) => origin.clone(),
-                None => Origin::Default,
-            };
-            ConfigRow { key: key(&option.long), value: raw(matches, option), origin: origin.to_string() }
-        })
-        .collect()
+/// Returns the options given on the command line itself.
+pub(super) fn typed_layer(options: &[OptionSpec], matches: &ArgMatches) -> Layer {
+    let typed = options.iter().filter(|option| is_typed(matches, &option.id));
+    let value =
+        |option: &OptionSpec| (Origin::Flag(option.long.clone()), raw(matches, option).unwrap_or_default());
+    typed.map(|option| (option.long.clone(), value(option))).collect()
 }
 
-pub(super) fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<String> {
+/// Returns a row per option except `--set`, for whose parameters `Settings::rows` has rows.
+pub(super) fn rows(options: &[OptionSpec], matches: &ArgMatches, chosen: &Layer) -> Vec<ConfigRow> {
+    let row = |option: &OptionSpec| {
+        let origin = chosen.get(&option.long).map_or(&Origin::Default, |(origin, _)| origin);
+        let value = raw(matches, option).map(|values| values.join(" "));
+        ConfigRow { key: key(&option.long), value, origin: origin.to_string() }
+    };
+    options.iter().filter(|option| option.kind != Kind::Set).map(row).collect()
+}
+
+/// Returns the values of an option, if it has any, as on a command line.
+fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<Vec<String>> {
     let scope = scope(matches);
     if !scope.try_contains_id(&option.id).unwrap_or(false) {
         return None;
     }
-    match option.kind {
-        Kind::Switch => Some(scope.get_flag(&option.id).to_string()),
-        Kind::Count => Some(scope.get_count(&option.id).to_string()),
+    Some(match option.kind {
+        Kind::Switch => vec![scope.get_flag(&option.id).to_string()],
+        Kind::Count => vec![scope.get_count(&option.id).to_string()],
         Kind::Value | Kind::Set | Kind::List => {
-            let values: Vec<_> = scope.get_raw(&option.id)?.map(|value| value.to_string_lossy()).collect();
-            Some(values.join(" "))
+            scope.get_raw(&option.id)?.map(|value| value.to_string_lossy().into_owned()).collect()
         }
-    }
+    })
 }

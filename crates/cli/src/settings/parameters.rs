@@ -55,8 +55,9 @@ impl Settings {
         value.unwrap_or_default().to_owned()
     }
 
-    fn set_in_recipe(&mut self, key: &str, value: &str) {
-        set_parameter(&mut self.recipe, name_in_recipe(key), value);
+    fn set_in_recipe(&mut self, key: &str, value: Result<String, String>) -> Result<(), String> {
+        set_parameter(&mut self.recipe, name_in_recipe(key), &value?);
+        Ok(())
     }
 
     /// Sets the parameter `key`, or with a dot one of a micro-protocol, to the value from `origin`.
@@ -89,41 +90,31 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "controller",
         help: || format!("the rate control law: {}", law_names().join(", ")),
-        set: |s, v| {
-            let law = one_of(v, &law_names(), |name| name)?;
-            s.set_in_recipe("controller", law);
-            Ok(())
-        },
+        set: |s, v| s.set_in_recipe("controller", one_of(v, &law_names(), |law| law).map(str::to_owned)),
         show: |s| s.in_recipe("controller"),
     },
     Parameter {
         key: "rate",
         help: || "a maximum rate such as 800Mbit, up to 1000Tbit, or unlimited".to_owned(),
         set: |s, v| {
-            let [low, high] = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
-            let rate = if v == "unlimited" { v.to_owned() } else { within(v, low, high)?.exact() };
-            s.set_in_recipe("rate", &rate);
-            Ok(())
+            let limits = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
+            let unlimited = (v == "unlimited").then(|| Ok(v.to_owned()));
+            s.set_in_recipe("rate", unlimited.unwrap_or_else(|| within(v, limits).map(Rate::exact)))
         },
         show: |s| s.in_recipe("rate"),
     },
     Parameter {
         key: "chunk",
         help: || "the size of the chunks that the object is divided into, 64KiB to 4GiB".to_owned(),
-        set: |s, v| {
-            let size = within(v, Bytes(64 << 10), Bytes(4 << 30))?;
-            s.set_in_recipe("chunk", &size.exact());
-            Ok(())
-        },
+        set: |s, v| s.set_in_recipe("chunk", within(v, [Bytes(64 << 10), Bytes(4 << 30)]).map(Bytes::exact)),
         show: |s| s.in_recipe("chunk"),
     },
     Parameter {
         key: "feedback_interval",
         help: || "the interval of the receiver's reports, 100us to 1s".to_owned(),
         set: |s, v| {
-            let interval = within(v, Span::from_micros(100), Span::from_secs(1))?;
-            s.set_in_recipe("feedback_interval", &interval.exact());
-            Ok(())
+            let limits = [Span::from_micros(100), Span::from_secs(1)];
+            s.set_in_recipe("feedback_interval", within(v, limits).map(Span::exact))
         },
         show: |s| s.in_recipe("feedback_interval"),
     },
@@ -145,7 +136,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         key: "socket_buffer",
         help: || "the socket buffer size to request from the kernel, 64KiB to 256MiB".to_owned(),
-        set: |s, v| within(v, SOCKET_BUFFER[0], SOCKET_BUFFER[1]).map(|size| s.socket_buffer = size),
+        set: |s, v| within(v, SOCKET_BUFFER).map(|size| s.socket_buffer = size),
         show: |s| s.socket_buffer.exact(),
     },
 ];
@@ -206,7 +197,7 @@ fn one_of<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Resul
     })
 }
 
-fn within<T>(value: &str, low: T, high: T) -> Result<T, String>
+fn within<T>(value: &str, [low, high]: [T; 2]) -> Result<T, String>
 where
     T: std::str::FromStr<Err = UnitError> + PartialOrd + std::fmt::Display,
 {
