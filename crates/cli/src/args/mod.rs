@@ -150,8 +150,10 @@ impl Command {
                 let TransferArgs { events, recipe, .. } = args.transfer.clone();
                 TransferOptions { recipe, events, ..others }
             }
+            // A reliable byte stream.
             Self::Pipe(args) => {
-                TransferOptions { recipe: args.recipe(), events: args.events.clone(), ..others }
+                let recipe = args.recipe.or_preset(Some("bulk"));
+                TransferOptions { recipe, events: args.events.clone(), ..others }
             }
             Self::Doctor(args) => TransferOptions { recipe: args.recipe.clone(), ..others },
             Self::Serve(args) => TransferOptions {
@@ -167,7 +169,8 @@ impl Command {
             Self::Demo(args) => TransferOptions {
                 // The files are deleted afterwards.
                 receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
-                recipe: args.recipe(),
+                // It can act on the cause of losses.
+                recipe: args.recipe.or_preset(args.busy_receiver.then_some("fobs-classifier")),
                 events: args.events.clone(),
                 ..others
             },
@@ -205,6 +208,12 @@ pub(crate) struct RecipeArgs {
     pub diagnosis_model: Option<PathBuf>,
 }
 
+impl RecipeArgs {
+    fn or_preset(&self, default: Option<&str>) -> Self {
+        Self { preset: self.preset.clone().or(default.map(str::to_owned)), ..self.clone() }
+    }
+}
+
 /// Options of the commands that move data to or from a server.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct TransferArgs {
@@ -222,7 +231,6 @@ pub(crate) struct TransferArgs {
     pub recipe: RecipeArgs,
 }
 
-/// `haul cp`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CpArgs {
     /// One or more sources, then the destination: local paths, @FILE (a file that contains a server's URL),
@@ -261,7 +269,6 @@ impl CpArgs {
     }
 }
 
-/// `haul serve`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
     /// Directory to serve; nothing outside it can be read or written
@@ -325,7 +332,7 @@ pub(crate) struct ServeArgs {
     pub for_ssh: bool,
 }
 
-/// `haul bench`. It never resumes.
+// It never resumes.
 #[derive(Debug, Clone, Default, Args)]
 #[command(mut_arg("no_resume", |arg| arg.hide(true)))]
 pub(crate) struct BenchArgs {
@@ -349,7 +356,6 @@ const PIPE_PRESET: &str =
     "Any of `haul presets`, or a recipe file [default: bulk, a reliable byte stream]; a listener accepts any";
 const PIPE_RATE: &str = "Maximum sending rate, or unlimited; with viz, the sending rate itself";
 
-/// `haul pipe`.
 #[derive(Debug, Clone, Default, Args)]
 #[command(mut_arg("preset", |arg| arg.help(PIPE_PRESET)), mut_arg("rate", |arg| arg.help(PIPE_RATE)))]
 pub(crate) struct PipeArgs {
@@ -380,12 +386,6 @@ pub(crate) struct PipeArgs {
 }
 
 impl PipeArgs {
-    /// Returns the recipe options; the default preset is a reliable byte stream.
-    fn recipe(&self) -> RecipeArgs {
-        let bulk = Some("bulk".to_owned());
-        RecipeArgs { preset: self.recipe.preset.clone().or(bulk), ..self.recipe.clone() }
-    }
-
     /// Whether stdout of this side is for the data.
     pub(crate) fn writes_stdout(&self) -> bool {
         self.listen.is_some() != self.reverse
@@ -403,7 +403,6 @@ pub(crate) struct PlaceArgs {
     pub recursive: bool,
 }
 
-/// `haul clean`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CleanArgs {
     #[command(flatten)]
@@ -426,7 +425,6 @@ fn copy_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// `haul ctl`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct CtlArgs {
     /// Process ID of a copy; without it, all copies are listed
@@ -437,14 +435,12 @@ pub(crate) struct CtlArgs {
     pub changes: Vec<Assignment>,
 }
 
-/// `haul presets`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PresetsArgs {
     /// Preset to print as TOML
     pub name: Option<String>,
 }
 
-/// `haul diagnose`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DiagnoseArgs {
     /// Signature files, or traces written by --events; - is stdin
@@ -455,7 +451,6 @@ pub(crate) struct DiagnoseArgs {
     pub model: Option<PathBuf>,
 }
 
-/// `haul train`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
     /// Signatures of losses caused by the receiving host
@@ -475,7 +470,6 @@ pub(crate) struct TrainArgs {
     pub output: PathBuf,
 }
 
-/// `haul doctor`.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DoctorArgs {
     /// Also measure the path to this server, both ways: URL printed by `haul serve`, @FILE or @-
@@ -507,7 +501,6 @@ pub(crate) struct PathArgs {
     pub seed: u64,
 }
 
-/// `haul demo`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DemoArgs {
     /// What to copy [default: a generated file set]
@@ -536,14 +529,6 @@ pub(crate) struct DemoArgs {
     pub events: Option<PathBuf>,
     #[command(flatten)]
     pub recipe: RecipeArgs,
-}
-
-impl DemoArgs {
-    /// Returns the recipe options; with a busy receiver, the default preset can act on the cause of losses.
-    fn recipe(&self) -> RecipeArgs {
-        let classifier = self.busy_receiver.then(|| "fobs-classifier".to_owned());
-        RecipeArgs { preset: self.recipe.preset.clone().or(classifier), ..self.recipe.clone() }
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
 use fileset::FileSet;
-use path::{EmulatedPath, Namespaces, announce, row, show_counts, start};
+use path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
 
 /// Copies files to a server in this process, or with `--busy-receiver` sends memory to another process.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
@@ -80,9 +80,9 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 /// Copies to a server in this process at the other end of the path.
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let policy = Policy::own(context);
-    path.at_server(|| {
+    path.at(End::Server, || {
         with_own_server(&policy, path.server_ip(), |listener| {
-            path.at_client(|| {
+            path.at(End::Client, || {
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();

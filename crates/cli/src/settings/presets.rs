@@ -103,38 +103,27 @@ impl Preset {
             socket_buffer: Bytes(64 << 20),
             recipe: haulage::preset("bulk").map_err(fault::of)?,
         };
-        settings.recipe.name.clone_from(&self.name);
+        let (origin, name) = (self.origin(), &self.name);
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
         if table.values().any(Value::is_table) {
-            self.apply_recipe(&mut settings)?;
+            let recipe = haulage::Recipe::parse(&self.text)
+                .map_err(|e| fault::usage(format!("{origin}: {e}"), RECIPES))?;
+            settings.recipe = recipe.clone();
+            // Checks the parameters that have short names.
+            for (of_part, key) in IN_RECIPE {
+                let value = of_part.split_once('.').and_then(|(part, parameter)| recipe.get(part, parameter));
+                value.map_or(Ok(()), |value| settings.set(&origin, key, value))?;
+            }
         } else {
-            self.apply(&table, &mut settings)?;
-        }
-        Ok(settings)
-    }
-
-    /// Takes over the recipe, and checks the parameters that have short names.
-    fn apply_recipe(&self, settings: &mut Settings) -> Result<(), Fault> {
-        let recipe = haulage::Recipe::parse(&self.text)
-            .map_err(|e| fault::usage(format!("{}: {e}", self.origin()), RECIPES))?;
-        settings.recipe = recipe.clone();
-        settings.recipe.name.clone_from(&self.name);
-        for (of_part, key) in IN_RECIPE {
-            let value = of_part.split_once('.').and_then(|(part, parameter)| recipe.get(part, parameter));
-            if let Some(value) = value {
-                settings.set(&self.origin(), key, value)?;
+            for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
+                let value = scalar(value);
+                let text = value.ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
+                settings.set(&origin, key, &text)?;
             }
         }
-        Ok(())
-    }
-
-    fn apply(&self, table: &Table, settings: &mut Settings) -> Result<(), Fault> {
-        for (key, value) in table.iter().filter(|(key, _)| *key != "description") {
-            let text = scalar(value).ok_or_else(|| self.problem(&format!("{key} must be a single value")))?;
-            settings.set(&self.origin(), key, &text)?;
-        }
-        Ok(())
+        settings.recipe.name.clone_from(name);
+        Ok(settings)
     }
 
     fn problem(&self, words: &str) -> Fault {

@@ -35,12 +35,12 @@ pub(super) struct TcpFlow {
     pub emulator_lost: u64,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, derive_more::From)]
 pub(super) enum FlowError {
-    #[error("{0}")]
+    /// The kernel lacks the congestion control.
+    #[from(skip)]
     Missing(io::Error),
-    #[error("{0}")]
-    Failed(#[from] io::Error),
+    Failed(io::Error),
 }
 
 /// Runs a flow of `bytes` bytes alone on a new path, for at most 10 s and while `goes_on`, which gets the

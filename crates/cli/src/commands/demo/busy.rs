@@ -3,7 +3,7 @@
 //! untuned host and is suspended periodically, so that its kernel drops what arrives meanwhile.
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -15,7 +15,7 @@ use haul_wire::control::Fault;
 use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::path::{EmulatedPath, Namespaces, announce, row, show_counts, start};
+use super::path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, out_url};
@@ -59,11 +59,17 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     Ok(aware)
 }
 
+/// Sends memory for `time` (default: that of `haul bench`) to a receiver that is suspended periodically.
 fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
-    let report = path.at_server(|| {
+    let report = path.at(End::Server, || {
         // The kernel kills the receiver when the thread that started it ends.
         let (receiver, url) = Receiver::start(path.server_ip())?;
-        path.at_client(|| receiver.send(&url, context, path, time))
+        path.at(End::Client, || {
+            let address = path.address_of((path.server_ip(), url.port).into())?;
+            let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url };
+            let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
+            Ok(receiver.suspended(|| bench::run(context, &args, Cpu::DataThread)))
+        })
     })?;
     show_counts(context, path)?;
     Ok(report)
@@ -93,21 +99,6 @@ impl Receiver {
             BufReader::new(output).read_line(&mut line).map_err(failed)?;
         }
         Ok((receiver, endpoint::parse_url(line.trim())?))
-    }
-
-    /// Sends memory to it for `time` (default: that of `haul bench`), while it is suspended periodically.
-    fn send(
-        &self,
-        url: &HaulUrl,
-        context: &Context,
-        path: &EmulatedPath,
-        time: Option<Span>,
-    ) -> Result<RunReport, Fault> {
-        let server = SocketAddr::from((path.server_ip(), url.port));
-        let address = path.address_of(server)?;
-        let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url.clone() };
-        let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
-        Ok(self.suspended(|| bench::run(context, &args, Cpu::DataThread)))
     }
 
     /// Runs `work` while the process is suspended periodically.

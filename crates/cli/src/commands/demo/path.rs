@@ -9,7 +9,7 @@ use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::args::PathArgs;
 use crate::fault::{self, Fault, FaultCode};
@@ -40,26 +40,6 @@ impl PathArgs {
     }
 }
 
-/// Describes what one direction did to datagrams (relay) or packets (namespaces), as text and for the trace.
-fn told(way: &Relayed) -> (String, Value) {
-    let [random, queue_full, too_large, relay] =
-        [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
-            .map(|reason| way.drops.of(reason));
-    let (offered, overrun) = (way.sent.packets, way.overrun);
-    let mut lost = vec![format!("{random} at random"), format!("{queue_full} at the full queue")];
-    // Shown only if there are any: on a machine that keeps up, the emulation and its buffers lose none.
-    let others = [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")];
-    let others = others.into_iter().filter(|(number, _)| *number > 0);
-    lost.extend(others.map(|(number, why)| format!("{number} {why}")));
-    let (lost, bytes) = (lost.join(", "), Bytes(way.received.bytes));
-    let words = format!("{}, lost {lost}; {bytes} delivered", count(offered, "packet"));
-    let event = json!({
-        "offered": offered, "delivered": way.received.packets, "queue_full": queue_full, "random": random,
-        "too_large": too_large, "relay": relay, "overrun": overrun,
-    });
-    (words, event)
-}
-
 /// Whether network namespaces can be made; if not, why.
 pub(crate) type Namespaces = Result<(), String>;
 
@@ -73,89 +53,92 @@ pub(crate) fn acquire_namespaces() -> Namespaces {
 
 /// A running path; stops when dropped.
 #[derive(Debug)]
-pub(crate) struct EmulatedPath {
-    spec: PathArgs,
-    carrier: Carrier,
+pub(crate) enum EmulatedPath {
+    Namespaces(Box<Emulator>),
+    /// A relay, started when the server's address is known, and why there are no namespaces.
+    Relay {
+        spec: PathArgs,
+        relay: OnceLock<Relay>,
+        why: String,
+    },
 }
 
-#[derive(Debug)]
-enum Carrier {
-    Namespaces(Box<Emulator>),
-    /// The relay, started when the server's address is known, and why there are no namespaces.
-    Relay(OnceLock<Relay>, String),
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    Client,
+    Server,
 }
 
 impl EmulatedPath {
     /// Starts a path. Through a relay, the server has to start before the client.
     pub(crate) fn start(spec: &PathArgs, namespaces: &Namespaces) -> Result<Self, Fault> {
-        let carrier = match namespaces {
+        let why = match namespaces {
             Ok(()) => match emulator(spec) {
-                Ok(emulator) => Carrier::Namespaces(Box::new(emulator)),
+                Ok(emulator) => return Ok(Self::Namespaces(Box::new(emulator))),
                 Err(error @ WanError::Path(_)) => return Err(no_path(&error)),
-                Err(error) => Carrier::Relay(OnceLock::new(), error.to_string()),
+                Err(error) => error.to_string(),
             },
-            Err(why) => Carrier::Relay(OnceLock::new(), why.clone()),
+            Err(why) => why.clone(),
         };
-        Ok(Self { spec: spec.clone(), carrier })
+        Ok(Self::Relay { spec: spec.clone(), relay: OnceLock::new(), why })
     }
 
     pub(crate) fn why_relay(&self) -> Option<&str> {
-        match &self.carrier {
-            Carrier::Namespaces(_) => None,
-            Carrier::Relay(_, why) => Some(why),
+        match self {
+            Self::Namespaces(_) => None,
+            Self::Relay { why, .. } => Some(why),
         }
     }
 
     pub(crate) fn server_ip(&self) -> Ipv4Addr {
-        match self.carrier {
-            Carrier::Namespaces(_) => V4[1],
-            Carrier::Relay(..) => Ipv4Addr::LOCALHOST,
+        match self {
+            Self::Namespaces(_) => V4[1],
+            Self::Relay { .. } => Ipv4Addr::LOCALHOST,
         }
     }
 
-    /// Runs `work` in the server's namespace, if any. Threads and processes that it starts stay there.
-    pub(crate) fn at_server<T: Send>(
+    /// Runs `work` in the namespace of an end, if any. Threads and processes that it starts stay there.
+    pub(crate) fn at<T: Send>(
         &self,
+        end: End,
         work: impl FnOnce() -> Result<T, Fault> + Send,
     ) -> Result<T, Fault> {
-        self.inside(|emulator| &emulator.world.b, work)
-    }
-
-    /// Like [`at_server`](Self::at_server), for the client.
-    pub(crate) fn at_client<T: Send>(
-        &self,
-        work: impl FnOnce() -> Result<T, Fault> + Send,
-    ) -> Result<T, Fault> {
-        self.inside(|emulator| &emulator.world.a, work)
-    }
-
-    fn inside<T: Send>(
-        &self,
-        side: fn(&Emulator) -> &Side,
-        work: impl FnOnce() -> Result<T, Fault> + Send,
-    ) -> Result<T, Fault> {
-        let Carrier::Namespaces(emulator) = &self.carrier else { return work() };
-        let entered = side(emulator).namespace.run(|| Ok(work()));
+        let Self::Namespaces(emulator) = self else { return work() };
+        let side = match end {
+            End::Client => &emulator.world.a,
+            End::Server => &emulator.world.b,
+        };
+        let entered = side.namespace.run(|| Ok(work()));
         entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
     }
 
     /// Returns the address at which the client reaches the server that listens at `server`. A relay reaches
     /// only the first server of its path.
     pub(crate) fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
-        let Carrier::Relay(relay, _) = &self.carrier else { return Ok(server) };
+        let Self::Relay { spec, relay, .. } = self else { return Ok(server) };
         if let Some(relay) = relay.get() {
             return Ok(relay.address());
         }
-        let started = Relay::start(&self.spec.stages(), self.spec.seed, server).map_err(|e| no_path(&e))?;
+        let started = Relay::start(&spec.stages(), spec.seed, server).map_err(|e| no_path(&e))?;
         Ok(relay.get_or_init(|| started).address())
     }
 
     /// Returns the counts of the direction from client to server, and of the one back.
-    pub(crate) fn counts(&self) -> Result<[Relayed; 2], Fault> {
-        match &self.carrier {
-            Carrier::Namespaces(emulator) => counts(emulator),
-            Carrier::Relay(relay, _) => Ok(relay.get().map(Relay::counts).unwrap_or_default()),
-        }
+    fn counts(&self) -> Result<[Relayed; 2], Fault> {
+        let emulator = match self {
+            Self::Namespaces(emulator) => emulator,
+            Self::Relay { relay, .. } => return Ok(relay.get().map(Relay::counts).unwrap_or_default()),
+        };
+        let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
+        let [up, down] = emulator.snapshots().ok_or_else(failed)?;
+        // Packets that the kernel dropped because the emulator did not read them in time count as the emulator's.
+        let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
+            let device = side.device_drops();
+            let device = device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?;
+            drops.count(DropReason::Carrier, device);
+            Ok(Relayed { sent, received, drops, overrun: 0 })
+        };
+        Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
     }
 }
 
@@ -182,21 +165,6 @@ pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
         names: Names::Hidden,
         drop_log: None,
     })
-}
-
-fn counts(emulator: &Emulator) -> Result<[Relayed; 2], Fault> {
-    let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
-    let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-    // Packets that the kernel dropped because the emulator did not read them in time count as the emulator's.
-    let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
-        let device = side.device_drops();
-        drops.count(
-            DropReason::Carrier,
-            device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?,
-        );
-        Ok(Relayed { sent, received, drops, overrun: 0 })
-    };
-    Ok([way(up, &emulator.world.a)?, way(down, &emulator.world.b)?])
 }
 
 /// Prints the parameters of the path, and writes the trace's `start`.
@@ -231,12 +199,25 @@ pub(super) fn start(
     Ok(path)
 }
 
-/// Prints what the path did to the packets, for comparison with the report.
+/// Prints and traces what each direction did to packets (namespaces) or datagrams (relay).
 pub(super) fn show_counts(context: &Context, path: &EmulatedPath) -> Result<(), Fault> {
     for (name, way) in ["Data", "Back"].into_iter().zip(&path.counts()?) {
-        let (words, mut event) = told(way);
-        context.say(format!("{name}:  {words}"));
-        event["direction"] = json!(name.to_lowercase());
+        let [random, queue_full, too_large, relay] =
+            [DropReason::Random, DropReason::QueueFull, DropReason::TooLarge, DropReason::Carrier]
+                .map(|reason| way.drops.of(reason));
+        let (offered, overrun) = (way.sent.packets, way.overrun);
+        let mut lost = vec![format!("{random} at random"), format!("{queue_full} at the full queue")];
+        // Shown only if there are any: on a machine that keeps up, the emulation and its buffers lose none.
+        let others = [(too_large, "too large"), (relay, "in the emulation"), (overrun, "buffers overrun")];
+        let others = others.into_iter().filter(|(number, _)| *number > 0);
+        lost.extend(others.map(|(number, why)| format!("{number} {why}")));
+        let (lost, bytes) = (lost.join(", "), Bytes(way.received.bytes));
+        context.say(format!("{name}:  {}, lost {lost}; {bytes} delivered", count(offered, "packet")));
+        let event = json!({
+            "direction": name.to_lowercase(), "offered": offered, "delivered": way.received.packets,
+            "queue_full": queue_full, "random": random, "too_large": too_large, "relay": relay,
+            "overrun": overrun,
+        });
         context.events.write("path", event);
     }
     Ok(())
