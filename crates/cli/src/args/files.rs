@@ -1,14 +1,15 @@
-//! Options of `haul cp` for existing files, and options of `haul cp` and `haul serve` for disks and attributes.
+//! Options of `haul cp` for existing files, the receiver's disk, attributes of files, and ssh.
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use haul_wire::control::{
-    Durability, Equal, Extraneous, Growth, HardLinks, Keep, Leftovers, Newer, Ownership, Preserve, Readback,
+    Durability, Equal, Extraneous, HardLinks, Keep, Leftovers, Newer, Ownership, Preserve, Readback,
     ReceivePolicy, RunMode,
 };
 
-use super::values;
+use super::values::{self, PortRange};
 
-/// Options for existing files at the destination.
 #[derive(Debug, Clone, Default, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 #[command(next_help_heading = "Existing files")]
@@ -34,7 +35,6 @@ pub(crate) struct SyncArgs {
 }
 
 impl SyncArgs {
-    /// Returns the corresponding policy of the receiver.
     pub(crate) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
         ReceivePolicy {
             equal: match (self.checksum, self.ignore_times) {
@@ -58,14 +58,8 @@ impl SyncArgs {
             readback: if storage.verify { Readback::FromDisk } else { Readback::No },
         }
     }
-
-    /// Returns the sender's policy for files that grow.
-    pub(crate) fn growth(&self) -> Growth {
-        if self.growing { Growth::Accept } else { Growth::Refuse }
-    }
 }
 
-/// Options for the receiver's disk.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Disk")]
 pub(crate) struct StorageArgs {
@@ -92,7 +86,6 @@ pub(crate) enum Preserved {
     None,
 }
 
-/// Options for preserving file attributes.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Preserved attributes")]
@@ -121,7 +114,6 @@ pub(crate) struct PreserveArgs {
 }
 
 impl PreserveArgs {
-    /// Returns the corresponding setting of both sides.
     pub(crate) fn preserve(&self) -> Preserve {
         let flags = [
             (self.archive, Preserved::All),
@@ -141,7 +133,6 @@ impl PreserveArgs {
     }
 }
 
-/// Converts a list of attributes.
 pub(super) fn of(list: &[Preserved]) -> Preserve {
     let has = |one| list.contains(&one) || list.contains(&Preserved::All);
     let keep = |one| if has(one) { Keep::Preserve } else { Keep::Drop };
@@ -151,6 +142,41 @@ pub(super) fn of(list: &[Preserved]) -> Preserve {
         xattrs: keep(Preserved::Xattrs),
         acls: keep(Preserved::Acls),
     }
+}
+
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Over ssh (HOST:PATH)")]
+pub(crate) struct SshArgs {
+    /// Command to run as ssh, including any options [default: ssh]
+    #[arg(long, value_name = "COMMAND")]
+    pub ssh: Option<String>,
+    /// Path of haul on the remote machine, if not in PATH [default: haul]
+    #[arg(long, value_name = "PATH")]
+    pub remote_binary: Option<String>,
+    /// Ports that the remote machine may listen on, TCP and UDP [default: any free port]
+    #[arg(long, value_name = "A-B")]
+    pub port_range: Option<PortRange>,
+    /// Port of the ssh server
+    #[arg(short = 'P', long, value_name = "PORT")]
+    pub ssh_port: Option<u16>,
+    /// Private key file for ssh
+    #[arg(short = 'i', long, value_name = "FILE")]
+    pub ssh_identity: Option<PathBuf>,
+    /// Jump host, as with ssh -J
+    #[arg(short = 'J', long, value_name = "HOST")]
+    pub ssh_jump: Option<String>,
+    /// ssh configuration file
+    #[arg(short = 'F', long, value_name = "FILE")]
+    pub ssh_config: Option<PathBuf>,
+    /// ssh option in configuration file syntax, for example ConnectTimeout=5; repeatable
+    #[arg(short = 'o', long, value_name = "OPTION")]
+    pub ssh_option: Vec<String>,
+    /// Between two remote machines: continue if this machine disconnects
+    #[arg(long)]
+    pub detach: bool,
+    /// Read the request from stdin; used for copies between two remote machines
+    #[arg(long, hide = true)]
+    pub for_ssh: bool,
 }
 
 #[cfg(test)]

@@ -1,10 +1,9 @@
-//! The command line, defined with clap. Help, man page, completions, configuration keys and environment variables
-//! are all derived from it.
+//! The command line, defined with clap. Help, man page, completions, configuration keys and environment
+//! variables are all derived from it.
 
 mod files;
 mod help;
 mod select;
-mod ssh;
 mod tip;
 mod values;
 
@@ -19,13 +18,12 @@ use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use files::{PreserveArgs, Preserved, StorageArgs, SyncArgs};
+pub(crate) use files::{PreserveArgs, Preserved, SshArgs, StorageArgs, SyncArgs};
 #[cfg(test)]
 pub(crate) use select::RuleArgs;
 pub(crate) use select::{RuleArg, SelectArgs};
-pub(crate) use ssh::{PortRange, SshArgs};
 pub(crate) use tip::with_tip;
-pub(crate) use values::Assignment;
+pub(crate) use values::{Assignment, PortRange};
 
 /// Moves files fast over long fat networks and reports what limited them.
 #[derive(Debug, Clone, Parser)]
@@ -39,7 +37,6 @@ pub(crate) struct Cli {
     pub command: Option<Command>,
 }
 
-/// Options common to all commands.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "General options")]
 pub(crate) struct Global {
@@ -57,7 +54,6 @@ pub(crate) struct Global {
     pub show_config: bool,
 }
 
-/// Subcommands of `haul`.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
     /// Copy files and directories to or from another machine
@@ -184,7 +180,6 @@ fn controller_help() -> String {
     format!("Rate control law: {}; `haul presets` describes each", haul_proto::law_names().join(", "))
 }
 
-/// Options that select the transport.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Transport")]
 pub(crate) struct RecipeArgs {
@@ -260,7 +255,7 @@ impl CpArgs {
         let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
         TransferOptions {
             receive_policy: ReceivePolicy { run, ..self.sync.receive_policy(no_resume, &self.storage) },
-            growth: self.sync.growth(),
+            growth: if self.sync.growing { Growth::Accept } else { Growth::Refuse },
             preserve: self.preserve.preserve(),
             set_memory: self.set_memory.unwrap_or(haul_mover::SET_MEMORY),
             recipe,
@@ -392,7 +387,6 @@ impl PipeArgs {
     }
 }
 
-/// Where to look for leftovers.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct PlaceArgs {
     /// Destination directories of transfers [default: the current directory]

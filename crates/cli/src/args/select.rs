@@ -13,7 +13,6 @@ use haul_wire::control::{Rule, Verdict};
 /// A value of `--exclude`, `--include` or `--exclude-from`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RuleArg {
-    /// A single rule.
     Rule(Rule),
     /// A file of rules, one per line.
     ExcludeFrom(PathBuf),
@@ -29,7 +28,6 @@ impl RuleArg {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RuleArgs(pub Vec<RuleArg>);
 
-/// Options that select what is sent.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Selecting files")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]

@@ -8,7 +8,8 @@ use clap::{Arg, CommandFactory};
 
 use super::Cli;
 
-/// Replaces clap's tip where an option's value begins with `-`: clap suggests `--`, which would end the options.
+/// Replaces clap's tip where an option's value begins with `-`: clap suggests `--`, which would end the
+/// options.
 pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString]) -> clap::Error {
     let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => word.clone(),

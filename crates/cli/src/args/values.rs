@@ -1,5 +1,6 @@
 //! Option value types specific to the command line.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -30,8 +31,8 @@ impl FromStr for Assignment {
     }
 }
 
-/// Parses `--rate`: a maximum rate, or `unlimited` to lift one set by a preset or configuration file. Recipes parse the
-/// text.
+/// Checks `--rate`: a maximum rate, or `unlimited` to lift one set by a preset or configuration file. Recipes
+/// parse the text.
 pub(super) fn ceiling(text: &str) -> Result<String, String> {
     match text {
         "unlimited" => Ok(text.to_owned()),
@@ -44,7 +45,6 @@ pub(super) fn diagnosis() -> PossibleValuesParser {
     EVIDENCE.map(|(name, help)| PossibleValue::new(name).help(help)).into()
 }
 
-/// Parser for `--sync`: when received files are synced to disk.
 pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
     let values = [
         ("files", "Before each file is reported as done"),
@@ -59,18 +59,49 @@ pub(super) fn durability() -> impl TypedValueParser<Value = Durability> {
     })
 }
 
-/// Parses the word length of a signature, in packets.
 pub(super) fn word_length(text: &str) -> Result<u32, String> {
     let length = text.parse().ok().filter(|length| WORD_LENGTHS.contains(length));
     let (least, most) = WORD_LENGTHS.into_inner();
     length.ok_or_else(|| format!("write a number of packets from {least} to {most}"))
 }
 
-/// Parses a nonzero duration.
 pub(super) fn some_time(text: &str) -> Result<Span, String> {
     match text.parse() {
         Ok(Span::ZERO) => Err("must not be zero; write for example 10s or 12h, or leave it out".to_owned()),
         parsed => parsed.map_err(|error: UnitError| error.to_string()),
+    }
+}
+
+/// Inclusive range of ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    first: u16,
+    last: u16,
+}
+
+impl PortRange {
+    pub(crate) fn ports(self) -> impl Iterator<Item = u16> {
+        self.first..=self.last
+    }
+}
+
+impl FromStr for PortRange {
+    type Err = String;
+
+    /// Parses `5000-5100`, or `5000` for a single port.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let port = |text: &str| text.trim().parse().ok().filter(|&port| port > 0);
+        match (port(first), port(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err("write for example 50000-50100, the lower port first".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}-{}", self.first, self.last) }
     }
 }
 
@@ -169,11 +200,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn ranges_are_two_ports_or_one() {
+        let range: PortRange = "50000-50002".parse().unwrap();
+        assert_eq!(range.ports().collect::<Vec<_>>(), [50_000, 50_001, 50_002]);
+        assert_eq!("7".parse::<PortRange>().unwrap().ports().count(), 1);
+        assert_eq!("1-65535".parse::<PortRange>().unwrap().ports().count(), 65_535);
+        for wrong in ["", "-", "0-5", "9-8", "1-70000", "a-b", "1-2-3", "+1-2-"] {
+            assert!(wrong.parse::<PortRange>().is_err(), "{wrong}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_is_shown_reads_back(a in 1u16.., b in 1u16..) {
+            let range = PortRange { first: a.min(b), last: a.max(b) };
+            prop_assert_eq!(range.to_string().parse(), Ok(range));
+        }
+
         #[test]
         fn nothing_panics(text in ".{0,30}") {
             let _ = listen_address(&text);
             let _ = share(&text);
+            let _ = text.parse::<PortRange>();
             if let Ok(assignment) = text.parse::<Assignment>() {
                 prop_assert!(!assignment.key.is_empty());
                 prop_assert!(!assignment.key.contains('='));

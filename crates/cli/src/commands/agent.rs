@@ -65,10 +65,7 @@ const ANY: [IpAddr; 2] = [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr
 /// Placeholder for the host in the URL. The client replaces it.
 const PLACEHOLDER_HOST: &str = "by-ssh";
 
-/// Serves one session. Returns the exit code.
-///
-/// # Errors
-/// If it cannot listen, which it announces to the other side of ssh, or if the permit cannot be parsed.
+/// Serves one session. Returns the exit code. A failure to listen is also announced to the other side of ssh.
 pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     go_home();
     // Without `--min-free`, a copy over ssh may fill the disk, as its user may.
@@ -301,12 +298,10 @@ impl Reporter {
     }
 }
 
-/// Queues a line that must not be lost, waiting up to `TIMEOUT` for space.
 fn send_waiting(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.send_timeout(line, TIMEOUT);
 }
 
-/// Queues a line, or drops it if the queue is full.
 fn send_or_drop(lines: &Sender<Vec<u8>>, line: Vec<u8>) {
     let _ = lines.try_send(line);
 }

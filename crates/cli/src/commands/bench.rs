@@ -23,7 +23,6 @@ const DEFAULT_TIME: Span = Span::from_secs(10);
 /// Size of a full packet on Ethernet, bytes.
 const PACKET: u64 = 1_500;
 
-/// Runs the client's side of a bench; `cpu` says whose processor time is reported.
 pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
     try_bench(context, args, cpu).unwrap_or_else(|fault| context.failed(fault))
 }

@@ -81,7 +81,6 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fa
     }
 }
 
-/// Prints what a copy would do. Returns the exit code.
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
     let (plan, selection) = parse(context, args)?;
     let dry = Arc::new(Mutex::new(DryRun { actions: plan.actions(), negotiated: Vec::new() }));
@@ -119,17 +118,8 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
 fn object(dry: &DryRun, items: &[Item], report: &RunReport) -> serde_json::Value {
     let whole = json_value(report);
     let mut object = dry.value();
-    for key in [
-        "ok",
-        "bytes",
-        "files",
-        "kept_files",
-        "resumed_bytes",
-        "deleted_files",
-        "failed_files",
-        "failures",
-        "error",
-    ] {
+    let keys = "ok bytes files kept_files resumed_bytes deleted_files failed_files failures error";
+    for key in keys.split(' ') {
         object[key] = whole[key].clone();
     }
     object["items"] = json!(item_lists(items));

@@ -26,7 +26,6 @@ use busy::busy;
 use fileset::FileSet;
 use path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
 
-/// Copies files to a server in this process, or with `--busy-receiver` sends memory to another process.
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let tried = if args.busy_receiver {
         busy(context, args, namespaces)
@@ -94,10 +93,7 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
 }
 
 /// Runs TCP flows over the same kind of path, each alone and with as many bytes as `ours`. Prints the results
-/// and returns them as JSON.
-///
-/// # Errors
-/// Only if the user cancels: a flow that cannot be shown is left out with a reason.
+/// and returns them as JSON; a flow that cannot be shown is left out with a reason.
 fn beside(
     context: &Context,
     spec: &PathArgs,

@@ -39,8 +39,7 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
 /// signatures.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
     let hint = "a signature file contains 0 and 1 as text; see `haul diagnose --help`";
-    let is_stdin = file.as_os_str() == "-";
-    let text = if is_stdin {
+    let text = if file.as_os_str() == "-" {
         text_of(file, Ok(io::stdin()), hint)
     } else {
         text_of(file, fs::File::open(file), hint)
@@ -98,14 +97,9 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
             out_json(&json!({
                 "file": file.display().to_string(),
                 "window": number,
-                "packets": sample.packets,
-                "lost": sample.lost,
-                "loss_rate": sample.loss_rate(),
-                "complexity": sample.complexity,
-                "success_proportion": sample.success_proportion,
-                "metric": metric(&diagnosis),
-                "p_host": diagnosis.p_host,
-                "p_network": diagnosis.p_network(),
+                "packets": sample.packets, "lost": sample.lost, "loss_rate": sample.loss_rate(),
+                "complexity": sample.complexity, "success_proportion": sample.success_proportion,
+                "metric": metric(&diagnosis), "p_host": diagnosis.p_host, "p_network": diagnosis.p_network(),
                 "verdict": diagnosis.cause().name(),
             }));
         } else {

@@ -11,7 +11,6 @@ use crate::args::{CleanArgs, PlaceArgs};
 use crate::fault::{self, Fault, shown};
 use crate::output::{Lines, count, out, out_fields, put_name, tell};
 
-/// Lists the journals with their state. Returns the exit code.
 pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     let search = Search::run(place);
     if as_object {
@@ -28,7 +27,6 @@ pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     search.end()
 }
 
-/// Removes what was left behind. Returns the exit code.
 pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     let mut search = Search::run(&args.place);
     let (mut removed, mut left) = (Vec::new(), Vec::new());
@@ -53,8 +51,10 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
         out_fields(fields, search.faults.first());
         return search.end();
     }
+    let does = if args.dry_run { "would remove" } else { "removed" };
     for found in &removed {
-        out(line(found, args.dry_run));
+        let parts = count(found.journal.parts, "temporary file");
+        out(format!("{does} {} with {parts} of {}", found.shown(), found.journal.occupied));
     }
     for (found, why) in left.iter().filter(|_| !quiet) {
         tell(format_args!("left alone: {}: {why}", found.shown()));
@@ -177,12 +177,6 @@ fn row(found: &Found) -> Lines {
     lines
 }
 
-fn line(found: &Found, dry_run: bool) -> String {
-    let (does, journal) = (if dry_run { "would remove" } else { "removed" }, &found.journal);
-    let parts = count(journal.parts, "temporary file");
-    format!("{does} {} with {parts} of {}", found.shown(), journal.occupied)
-}
-
 fn as_json(found: &Found) -> Value {
     let journal = &found.journal;
     let (state, why) = match &journal.state {
@@ -197,13 +191,8 @@ fn as_json(found: &Found) -> Value {
     };
     let have: u64 = journal.files.iter().map(|file| file.have.0).sum();
     let mut object = json!({
-        "journal": journal.name,
-        "state": state,
-        "why": why,
-        "age_seconds": found.age.as_secs_f64(),
-        "have_bytes": have,
-        "temporary_files": journal.parts,
-        "occupied_bytes": journal.occupied.0,
+        "journal": journal.name, "state": state, "why": why, "age_seconds": found.age.as_secs_f64(),
+        "have_bytes": have, "temporary_files": journal.parts, "occupied_bytes": journal.occupied.0,
         "files": journal.files.iter().map(file).collect::<Vec<_>>(),
     });
     put_name(&mut object, "directory", found.directory.as_os_str().as_bytes());

@@ -43,11 +43,9 @@ use crate::transfer::{Context, counters};
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// After the end of stdin, timeout for the remaining messages to arrive, and then for closing.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Keep-alive interval.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Timeout for the other side's answer after an abort.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Advice when the peer was lost.
 const RESTART_HINT: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
 const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
@@ -98,7 +96,6 @@ struct Pipe<'a> {
     moved: AtomicU64,
 }
 
-/// Carries stdin to stdout of the other side, or the other way round. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
     let began = Instant::now();
     let pipe = Pipe { context, args, traced: Cell::new(began), moved: AtomicU64::new(0) };

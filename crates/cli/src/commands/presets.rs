@@ -10,7 +10,6 @@ use crate::settings::Preset;
 /// Width of the name column: the longest name is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
 
-/// Lists the presets and control laws, or prints one preset. Returns the exit code.
 pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
     let Some(name) = &args.name else {
         list(as_object);
@@ -55,18 +54,11 @@ fn list(as_object: bool) {
 
 fn law_line(law: &haul_proto::LawRegistration) -> Value {
     let parameter = |known: &haul_proto::ParameterSpec| {
-        json!({
-            "name": known.name,
-            "values": known.kind.to_string(),
-            "default": known.default,
-            "help": known.help,
-        })
+        let values = known.kind.to_string();
+        json!({ "name": known.name, "values": values, "default": known.default, "help": known.help })
     };
     json!({
-        "name": law.name,
-        "version": law.version,
-        "summary": law.summary,
-        "source": law.source,
+        "name": law.name, "version": law.version, "summary": law.summary, "source": law.source,
         "parameters": law.parameters.iter().map(parameter).collect::<Vec<_>>(),
     })
 }

@@ -35,7 +35,6 @@ const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "
 /// least 8.
 const FEW_FILES: u64 = 64;
 
-/// Serves until it is stopped, or one session with `--once`. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     if args.for_ssh {
         return agent::serve(context, args);

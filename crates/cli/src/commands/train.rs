@@ -18,7 +18,6 @@ use crate::commands::diagnose::signatures_of;
 use crate::fault::{self, Fault};
 use crate::output::{count, out_fields, out_verbatim};
 
-/// Number of cross-validation folds.
 const FOLDS: usize = 10;
 /// p-value of the normality test below which data is called not normal.
 const SIGNIFICANT: f64 = 0.05;
@@ -130,7 +129,6 @@ fn check_output(args: &TrainArgs) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Fits a model, writes it and prints how well it fits. Returns the exit code.
 pub(crate) fn run(args: &TrainArgs, as_object: bool) -> Result<u8, Fault> {
     check_output(args)?;
     let mut hash = Hasher::new();

@@ -1,8 +1,7 @@
-//! Option values in environment variables `HAUL_<OPTION>` and in TOML files (docs/cli.md, Where values come
-//! from).
+//! Option values in environment variables and TOML files (docs/cli.md, Where values come from).
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -172,7 +171,7 @@ impl Sources {
     }
 
     pub(super) fn variable(&self, name: &str) -> Result<Option<String>, Fault> {
-        let Some(value) = self.variables.get(OsString::from(name).as_os_str()) else { return Ok(None) };
+        let Some(value) = self.variables.get(OsStr::new(name)) else { return Ok(None) };
         match value.to_str() {
             Some(text) => Ok(Some(text.to_owned())),
             None => Err(fault::usage(format!("environment variable {name} is not valid UTF-8"), "")),
@@ -185,7 +184,7 @@ impl Sources {
 
     /// Returns the user's file, if any: `HAUL_CONFIG` (empty: none), else that of the XDG base directory.
     pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
-        let get = |name: &str| self.variables.get(OsString::from(name).as_os_str()).map(PathBuf::from);
+        let get = |name: &str| self.variables.get(OsStr::new(name)).map(PathBuf::from);
         // Relative paths are invalid (XDG base directory specification).
         let absolute = |name: &str| get(name).filter(|path| path.is_absolute());
         if let Some(path) = get("HAUL_CONFIG") {

@@ -38,7 +38,6 @@ pub(super) fn values<'a>(layer: &'a Layer, long: &str) -> impl Iterator<Item = (
     layer.get(long).into_iter().flat_map(|(origin, texts)| texts.iter().map(move |text| (origin, &**text)))
 }
 
-/// Recipe parameter with its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub origin: Origin,
@@ -63,7 +62,6 @@ pub(super) struct OptionSpec {
     pub kind: Kind,
 }
 
-/// Returns the help heading of an option of `haul cp`.
 pub(crate) fn heading_in_cp(long: &str) -> String {
     let root = Cli::command();
     let option = arguments(&root, "cp").find(|option| option.get_long() == Some(long));
@@ -75,7 +73,6 @@ fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
 }
 
-/// Whether the option with this ID was given on the command line itself.
 fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     let scope = scope(matches);
     scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)

@@ -4,11 +4,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, suggestion};
+use haul_proto::{check_object_recipe, law_names};
+use haulage::RecipeError;
 use toml::{Table, Value};
 
-use super::parameters::{IN_RECIPE, RECIPES};
-use super::{Settings, parameter_names};
-use crate::config::{Origin, scalar};
+use super::{IN_RECIPE, PARAMETERS, Parameter, RECIPES, Settings, TAG_LEN, parameter_names, session_key};
+use crate::config::{ConfigRow, Origin, Setting, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
 
@@ -89,7 +90,7 @@ impl Preset {
         self.text.parse().unwrap_or_default()
     }
 
-    pub(super) fn origin(&self) -> Origin {
+    fn origin(&self) -> Origin {
         let file = self.file.as_ref().map(|path| path.display().to_string());
         Origin::Preset(file.unwrap_or_else(|| self.name.clone()))
     }
@@ -131,5 +132,52 @@ impl Preset {
             format!("{}: {words}", self.origin()),
             format!("a recipe is TOML with the keys {}", parameter_names()),
         )
+    }
+}
+
+impl Settings {
+    /// Starts from a preset and applies settings in order.
+    pub(crate) fn build(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let built = Self::collect(preset, settings)?;
+        // Builds the stack once, so that errors are reported before anything starts.
+        let problem = |error| fault::usage(format!("preset {}: {error}", built.recipe.name), hint(&error));
+        check_object_recipe(&built.recipe, TAG_LEN).map_err(problem)?;
+        Ok(built)
+    }
+
+    /// Like [`Settings::build`], without checking that the stack can be built.
+    pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
+        let mut collected = preset.settings()?;
+        for Setting { origin, assignment } in settings {
+            collected.set(origin, session_key(&assignment.key), &assignment.value)?;
+        }
+        Ok(collected)
+    }
+
+    /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
+    pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
+        let row = |Parameter { key, show, .. }: &Parameter| {
+            let sets_it = |set: &&Setting| {
+                Parameter::find(session_key(&set.assignment.key)).is_ok_and(|found| found.key == *key)
+            };
+            let set = settings.iter().rfind(sets_it).map(|set| set.origin.clone());
+            let origin = set.unwrap_or_else(|| preset.origin()).to_string();
+            ConfigRow { key: format!("set.{key}"), value: Some(show(self)), origin }
+        };
+        PARAMETERS.iter().map(row).collect()
+    }
+}
+
+fn hint(error: &RecipeError) -> String {
+    match error {
+        RecipeError::Unbuildable { protocol, message }
+            if protocol == "rate_control" && message.starts_with("switch") =>
+        {
+            format!(
+                "a rule is `CONDITION -> LAW`, as in `loss > 5% -> tfrc`; the laws are {}",
+                law_names().join(", ")
+            )
+        }
+        _ => RECIPES.to_owned(),
     }
 }

@@ -2,10 +2,9 @@ use haul_base::{Bytes, Rate, Span};
 use haul_wire::control::BenchLimit;
 use proptest::prelude::*;
 
-use super::parameters::Parameter;
 use super::*;
 use crate::args::Assignment;
-use crate::config::Origin;
+use crate::config::{Origin, Setting};
 use crate::fault::FaultCode;
 
 fn set(key: &str, value: &str) -> Setting {

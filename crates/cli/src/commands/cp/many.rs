@@ -15,7 +15,6 @@ use crate::fault::place;
 use crate::output::{FileFailure, Progress, ProgressStyle, RunReport};
 use crate::transfer::{Context, CopyPlan, Quotas};
 
-/// Copies from all machines and adds up the reports.
 pub(crate) fn copy_all(
     context: &Context,
     plan: &CopyPlan,
@@ -75,7 +74,6 @@ fn without_destination(plan: &CopyPlan) -> Option<Fault> {
     }
 }
 
-/// Describes the result of one machine's copy.
 fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
     match &report.error {

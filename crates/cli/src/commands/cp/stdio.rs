@@ -131,7 +131,7 @@ fn receive(
         preserve: Preserve { hard_links: HardLinks::Copy, ..context.transfer.preserve },
     };
     let gone = Arc::new(AtomicBool::new(false));
-    let output = Output { stdout: io::stdout(), gone: gone.clone() };
+    let output = Output(gone.clone());
     let mut report = over(context, from, request, cpu, |session, sides| {
         let begin = |link, options| {
             let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
@@ -146,26 +146,23 @@ fn receive(
     report
 }
 
-/// Stdout; sets `gone` when its reader has closed it.
-struct Output {
-    stdout: io::Stdout,
-    gone: Arc<AtomicBool>,
-}
+/// Stdout; sets the flag when its reader has closed it.
+struct Output(Arc<AtomicBool>);
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.noted(self.stdout.lock().write(bytes))
+        self.noted(io::stdout().write(bytes))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.noted(self.stdout.lock().flush())
+        self.noted(io::stdout().flush())
     }
 }
 
 impl Output {
     fn noted<T>(&self, done: io::Result<T>) -> io::Result<T> {
         if done.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-            self.gone.store(true, Ordering::Relaxed);
+            self.0.store(true, Ordering::Relaxed);
         }
         done
     }

@@ -22,7 +22,6 @@ const NOTICED: Duration = Duration::from_millis(500);
 /// Timeout for the other machine to stop.
 const STOPPING: Duration = Duration::from_secs(10);
 
-/// Copies, or lists what would be changed.
 pub(crate) fn copy(
     context: &Context,
     how: How<'_>,
@@ -134,17 +133,11 @@ fn follow(
     }
 }
 
-/// What a detached copy has reported of itself.
-struct Detached {
-    log: String,
-    pid: u64,
-}
-
 struct Watched {
     snapshot: Snapshot,
     heard: Instant,
-    /// Set once the machine that copies has detached.
-    detached: Option<Detached>,
+    /// Log file and process ID of a copy that has detached.
+    detached: Option<(String, u64)>,
     /// Whether a detached copy has its session: from then on the server does not need ssh either.
     is_independent: bool,
     report: Option<RunReport>,
@@ -209,7 +202,7 @@ impl Watched {
             }
             "detached" => {
                 let log = event["log"].as_str().unwrap_or("?").to_owned();
-                self.detached = Some(Detached { log, pid: event["pid"].as_u64().unwrap_or_default() });
+                self.detached = Some((log, event["pid"].as_u64().unwrap_or_default()));
             }
             // This side writes its own.
             "start" | "end" => return,
@@ -220,7 +213,7 @@ impl Watched {
 
     /// Notes and says that a detached copy has its session: a server started by ssh now outlives ssh.
     fn on_established(&mut self, client: &Remote, context: &Context) {
-        let Some(Detached { log, pid }) = self.detached.as_ref().filter(|_| !self.is_independent) else {
+        let Some((log, pid)) = self.detached.as_ref().filter(|_| !self.is_independent) else {
             return;
         };
         let Remote { host, way, .. } = client;
@@ -232,43 +225,37 @@ impl Watched {
 
     /// Returns the fault if ssh ended, or nothing was heard, before the final report.
     fn lost(&self, client: &Remote) -> Fault {
-        let (how, hint) = match &self.detached {
-            Some(detached) if self.is_independent => {
-                ("; the transfer continues there", tail(client, &detached.log))
-            }
-            Some(detached) => (" before the transfer started", tail(client, &detached.log)),
-            None => (
-                ", and the transfer stops there",
-                "run the same command again; with --detach the transfer would continue without this machine"
-                    .to_owned(),
-            ),
+        let how = match &self.detached {
+            Some(_) if self.is_independent => "; the transfer continues there",
+            Some(_) => " before the transfer started",
+            None => ", and the transfer stops there",
         };
+        let hint =
+            "run the same command again; with --detach the transfer would continue without this machine";
         let message = format!("the ssh connection to {} was lost{how}", client.host);
-        let fault = Fault::new(FaultCode::ControlLost, message, hint);
+        let fault = Fault::new(FaultCode::ControlLost, message, self.tail(client).unwrap_or(hint.to_owned()));
         Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
     /// Returns the fault if the user interrupts a run with `--detach`.
     fn left(&self, client: &Remote) -> Fault {
         let host = &client.host;
-        let (message, hint) = match &self.detached {
-            Some(detached) if self.is_independent => {
-                (format!("no longer watching; the transfer continues on {host}"), tail(client, &detached.log))
+        let message = match &self.detached {
+            Some(_) if self.is_independent => {
+                format!("no longer watching; the transfer continues on {host}")
             }
-            Some(detached) => {
-                ("interrupted before the transfer started".to_owned(), tail(client, &detached.log))
-            }
-            None => (
-                format!("interrupted; it is unknown whether the transfer started on {host}"),
-                format!("check with `{} pgrep -a haul`", client.way),
-            ),
+            Some(_) => "interrupted before the transfer started".to_owned(),
+            None => format!("interrupted; it is unknown whether the transfer started on {host}"),
         };
+        let hint = self.tail(client).unwrap_or_else(|| format!("check with `{} pgrep -a haul`", client.way));
         Fault::new(FaultCode::Interrupted, message, hint)
     }
-}
 
-fn tail(client: &Remote, log: &str) -> String {
-    format!("check its result with `{} tail {log}`", client.way)
+    /// Says how to see the result of a detached copy.
+    fn tail(&self, client: &Remote) -> Option<String> {
+        let (log, _) = self.detached.as_ref()?;
+        Some(format!("check its result with `{} tail {log}`", client.way))
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Congestion controls to show, in this order.
 pub(super) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
-/// Result of a memory-to-memory TCP flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct TcpFlow {
     pub congestion: String,

@@ -21,7 +21,6 @@ pub(super) struct FileSet {
 }
 
 impl FileSet {
-    /// Plans a set of big, medium, small and empty files in nested directories.
     pub(super) fn plan(size: Bytes, files: u32, seed: u64) -> Self {
         let mut rng = Rng::from_seed(seed);
         let sizes = sizes(size.0, u64::from(files.max(1)), &mut rng);

@@ -53,7 +53,6 @@ pub(super) struct Controls {
     limits: LawLimits,
 }
 
-/// Returns the law's ceiling, if it has one.
 fn ceiling(writer: &ByteWriter) -> Option<Rate> {
     let law = writer.law().and_then(|law| ChosenLaw::check(law).ok());
     law.map(|law| law.rate()).filter(|&rate| rate < Rate::MAX)
