@@ -216,7 +216,7 @@ impl Start<'_> {
             style: ProgressStyle::choose(global),
             quiet: is_quiet,
             json: global.json,
-            named: settings.iter().map(|set| session_key(&set.assignment.key).to_owned()).collect(),
+            named: settings.iter().map(|set| session_key(&set.key).to_owned()).collect(),
             typed: typed.clone(),
             ..quiet
         })

@@ -110,7 +110,13 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
     }
-    text.parse().map_err(|_| hint(text))
+    text.parse().map_err(|_| match text.parse::<IpAddr>() {
+        Ok(IpAddr::V4(ip)) => format!("the port is missing; write for example {ip}:2640"),
+        Ok(IpAddr::V6(ip)) => format!("the port is missing; write for example [{ip}]:2640"),
+        Err(_) => {
+            "write ADDR:PORT with a numeric address, for example 0.0.0.0:2640, [::]:2640 or :2640".to_owned()
+        }
+    })
 }
 
 /// Parses the host of a URL: a name or an address. Strips brackets around an IPv6 address.
@@ -121,14 +127,6 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     let is_read_back = url.to_string().parse().is_ok_and(|read: HaulUrl| read == url);
     let hint = "write a name or an address without a port, for example data.example.org or 2001:db8::7";
     is_read_back.then_some(url.host).ok_or_else(|| hint.to_owned())
-}
-
-fn hint(text: &str) -> String {
-    if text.parse::<IpAddr>().is_ok() {
-        let shown = if text.contains(':') { format!("[{text}]") } else { text.to_owned() };
-        return format!("the port is missing; write for example {shown}:2640");
-    }
-    "write ADDR:PORT with a numeric address, for example 0.0.0.0:2640, [::]:2640 or :2640".to_owned()
 }
 
 /// Parses a probability in `[0, 1]`, written as a fraction (`0.001`) or a percentage (`0.1%`).

@@ -178,20 +178,17 @@ fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
 fn detach() -> Result<PathBuf, Fault> {
     // Fails for a process group leader; one that sshd started already leads its own session.
     let _ = rustix::process::setsid();
-    let path = log_path();
+    // In the user's state directory (XDG base directory specification).
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let name = format!("haul/copy-{seconds}-{}.log", std::process::id());
+    let path = state.unwrap_or_default().join(name);
     let failed = |e: io::Error| fault::io(format!("cannot write the log {}", path.display()), &e);
     path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
     let log: File = OpenOptions::new().append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
     rustix::stdio::dup2_stderr(&log).map_err(|errno| failed(errno.into()))?;
     Ok(path)
-}
-
-/// In `haul` below `$XDG_STATE_HOME`, `~/.local/state` (XDG base directory specification) or `.`.
-fn log_path() -> PathBuf {
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = state.or_else(|| std::env::home_dir().map(|home| home.join(".local/state")));
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    state.unwrap_or_default().join("haul").join(format!("copy-{seconds}-{}.log", std::process::id()))
 }
 
 fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {

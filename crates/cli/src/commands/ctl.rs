@@ -24,6 +24,8 @@ pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
         return Ok(0);
     };
     let path = directory().join(name);
+    // `rate_control.rate` is the same as `rate`.
+    let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
     let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
     let told = ask(&path, &ControlRequest { set })?.ok_or_else(|| {
         fault::usage(
@@ -33,11 +35,6 @@ pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
     })?;
     show(name, &told, as_object);
     Ok(0)
-}
-
-/// `rate_control.rate` is the same as `rate`.
-fn parameter(key: &str) -> String {
-    key.strip_prefix("rate_control.").unwrap_or(key).to_owned()
 }
 
 /// Returns the reply of the copy at this socket; `None` if no process listens there.

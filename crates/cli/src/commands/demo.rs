@@ -107,12 +107,8 @@ fn beside(
         }
         match one_flow(context, spec, congestion, ours.bytes) {
             Ok(flow) => {
-                table.push(row(
-                    &name(congestion),
-                    Rate::from_bps(flow.goodput_bps as u64),
-                    spec.path_rate,
-                    &remark(&flow, ours),
-                ));
+                let goodput = Rate::from_bps(flow.goodput_bps as u64);
+                table.push(row(&name(congestion), goodput, spec.path_rate, &remark(&flow, ours)));
                 context.events.write("tcp", json!(flow));
                 flows.push(json!(flow));
             }

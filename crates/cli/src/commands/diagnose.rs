@@ -35,8 +35,7 @@ fn of_trace(file: &Path, text: &str) -> Result<(Vec<Signature>, String), Fault> 
     Ok((windows, signatures))
 }
 
-/// Returns the windows of a signature file or a trace (`-` is stdin), possibly none, and the text of their
-/// signatures.
+/// Returns the windows, possibly none, of a signature file or a trace (`-` is stdin), and their text.
 pub(crate) fn signatures_of(file: &Path) -> Result<(Vec<Signature>, String), Fault> {
     let hint = "a signature file contains 0 and 1 as text; see `haul diagnose --help`";
     let text = if file.as_os_str() == "-" {
@@ -111,8 +110,7 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
     Ok(())
 }
 
-/// Says for each window of each file why its packets were lost, as a running transfer does. Reports files
-/// that cannot be read at the end. Returns the exit code.
+/// Diagnoses each window of each file, as a running transfer does. Reports unreadable files at the end.
 pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
     let model = args.model.as_deref().map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
     let mut words = model.words();

@@ -75,11 +75,8 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
         None => (report.rtt?, "one round trip; the longest pause is unknown"),
     };
     let buffer = rate.bytes_in(pause).min(SOCKET_BUFFER[1].0);
-    let ask = if buffer > asked.0 {
-        format!(" with `haul cp --set socket_buffer={buffer}`")
-    } else {
-        String::new()
-    };
+    let ask = format!(" with `haul cp --set socket_buffer={buffer}`");
+    let ask = if buffer > asked.0 { &*ask } else { "" };
     Some(format!(
         "`sudo sysctl -w net.core.rmem_max={buffer}`{ask} holds what comes at {rate} in {:.0} ms ({words})",
         pause.as_millis_f64().ceil()
@@ -227,8 +224,6 @@ fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
     object
 }
 
-/// Prints what this machine lacks; with a URL, measures both directions and prints what to do about their
-/// limits. Returns the exit code.
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     let found = findings(context);
     if !context.json {

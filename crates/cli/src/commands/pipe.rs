@@ -69,7 +69,6 @@ impl Tally {
 
     /// Adds what is known at the end of a connection.
     fn with(mut self, recipe: &str, law: Option<&Part>, rtt: Option<Span>, packets: Packets) -> Self {
-        // Without the prefix that `connect` put in front.
         let preset = recipe.strip_prefix(SENDING).or_else(|| recipe.strip_prefix(RECEIVING));
         preset.unwrap_or(recipe).clone_into(&mut self.report.preset);
         let law = law.and_then(|law| ChosenLaw::check(law).ok());
@@ -179,7 +178,6 @@ impl Pipe<'_> {
     fn connect(&self, url: &HaulUrl) -> Result<Tally, Fault> {
         // The library takes the URL as text.
         let url = Zeroizing::new(url.to_string());
-        let url = url.as_str();
         let Settings { crypto, offload, socket_buffer, mut recipe } = self.context.settings.clone();
         let options = Options {
             ciphers: ciphers(crypto),
@@ -197,12 +195,12 @@ impl Pipe<'_> {
         recipe.name.insert_str(0, if self.args.reverse { RECEIVING } else { SENDING });
         match (is_stream, self.args.reverse) {
             (true, true) => {
-                self.receive_bytes(ByteReader::open(url, &recipe, &options).wait().map_err(refused)?)
+                self.receive_bytes(ByteReader::open(&url, &recipe, &options).wait().map_err(refused)?)
             }
             (true, false) => {
-                self.send_bytes(ByteWriter::open(url, &recipe, &options).wait().map_err(refused)?)
+                self.send_bytes(ByteWriter::open(&url, &recipe, &options).wait().map_err(refused)?)
             }
-            (false, _) => self.talk(&Connection::open(url, &recipe, &options).wait().map_err(refused)?),
+            (false, _) => self.talk(&Connection::open(&url, &recipe, &options).wait().map_err(refused)?),
         }
     }
 
@@ -247,8 +245,7 @@ impl Pipe<'_> {
         Err(fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER))
     }
 
-    /// Returns options that accept only clients of this direction; one of the other direction sets
-    /// `is_misdirected`.
+    /// Accepts only clients of this direction; one of the other direction sets `is_misdirected`.
     fn listen_options(&self, addr: SocketAddr, is_misdirected: Arc<AtomicBool>) -> ListenOptions {
         let (streams, ours, others) = if self.args.reverse {
             (StreamsPermitted::ToClients, RECEIVING, SENDING)

@@ -44,9 +44,7 @@ fn list(as_object: bool) {
     out("controllers, for --controller:");
     for law in haul_proto::laws() {
         out(format_args!("{:<WIDTH$} {}", law.name, law.summary));
-        for parameter in law.parameters {
-            let (name, kind, default) = (parameter.name, parameter.kind, parameter.default);
-            let help = parameter.help;
+        for haul_proto::ParameterSpec { name, kind, default, help, .. } in law.parameters {
             out(format_args!("{:<WIDTH$} --set rate_control.{name}={default}: {help} ({kind})", ""));
         }
     }

@@ -1,6 +1,5 @@
 //! `haul train`: fits a loss model to the user's own system.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -80,14 +79,15 @@ fn confusion_line(cause: &str, of: &Confusion) -> String {
 }
 
 fn report(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> String {
-    let mut text = fit_line("host", trained.host_r2, &trained.host_bins);
-    text += &fit_line("network", trained.network_r2, &trained.network_bins);
-    // Writing into a string does not fail.
-    let _ = writeln!(text, "Held out, {FOLDS} parts in turn, with 95 % intervals:");
-    text += &confusion_line("host", &held_out[0]);
-    text += &confusion_line("network", &held_out[1]);
-    let _ = write!(text, "Model BLAKE3 {hash}");
-    text
+    [
+        fit_line("host", trained.host_r2, &trained.host_bins),
+        fit_line("network", trained.network_r2, &trained.network_bins),
+        format!("Held out, {FOLDS} parts in turn, with 95 % intervals:\n"),
+        confusion_line("host", &held_out[0]),
+        confusion_line("network", &held_out[1]),
+        format!("Model BLAKE3 {hash}"),
+    ]
+    .concat()
 }
 
 fn bins_object(bins: &[Bin]) -> Vec<Value> {

@@ -118,7 +118,9 @@ pub(super) fn of_environment(
     let mut layer = Layer::default();
     for option in options {
         let name = options::variable(&option.long);
-        let Some(value) = sources.variable(&name)? else { continue };
+        let Some(value) = sources.variables.get(OsStr::new(&name)) else { continue };
+        let not_text = || fault::usage(format!("environment variable {name} is not valid UTF-8"), "");
+        let value = value.to_str().ok_or_else(not_text)?;
         let is_between = |c: char| match option.kind {
             Kind::Set => c == ',' || c.is_whitespace(),
             Kind::List => c == '\n',
@@ -130,11 +132,6 @@ pub(super) fn of_environment(
         }
         layer.insert(option.long.clone(), (Origin::Environment(name), texts));
     }
-    note_strangers(sources, notes);
-    Ok(layer)
-}
-
-fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
     let known: Vec<String> =
         OptionSpec::of_all_commands().iter().map(|option| options::variable(&option.long)).collect();
     let is_other = |name: &str| OTHERS.contains(&name) || name.starts_with(OF_THE_LAB);
@@ -145,6 +142,7 @@ fn note_strangers(sources: &Sources, notes: &mut Vec<String>) {
             notes.push(format!("unknown environment variable {name}{near}"));
         }
     }
+    Ok(layer)
 }
 
 const SYSTEM_FILE: &str = "/etc/haul/config.toml";
@@ -170,34 +168,24 @@ impl Sources {
         Self { variables, system_file: system }
     }
 
-    pub(super) fn variable(&self, name: &str) -> Result<Option<String>, Fault> {
-        let Some(value) = self.variables.get(OsStr::new(name)) else { return Ok(None) };
-        match value.to_str() {
-            Some(text) => Ok(Some(text.to_owned())),
-            None => Err(fault::usage(format!("environment variable {name} is not valid UTF-8"), "")),
-        }
-    }
-
-    pub(super) fn system_file(&self) -> Option<PathBuf> {
-        self.system_file.clone().filter(|path| path.exists())
-    }
-
-    /// Returns the user's file, if any: `HAUL_CONFIG` (empty: none), else that of the XDG base directory.
-    pub(super) fn user_file(&self) -> Result<Option<PathBuf>, Fault> {
+    /// Returns the existing files in order of precedence: the user's, in `HAUL_CONFIG` (empty: none) or else the
+    /// XDG base directory, and the system's.
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsStr::new(name)).map(PathBuf::from);
         // Relative paths are invalid (XDG base directory specification).
         let absolute = |name: &str| get(name).filter(|path| path.is_absolute());
-        if let Some(path) = get("HAUL_CONFIG") {
-            if path.as_os_str().is_empty() {
-                return Ok(None);
-            }
-            if !path.exists() {
+        let user = match get("HAUL_CONFIG") {
+            Some(path) if path.as_os_str().is_empty() => None,
+            Some(path) if !path.exists() => {
                 let message = format!("HAUL_CONFIG names {}, which does not exist", path.display());
                 return Err(fault::usage(message, "correct the name, or unset HAUL_CONFIG"));
             }
-            return Ok(Some(path));
-        }
-        let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
-        Ok(base.map(|base| base.join("haul/config.toml")).filter(|path| path.exists()))
+            Some(path) => Some(path),
+            None => {
+                let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+                base.map(|base| base.join("haul/config.toml"))
+            }
+        };
+        Ok([user, self.system_file.clone()].into_iter().flatten().filter(|path| path.exists()).collect())
     }
 }

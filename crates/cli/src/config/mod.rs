@@ -33,14 +33,12 @@ pub(crate) struct Resolved {
     pub notes: Vec<String>,
 }
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, derive_more::From)]
 pub(crate) enum StartError {
     /// clap's output: help, version, or a usage error of the command line itself.
-    #[error(transparent)]
-    Clap(#[from] clap::Error),
+    Clap(clap::Error),
     /// An error in a configuration file or the environment.
-    #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(Fault),
 }
 
 /// Completes the command line `argv` (with the program's name in front) from `sources`.
@@ -56,7 +54,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     // In order of precedence.
     let mut layers =
         vec![options::typed_layer(&options, &typed), layers::of_environment(&options, sources, &mut notes)?];
-    for path in [sources.user_file()?, sources.system_file()].into_iter().flatten() {
+    for path in sources.files()? {
         layers.push(layers::of_file(&command, &options, &path)?);
     }
     let chosen = choose(&options, &layers, &options::rivals_of_typed(&command, &typed));
@@ -80,8 +78,8 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 /// without it.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
-/// Returns the value of each option (except `set`) from the layer of highest precedence. Below the command line,
-/// that may be none: `rivals` conflict with typed options.
+/// Returns the value of each option (except `set`) from the layer of highest precedence, but values of
+/// `rivals`, which conflict with typed options, only from the command line.
 fn choose(options: &[OptionSpec], layers: &[Layer], rivals: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_set = |chosen: &Layer, long: &str| {
@@ -108,7 +106,7 @@ fn choose(options: &[OptionSpec], layers: &[Layer], rivals: &[String]) -> Layer 
     chosen
 }
 
-/// Adds the chosen values to the typed ones on the command line, before any `--`; `--include` before `--exclude`.
+/// Adds the chosen values to the command line, before any `--`; `--include` before `--exclude`.
 fn complete(
     argv: &[OsString],
     typed: &ArgMatches,
@@ -170,16 +168,17 @@ fn settings(layers: &[Layer]) -> Result<Vec<Setting>, Fault> {
     let mut settings = Vec::new();
     for layer in layers.iter().rev() {
         for (origin, text) in options::values(layer, "set") {
-            let assignment = text.parse().map_err(|problem: String| {
+            let Assignment { key, value } = text.parse().map_err(|problem: String| {
                 let hint = "separate several with spaces: HAUL_SET=\"chunk=64MB offload=off\"";
                 fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
             })?;
-            settings.push(Setting { origin: origin.clone(), assignment });
+            settings.push(Setting { origin: origin.clone(), key, value });
         }
         for (name, key) in PARAMETER_OPTIONS {
             settings.extend(options::values(layer, name).map(|(origin, value)| Setting {
                 origin: origin.clone(),
-                assignment: Assignment { key: key.to_owned(), value: value.to_owned() },
+                key: key.to_owned(),
+                value: value.to_owned(),
             }));
         }
     }

@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use serde::Serialize;
 
-use crate::args::{Assignment, Cli};
+use crate::args::Cli;
 use crate::output::Lines;
 
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
@@ -41,7 +41,8 @@ pub(super) fn values<'a>(layer: &'a Layer, long: &str) -> impl Iterator<Item = (
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub origin: Origin,
-    pub assignment: Assignment,
+    pub key: String,
+    pub value: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

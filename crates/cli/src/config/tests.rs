@@ -57,8 +57,7 @@ fn settings_pile_up_from_the_weakest_to_the_strongest_place() {
     let env = [("HAUL_CONFIG", user.as_str()), ("HAUL_SET", "chunk=3MB, rate=2Mbit"), ("HAUL_RATE", "3Mbit")];
     let sources = Sources::new(env, Some(system));
     let resolved = resolve(&argv("haul cp --set chunk=4MB --set rate=4Mbit a b"), &sources).unwrap();
-    let order: Vec<String> =
-        resolved.settings.iter().map(|s| format!("{}={}", s.assignment.key, s.assignment.value)).collect();
+    let order: Vec<String> = resolved.settings.iter().map(|s| format!("{}={}", s.key, s.value)).collect();
     assert_eq!(
         order,
         [

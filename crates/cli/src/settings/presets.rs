@@ -148,8 +148,8 @@ impl Settings {
     /// Like [`Settings::build`], without checking that the stack can be built.
     pub(crate) fn collect(preset: &Preset, settings: &[Setting]) -> Result<Self, Fault> {
         let mut collected = preset.settings()?;
-        for Setting { origin, assignment } in settings {
-            collected.set(origin, session_key(&assignment.key), &assignment.value)?;
+        for Setting { origin, key, value } in settings {
+            collected.set(origin, session_key(key), value)?;
         }
         Ok(collected)
     }
@@ -157,9 +157,8 @@ impl Settings {
     /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
     pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
         let row = |Parameter { key, show, .. }: &Parameter| {
-            let sets_it = |set: &&Setting| {
-                Parameter::find(session_key(&set.assignment.key)).is_ok_and(|found| found.key == *key)
-            };
+            let sets_it =
+                |set: &&Setting| Parameter::find(session_key(&set.key)).is_ok_and(|found| found.key == *key);
             let set = settings.iter().rfind(sets_it).map(|set| set.origin.clone());
             let origin = set.unwrap_or_else(|| preset.origin()).to_string();
             ConfigRow { key: format!("set.{key}"), value: Some(show(self)), origin }
@@ -173,10 +172,8 @@ fn hint(error: &RecipeError) -> String {
         RecipeError::Unbuildable { protocol, message }
             if protocol == "rate_control" && message.starts_with("switch") =>
         {
-            format!(
-                "a rule is `CONDITION -> LAW`, as in `loss > 5% -> tfrc`; the laws are {}",
-                law_names().join(", ")
-            )
+            let laws = law_names().join(", ");
+            format!("a rule is `CONDITION -> LAW`, as in `loss > 5% -> tfrc`; the laws are {laws}")
         }
         _ => RECIPES.to_owned(),
     }

@@ -3,13 +3,11 @@ use haul_wire::control::BenchLimit;
 use proptest::prelude::*;
 
 use super::*;
-use crate::args::Assignment;
 use crate::config::{Origin, Setting};
 use crate::fault::FaultCode;
 
 fn set(key: &str, value: &str) -> Setting {
-    let assignment = Assignment { key: key.to_owned(), value: value.to_owned() };
-    Setting { origin: Origin::Flag("set".to_owned()), assignment }
+    Setting { origin: Origin::Flag("set".to_owned()), key: key.to_owned(), value: value.to_owned() }
 }
 
 fn build(settings: &[Setting]) -> Result<Settings, Fault> {

@@ -109,7 +109,9 @@ pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) 
     sum.max_rss = peak_memory();
     sum.goodput = Rate::from_transfer(sum.bytes - sum.resumed_bytes.min(sum.bytes), sum.elapsed);
     sum.capacity = ceiling.map(|rate| (rate, "ceiling"));
-    sum.files_fault = files_fault(&all);
+    // Only if one machine has any: the output describes those of several.
+    let mut files_faults = all.iter().filter_map(|of| of.report.files_fault.as_ref());
+    sum.files_fault = files_faults.next().filter(|_| files_faults.next().is_none()).cloned();
     sum.files_exit_code = exit_code(&all);
     sum.error = fault(&all);
     sum.digest = digest(&all);
@@ -147,12 +149,6 @@ fn add_once(known: &mut Vec<String>, word: &str) {
     if !word.is_empty() && !known.iter().any(|other| other == word) {
         known.push(word.to_owned());
     }
-}
-
-/// Returns the fault of failed files if only one machine has any; the output describes those of several.
-fn files_fault(all: &[Of]) -> Option<Fault> {
-    let mut faults = all.iter().filter_map(|of| of.report.files_fault.as_ref());
-    faults.next().filter(|_| faults.next().is_none()).cloned()
 }
 
 /// Returns the code that all failures share, if every machine failed or if it means that sources changed or

@@ -24,14 +24,15 @@ const STDIO: &str = "-";
 pub(crate) fn run(context: &Context, args: &CpArgs) -> Option<RunReport> {
     let (sources, out) = split(&args.paths)?;
     Some(context.traced(json!({ "actions": actions(&args.paths) }), || {
-        match (sources, out) {
-            _ if args.ssh.detach => Err(by_ssh::not_detached()),
-            (sources, true) => {
-                to_stdout(context, sources, args).map(|report| report.of_application(&["receiver_storage"]))
-            }
-            (_, false) => from_stdin(context, &args.paths, &args.ssh)
-                .map(|report| report.of_application(&["sender_storage"])),
+        if args.ssh.detach {
+            return Err(by_ssh::not_detached());
         }
+        let (report, storage) = if out {
+            (to_stdout(context, sources, args)?, "receiver_storage")
+        } else {
+            (from_stdin(context, &args.paths, &args.ssh)?, "sender_storage")
+        };
+        Ok(report.of_application(&[storage]))
     }))
 }
 

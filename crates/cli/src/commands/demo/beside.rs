@@ -42,8 +42,7 @@ pub(super) enum FlowError {
     Failed(io::Error),
 }
 
-/// Runs a flow of `bytes` bytes alone on a new path, for at most 10 s and while `goes_on`, which gets the
-/// number of bytes that arrived, returns true.
+/// Runs a flow alone on a new path, for at most 10 s and while `goes_on` of the bytes that arrived is true.
 pub(super) fn flow(
     spec: &PathArgs,
     congestion: &str,

@@ -30,8 +30,7 @@ const SUSPENDED: Duration = Duration::from_millis(100);
 /// Default ceiling, as a share of the path's rate: a law that fills the path would lose packets there too.
 const SHARE: f64 = 2.0 / 3.0;
 
-/// Sends twice to such a receiver. Returns the report of the run that acts on the verdict; if it succeeded,
-/// that contains the report of the other run.
+/// Returns the report of the run that acts on the verdict; if it succeeded, with the report of the other run.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = &args.emulated;
     announce(context, spec);

@@ -37,8 +37,7 @@ impl FileSet {
         Bytes(self.files.iter().map(|(_, size)| size.0).sum())
     }
 
-    /// Writes the set and a symbolic link to its first file below `root`, which must exist. Checks `cancel`
-    /// before each block.
+    /// Writes the set and a symbolic link to its first file below `root`, which must exist.
     pub(super) fn write(&self, root: &Path, cancel: &Cancel) -> Result<(), Fault> {
         self.try_write(root, cancel).map_err(|e| match e.kind() {
             io::ErrorKind::Interrupted => Fault::new(FaultCode::Interrupted, "interrupted", ""),

@@ -112,8 +112,7 @@ impl EmulatedPath {
         entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?
     }
 
-    /// Returns the address at which the client reaches the server that listens at `server`. A relay reaches
-    /// only the first server of its path.
+    /// Returns the client's address of the server at `server`. A relay reaches only the first server.
     pub(crate) fn address_of(&self, server: SocketAddr) -> Result<SocketAddr, Fault> {
         let Self::Relay { spec, relay, .. } = self else { return Ok(server) };
         if let Some(relay) = relay.get() {
@@ -175,13 +174,11 @@ pub(super) fn announce(context: &Context, spec: &PathArgs) {
         "Path:  {path_rate}, rtt {rtt}, {:.3} % random loss each way, queue {queue}, seed {seed}",
         loss * 100.0
     ));
-    context.events.write(
-        "start",
-        json!({
-            "rtt_ms": rtt.as_millis_f64(), "rate_bps": path_rate.as_bps(), "loss": loss, "seed": seed,
-            "queue_bytes": queue.0,
-        }),
-    );
+    let start = json!({
+        "rtt_ms": rtt.as_millis_f64(), "rate_bps": path_rate.as_bps(), "loss": loss, "seed": seed,
+        "queue_bytes": queue.0,
+    });
+    context.events.write("start", start);
 }
 
 /// Starts the path; if it is not between network namespaces, prints why.

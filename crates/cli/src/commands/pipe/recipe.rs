@@ -18,7 +18,7 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
     if !preset.carries_messages() {
         return Settings::build(preset, settings);
     }
-    let is_of_part = |setting: &&Setting| session_key(&setting.assignment.key).contains('.');
+    let is_of_part = |setting: &&Setting| session_key(&setting.key).contains('.');
     let (of_parts, of_session): (Vec<&Setting>, Vec<&Setting>) = settings.iter().partition(is_of_part);
     let of_session: Vec<Setting> = of_session.into_iter().cloned().collect();
     let session = Settings::collect(preset, &of_session)?;
@@ -37,23 +37,22 @@ pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, 
 
 /// Replaces a fixed rate by the control law that was typed, if any; the rate becomes its ceiling.
 fn with_law(recipe: Recipe, of_session: &[Setting]) -> Result<Recipe, Fault> {
-    let names_law =
-        |set: &&Setting| set.origin.is_typed() && session_key(&set.assignment.key) == "controller";
+    let names_law = |set: &&Setting| set.origin.is_typed() && session_key(&set.key) == "controller";
     let Some(law) = of_session.iter().rfind(names_law) else { return Ok(recipe) };
     let Some(FixedRateConfig { rate, .. }) = recipe.configuration().map_err(fault::of)? else {
         return Ok(recipe);
     };
     let recipe = recipe.without("fixed_rate");
     let recipe = if recipe.has("receiver_report") { recipe } else { recipe.with("receiver_report") };
-    let controller = law.assignment.value.clone();
+    let controller = law.value.clone();
     Ok(recipe.with(RateControlConfig { controller, rate, ..RateControlConfig::default() }))
 }
 
 /// Sets a parameter of the recipe. One that the recipe does not have is rejected if it was typed; from
 /// another source it is for other commands and presets, and ignored.
 fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
-    let Setting { origin, assignment } = setting;
-    let key = match session_key(&assignment.key) {
+    let Setting { origin, key, value } = setting;
+    let key = match session_key(key) {
         "crypto" | "cipher" => return Ok(()),
         "rate" if recipe.has("rate_control") => "rate_control.rate",
         "rate" => "fixed_rate.rate",
@@ -62,7 +61,7 @@ fn set(recipe: &mut Recipe, setting: &Setting) -> Result<(), Fault> {
         key => key,
     };
     match key.split_once('.') {
-        Some((part, _)) if recipe.has(part) => recipe.set(key, &assignment.value).map_err(fault::of),
+        Some((part, _)) if recipe.has(part) => recipe.set(key, value).map_err(fault::of),
         _ if !origin.is_typed() => Ok(()),
         Some(("rate_control", _)) => Err(fault::usage(
             format!("{origin}: {} has no control law, so {key} does not apply", recipe.name),
@@ -80,11 +79,10 @@ mod tests {
     use haul_base::Rate;
 
     use super::*;
-    use crate::args::Assignment;
     use crate::config::Origin;
 
     fn setting(origin: Origin, (key, value): (&str, &str)) -> Setting {
-        Setting { origin, assignment: Assignment { key: key.to_owned(), value: value.to_owned() } }
+        Setting { origin, key: key.to_owned(), value: value.to_owned() }
     }
 
     fn choose_with(preset: &str, values: &[(&str, &str)]) -> Result<Recipe, Fault> {

@@ -101,8 +101,7 @@ pub(crate) fn write(bytes: &[u8], context: &Context) -> Result<bool, Fault> {
 /// Default message size of recipes without retransmission, such as `viz`: a message fits into one packet.
 const VIZ_FRAME: Bytes = Bytes(1_000);
 
-/// Returns where messages end: by `--frame`, or lines for reliable recipes and frames for others. None is
-/// longer than the recipe carries.
+/// Divides by `--frame`, or into lines for reliable recipes and frames for others, as long as the recipe carries.
 pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, Fault> {
     let most = longest_message(recipe);
     match frame {
