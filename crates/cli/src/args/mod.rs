@@ -1,10 +1,8 @@
 //! The command line, defined with clap. Help, man page, completions, configuration keys and environment
 //! variables are all derived from it.
 
-mod files;
+mod copy;
 mod help;
-mod select;
-mod tip;
 mod values;
 
 use std::ffi::OsString;
@@ -18,11 +16,10 @@ use haul_diagnosis::PAPERS_WORD;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 use serde::{Deserialize, Serialize};
 
-pub(crate) use files::{PreserveArgs, Preserved, SshArgs, StorageArgs, SyncArgs};
 #[cfg(test)]
-pub(crate) use select::RuleArgs;
-pub(crate) use select::{RuleArg, SelectArgs};
-pub(crate) use tip::with_tip;
+pub(crate) use copy::RuleArgs;
+pub(crate) use copy::{PreserveArgs, Preserved, RuleArg, SelectArgs, SshArgs, StorageArgs, SyncArgs};
+pub(crate) use help::with_tip;
 pub(crate) use values::{Assignment, PortRange};
 
 /// Moves files fast over long fat networks and reports what limited them.
@@ -153,7 +150,7 @@ impl Command {
             }
             Self::Doctor(args) => TransferOptions { recipe: args.recipe.clone(), ..others },
             Self::Serve(args) => TransferOptions {
-                preserve: files::of(&args.preserve),
+                preserve: copy::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
                 recipe: RecipeArgs {
                     set: args.set.clone(),

@@ -105,7 +105,6 @@ fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
             let _ = sender.send(permit);
         }
         wait_for_end_of_stdin();
-        drop(sender);
     })?;
     Ok(permits)
 }
@@ -149,10 +148,7 @@ pub(crate) fn copy() -> Result<u8, Fault> {
     let reporter = Reporter::start()?;
     send_waiting(&reporter.lines, Announcement::ours().line());
     let job: Result<Job, Fault> = from_stdin(MAX_JOB).unwrap_or_else(|| Err(not_a_request("it has ended")));
-    let report = match job.and_then(|job| begin(&job, &cancel, &reporter).map(|()| job)) {
-        Ok(job) => execute(&job, cancel, &reporter),
-        Err(fault) => RunReport::failed(fault),
-    };
+    let report = job.and_then(|job| execute(&job, cancel, &reporter)).unwrap_or_else(RunReport::failed);
     reporter.log(send_waiting).write("result", json!({ "report": report }));
     reporter.finish();
     Ok(report.exit_code())
@@ -191,7 +187,8 @@ fn detach() -> Result<PathBuf, Fault> {
     Ok(path)
 }
 
-fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
+fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
+    begin(job, &cancel, reporter)?;
     let log = |lines: Lines| {
         if job.detach {
             // Stderr is the log file.
@@ -201,7 +198,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> RunReport {
     job.actions.iter().for_each(|action| log(action.as_str().into()));
     let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     log((&report).into());
-    report
+    Ok(report)
 }
 
 /// Returns what lists each change, if requested: on stdout, or in the log of a detached job.

@@ -105,11 +105,10 @@ fn named(name: &str, told: &Value) -> Value {
 fn line(name: &str, told: &Value) -> String {
     let side = told["side"].as_str().unwrap_or_default();
     let moved = Bytes(told["bytes"].as_u64().unwrap_or(0));
-    let law =
-        told["data"]["controller"].as_str().or(told["rate_control"]["controller"].as_str()).unwrap_or("-");
-    let rate = told["data"]["rate_bps"]
-        .as_u64()
-        .map_or_else(String::new, |bps| format!(" at {}", Rate::from_bps(bps)));
+    let data = &told["data"];
+    let law = data["controller"].as_str().or(told["rate_control"]["controller"].as_str()).unwrap_or("-");
+    let rate = data["rate_bps"].as_u64().map(|bps| format!(" at {}", Rate::from_bps(bps)));
+    let rate = rate.unwrap_or_default();
     format!("{name:<10} {side:<9} {moved:>10}  {law}{rate}")
 }
 

@@ -20,76 +20,61 @@ pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Res
     let table: Table = text.parse().map_err(|error| {
         fault::usage(format!("{}: {}", path.display(), toml_problem(&text, &error)), CORRECT)
     })?;
-    let mut reader = Reader { path, layer: Layer::default() };
-    let commands = OptionSpec::commands();
-    let all = OptionSpec::of_all_commands();
-    let mut sections = Vec::new();
-    for (name, value) in &table {
-        match value {
-            Value::Table(section) if commands.contains(name) => sections.push((name, section)),
-            _ => {
-                reader.take(name, value, (&all, &commands), |long| options.iter().any(|o| o.long == long))?;
-            }
-        }
+    let (commands, all) = (OptionSpec::commands(), OptionSpec::of_all_commands());
+    let is_section = |(name, value): &(&String, &Value)| value.is_table() && commands.contains(name);
+    let (sections, general): (Vec<_>, Vec<_>) = table.iter().partition(is_section);
+    let mut found = Vec::new();
+    for entry in general {
+        let option = read(path, entry, &all, &commands)?;
+        found.extend(Some(option).filter(|(spec, _)| options.iter().any(|o| o.long == spec.long)));
     }
     for (name, section) in sections {
         let own = OptionSpec::of_command(name);
-        for (key, value) in section {
-            reader.take(key, value, (&own, &[]), |_| name == command)?;
+        for entry in section.as_table().into_iter().flatten() {
+            let option = read(path, entry, &own, &[])?;
+            found.extend(Some(option).filter(|_| name == command));
         }
     }
-    Ok(reader.layer)
-}
-
-struct Reader<'a> {
-    path: &'a Path,
-    layer: Layer,
-}
-
-impl Reader<'_> {
-    /// Handles one key, which must be among `known`; stores it if `is_wanted`.
-    fn take(
-        &mut self,
-        key: &str,
-        value: &Value,
-        (known, sections): (&[OptionSpec], &[String]),
-        is_wanted: impl Fn(&str) -> bool,
-    ) -> Result<(), Fault> {
-        let long = key.replace('_', "-");
-        let Some(spec) = known.iter().find(|o| o.long == long) else {
-            return Err(self.unknown(key, known, sections));
-        };
-        let scalars: Option<Vec<String>> = match (spec.kind, value) {
-            (Kind::Set, Value::Table(table)) => {
-                table.iter().map(|(name, value)| Some(format!("{name}={}", scalar(value)?))).collect()
-            }
-            (Kind::Set | Kind::List, Value::Array(items)) => items.iter().map(scalar).collect(),
-            _ => scalar(value).map(|text| vec![text]),
-        };
-        let texts = scalars.ok_or_else(|| {
-            let message = format!("{}: {key}: a string, number or boolean is needed", self.path.display());
-            fault::usage(message, "correct the file")
-        })?;
-        if is_wanted(&long) {
-            let (_, kept) =
-                self.layer.entry(long).or_insert((Origin::File(self.path.to_owned()), Vec::new()));
-            // Recipe parameters for all commands and for one accumulate; other options are replaced.
-            if spec.kind != Kind::Set {
-                kept.clear();
-            }
-            kept.extend(texts);
+    let mut layer = Layer::default();
+    for (spec, texts) in found {
+        let (_, kept) = layer.entry(spec.long).or_insert((Origin::File(path.to_owned()), Vec::new()));
+        // Recipe parameters for all commands and for one accumulate; other options are replaced.
+        if spec.kind != Kind::Set {
+            kept.clear();
         }
-        Ok(())
+        kept.extend(texts);
     }
+    Ok(layer)
+}
 
-    fn unknown(&self, key: &str, known: &[OptionSpec], sections: &[String]) -> Fault {
+/// Reads one key, which must be among `known`.
+fn read(
+    path: &Path,
+    (key, value): (&String, &Value),
+    known: &[OptionSpec],
+    sections: &[String],
+) -> Result<(OptionSpec, Vec<String>), Fault> {
+    let long = key.replace('_', "-");
+    let spec = known.iter().find(|o| o.long == long).ok_or_else(|| {
         let keys: Vec<String> = known.iter().map(|o| options::key(&o.long)).collect();
         let near = suggestion(key, keys.iter().chain(sections).map(String::as_str));
         fault::usage(
-            format!("unknown key `{key}` in {}{near}", self.path.display()),
+            format!("unknown key `{key}` in {}{near}", path.display()),
             "`haul --show-config` lists the keys; recipe parameters belong under [set]",
         )
-    }
+    })?;
+    let scalars: Option<Vec<String>> = match (spec.kind, value) {
+        (Kind::Set, Value::Table(table)) => {
+            table.iter().map(|(name, value)| Some(format!("{name}={}", scalar(value)?))).collect()
+        }
+        (Kind::Set | Kind::List, Value::Array(items)) => items.iter().map(scalar).collect(),
+        _ => scalar(value).map(|text| vec![text]),
+    };
+    let texts = scalars.ok_or_else(|| {
+        let message = format!("{}: {key}: a string, number or boolean is needed", path.display());
+        fault::usage(message, "correct the file")
+    })?;
+    Ok((spec.clone(), texts))
 }
 
 /// Formats a TOML value as on the command line.

@@ -3,7 +3,6 @@ use haul_wire::control::BenchLimit;
 use proptest::prelude::*;
 
 use super::*;
-use crate::config::{Origin, Setting};
 use crate::fault::FaultCode;
 
 fn set(key: &str, value: &str) -> Setting {
@@ -17,7 +16,7 @@ fn build(settings: &[Setting]) -> Result<Settings, Fault> {
 #[test]
 fn every_shipped_preset_is_complete_and_describes_itself() {
     for preset in Preset::shipped() {
-        let table: toml::Table = preset.text.parse().unwrap();
+        let table: Table = preset.text.parse().unwrap();
         for parameter in PARAMETERS {
             assert!(table.contains_key(parameter.key), "{} lacks {}", preset.name, parameter.key);
         }
