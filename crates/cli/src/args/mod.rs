@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 pub(crate) use copy::RuleArgs;
 pub(crate) use copy::{PreserveArgs, Preserved, RuleArg, SelectArgs, SshArgs, StorageArgs, SyncArgs};
-pub(crate) use help::with_tip;
 pub(crate) use values::{Assignment, PortRange};
 
 /// Moves files fast over long fat networks and reports what limited them.
@@ -351,7 +350,8 @@ const PIPE_RATE: &str = "Maximum sending rate, or unlimited; with viz, the sendi
 #[derive(Debug, Clone, Default, Args)]
 #[command(mut_arg("preset", |arg| arg.help(PIPE_PRESET)), mut_arg("rate", |arg| arg.help(PIPE_RATE)))]
 pub(crate) struct PipeArgs {
-    /// URL printed by `haul pipe --listen` on the other machine: @FILE, @- (stdin) or the URL itself [default: `HAUL_URL`]
+    /// URL printed by `haul pipe --listen` on the other machine: @FILE, @- (stdin) or the URL itself
+    /// [default: `HAUL_URL`]
     #[arg(value_name = "URL", help_heading = "Arguments", conflicts_with = "listen")]
     pub url: Option<OsString>,
     /// Wait for a connection on this address (TCP and UDP) [without a value: 0.0.0.0:2640]
@@ -507,9 +507,9 @@ pub(crate) struct DemoArgs {
     /// Do not run TCP over the same path afterwards (TCP needs permission to create network namespaces)
     #[arg(long)]
     pub no_tcp: bool,
-    /// Instead of copying files, send from memory to a receiver that is suspended periodically: first with a control
-    /// law that acts on the cause of losses, then with one that does not [preset: fobs-classifier, path: 600Mbit
-    /// without random loss, maximum rate: two thirds of that]
+    /// Instead of copying files, send from memory to a receiver that is suspended periodically: first with a
+    /// control law that acts on the cause of losses, then with one that does not [preset: fobs-classifier,
+    /// path: 600Mbit without random loss, maximum rate: two thirds of that]
     #[arg(long, conflicts_with_all = ["path", "size", "files", "no_tcp"])]
     pub busy_receiver: bool,
     /// Duration of each of the two runs of --busy-receiver [default: 10s]

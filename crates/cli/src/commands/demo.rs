@@ -27,11 +27,8 @@ use fileset::FileSet;
 use path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
-    let tried = if args.busy_receiver {
-        busy(context, args, namespaces)
-    } else {
-        try_demo(context, args, namespaces)
-    };
+    let run = if args.busy_receiver { busy } else { try_demo };
+    let tried = run(context, args, namespaces);
     tried.inspect(|report| context.trace_end(report)).unwrap_or_else(|fault| context.failed(fault))
 }
 

@@ -83,8 +83,7 @@ fn larger_buffer(report: &RunReport, asked: Bytes) -> Option<String> {
     ))
 }
 
-/// Returns how many times as fast the transfer could be without the limit, at the path's highest delivery
-/// rate; `None` if unknown or below [`LEAST_GAIN`].
+/// Returns how many times the goodput the path delivers at most; `None` if unknown, low, or the path limits.
 fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = &*report.limited_by.as_ref()?.what;
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;

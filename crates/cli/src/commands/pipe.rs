@@ -299,15 +299,24 @@ impl Pipe<'_> {
     fn send_bytes(&self, mut writer: ByteWriter) -> Result<Tally, Fault> {
         let mut tally = Tally::begin(Some(writer.cipher()));
         let mut controls = Controls::new(&writer, self.args.listen.is_none());
-        let mut buffer = vec![0; 1 << 20];
+        let (mut buffer, mut unsent) = (vec![0; 1 << 20], 0..0);
         loop {
             self.go_on()?;
             self.trace(&tally);
             controls.answer(&mut writer, tally.report.bytes);
+            if !unsent.is_empty() {
+                let written = self.until_done(|| {
+                    controls.answer(&mut writer, tally.report.bytes);
+                    writer.write_some(&buffer[unsent.clone()]).wait_for(POLL_INTERVAL).map_err(stream_error)
+                })?;
+                unsent.start += written;
+                tally.report.bytes += written as u64;
+                continue;
+            }
             match Input::read(&mut buffer, POLL_INTERVAL).map_err(|e| fault::io("cannot read stdin", &e))? {
                 None => writer.check().map_err(gone)?,
                 Some(0) => break,
-                Some(read) => self.write(&mut writer, &buffer[..read], &mut controls, &mut tally)?,
+                Some(read) => unsent = 0..read,
             }
         }
         self.until_done(|| {
@@ -334,24 +343,6 @@ impl Pipe<'_> {
                 done => return done.map_err(gone),
             }
         }
-    }
-
-    fn write(
-        &self,
-        writer: &mut ByteWriter,
-        mut bytes: &[u8],
-        controls: &mut Controls,
-        tally: &mut Tally,
-    ) -> Result<(), Fault> {
-        while !bytes.is_empty() {
-            let written = self.until_done(|| {
-                controls.answer(writer, tally.report.bytes);
-                writer.write_some(bytes).wait_for(POLL_INTERVAL).map_err(stream_error)
-            })?;
-            bytes = &bytes[written..];
-            tally.report.bytes += written as u64;
-        }
-        Ok(())
     }
 
     fn receive_bytes(&self, mut reader: ByteReader) -> Result<Tally, Fault> {

@@ -27,12 +27,10 @@ use crate::transfer::{
     next_client,
 };
 
-/// For each address family the wildcard, and an address reserved for documentation (RFC 5737, RFC 3849), to
-/// which nothing is sent.
+/// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
 const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
-/// Limit of open files below which a server warns: idle it has 20 open, and a session of large files takes at
-/// least 8.
+/// Limit of open files below which a server warns: idle it has 20; a session of large files takes 8 or more.
 const FEW_FILES: u64 = 64;
 
 pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {

@@ -153,8 +153,8 @@ impl Sources {
         Self { variables, system_file: system }
     }
 
-    /// Returns the existing files in order of precedence: the user's, in `HAUL_CONFIG` (empty: none) or else the
-    /// XDG base directory, and the system's.
+    /// Returns the existing files in order of precedence: the user's, in `HAUL_CONFIG` (empty: none) or else
+    /// in the XDG base directory, and the system's.
     pub(super) fn files(&self) -> Result<Vec<PathBuf>, Fault> {
         let get = |name: &str| self.variables.get(OsStr::new(name)).map(PathBuf::from);
         // Relative paths are invalid (XDG base directory specification).

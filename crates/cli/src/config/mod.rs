@@ -8,12 +8,12 @@ use std::ffi::OsString;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
-use crate::args::{Assignment, Cli, Command, Global, with_tip};
+use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
 pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
-use options::{Kind, Layer, OptionSpec};
+use options::{Kind, Layer, OptionSpec, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
 const COMMAND_SHOWN: &str = "cp";
@@ -74,8 +74,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
 const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times"], ["delete", "files-from"]];
 
-/// Options that, in commands that have both, only apply with another one; configured values are ignored
-/// without it.
+/// Options whose configured values are ignored without another one, in commands that have both.
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
 /// Returns the value of each option (except `set`) from the layer of highest precedence, but values of

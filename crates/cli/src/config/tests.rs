@@ -226,7 +226,7 @@ fn a_bad_pattern_is_named_with_its_place() {
     assert!(failure.message.contains("user.toml") && failure.message.contains("has no ']'"), "{failure}");
 }
 
-/// An empty `HOME` would let whoever owns the current directory choose options, a program for `--ssh` among them.
+/// An empty `HOME` would let the owner of the current directory choose options, as a program for `--ssh`.
 #[test]
 fn a_home_that_is_relative_is_none() {
     let home = tempfile::tempdir().unwrap();

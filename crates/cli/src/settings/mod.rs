@@ -18,8 +18,7 @@ use crate::text_file::{text_of, toml_problem};
 /// Maximum tag length of all ciphers, in bytes: the cipher is not known yet.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// Returns the ciphers that a client offers: `only` this one, or all that encrypt, the fastest on this
-/// machine first.
+/// Returns the ciphers that a client offers: `only` this one, or all that encrypt, the fastest here first.
 pub(crate) fn ciphers(only: Option<Cipher>) -> Vec<Cipher> {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     match only {

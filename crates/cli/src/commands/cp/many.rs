@@ -89,8 +89,7 @@ pub(crate) struct Of {
     pub(crate) report: RunReport,
 }
 
-/// Adds up reports: sums, the longest time, the shortest round trip. `sum` contains the names of preset and
-/// law; `ceiling` limited all together.
+/// Adds up reports. `sum` contains the names of preset and law; `ceiling` limited all together.
 pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) -> RunReport {
     let mut ciphers = Vec::new();
     let mut controllers = Vec::new();

@@ -68,8 +68,8 @@ impl FileSet {
     }
 }
 
-/// Sizes: half the bytes in the first file (all, if there are fewer than three files), most of the rest in
-/// every twelfth of the others, none in the last.
+/// Half the bytes in the first file (all, if there are fewer than three), most of the rest in every twelfth
+/// of the others, none in the last.
 fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let big = if files < 3 { total } else { total / 2 };
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };

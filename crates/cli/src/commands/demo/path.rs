@@ -130,7 +130,7 @@ impl EmulatedPath {
         };
         let failed = || Fault::new(FaultCode::Internal, "the emulated path has failed", "");
         let [up, down] = emulator.snapshots().ok_or_else(failed)?;
-        // Packets that the kernel dropped because the emulator did not read them in time count as the emulator's.
+        // What the kernel dropped because the emulator did not read it in time counts as the emulator's.
         let way = |Snapshot { sent, received, mut drops, .. }: Snapshot, side: &Side| {
             let device = side.device_drops();
             let device = device.map_err(|e| fault::io("the kernel does not report a device's drops", &e))?;

@@ -12,8 +12,6 @@ use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
 const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";
 
-/// Applies settings to a preset. A recipe of micro-protocols without `object` carries messages, any other a
-/// byte stream.
 pub(crate) fn choose(preset: &Preset, settings: &[Setting]) -> Result<Settings, Fault> {
     if !preset.carries_messages() {
         return Settings::build(preset, settings);

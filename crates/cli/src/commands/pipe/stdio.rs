@@ -101,7 +101,7 @@ pub(crate) fn write(bytes: &[u8], context: &Context) -> Result<bool, Fault> {
 /// Default message size of recipes without retransmission, such as `viz`: a message fits into one packet.
 const VIZ_FRAME: Bytes = Bytes(1_000);
 
-/// Divides by `--frame`, or into lines for reliable recipes and frames for others, as long as the recipe carries.
+/// Chooses frames by `--frame`, or lines for reliable recipes and frames for others. The recipe limits both.
 pub(crate) fn framing(frame: Option<Bytes>, recipe: &Recipe) -> Result<Framing, Fault> {
     let most = longest_message(recipe);
     match frame {
