@@ -70,20 +70,20 @@ fn rule_options() -> [Arg; 3] {
         })
     };
     let file = OsStringValueParser::new().map(|word| RuleArg::ExcludeFrom(PathBuf::from(word)));
-    let option = |name: &'static str| Arg::new(name).long(name).action(clap::ArgAction::Append);
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).action(clap::ArgAction::Append).value_name(value).help(help)
+    };
     [
-        option("exclude")
-            .value_name("PATTERN")
-            .value_parser(pattern(Verdict::Exclude))
-            .help("Skip matching entries, for example '*.tmp' or /build/; repeatable"),
-        option("include")
-            .value_name("PATTERN")
-            .value_parser(pattern(Verdict::Include))
-            .help("Send matching entries despite later rules; the first match counts"),
-        option("exclude-from")
-            .value_name("FILE")
-            .value_parser(file)
-            .help("Read exclude patterns from a file, one per line (a leading + includes)"),
+        option("exclude", "PATTERN", "Skip matching entries, for example '*.tmp' or /build/; repeatable")
+            .value_parser(pattern(Verdict::Exclude)),
+        option("include", "PATTERN", "Send matching entries despite later rules; the first match counts")
+            .value_parser(pattern(Verdict::Include)),
+        option(
+            "exclude-from",
+            "FILE",
+            "Read exclude patterns from a file, one per line (a leading + includes)",
+        )
+        .value_parser(file),
     ]
 }
 

@@ -28,9 +28,7 @@ pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
 }
 
 fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
-    let url = url_of(args)?;
-    context.check_loss_model(!args.reverse)?;
-    let limit = limit(context, args)?;
+    let (url, limit) = checked(context, args)?;
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
     context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
     let began = Instant::now();
@@ -41,10 +39,12 @@ fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport,
     Ok(report)
 }
 
-/// Returns how much to transfer, or for how long. Fails if the rate lets no packet leave in that time.
-fn limit(context: &Context, args: &BenchArgs) -> Result<BenchLimit, Fault> {
+/// Returns the server, and how much to transfer or for how long; fails if no packet would leave in that time.
+fn checked(context: &Context, args: &BenchArgs) -> Result<(HaulUrl, BenchLimit), Fault> {
+    let url = endpoint::url(args.url.as_deref(), "haul bench [OPTIONS] URL")?;
+    context.check_loss_model(!args.reverse)?;
     if let Some(bytes) = args.bytes {
-        return Ok(BenchLimit::Bytes(bytes.0));
+        return Ok((url, BenchLimit::Bytes(bytes.0)));
     }
     let time = args.time.unwrap_or(DEFAULT_TIME);
     let law: Option<RateControlConfig> = context.settings.recipe.configuration().ok().flatten();
@@ -53,21 +53,15 @@ fn limit(context: &Context, args: &BenchArgs) -> Result<BenchLimit, Fault> {
             format!("at {} not one packet leaves in {time}", law.rate),
             "give a higher --rate, or a longer --time",
         )),
-        _ => Ok(BenchLimit::Micros(time.as_micros())),
+        _ => Ok((url, BenchLimit::Micros(time.as_micros()))),
     }
 }
 
 pub(crate) fn plan(context: &Context, args: &BenchArgs) -> Result<DryRun, Fault> {
-    let url = url_of(args)?;
-    context.check_loss_model(!args.reverse)?;
-    limit(context, args)?;
+    let (url, _) = checked(context, args)?;
     let time = || format!("for {}", args.time.unwrap_or(DEFAULT_TIME));
     let amount = args.bytes.map_or_else(time, |bytes| bytes.to_string());
     let verb = if args.reverse { "receive" } else { "send" };
     let actions = vec![format!("{verb} memory {amount}, server {}", url.authority())];
     Ok(DryRun { actions, negotiated: negotiate(context, &url)? })
-}
-
-fn url_of(args: &BenchArgs) -> Result<HaulUrl, Fault> {
-    endpoint::url(args.url.as_deref(), "haul bench [OPTIONS] URL")
 }

@@ -8,7 +8,6 @@ mod path;
 pub(crate) use busy::receiver;
 pub(crate) use path::acquire_namespaces;
 
-use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -151,13 +150,9 @@ fn name(congestion: &str) -> String {
 }
 
 fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
-    let mut words = String::new();
-    if flow.bytes < ours.bytes {
-        let (bytes, time) = (Bytes(flow.bytes), Span::from_secs_f64(flow.seconds));
-        words = format!("  {bytes} when it was ended after {}", clock(time));
-    }
-    if flow.emulator_lost > 0 {
-        let _ = write!(words, "  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
-    }
-    words
+    let (bytes, time) = (Bytes(flow.bytes), Span::from_secs_f64(flow.seconds));
+    let ended = format!("  {bytes} when it was ended after {}", clock(time));
+    let lost = format!("  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
+    let remarks = [(flow.bytes < ours.bytes, ended), (flow.emulator_lost > 0, lost)];
+    remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark).collect()
 }

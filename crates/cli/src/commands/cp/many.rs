@@ -67,11 +67,8 @@ pub(crate) fn copy_all(
 /// Makes the destination directory unless it exists; returns the fault if it cannot be made.
 fn without_destination(plan: &CopyPlan) -> Option<Fault> {
     let to = Path::new(OsStr::from_bytes(&plan.path));
-    match std::fs::create_dir(to) {
-        Ok(()) => None,
-        Err(_) if to.is_dir() => None,
-        Err(error) => Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error)),
-    }
+    let error = std::fs::create_dir(to).err().filter(|_| !to.is_dir())?;
+    Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error))
 }
 
 fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
