@@ -226,7 +226,7 @@ impl Watched {
     /// Returns the fault if ssh ended, or nothing was heard, before the final report.
     fn lost(&self, client: &Remote) -> Fault {
         let how = match &self.detached {
-            Some(_) if self.is_independent => "; the transfer continues there",
+            Some(_) if self.is_independent => "; the transfer continues there unless it was stopped",
             Some(_) => " before the transfer started",
             None => ", and the transfer stops there",
         };
