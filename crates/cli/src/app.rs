@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(lost_result().filter(|_| code == 0).map_or(code, unreported))
 }
 
-/// Reports that the work is done but its result could not be written to stdout.
+/// Reports a result that could not be written to stdout. Returns the exit code.
 fn unreported(why: &str) -> u8 {
     let message = format!("cannot write the result to stdout: {why}");
     let hint = "the operation itself succeeded; free space where stdout goes";
@@ -40,10 +40,10 @@ fn unreported(why: &str) -> u8 {
     fault.code.exit_code()
 }
 
-/// Raises the soft limit on open files to the hard limit: small files are committed by the thousand.
+/// Raises the soft limit on open files: up to 2,048 received files stay open until they are installed.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it, files are closed and opened again.
+    // With a low limit, files are closed and opened again.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -68,7 +68,7 @@ fn start(argv: &[OsString]) -> u8 {
     }
 }
 
-/// Prints clap's error. Arguments are escaped first: a shell may have expanded file names into them.
+/// Prints clap's error, with control characters of arguments escaped: a shell may have expanded file names.
 fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, &Sources::of_process()) {
@@ -125,10 +125,12 @@ impl Start<'_> {
             Command::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(*shell, &mut Cli::command(), "haul", &mut script);
-                out_verbatim(String::from_utf8_lossy(&script).trim_end());
-                Ok(0)
+                Ok(print_generated(&script))
             }
-            Command::Man => man(),
+            Command::Man => {
+                let problem = |e| Fault::new(FaultCode::Internal, format!("no manual page: {e}"), "");
+                man().map(|page| print_generated(&page)).map_err(problem)
+            }
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
             Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),
@@ -154,8 +156,8 @@ impl Start<'_> {
             }),
             Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args, Cpu::ALL)),
             Command::Demo(args) => {
-                // Before anything starts a thread, and while this process may be looked into: it may enter a
-                // user namespace.
+                // Entering a user namespace takes a process with one thread, whose files in /proc are not
+                // hidden.
                 let namespaces = commands::demo::acquire_namespaces();
                 self.reporting(|context| commands::demo::run(context, args, &namespaces))
             }
@@ -223,7 +225,7 @@ impl Start<'_> {
     }
 }
 
-/// Returns what stdout is used for, if not for events.
+/// Returns what uses stdout, which is then not free for `--events -`.
 fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     match command {
         Command::Pipe(args) if args.writes_stdout() => Some("the data"),
@@ -235,10 +237,8 @@ fn use_of_stdout(global: &Global, command: &Command) -> Option<&'static str> {
     }
 }
 
-/// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`), not those of its
-/// children.
+/// Hides this process's secrets from debuggers and core dumps (`PR_SET_DUMPABLE(2const)`).
 fn hide_memory() {
-    // Not essential: ignored if the system refuses.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
@@ -258,20 +258,23 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
     code
 }
 
-/// Prints one manual page: the program, then each command.
-fn man() -> Result<u8, Fault> {
-    let problem = |e: std::io::Error| Fault::new(FaultCode::Internal, format!("no manual page: {e}"), "");
+fn print_generated(text: &[u8]) -> u8 {
+    out_verbatim(String::from_utf8_lossy(text).trim_end());
+    0
+}
+
+/// Returns one manual page: the program, then each command.
+fn man() -> std::io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let mut command = Cli::command();
     command.build();
-    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(problem)?;
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let man = clap_mangen::Man::new(sub.clone());
-        writeln!(page, ".SH \"HAUL {}\"", sub.get_name().to_uppercase()).map_err(problem)?;
-        man.render_synopsis_section(&mut page).map_err(problem)?;
-        man.render_description_section(&mut page).map_err(problem)?;
-        man.render_options_section(&mut page).map_err(problem)?;
+        writeln!(page, ".SH \"HAUL {}\"", sub.get_name().to_uppercase())?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
     }
-    out_verbatim(String::from_utf8_lossy(&page).trim_end());
-    Ok(0)
+    Ok(page)
 }

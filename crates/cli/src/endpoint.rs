@@ -26,7 +26,7 @@ pub(crate) enum Machine {
 pub(crate) type Place = (Machine, Vec<u8>);
 
 pub(crate) const VARIABLE: &str = "HAUL_URL";
-/// Maximum length of a URL in bytes: a path has at most 12 KiB, three times that with escapes.
+/// Bytes read of a URL: its path has at most 12 KiB, three times that with escapes.
 const LONGEST: usize = 64 << 10;
 const SCHEME: &str = "haul://";
 
@@ -66,8 +66,7 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
     })
 }
 
-/// Returns the URL of a command: from the argument, or from the environment. `usage` is the hint if it is
-/// missing.
+/// Returns the URL of a command: from the argument, or from the environment; `usage` is the hint without one.
 pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
     match word {
         Some(word) => match word.as_bytes().strip_prefix(b"@") {
@@ -85,7 +84,7 @@ pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
     text.parse::<HaulUrl>().map_err(fault::of)
 }
 
-/// Reads the URL that `@from[:path]` refers to.
+/// Reads the URL that `@FROM[:PATH]` refers to.
 fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
     let mut parts = from.splitn(2, |&b| b == b':');
     let (from, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -107,7 +106,6 @@ fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
     Ok(url)
 }
 
-/// Appends `below` to the path of a URL.
 fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
     let below = below.strip_prefix(b"/").unwrap_or(below);
     match (path, below) {
@@ -128,14 +126,14 @@ fn from_environment() -> Result<Zeroizing<String>, Fault> {
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
-    // Never reallocated, and zeroed on drop.
+    // Has its final capacity, as a reallocation would leave a copy that is not zeroed.
     let mut text = Zeroizing::new(String::with_capacity(LONGEST));
     let read = File::open(path).and_then(|file| file.take(LONGEST as u64).read_to_string(&mut text));
     read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))?;
     Ok(text)
 }
 
-/// Returns the first line of stdin, which is read once; the rest stays unread.
+/// Returns the first line of stdin, also to later calls.
 fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     static FIRST_LINE: Mutex<Option<Zeroizing<String>>> = Mutex::new(None);
     let mut known = FIRST_LINE.lock();
@@ -143,7 +141,7 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
         return Ok(line.clone());
     }
     let mut line = Zeroizing::new(String::with_capacity(LONGEST));
-    // Byte by byte.
+    // Byte by byte: the rest stays unread.
     let stdin = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from).map(File::from);
     let read =
         stdin.and_then(|stdin| BufReader::with_capacity(1, stdin).take(LONGEST as u64).read_line(&mut line));
@@ -151,8 +149,7 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     Ok(known.insert(line).clone())
 }
 
-/// Whether a word looks like a misspelt URL with a key. Passed to ssh as HOST:PATH, it would show the key in
-/// process lists.
+/// Whether a word looks like a damaged URL with a key, which ssh would show in process lists.
 fn is_damaged_url(text: &str) -> bool {
     let text = text.trim_start_matches([' ', '\t', '\n', '"', '\'']);
     let is_ours = |(scheme, _): (&str, &str)| scheme.eq_ignore_ascii_case("haul");

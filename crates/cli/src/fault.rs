@@ -1,4 +1,4 @@
-//! Failures as shown to users: what happened, why, and what to do.
+//! Failures as shown to users.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
 use crate::output::Lines;
 
-/// Creates a fault for a mistake on the command line, in a configuration file or in the environment.
+/// Creates a fault for a mistake of the user.
 pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(FaultCode::Usage, message, hint)
 }
@@ -39,7 +39,7 @@ pub(crate) fn spawn<T: Send + 'static>(
     started.map_err(|error| io("cannot start a thread", &error))
 }
 
-/// Sets `hint` if contact with the peer was lost; only the command knows what to do then.
+/// Replaces the hint if contact with the peer was lost.
 pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
     if matches!(fault.code, FaultCode::ControlLost | FaultCode::PeerSilent | FaultCode::PeerStopped) {
         hint.clone_into(&mut fault.hint);
@@ -47,7 +47,7 @@ pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
     fault
 }
 
-/// Formats a fault with its machine: `error: …` and, on the next line, `hint: …`.
+/// Formats a fault: `error: …`, with its machine, and on the next line ` hint: …`.
 pub(crate) fn shown(fault: &Fault) -> Lines {
     let mut lines = Lines::from(format_args!("error: {}{}", place(fault), fault.message));
     if !fault.hint.is_empty() {
@@ -56,7 +56,7 @@ pub(crate) fn shown(fault: &Fault) -> Lines {
     lines
 }
 
-/// Returns the machine of a fault as a prefix for its message; empty if no other machine is involved.
+/// Returns the machine of a fault as a prefix for its message; empty if the fault has none.
 pub(crate) fn place(fault: &Fault) -> String {
     match &fault.host {
         None => String::new(),
@@ -65,9 +65,8 @@ pub(crate) fn place(fault: &Fault) -> String {
     }
 }
 
-/// Marks `fault` as this machine's, unless its host is known or it concerns both machines or their
-/// connection.
-pub(crate) fn here(fault: Fault) -> Fault {
+/// Sets the host of a fault to this machine, unless it has one or concerns both machines or their connection.
+pub(crate) fn on_this_machine(fault: Fault) -> Fault {
     use FaultCode::{Expired, Interrupted, NotAuthorised, PeerStopped, Usage, VersionMismatch};
     let is_of_both =
         matches!(fault.code, Usage | Interrupted | PeerStopped | VersionMismatch | Expired | NotAuthorised);
@@ -82,7 +81,7 @@ pub(crate) fn is_of_way(code: FaultCode) -> bool {
 
 const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
 
-/// Converts an engine error to a fault with a hint, in the form also sent to the peer.
+/// Converts an error to the engine's fault, with the cause of a failed connection and a hint.
 pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     let error = error.into();
     let mut fault = error.fault();
@@ -104,7 +103,6 @@ fn connect_reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Returns a hint; empty if there is none or the message suffices.
 fn hint(error: &EngineError) -> String {
     let hint = match error {
         EngineError::Expired(_) => EXPIRED,
@@ -196,10 +194,10 @@ mod tests {
         let full = || Fault::new(FaultCode::DiskFull, "no room", "");
         let far = full().on(Host::Named("far\n".to_owned()));
         assert_eq!(shown(&far).to_string(), "error: on far\\n: no room\n");
-        assert_eq!(here(far.clone()), far);
-        assert_eq!(shown(&here(full())).to_string(), "error: here: no room\n");
+        assert_eq!(on_this_machine(far.clone()), far);
+        assert_eq!(shown(&on_this_machine(full())).to_string(), "error: here: no room\n");
         let lost = Fault::new(FaultCode::ControlLost, "lost", "");
-        assert_eq!(here(lost.clone()), lost);
+        assert_eq!(on_this_machine(lost.clone()), lost);
     }
 
     #[test]

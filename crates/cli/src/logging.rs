@@ -38,13 +38,13 @@ pub(crate) fn start(global: &Global) -> Result<(), Fault> {
         .with_writer(std::io::stderr)
         .with_ansi(is_rich_terminal() && !is_plain)
         .with_target(global.verbose > 1)
-        // They would be written to stderr as well, which panics if it cannot be written.
+        // Writes with `eprintln!`, which panics if stderr is closed.
         .log_internal_errors(false)
         .try_init();
     Ok(())
 }
 
-/// Formats one field of a message, escaped: some come from the peer.
+/// Formats one field of a message, escaped and without keys: some texts come from the peer.
 fn field(to: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     let value = without_keys(&Printable(format_args!("{value:?}")).to_string());
     match field.name() {

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fmt, thread};
 
 use haul_base::printable_bytes;
 use haul_engine::Role;
@@ -18,43 +18,38 @@ use signal_hook::low_level::signal_name;
 
 use crate::fault::{self, Fault, FaultCode};
 
-/// Exit code of an interrupted run.
+/// Exit code of an interrupted run, as a shell's for SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Signals within this time count as one: `timeout(1)` signals the process and then its group, and a
 /// terminal's Ctrl-C may coincide with a parent's signal.
 const TOGETHER: Duration = Duration::from_millis(500);
 
-/// Whether a stop was requested, and by whom. Clones share the state.
+/// Request to stop: set once, with the signal if it was one. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Cancel(Arc<StopRequest>);
+pub(crate) struct Cancel(Arc<OnceLock<Option<Stop>>>);
 
-#[derive(Debug, Default)]
-struct StopRequest {
-    is_requested: AtomicBool,
-    /// The signal that requested it, if any. Set before the request is visible.
-    by: OnceLock<Stop>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, derive_more::Display)]
+#[display("{signal}{}", sender.as_ref().map_or_else(String::new, |sender| format!(" from {sender}")))]
 struct Stop {
-    signal: i32,
-    /// Sender; `None` for the kernel, which sends a terminal's signals.
+    signal: &'static str,
+    /// `None` for the kernel, which sends a terminal's signals.
     sender: Option<String>,
 }
 
 impl Cancel {
     pub(crate) fn request(&self) {
-        self.0.is_requested.store(true, Ordering::Release);
+        let _ = self.0.set(None);
     }
 
     pub(crate) fn is_requested(&self) -> bool {
-        self.0.is_requested.load(Ordering::Acquire)
+        self.0.get().is_some()
     }
 
-    /// Returns the fault of an interrupted run as reported locally, with the signal and its sender.
+    /// Returns the fault of an interrupted run, for this side's user.
     pub(crate) fn fault(&self, hint: &str) -> Fault {
-        let by = self.0.by.get().map_or_else(String::new, |stop| format!(" by {stop}"));
+        let by = self.0.get().and_then(Option::as_ref);
+        let by = by.map_or_else(String::new, |stop| format!(" by {stop}"));
         Fault::new(FaultCode::Interrupted, format!("interrupted{by}"), hint)
     }
 
@@ -64,11 +59,12 @@ impl Cancel {
             Role::Client => "client",
             Role::Server => "server",
         };
-        let by = self.0.by.get().map_or_else(String::new, |stop| format!(" by {}", name(stop.signal)));
+        let by = self.0.get().and_then(Option::as_ref);
+        let by = by.map_or_else(String::new, |stop| format!(" by {}", stop.signal));
         Fault::new(FaultCode::Interrupted, format!("the {role} was stopped{by}"), hint)
     }
 
-    /// Returns `fault`, or this side's interruption if the peer reports a stop and there is one here: a
+    /// Returns this side's interruption if there is one and the peer reports one, otherwise `fault`: a
     /// terminal's Ctrl-C reaches both sides of a local run.
     pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
@@ -84,45 +80,31 @@ impl Cancel {
     }
 
     fn take(&self, origin: &Origin) {
-        let stop = Stop {
-            signal: origin.signal,
-            sender: origin.process.map(|process| sender(process.pid, process.uid)),
-        };
+        let signal = signal_name(origin.signal).unwrap_or("a signal");
+        let sender = origin.process.map(|process| sender(process.pid, process.uid));
+        let stop = Stop { signal, sender };
         if stop.sender.is_some() {
             tracing::warn!("stopping: {stop}");
         } else {
             tracing::info!("stopping: {stop}");
         }
-        let _ = self.0.by.set(stop);
-        self.request();
+        let _ = self.0.set(Some(stop));
     }
 }
 
-/// Describes a process, with its program's name if it still exists.
+/// Describes a process, with its program's name if it still runs.
 fn sender(pid: i32, user: u32) -> String {
     let program = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     let program = program.map_or_else(|_| String::new(), |name| format!(" ({})", name.trim_end()));
     format!("process {pid}{program} of user {user}")
 }
 
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let from = self.sender.as_ref().map_or_else(String::new, |sender| format!(" from {sender}"));
-        write!(f, "{}{from}", name(self.signal))
-    }
-}
-
-fn name(signal: i32) -> &'static str {
-    signal_name(signal).unwrap_or("a signal")
-}
-
 /// Handling of SIGHUP, which is sent when a terminal is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hangup {
-    /// Stop, as for SIGTERM; ignored if it was ignored when the process started (`nohup`).
+    /// Stops as SIGTERM does, unless it was ignored when the process started (`nohup`).
     Stops,
-    /// Ignore: a process started by ssh learns from stdin that the connection has ended, and may no longer
-    /// need it.
+    /// Ignored: a process started by ssh learns from stdin that ssh has ended, and may not need it any more.
     PassesBy,
 }
 
@@ -159,7 +141,7 @@ fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
     thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(drop)
 }
 
-/// Whether this process ignores `signal`. If unknown, the signal counts as ignored and is left alone.
+/// Whether this process ignores `signal`, also if that is unknown: the signal is then left alone.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -277,8 +259,7 @@ mod tests {
         let cancel = Cancel::default();
         let own = std::fs::read_to_string("/proc/self/comm").unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
-        cancel.0.by.set(Stop { signal: SIGTERM, sender: Some(sender(pid, 7)) }).unwrap();
-        cancel.request();
+        cancel.0.set(Some(Stop { signal: "SIGTERM", sender: Some(sender(pid, 7)) })).unwrap();
         let by = format!("SIGTERM from process {pid} ({}) of user 7", own.trim_end());
         let own = cancel.fault("again");
         assert_eq!(own.message, format!("interrupted by {by}"));

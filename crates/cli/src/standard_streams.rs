@@ -1,6 +1,6 @@
-//! Whether the caller has left the standard streams open. A Rust program never finds one closed: before `main`, its
-//! run-time library opens `/dev/null` in its place for reading and writing, where data would vanish without an error. A
-//! shell's redirection opens `/dev/null` in one direction only.
+//! Checks that standard streams were not closed by the caller. For a closed one, Rust's run-time library
+//! opens `/dev/null` for reading and writing before `main`, so data would be lost without an error. A shell's
+//! redirection to or from `/dev/null` opens it in one direction only.
 
 use std::os::fd::BorrowedFd;
 
@@ -24,12 +24,7 @@ pub(crate) fn check_stderr() -> Result<(), Fault> {
 }
 
 fn check(stream: BorrowedFd<'_>, message: &str, hint: &str) -> Result<(), Fault> {
-    if is_open(stream) { Ok(()) } else { Err(usage(message, hint)) }
-}
-
-fn is_open(stream: BorrowedFd<'_>) -> bool {
     let is_both_ways = fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR);
-    let device = fstat(stream).map(|stat| stat.st_rdev);
-    let null = stat("/dev/null").map(|stat| stat.st_rdev);
-    !is_both_ways || device.is_err() || null.is_err() || device != null
+    let is_null = || Some(fstat(stream).ok()?.st_rdev == stat("/dev/null").ok()?.st_rdev);
+    if is_both_ways && is_null() == Some(true) { Err(usage(message, hint)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Reads users' text files completely. Errors name the line and column.
+//! Reads users' text files. Errors name the line and column.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -7,10 +7,9 @@ use haul_base::Bytes;
 
 use crate::fault::{self, Fault};
 
-/// Maximum length of a file.
 const MOST_BYTES: u64 = 1 << 28;
 
-/// Reads the text of an open file; `hint` describes the expected contents if it is not text.
+/// Reads an open file completely; `hint` says what to do if it is too long or not text.
 pub(crate) fn text_of(
     file: &Path,
     opened: io::Result<impl Read>,
@@ -31,7 +30,6 @@ pub(crate) fn text_of(
     })
 }
 
-/// Creates a fault for an error in a file at a line and column.
 pub(crate) fn wrong(file: &Path, (line, column): (usize, usize), problem: &str, hint: &'static str) -> Fault {
     fault::usage(format!("{}: line {line}, column {column}: {problem}", file.display()), hint)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
 use super::inert;
 use super::lines::put;
@@ -18,20 +18,20 @@ const STDOUT: &str = "-";
 /// First bytes of every trace.
 const TRACE: &[u8] = b"{\"";
 
-/// Destination of events; without a file they are discarded.
+/// Destination of events.
 #[derive(Clone)]
 pub(crate) struct EventLog {
     started: Instant,
+    /// `None` discards events.
     file: Option<Arc<Mutex<Sink>>>,
-    /// Machine of the events, if several machines share one file.
+    /// Source machine of the events, if several machines send.
     machine: Option<String>,
 }
 
-/// Writes a whole line including its newline.
+/// Writes a line including its newline.
 type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
 
 struct Sink {
-    /// Name for messages.
     name: String,
     write: WriteLine,
     /// First write error; nothing is written after it.
@@ -63,7 +63,7 @@ impl EventLog {
         }
     }
 
-    /// Creates a log in `path`, replacing an existing one. Events are not buffered.
+    /// Creates a trace, which may replace another one. Events are not buffered.
     fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
             return Err(fault::usage(
@@ -76,23 +76,22 @@ impl EventLog {
         Ok(Self::to(Box::new(move |line| file.write_all(line)), path.display().to_string()))
     }
 
-    /// Creates a log that calls `write`; messages refer to it as `name`.
+    /// Creates a log that calls `write`; `name` is for messages.
     pub(crate) fn to(write: WriteLine, name: String) -> Self {
         let sink = Arc::new(Mutex::new(Sink { name, write, broken: None }));
         Self { started: Instant::now(), file: Some(sink), machine: None }
     }
 
-    /// Returns the same log for one of several machines; every event contains its name.
+    /// Returns the same log for the events of one of several machines, which contain its name.
     pub(crate) fn of(&self, machine: &str) -> Self {
         Self { machine: Some(machine.to_owned()), ..self.clone() }
     }
 
-    /// Whether events are written.
     pub(crate) fn is_kept(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Writes one event; `fields` is a JSON object.
+    /// Writes one event; `fields` is an object or null.
     pub(crate) fn write(&self, event: &str, fields: Value) {
         let Some(file) = &self.file else { return };
         let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
@@ -104,38 +103,31 @@ impl EventLog {
 
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         let Some(file) = &self.file else { return Ok(()) };
-        let mut sink = file.lock();
-        match sink.broken.take() {
-            Some(e) => Err(fault::io(format!("cannot write the events to {}", sink.name), &e)),
-            None => Ok(()),
-        }
+        let Sink { name, broken, .. } = &mut *file.lock();
+        broken.take().map_or(Ok(()), |e| Err(fault::io(format!("cannot write the events to {name}"), &e)))
     }
 }
 
-/// Whether a regular file does not start like a trace, such as a source named by mistake.
+/// Whether a non-empty file is not a trace, such as a source named by mistake.
 fn is_of_value(path: &Path) -> bool {
     let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     let mut start = [0; TRACE.len()];
     is_file && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_err() || start != *TRACE)
 }
 
-fn line(seconds: f64, event: &str, machine: Option<&str>, fields: Value) -> String {
-    let mut object = Map::new();
-    object.insert("t".to_owned(), Value::from((seconds * 1e6).round() / 1e6));
-    object.insert("event".to_owned(), Value::from(event));
+fn line(seconds: f64, event: &str, machine: Option<&str>, mut fields: Value) -> String {
+    let mut object = json!({ "t": (seconds * 1e6).round() / 1e6, "event": event });
     if let Some(machine) = machine {
-        object.insert("machine".to_owned(), Value::from(machine));
+        object["machine"] = machine.into();
     }
-    if let Value::Object(fields) = fields {
-        object.extend(fields);
+    for (name, value) in fields.as_object_mut().into_iter().flatten() {
+        object[name] = value.take();
     }
-    inert(&Value::Object(object).to_string())
+    inert(&object.to_string())
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

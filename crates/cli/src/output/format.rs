@@ -1,9 +1,14 @@
-//! Numbers and times for users, and names for scripts.
+//! Numbers, times and changes for users and for scripts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use data_encoding::BASE64;
-use haul_base::Span;
+use haul_base::{Bytes, Span};
+use haul_mover::Tell;
+use haul_wire::control::{Action, Item};
 use indicatif::HumanCount;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Formats a time: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
 pub(crate) fn clock(span: Span) -> String {
@@ -39,8 +44,7 @@ pub(crate) fn percent(share: f64) -> String {
     }
 }
 
-/// Puts a name into a JSON object as text; one that is not UTF-8 also in base64 (RFC 4648, section 4) as
-/// `key_b64`.
+/// Adds a name to a JSON object as text; one that is not UTF-8 also in base64, as `KEY_b64`.
 pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
     object[key] = Value::from(String::from_utf8_lossy(name));
     if std::str::from_utf8(name).is_err() {
@@ -48,13 +52,67 @@ pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
     }
 }
 
+/// Reports a line per changed name; unchanged names only with `all`.
+pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> Tell {
+    Arc::new(move |item| {
+        if all || item.action != Action::Keep {
+            say(line(item));
+        }
+    })
+}
+
+fn line(Item { path, action }: &Item) -> String {
+    let word = action.as_str();
+    match *action {
+        Action::Send { size } | Action::Replace { size } => format!("{word} {path} ({})", Bytes(size)),
+        Action::Resume { have, size } => format!("{word} {path} ({} of {})", Bytes(have), Bytes(size)),
+        Action::Keep | Action::Adjust | Action::Link | Action::MakeDirectory | Action::Delete => {
+            format!("{word} {path}")
+        }
+    }
+}
+
+/// Returns a list per action, with all details of each name.
+pub(crate) fn item_lists(items: &[Item]) -> BTreeMap<&'static str, Vec<Value>> {
+    let words = ["send", "replace", "resume", "keep", "adjust", "link", "mkdir", "delete"];
+    let mut lists: BTreeMap<_, Vec<Value>> = words.into_iter().map(|word| (word, Vec::new())).collect();
+    for item in items {
+        // serde puts the fields of a variant under its name.
+        let fields = json!(item.action).as_object().and_then(|variant| variant.values().next().cloned());
+        let mut value = fields.unwrap_or_else(|| json!({}));
+        put_name(&mut value, "path", item.path.as_bytes());
+        lists.entry(item.action.as_str()).or_default().push(value);
+    }
+    lists
+}
+
 #[cfg(test)]
 mod tests {
+    use haul_wire::control::RelPath;
     use proptest::prelude::*;
 
     use super::*;
     use crate::fault::{Fault, FaultCode};
     use crate::output::FileFailure;
+
+    fn item(path: &[u8], action: Action) -> Item {
+        Item { path: RelPath::new(path).unwrap(), action }
+    }
+
+    #[test]
+    fn lines_are_for_people_and_lists_for_scripts() {
+        let items = [
+            item(b"a", Action::Send { size: 1500 }),
+            item(b"b\x1b", Action::Resume { have: 1000, size: 2000 }),
+            item(b"c", Action::Delete),
+        ];
+        assert_eq!(line(&items[0]), "send a (1.5 kB)");
+        assert_eq!(line(&items[1]), "resume b\\x1b (1.0 kB of 2.0 kB)");
+        assert_eq!(line(&items[2]), "delete c");
+        let lists = item_lists(&items);
+        assert_eq!(lists["resume"], [json!({ "path": "b\u{1b}", "have": 1000, "size": 2000 })]);
+        assert_eq!((lists["keep"].len(), lists["delete"].len()), (0, 1));
+    }
 
     #[test]
     fn a_name_that_is_no_text_has_its_bytes_beside_it() {

@@ -1,4 +1,4 @@
-//! Output to stdout and stderr. [`Lines`] escapes text for people.
+//! Output to stdout and stderr.
 
 use std::fmt::{self, Display, Write as _};
 use std::io::{self, ErrorKind, Write as _};
@@ -10,13 +10,13 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Prefix of the secret in a URL, and the minimum length of what counts as one; complete ones have at least
-/// 87.
+/// Prefix of the key in a URL.
 const KEY: &str = "k=";
+/// Minimum length of what counts as a key; complete ones have at least 87 characters.
 const SHORTEST: usize = 32;
 
-/// Lines for users. Control characters are escaped, so that names of files and peers cannot forge a line or
-/// control the terminal; keys of URLs are left out.
+/// Lines for users, without keys of URLs. Control characters are escaped, so that names of files and peers
+/// cannot forge a line or control the terminal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, derive_more::Display)]
 pub(crate) struct Lines(String);
 
@@ -85,7 +85,7 @@ pub(crate) fn without_keys(text: &str) -> String {
 
 static LOST: OnceLock<String> = OnceLock::new();
 
-/// Writes a result to stdout, and records if it could not be written. A closed pipe is not an error.
+/// Writes to stdout, and records if that fails. A closed pipe is not an error.
 pub(super) fn put(text: &str) {
     let mut stdout = io::stdout().lock();
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
@@ -95,27 +95,26 @@ pub(super) fn put(text: &str) {
     }
 }
 
-/// Returns why a result could not be written, if so.
+/// Returns the error of the first result that could not be written.
 pub(crate) fn lost_result() -> Option<&'static str> {
     LOST.get().map(String::as_str)
 }
 
-/// Writes a result for users to stdout.
 pub(crate) fn out(lines: impl Into<Lines>) {
     put(&lines.into().0);
 }
 
-/// Writes a result for scripts to stdout: one line of JSON without control characters.
+/// Writes one line of JSON to stdout.
 pub(crate) fn out_json(json: &Value) {
     out_verbatim(&inert(&json.to_string()));
 }
 
-/// Likewise to stderr, if stdout is used for data.
+/// Writes one line of JSON to stderr, if stdout is used for data.
 pub(crate) fn tell_json(json: &Value) {
     let _ = writeln!(io::stderr(), "{}", inert(&json.to_string()));
 }
 
-/// Writes generated text, or the contents of a file of the user, to stdout unchanged.
+/// Writes text to stdout without escaping it.
 pub(crate) fn out_verbatim(text: &str) {
     put(&zeroize::Zeroizing::new(format!("{text}\n")));
 }
@@ -130,15 +129,10 @@ pub(crate) fn tell_url(url: &HaulUrl) {
     let _ = writeln!(io::stderr(), "{url}");
 }
 
-/// Terminal line that shows progress.
+/// Progress line of the terminal, above which messages are printed.
 pub(super) static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// From now on messages are printed above this line; with `None`, anywhere.
-pub(super) fn tell_above(bar: Option<ProgressBar>) {
-    *BAR.lock() = bar;
-}
-
-/// Writes messages for users to stderr, as whole lines. A closed stderr is not an error.
+/// Writes messages to stderr. A closed stderr is not an error.
 pub(crate) fn tell(lines: impl Into<Lines>) {
     let lines = lines.into();
     let write = || drop(io::stderr().write_all(lines.0.as_bytes()));

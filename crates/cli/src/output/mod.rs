@@ -2,15 +2,13 @@
 
 mod events;
 mod format;
-mod items;
 mod lines;
 mod progress;
 mod report;
 mod summary;
 
 pub(crate) use events::EventLog;
-pub(crate) use format::{clock, count, grouped, percent, put_name};
-pub(crate) use items::{item_lines, item_lists};
+pub(crate) use format::{clock, count, grouped, item_lines, item_lists, percent, put_name};
 pub(crate) use lines::{
     Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
 };

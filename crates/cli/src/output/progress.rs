@@ -11,7 +11,7 @@ use haul_mover::Stage;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
-use super::lines::tell_above;
+use super::lines::BAR;
 use super::summary::lost_by;
 use super::{clock, count, percent, tell};
 use crate::args::Global;
@@ -31,18 +31,17 @@ const SAMPLE: Span = Span::from_millis(50);
 pub(crate) struct Snapshot {
     /// Bytes at the receiver.
     pub bytes: u64,
-    /// Total bytes; `None` while the sources are being listed.
+    /// Bytes of the sources listed so far; `None` if unknown.
     pub total_bytes: Option<u64>,
     /// Finished files; `None` if the transfer has no files.
     pub files: Option<u64>,
     /// Time since the peer was last heard from.
     pub silent_for: Span,
-    /// Set if there has been no progress for a while.
     pub stall: Option<Stall>,
-    /// Lost packets by diagnosed cause.
     pub lost: CauseCounts,
 }
 
+/// What a transfer waits for, and the time without progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stall {
     pub lasts: Span,
@@ -53,9 +52,8 @@ pub(crate) struct Stall {
 pub(crate) enum ProgressStyle {
     Hidden,
     Plain,
-    /// One line of a terminal.
     Terminal,
-    /// Part of the progress of several transfers.
+    /// Shown together with other transfers.
     Part(Progress),
 }
 
@@ -76,22 +74,22 @@ pub(crate) fn is_rich_terminal() -> bool {
     std::io::stderr().is_terminal() && is_rich(std::env::var_os("TERM").as_deref())
 }
 
-/// The same by the value of `TERM`: false for `dumb` and if unset.
 fn is_rich(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Progress of a transfer. Clones share it.
+/// Progress of a transfer.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     shown: Arc<Mutex<Shown>>,
-    /// Index of this transfer among those shown as one.
+    /// Index of this transfer in `parts`.
     at: usize,
 }
 
 #[derive(Debug)]
 struct Shown {
-    style: ProgressStyle,
+    /// `None` shows nothing.
+    interval: Option<Duration>,
     bar: Option<ProgressBar>,
     started: Instant,
     drawn: Option<Instant>,
@@ -102,9 +100,7 @@ struct Shown {
 /// One of several transfers shown as one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
-    /// Latest snapshot.
     last: Option<Snapshot>,
-    /// Whether the transfer has ended, complete or not.
     is_over: bool,
 }
 
@@ -118,12 +114,16 @@ impl Progress {
 
     /// Starts the clock for `count` transfers shown as one.
     pub(crate) fn several(style: &ProgressStyle, count: usize) -> Vec<Self> {
-        let bar = matches!(style, ProgressStyle::Terminal).then(|| bar(ProgressDrawTarget::stderr()));
+        let (interval, bar) = match style {
+            ProgressStyle::Hidden | ProgressStyle::Part(_) => (None, None),
+            ProgressStyle::Plain => (Some(PLAIN_INTERVAL), None),
+            ProgressStyle::Terminal => (Some(DRAW_INTERVAL), Some(bar(ProgressDrawTarget::stderr()))),
+        };
         if bar.is_some() {
-            tell_above(bar.clone());
+            BAR.lock().clone_from(&bar);
         }
         let shown = Arc::new(Mutex::new(Shown {
-            style: style.clone(),
+            interval,
             bar,
             started: Instant::now(),
             drawn: None,
@@ -133,21 +133,21 @@ impl Progress {
         (0..count).map(|at| Self { shown: Arc::clone(&shown), at }).collect()
     }
 
-    /// Updates the state, and draws it if due. To be called several times a second.
+    /// To be called several times a second.
     pub(crate) fn update(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
         shown.parts[self.at].last = Some(snapshot);
         shown.draw();
     }
 
-    /// Ends the transfer, successful or not. The line disappears with the last of the transfers shown as one.
+    /// Ends the transfer, successful or not. The line disappears with the last one.
     pub(crate) fn finish(&self) {
         let mut shown = self.shown.lock();
         shown.parts[self.at].is_over = true;
         let is_over = shown.parts.iter().all(|part| part.is_over);
         if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
             bar.finish_and_clear();
-            tell_above(None);
+            *BAR.lock() = None;
         }
     }
 }
@@ -156,12 +156,7 @@ impl Shown {
     fn draw(&mut self) {
         let (elapsed, snapshot) = (self.started.elapsed(), sum(&self.parts));
         self.meter.take(elapsed.into(), snapshot.bytes);
-        let interval = match self.style {
-            ProgressStyle::Hidden | ProgressStyle::Part(_) => return,
-            ProgressStyle::Plain => PLAIN_INTERVAL,
-            ProgressStyle::Terminal => DRAW_INTERVAL,
-        };
-        if self.drawn.unwrap_or(self.started).elapsed() >= interval {
+        if self.interval.is_some_and(|interval| self.drawn.unwrap_or(self.started).elapsed() >= interval) {
             self.drawn = Some(Instant::now());
             let line = line(&snapshot, &self.meter, elapsed.into());
             match &self.bar {
@@ -179,7 +174,7 @@ fn bar(target: ProgressDrawTarget) -> ProgressBar {
     bar
 }
 
-/// Measures the current rate over [`WINDOW`].
+/// Measures the rate over [`WINDOW`].
 #[derive(Debug, Clone, Default)]
 struct Meter {
     /// Times and byte counts; the first is the newest outside the window.
@@ -219,7 +214,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
         }
         _ => parts.push(Bytes(snapshot.bytes).to_string()),
     }
-    // First, so that a narrow terminal does not truncate it.
+    // Before the rates, so that a narrow terminal does not truncate it.
     if Duration::from(snapshot.silent_for) >= SILENCE {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
     }
@@ -242,7 +237,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
     parts.join(" | ")
 }
 
-/// Returns less than 100 % until the last byte has arrived.
+/// Formats less than 100 % until the last byte has arrived.
 fn percent_done(bytes: u64, total: u64) -> String {
     let share = bytes as f64 / total as f64;
     if bytes < total && share > 0.99 {
@@ -252,8 +247,8 @@ fn percent_done(bytes: u64, total: u64) -> String {
     }
 }
 
-/// Sums several transfers. The total is known once all running ones know theirs; the latest contact of any
-/// counts.
+/// Sums several transfers. The total is known once all running ones know theirs; contact and progress of any
+/// are those of all.
 fn sum(parts: &[Part]) -> Snapshot {
     let mut sum = Snapshot { total_bytes: Some(0), ..Snapshot::default() };
     for Part { last, is_over } in parts {
@@ -266,7 +261,6 @@ fn sum(parts: &[Part]) -> Snapshot {
     }
     let running = || parts.iter().filter(|part| !part.is_over).filter_map(|part| part.last);
     sum.silent_for = running().map(|snapshot| snapshot.silent_for).min().unwrap_or(Span::ZERO);
-    // Progress of any transfer is progress of all.
     let all_stall: Option<Vec<Stall>> = running().map(|snapshot| snapshot.stall).collect();
     sum.stall = all_stall.and_then(|stalls| stalls.into_iter().min_by_key(|stall| stall.lasts));
     sum
@@ -418,10 +412,10 @@ mod tests {
     /// A copy within one machine has a server in the same process.
     #[test]
     fn a_hidden_progress_leaves_the_line_of_another_alone() {
-        tell_above(Some(ProgressBar::hidden()));
+        *BAR.lock() = Some(ProgressBar::hidden());
         Progress::start(&ProgressStyle::Hidden).finish();
-        assert!(crate::output::lines::BAR.lock().is_some());
-        tell_above(None);
+        assert!(BAR.lock().is_some());
+        *BAR.lock() = None;
     }
 
     fn at(bytes: u64, total: u64, silent_ms: u64) -> Snapshot {

@@ -11,9 +11,8 @@ use crate::fault::{Fault, FaultCode, Host, place};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Packets {
-    /// Packets sent, including retransmissions.
+    /// Includes `resent`.
     pub sent: u64,
-    /// Retransmitted packets among these.
     pub resent: u64,
 }
 
@@ -25,11 +24,11 @@ pub(crate) struct CpuSeconds {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileFailure {
-    /// Source machine, if there are several.
+    /// Source machine, if several send.
     pub machine: Option<String>,
     pub path: Vec<u8>,
     pub fault: Fault,
-    /// Number of entries below it that failed for this reason.
+    /// Number of entries below it that failed because of it.
     pub below: u64,
 }
 
@@ -42,7 +41,7 @@ impl FileFailure {
         }
     }
 
-    /// Whether `other` is counted in `below` of this failure.
+    /// Whether `below` counts `other`.
     fn counts(&self, other: &Self) -> bool {
         let rest = other.path.strip_prefix(&*self.path).filter(|_| self.below > 0);
         rest.is_some_and(|rest| rest.starts_with(b"/"))
@@ -51,16 +50,16 @@ impl FileFailure {
     }
 }
 
-/// Outcome of one run. Serialised by serde for `haul` on another machine, by [`json_value`] for scripts.
+/// Outcome of one run. Serde serialises it for `haul` on another machine, [`json_value`] for scripts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RunReport {
-    /// Bytes of the object that arrived.
+    /// Bytes at the destination, including `resumed_bytes`.
     pub bytes: u64,
     pub files: u64,
-    /// Wall-clock time from the first connection to the verified end.
+    /// With files, from the connection to the verified end; without, the time of the data path.
     pub elapsed: Span,
-    /// Bytes transferred per second of that time.
+    /// Bytes transferred by this run per second of `elapsed`.
     pub goodput: Rate,
     /// Minimum round-trip time.
     pub rtt: Option<Span>,
@@ -68,17 +67,17 @@ pub(crate) struct RunReport {
     pub controller: String,
     pub cipher: String,
     pub packets: Packets,
-    /// Lost packets by diagnosed cause.
     pub lost: CauseCounts,
     /// Achievable rate and its name: `path`, `ceiling` or `measured path`.
     #[serde(deserialize_with = "known_capacity")]
     pub capacity: Option<(Rate, &'static str)>,
     pub limited_by: Option<Limit>,
-    /// Maximum time that a packet waited to be read by the receiver, if this side sent.
+    /// Longest time that a packet waited to be read by the receiver, if this side sent.
     pub longest_read_delay: Option<Span>,
-    /// Digest of all data at the receiver; `None` if nothing was verified.
+    /// `None` if nothing was verified.
     pub digest: Option<String>,
     pub cpu: CpuSeconds,
+    /// Peak memory of this process, in bytes.
     pub max_rss: Option<u64>,
     /// Entries deleted at the destination; in a dry run, to be deleted.
     pub deleted_files: u64,
@@ -88,18 +87,18 @@ pub(crate) struct RunReport {
     pub kept_files: u64,
     /// Bytes already transferred by an earlier run.
     pub resumed_bytes: u64,
-    /// Hard links created.
     pub hard_links: u64,
-    /// First attributes that could not be preserved.
+    /// The first attributes that could not be preserved, and names left alone.
     pub notes: Vec<String>,
-    /// Number of such attributes; may exceed the length of `notes`.
+    /// Number of all of these.
     pub noted: u64,
-    /// Features that this system lacks, with their replacements.
+    /// Requested features that this system lacks, and what to do about it.
     pub fallbacks: Vec<String>,
+    /// The first failed files.
     pub failed: Vec<FileFailure>,
-    /// Number of failed files; may exceed the length of `failed`.
     pub failed_files: u64,
-    /// Exit code derived from the failures of files; takes precedence over that of `error`. 3 if `None`.
+    /// Exit code derived from the failures of files, which takes precedence over that of `error`. If `None`
+    /// without `error`, failures count as 3.
     pub files_exit_code: Option<u8>,
     /// Summary of the failures of files.
     pub files_fault: Option<Fault>,
@@ -128,7 +127,6 @@ impl RunReport {
         self
     }
 
-    /// Returns the report of a run that failed before any transfer.
     pub(crate) fn failed(error: Fault) -> Self {
         Self { error: Some(error), ..Self::default() }
     }
@@ -147,8 +145,6 @@ impl RunReport {
         if self.packets.sent == 0 { 0.0 } else { self.lost.whole() as f64 / self.packets.sent as f64 }
     }
 
-    /// Returns the exit code: 0, that of the files or of the error, or 3 if only some files or machines
-    /// failed.
     pub(crate) fn exit_code(&self) -> u8 {
         match (&self.error, self.failed_files) {
             (Some(error), _) => self.files_exit_code.unwrap_or_else(|| error.code.exit_code()),
@@ -166,15 +162,11 @@ impl RunReport {
         if self.failed_files == 0 {
             return None;
         }
-        let first = self.failed.first();
-        let code = first.map_or(FaultCode::Io, |failure| failure.fault.code);
-        let mut message = format!("{} failed", super::count(self.failed_files, "file"));
-        if let Some(failure) = first {
-            let on = place(&failure.fault);
-            message = format!("{message}; the first is {}: {on}{}", failure.place(), failure.fault.message);
-        }
-        let hint = first.map_or(String::new(), |failure| failure.fault.hint.clone());
-        Some(Fault::new(code, message, hint))
+        let failed = format!("{} failed", super::count(self.failed_files, "file"));
+        let Some(first) = self.failed.first() else { return Some(Fault::new(FaultCode::Io, failed, "")) };
+        let Fault { code, message, hint, .. } = &first.fault;
+        let message = format!("{failed}; the first is {}: {}{message}", first.place(), place(&first.fault));
+        Some(Fault::new(*code, message, hint))
     }
 }
 
@@ -185,7 +177,6 @@ pub(crate) fn by_cause(lost: CauseCounts) -> Value {
 }
 
 fn fault_value(fault: &Fault) -> Value {
-    // The machine of the fault; none if no other machine is involved.
     let on = fault.host.as_ref().map(|host| match host {
         Host::Here => "here",
         Host::Named(name) => name,
@@ -205,7 +196,7 @@ fn failure_value(failure: &FileFailure) -> Value {
     object
 }
 
-/// Returns a report as JSON for scripts.
+/// Converts a report to JSON for scripts.
 pub(crate) fn json_value(report: &RunReport) -> Value {
     let limit = report.limited_by.as_ref();
     // Failed files alone are an error too.
@@ -242,7 +233,6 @@ pub(crate) fn json_value(report: &RunReport) -> Value {
         "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
         "error": error.as_ref().map(fault_value),
     });
-    // Demo only.
     if let Some(tcp) = &report.tcp {
         object["tcp"] = tcp.clone();
     }

@@ -1,4 +1,4 @@
-//! Closing summary for users.
+//! Summary of a run for users.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,6 @@ use crate::fault::shown;
 /// Limit whose summary mentions what this system lacks.
 const RECEIVER_HOST: &str = "receiver_host";
 
-/// Formats a report for users. The last two lines report what was moved, and what limited it.
 impl From<&RunReport> for Lines {
     fn from(report: &RunReport) -> Self {
         let mut lines = report.failures();
@@ -42,7 +41,6 @@ impl From<&RunReport> for Lines {
 impl RunReport {
     fn nothing_to_do(&self) -> String {
         let kept = count(self.kept_files, "file");
-        // Directories and links may have been created, and permissions changed.
         let deleted = match self.deleted_files {
             0 => String::new(),
             names => format!(", {} deleted", count(names, "name")),
@@ -56,7 +54,7 @@ impl RunReport {
         lines
     }
 
-    /// Returns a line per failed file known by name, and one for all that failed with its directory.
+    /// Returns a line per failed file known by name, and one for all that failed with their directory.
     pub(crate) fn failures(&self) -> Lines {
         let (mut lines, mut told) = (Lines::default(), 0);
         for failure in self.causes() {
@@ -122,7 +120,7 @@ impl RunReport {
         let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };
         let mut line =
             format!("{verb} {}{what} in {} at {}", Bytes(self.bytes), clock(self.elapsed), self.goodput);
-        // What leaves at once, in a run of some packets, is no share.
+        // A run of few packets, which leave at once, can exceed the capacity.
         if let Some((capacity, name)) =
             self.capacity.filter(|(rate, _)| *rate >= self.goodput.max(Rate::from_bps(1)))
         {
@@ -177,7 +175,7 @@ impl RunReport {
     }
 }
 
-/// Returns the causes of losses, each with its packet count and description.
+/// Returns the causes of losses, each with its number of packets and its description.
 pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     let words = ["by the receiving host", "by congestion", "at random", "by an outage", "of unknown cause"];
     let share = |packets: u64| percent(packets as f64 / lost.whole() as f64);

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode;
 
 use crate::fault::{self, Fault};
 
-/// Scheme of the long form, which can contain a port.
+/// Scheme of the form with a port.
 const SCHEME: &str = "ssh://";
 
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
@@ -27,14 +27,14 @@ pub(crate) struct SshPath {
 }
 
 impl SshPath {
-    /// Parses an argument; `None` if there is no colon before the first slash outside brackets.
+    /// Parses an argument; `None` for a local path: without a colon before the first slash.
     pub(crate) fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
         let bytes = word.as_bytes();
         if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
             return from_url(&bytes[SCHEME.len()..]).map(Some);
         }
         let Some((host, path)) = split(bytes) else { return Ok(None) };
-        // A host is valid text; anything else is a local name with a colon.
+        // What is not text is a local name with a colon.
         let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
         if host.is_empty() {
             let shown = printable_bytes(word.as_bytes());
@@ -48,10 +48,10 @@ impl SshPath {
     }
 }
 
-/// Splits host and path at their colon.
+/// Splits at the colon behind the host, which may be in brackets.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let name = bytes.split(|&b| b == b'/').next().unwrap_or_default();
-    // The user precedes any colon; what follows belongs to the path.
+    // An @ behind a colon belongs to the path.
     let user = name.split(|&b| b == b':').next().unwrap_or_default();
     let start = user.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
     let colon = if name[start..].starts_with(b"[") {
@@ -68,7 +68,7 @@ fn without_brackets(host: &str) -> String {
     format!("{user}{name}")
 }
 
-/// Parses `[user@]host[:port]/path`; `/~/path` is relative to the home directory, as in git.
+/// Parses `[USER@]HOST[:PORT]/PATH`; `/~/PATH` is relative to the home directory, as in git.
 fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let wrong = |what: &str| {
         let shown = printable_bytes(rest);
@@ -87,7 +87,6 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })
 }
 
-/// Decodes `%xx` in a path.
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
     let is_hex = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
     let mut escapes = path.iter().enumerate().filter(|(_, byte)| **byte == b'%');
@@ -95,7 +94,7 @@ fn decoded(path: &[u8]) -> Option<Vec<u8>> {
     are_whole.then(|| percent_decode(path).collect())
 }
 
-/// Returns the path as the remote side opens it, starting in the home directory.
+/// Returns the path relative to the remote user's home directory, or absolute.
 fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
     let relative = match path {
         [b'~'] => b"",
@@ -126,17 +125,16 @@ impl SshHost {
         Ok(Self { destination: destination.to_owned(), port })
     }
 
-    /// Returns the host without the user.
+    /// Returns the destination without the user.
     pub(crate) fn name(&self) -> &str {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
 
-    /// Formats a path on this host.
     pub(crate) fn place(&self, path: &[u8]) -> String {
         format!("{}:{}", self.in_brackets(), printable_bytes(path))
     }
 
-    /// Returns the host as written before a colon and a path.
+    /// Returns the destination, with an IPv6 address in brackets.
     pub(crate) fn in_brackets(&self) -> String {
         match self.name() {
             v6 if v6.contains(':') => self.destination.replace(v6, &format!("[{v6}]")),

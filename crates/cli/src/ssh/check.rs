@@ -1,4 +1,4 @@
-//! Invariants of reading ssh's output, for the fuzz target and tests, as in `haul_wire::check`.
+//! Invariants of reading ssh's output, for the fuzz target and a test.
 
 use std::io::{BufReader, Read as _};
 
@@ -7,13 +7,12 @@ use serde_json::Value;
 use super::SshHost;
 use super::messages::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
 
-/// Checks the search for an announcement in what a login shell and `haul` behind it say: the same is found
-/// however the bytes are cut, a flood is given up, and what is read keeps its bounds and is written back to
-/// the same. Of arbitrary bytes the first is the length of the pieces. True if there was an announcement of
-/// this version.
+/// Checks that the search for an announcement finds the same however the bytes are divided, gives up after a
+/// limit, and reads what can be written and read again. The first byte is the length of the pieces in which
+/// the others are read. Returns whether there was an announcement of this version.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If an invariant is violated.
 pub fn announcement(bytes: &[u8]) -> bool {
     let Some((&size, said)) = bytes.split_first() else { return false };
     let found = scan(said, said.len().max(1));

@@ -12,9 +12,9 @@ use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::signals::quote;
 
-/// Timeout of `ssh -G`, which normally only reads files.
+/// Timeout of `ssh -G`.
 const LOOK_UP: Duration = Duration::from_secs(5);
-/// ssh's port option; scp's is upper case.
+/// ssh's port option; scp's is `-P`.
 const PORT: &str = "-p";
 const TICK: Duration = Duration::from_millis(5);
 
@@ -22,9 +22,9 @@ const TICK: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
     pub(super) program: OsString,
-    /// Arguments after the program in `--ssh`.
+    /// Arguments behind the program in `--ssh`.
     words: Vec<OsString>,
-    /// Options common to ssh and scp, except for the name of the port option.
+    /// Options of both ssh and scp, which differ in the name of [`PORT`].
     options: Vec<(&'static str, OsString)>,
     pub(super) binary: String,
     pub(crate) ports: Option<String>,
@@ -32,7 +32,9 @@ pub(crate) struct SshCommand {
 
 impl SshCommand {
     pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
-        let mut words = words(args.ssh.as_deref().unwrap_or("ssh"))?.into_iter().map(OsString::from);
+        let text = args.ssh.as_deref().unwrap_or("ssh");
+        let unclosed = || fault::usage(format!("--ssh: `{text}` has an unterminated quote"), "close it");
+        let mut words = shlex::split(text).ok_or_else(unclosed)?.into_iter().map(OsString::from);
         let program =
             words.next().ok_or_else(|| fault::usage("--ssh does not name a program", "write --ssh ssh"))?;
         let mut options: Vec<(&'static str, OsString)> = Vec::new();
@@ -43,20 +45,19 @@ impl SshCommand {
         options.extend(args.ssh_option.iter().map(|option| ("-o", option.into())));
         let binary = args.remote_binary.clone().unwrap_or_else(|| "haul".to_owned());
         if binary.is_empty() || binary.starts_with('-') {
-            return Err(fault::usage(
-                "--remote-binary does not name a program",
-                "write --remote-binary PATH",
-            ));
+            let hint = "write --remote-binary PATH";
+            return Err(fault::usage("--remote-binary does not name a program", hint));
         }
         let ports = args.port_range.map(|range| range.to_string());
         Ok(Self { program, words: words.collect(), options, binary, ports })
     }
 
-    /// Returns the ssh command up to and including `host`, quoted for the shell.
+    /// Returns the ssh command up to the host, quoted for the shell.
     pub(crate) fn shown(&self, host: &SshHost) -> String {
         shown([self.program.clone()].into_iter().chain(self.arguments(host)))
     }
 
+    /// Returns the command that prints the version of the remote haul.
     pub(super) fn version(&self, host: &SshHost) -> String {
         let there = format!("{} --version", quote_path(&self.binary));
         let is_plain = quote(&self.binary) == self.binary;
@@ -78,16 +79,15 @@ impl SshCommand {
         shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
     }
 
-    /// Creates the ssh command, up to and including the host.
     fn to(&self, host: &SshHost, first: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.env_remove(VARIABLE).arg(first).args(self.arguments(host));
         command
     }
 
-    /// Returns the arguments of ssh, up to and including the host.
+    /// Returns the arguments of ssh up to the host.
     fn arguments(&self, host: &SshHost) -> Vec<OsString> {
-        // ssh uses the first of two: the port of a URL takes precedence over the general one.
+        // ssh uses the first port: that of a URL takes precedence.
         let port = host.port.map(|port| (PORT, OsString::from(port.to_string())));
         let pair = |(name, value): (&str, OsString)| [OsString::from(name), value];
         let port = port.into_iter().flat_map(pair).chain(self.words.iter().cloned());
@@ -100,19 +100,18 @@ impl SshCommand {
         self.remote(host, &format!("serve --once --for-ssh{}", ports.collect::<String>()))
     }
 
-    /// Returns the command that starts a remote copy, which reads its job from stdin.
     pub(crate) fn copy(&self, host: &SshHost) -> Command {
         self.remote(host, "cp --for-ssh")
     }
 
     fn remote(&self, host: &SshHost, words: &str) -> Command {
-        // Without a remote terminal, which would mix the streams.
+        // A remote terminal would merge stdout and stderr.
         let mut command = self.to(host, "-T");
         command.arg(format!("{} {words}", quote_path(&self.binary)));
         command
     }
 
-    /// Returns the name or address of `host` from ssh's configuration.
+    /// Returns the name or address by which ssh's configuration replaces the host.
     pub(crate) fn hostname(&self, host: &SshHost) -> String {
         let found = self.configuration(host).and_then(|text| hostname_in(&text));
         found.unwrap_or_else(|| host.name().to_owned())
@@ -123,10 +122,10 @@ impl SshCommand {
         let mut command = self.to(host, "-G");
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
-        let mut stdout = child.stdout.take()?;
+        let stdout = child.stdout.take()?;
         let reader = thread::Builder::new().spawn(move || {
             let mut text = Vec::new();
-            let _ = stdout.by_ref().take(1 << 20).read_to_end(&mut text);
+            let _ = stdout.take(1 << 20).read_to_end(&mut text);
             text
         });
         if wait(&mut child, LOOK_UP).is_none() {
@@ -138,7 +137,6 @@ impl SshCommand {
     }
 }
 
-/// Waits up to `limit` for `child` to exit.
 pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let until = Instant::now() + limit;
     loop {
@@ -166,11 +164,6 @@ fn quote_path(path: &str) -> String {
         Some(rest) => format!("~/{}", quote(rest)),
         None => quote(path),
     }
-}
-
-fn words(text: &str) -> Result<Vec<String>, Fault> {
-    let unclosed = || fault::usage(format!("--ssh: `{text}` has an unterminated quote"), "close it");
-    shlex::split(text).ok_or_else(unclosed)
 }
 
 #[cfg(test)]
@@ -250,10 +243,12 @@ mod tests {
 
     #[test]
     fn words_are_cut_as_a_shell_cuts_them() {
-        assert_eq!(words(" a  'b c'\"d'\" '' ").unwrap(), ["a", "b cd'", ""]);
-        assert!(words("a 'b").is_err());
-        for wrong in ["", "  ", "'"] {
-            assert!(SshCommand::new(&SshArgs { ssh: Some(wrong.to_owned()), ..SshArgs::default() }).is_err());
+        let command =
+            |text: &str| SshCommand::new(&SshArgs { ssh: Some(text.to_owned()), ..SshArgs::default() });
+        let SshCommand { program, words, .. } = command(" a  'b c'\"d'\" '' ").unwrap();
+        assert_eq!((program, words), ("a".into(), vec!["b cd'".into(), "".into()]));
+        for wrong in ["", "  ", "'", "a 'b"] {
+            assert!(command(wrong).is_err());
         }
     }
 

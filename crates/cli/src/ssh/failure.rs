@@ -7,14 +7,13 @@ use haul_wire::control::{Fault, FaultCode};
 
 use super::{SshCommand, SshHost};
 
-/// Exit code of ssh for its own failures.
+/// Exit code of ssh if ssh itself failed.
 const SSH_FAILED: i32 = 255;
-/// Exit code of the shell if it does not find the program.
+/// Exit codes of the remote shell if it does not find the program, or cannot execute it.
 const NOT_FOUND: i32 = 127;
-/// Exit code of the shell if it cannot execute the program.
 const NOT_EXECUTABLE: i32 = 126;
 
-/// Messages that ssh prints when authentication fails or it rejects the host key.
+/// Messages of ssh if authentication failed or it rejected the host key.
 const NOT_LET_IN: [&str; 7] = [
     "Permission denied",
     "Host key verification failed",
@@ -25,19 +24,17 @@ const NOT_LET_IN: [&str; 7] = [
     "Authentication failed",
 ];
 
-/// Observations of an ssh process that has ended.
-#[derive(Debug, Default)]
+/// What is known of an ssh process that has ended.
+#[derive(Debug)]
 pub(super) struct Ended {
-    /// Exit status, if known.
     pub(super) status: Option<ExitStatus>,
-    /// First line of the remote side's stdout.
+    /// First nonblank line of the remote side's stdout.
     pub(super) stdout: Option<String>,
     /// End of stderr.
     pub(super) stderr: String,
 }
 
 impl Ended {
-    /// Returns the fault of a failed start on `host`.
     pub(super) fn fault(&self, command: &SshCommand, host: &SshHost) -> Fault {
         let code = self.status.and_then(|status| status.code());
         let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
@@ -75,22 +72,20 @@ impl Ended {
     fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
         let version = command.version(host);
         match code {
-            NOT_EXECUTABLE => lasting(
+            NOT_EXECUTABLE => unusable(
                 format!("`{}` on {host} cannot be executed", command.binary),
                 "check its permissions (chmod +x), and that it was built for that machine",
             ),
             0 => {
-                let said = self.stdout.as_ref();
-                let said =
-                    said.map_or("it printed nothing".to_owned(), |line| format!("it printed `{line}`"));
-                lasting(
-                    format!("{host} did not start haul ({said})"),
+                let printed = self.stdout.as_ref().map_or("nothing".to_owned(), |line| format!("`{line}`"));
+                unusable(
+                    format!("{host} did not start haul (it printed {printed})"),
                     format!(
                         "`{version}` should print a version; a forced command or restricted shell may prevent it"
                     ),
                 )
             }
-            _ => lasting(
+            _ => unusable(
                 format!("haul on {host} ended with code {code} before it was ready{}", self.last_line()),
                 format!("check with `{version}` whether it starts there"),
             ),
@@ -101,14 +96,11 @@ impl Ended {
         let signal = self.status.and_then(|status| status.signal());
         let how =
             signal.map_or("closed its output".to_owned(), |signal| format!("was killed by signal {signal}"));
-        Fault::new(
-            FaultCode::ControlLost,
-            format!("ssh to {host} {how} before haul was ready there"),
-            "run the same command again",
-        )
+        let message = format!("ssh to {host} {how} before haul was ready there");
+        Fault::new(FaultCode::ControlLost, message, "run the same command again")
     }
 
-    /// Returns the last nonblank line of stderr, preceded by a colon.
+    /// Returns the last line of stderr that is neither blank nor a hint, preceded by a colon.
     fn last_line(&self) -> String {
         let mut lines = self.stderr.lines().map(str::trim);
         let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
@@ -116,20 +108,17 @@ impl Ended {
     }
 }
 
-/// Returns the fault if there was more output than a banner.
+/// Returns the fault if there was more output than of a login shell.
 pub(super) fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
-    let said = first_line.map_or(String::new(), |line| format!(", starting with `{line}`"));
-    lasting(
-        format!("{host} printed too much before haul started there{said}"),
-        format!(
-            "`{} true` should print nothing: check the shell's start-up files there",
-            command.shown(host)
-        ),
+    let (ssh, start) = (command.shown(host), first_line.map(|line| format!(", starting with `{line}`")));
+    unusable(
+        format!("{host} printed too much before haul started there{}", start.unwrap_or_default()),
+        format!("`{ssh} true` should print nothing: check the shell's start-up files there"),
     )
 }
 
 pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
-    lasting(
+    unusable(
         format!("cannot run `{}`: {error}", command.program.display()),
         "install an ssh client (for example the package openssh-client), or name another with --ssh",
     )
@@ -137,7 +126,7 @@ pub(super) fn no_ssh(command: &SshCommand, error: &std::io::Error) -> Fault {
 
 fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
-    lasting(
+    unusable(
         format!("`{}` was not found on {host}", command.binary),
         format!(
             "install haul there: the binary is enough, `{}` if the machines are alike; if it is not in PATH, use --remote-binary ./haul (relative to the home directory)",
@@ -146,8 +135,8 @@ fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
     )
 }
 
-/// Creates a fault that is not worth a retry.
-fn lasting(message: String, hint: impl Into<String>) -> Fault {
+/// Creates a fault that a retry does not help.
+fn unusable(message: String, hint: impl Into<String>) -> Fault {
     Fault { retryable: false, ..Fault::new(FaultCode::Unreachable, message, hint) }
 }
 

@@ -1,6 +1,5 @@
 //! Messages between two `haul` processes over ssh. The remote one prints an announcement, possibly after
-//! output of the login shell; then it receives one permit or job. The machine that connects to a server there
-//! need not be the one that started it, and is trusted with no more than this.
+//! output of the login shell; then it receives one permit or job.
 
 use std::io::{BufRead, Read as _};
 
@@ -14,11 +13,11 @@ use serde_json::Value;
 use super::SshHost;
 use crate::args::TransferOptions;
 
-/// Prefix of the announcement's line.
+/// Start of the announcement, behind which its JSON object takes the rest of the line.
 const MARKER: &[u8] = b"#haul-over-ssh# ";
-/// Maximum output of a login shell, including the announcement.
+/// Maximum output up to the announcement's end, in bytes.
 pub(super) const MOST: usize = 64 << 10;
-/// Maximum number of addresses used from an announcement.
+/// Maximum number of addresses used of an announcement.
 pub(super) const MOST_HOSTS: usize = 8;
 
 /// Message that the remote haul prints when it is ready.
@@ -26,11 +25,13 @@ pub(super) const MOST_HOSTS: usize = 8;
 pub(crate) struct Announcement {
     pub program: String,
     pub protocol: u16,
-    /// URL of its server, if it serves. The URL's host is ignored.
+    /// URL of its server, with a placeholder for the host.
     #[serde(default)]
     pub url: Option<String>,
+    /// Addresses of its server, best first.
     #[serde(default)]
     pub hosts: Vec<String>,
+    /// Why it cannot serve.
     #[serde(default)]
     pub fault: Option<Fault>,
 }
@@ -41,14 +42,13 @@ impl Announcement {
         Self { program, protocol: PROTOCOL_VERSION, url: None, hosts: Vec::new(), fault: None }
     }
 
-    /// Returns its line for stdout, including the newline.
     pub(crate) fn line(&self) -> Vec<u8> {
         let json = serde_json::to_string(self).expect("texts and numbers always have a JSON form");
         [MARKER, json.as_bytes(), b"\n"].concat()
     }
 
     pub(super) fn read(json: &Value, host: &SshHost) -> Result<Self, Fault> {
-        // Versions first: the rest may have another form in another version.
+        // Another version may have another form.
         let theirs = json["protocol"].as_u64().unwrap_or_default();
         if theirs != u64::from(PROTOCOL_VERSION) {
             let program = json["program"].as_str().unwrap_or("of unknown version");
@@ -70,7 +70,7 @@ impl Announcement {
     }
 }
 
-/// Result of searching ssh's output for an announcement. Without one: its first nonblank line.
+/// Result of the search for an announcement; without one, the first nonblank line.
 #[derive(Debug, PartialEq)]
 pub(super) enum Scanned {
     Announced(Value),
@@ -79,7 +79,7 @@ pub(super) enum Scanned {
     End(Option<String>),
 }
 
-/// Looks for an announcement in the output of ssh. What follows its line stays unread.
+/// Searches the output of ssh for an announcement. What follows its line stays unread.
 pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
     let mut output = Vec::new();
     while output.len() <= MOST {
@@ -95,7 +95,7 @@ pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
     Scanned::TooMuch(first_line(&output))
 }
 
-/// Parses the announcement of a complete line.
+/// Parses the announcement in a complete line, which may start with other output.
 fn announced(line: &[u8]) -> Option<Value> {
     let line = line.strip_suffix(b"\n")?;
     let mut behind = (MARKER.len()..=line.len()).filter(|&at| line[..at].ends_with(MARKER));
@@ -108,23 +108,23 @@ fn first_line(output: &[u8]) -> Option<String> {
     Some(line.chars().take(120).collect())
 }
 
-/// Maximum length of a permit's line, in bytes.
 pub(crate) const MAX_PERMIT: u64 = 16 << 20;
 
-/// The only request that such a server accepts, besides path probes.
+/// The only request that a server started over ssh accepts, besides path checks: its client need not be the
+/// machine that started it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Permit {
-    /// Files may be written to this path, with this policy and these attributes.
+    /// Writes files to this path, with this policy and these attributes.
     Put(Vec<u8>, ReceivePolicy, Preserve),
-    /// A stream may be written to this file, with this durability.
+    /// Writes a stream to this file.
     PutStream(Vec<u8>, Durability),
-    /// These files may be read.
+    /// Reads these files.
     Get(Vec<Vec<u8>>),
 }
 
 impl Permit {
-    /// Returns the attributes that files may be given besides contents, names, permissions and times.
+    /// Returns the file attributes that the client may set.
     pub(crate) fn preserve(&self) -> Preserve {
         match self {
             Self::Put(_, _, preserve) => *preserve,
@@ -158,12 +158,12 @@ impl Permit {
 /// Maximum length of a job's line, in bytes: it contains the entries of lists.
 pub(crate) const MAX_JOB: u64 = 1 << 30;
 
-/// One copy between that machine and a server.
+/// One copy between the machine that receives this and a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The server's URL; its path is ignored.
     pub server: String,
-    /// Possible addresses of the server; if empty, the URL's host.
+    /// Possible addresses of the server, best first; if empty, the URL's host.
     pub hosts: Vec<String>,
     /// Whether the server sends.
     pub fetches: bool,
@@ -171,15 +171,14 @@ pub(crate) struct Job {
     pub destination: Vec<u8>,
     pub selection: Selection,
     pub transfer: TransferOptions,
-    /// Continue when the connection to the user's machine is lost.
+    /// Whether to continue when the connection to the user's machine is lost.
     pub detach: bool,
     /// Description for users.
     pub actions: Vec<String>,
     /// Port range given to the server, for error messages.
     pub ports: Option<String>,
-    /// The recipe in TOML.
+    /// The [`Settings`](crate::settings::Settings), with the recipe in TOML.
     pub recipe: String,
-    /// As [`Settings`](crate::settings::Settings) have it, like the next two.
     pub crypto: Option<Cipher>,
     pub offload: bool,
     pub socket_buffer: Bytes,

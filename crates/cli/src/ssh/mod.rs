@@ -1,5 +1,4 @@
-//! Starts `haul` on another machine over the system's ssh and communicates with it (docs/ssh.md). Data
-//! bypasses ssh.
+//! Starts `haul` on another machine over the system's ssh, which carries control messages only (docs/ssh.md).
 
 mod address;
 pub mod check;

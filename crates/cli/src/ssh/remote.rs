@@ -20,37 +20,39 @@ use crate::fault;
 use crate::output::tell;
 use crate::signals::Cancel;
 
-/// Polling interval for an interruption or the end of ssh.
+/// Interval of checks for an interruption or the end of ssh.
 const TICK: Duration = Duration::from_millis(20);
 /// Timeout for ssh to connect, including questions to the user.
 const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// Timeout for ssh to exit after its work is done, and for its remaining stderr after that.
+/// Timeout for the remote side to end, for ssh to exit, and for the rest of its stderr.
 const GRACE: Duration = Duration::from_secs(2);
-/// Bytes of stderr kept for error messages, and read at a time.
+/// Bytes of stderr kept for error messages, and maximum length of its lines.
 const TAIL: usize = 4 << 10;
-/// Longest line accepted from the remote haul, in bytes.
+/// Maximum length of a line from the remote haul, in bytes.
 const LONGEST_LINE: u64 = 4 << 20;
-/// Capacity of the line queue.
+/// Capacity of the queue, lines.
 const QUEUE: usize = 64;
 
 /// The remote haul and the ssh process connected to it. Dropping this ends both.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) host: SshHost,
-    /// The ssh command line, for the user's shell.
+    /// The ssh command up to the host, for the user's shell.
     pub(crate) way: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// Lines after the announcement; disconnected when the remote side ends.
+    /// Lines behind the announcement; disconnected when the remote side ends.
     lines: Receiver<String>,
     has_ended: bool,
+    /// End of stderr.
     tail: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected at the end of stderr.
     errors: Receiver<()>,
     pub(crate) announcement: Announcement,
 }
 
 impl Remote {
-    /// Runs `started`, built by `command` for `host`, and waits until the remote haul is ready.
+    /// Runs `started`, which `command` has made for `host`, and waits until the remote haul is ready.
     pub(crate) fn start(
         command: &SshCommand,
         host: &SshHost,
@@ -63,7 +65,7 @@ impl Remote {
         let tail = Arc::new(Mutex::new(Vec::new()));
         let (found, scanned) = sync_channel(1);
         let (sender, lines) = sync_channel(QUEUE);
-        let (closed, errors) = sync_channel(1);
+        let (closed, errors) = sync_channel(0);
         let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
         fault::spawn("haul-ssh-out", move || {
             if let Some(stdout) = stdout {
@@ -74,7 +76,7 @@ impl Remote {
             if let Some(stderr) = stderr {
                 pass_on(stderr, &name, &kept);
             }
-            let _ = closed.send(());
+            drop(closed);
         })?;
         let (host, way, announcement) = (host.clone(), command.shown(host), Announcement::ours());
         let mut remote =
@@ -131,7 +133,7 @@ impl Remote {
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
-    /// Sends a line of JSON to the remote side's stdin.
+    /// Writes a line of JSON to the remote side's stdin.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
         let write = |stdin: Option<&mut ChildStdin>| {
             let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -150,8 +152,7 @@ impl Remote {
         self.stdin = None;
     }
 
-    /// Returns the next line after the announcement, within `timeout`; disconnected when the remote side or
-    /// ssh has ended.
+    /// Returns the next line behind the announcement; disconnected when the remote side or ssh has ended.
     pub(crate) fn listen(&mut self, timeout: Duration) -> Result<String, RecvTimeoutError> {
         let next = self.lines.recv_timeout(timeout);
         self.has_ended |= next == Err(RecvTimeoutError::Disconnected);
@@ -161,7 +162,7 @@ impl Remote {
     /// Describes how ssh ended, if ssh itself failed.
     pub(crate) fn early_end(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok().flatten()?;
-        // Any other code is that of the remote haul, which has reported its failure itself.
+        // Any other code is that of the remote haul, which reports its failures itself.
         let how = match status.code() {
             Some(255) => "with code 255".to_owned(),
             Some(_) => return None,
@@ -181,7 +182,7 @@ impl Drop for Remote {
         if self.has_ended && wait(&mut self.child, GRACE).is_some() {
             return;
         }
-        // For an ssh that is the master of others, the end of the remote side suffices.
+        // An ssh that serves other connections goes on after the end of the remote side.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
             // It is an unreaped child, so its PID cannot have been reused.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
@@ -190,7 +191,7 @@ impl Drop for Remote {
     }
 }
 
-/// Searches for the announcement, then forwards lines; the receivers may have gone.
+/// Searches for the announcement, then forwards lines, as long as somebody receives them.
 fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
     let scanned = scan_output(&mut stdout);
     let is_ready = matches!(scanned, Scanned::Announced(_));

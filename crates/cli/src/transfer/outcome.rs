@@ -34,7 +34,7 @@ pub(crate) fn of_files(
         }
     }
     if sides.other.is_some() {
-        report.each_fault(|fault| *fault = fault::here(fault.clone()));
+        report.each_fault(|fault| *fault = fault::on_this_machine(fault.clone()));
     }
     complete(report, sides.began.elapsed().into(), sides, measured)
 }

@@ -167,7 +167,7 @@ pub(crate) fn over(
         Err(fault) => {
             session.control().abort(fault.clone());
             let is_local = sides.other.is_none();
-            context.failed(if is_local { fault } else { fault::here(fault) })
+            context.failed(if is_local { fault } else { fault::on_this_machine(fault) })
         }
     }
 }
