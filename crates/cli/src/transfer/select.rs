@@ -1,7 +1,6 @@
-//! Builds the selection of source files from the options and the files that they name.
+//! Selection of source files.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use haul_base::printable_bytes;
@@ -15,16 +14,14 @@ use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
 
 const STDIN: &str = "-";
-/// Maximum length of an entry, bytes: longer than any path or pattern.
+/// Maximum length of a list's entry, bytes. What has no separators is not a list, and may not end.
 const LONGEST_ENTRY: u64 = 1 << 20;
 
 /// Builds a selection from the options and the files that they name.
 pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, Fault> {
     if args.files_from.is_some() && sources != 1 {
-        return Err(fault::usage(
-            format!("--files-from needs one source that its paths are relative to, not {sources}"),
-            "name the directory that holds the files as the only source",
-        ));
+        let message = format!("--files-from needs one source that its paths are relative to, not {sources}");
+        return Err(fault::usage(message, "name the directory that holds the files as the only source"));
     }
     let separator = if args.from0 { 0 } else { b'\n' };
     if let (Some(min), Some(max)) = (args.min_size, args.max_size)
@@ -45,7 +42,7 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
     })
 }
 
-/// Likewise for all options of `haul cp`; with `--delete` the receiver is told what is left out.
+/// Builds the selection of `haul cp`; with `--delete`, the receiver is told which names are left out.
 pub(crate) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> {
     let mut selection = selection(&args.select, sources)?;
     if args.sync.delete && leaves_out_unseen(&selection) {
@@ -71,113 +68,84 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
     }
     let bytes: usize = rules.iter().map(|rule| rule.pattern.len()).sum();
     if rules.len() > MAX_RULES || bytes > MAX_SELECTION_BYTES {
-        return Err(fault::usage(
-            format!(
-                "{} rules of {bytes} bytes exceed the limit of {MAX_RULES} rules and {MAX_SELECTION_BYTES} bytes",
-                rules.len()
-            ),
-            "use fewer patterns, with wildcards, or list the files with --files-from",
-        ));
+        let limit = format!("the limit of {MAX_RULES} rules and {MAX_SELECTION_BYTES} bytes");
+        let message = format!("{} rules of {bytes} bytes exceed {limit}", rules.len());
+        let hint = "use fewer patterns, with wildcards, or list the files with --files-from";
+        return Err(fault::usage(message, hint));
     }
     Ok(rules)
 }
 
 fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
-    let mut entries = Entries::open(file, "--exclude-from", separator)?;
     let mut rules = Vec::new();
-    while let Some((number, line)) = entries.next()? {
-        let comment = separator == b'\n' && matches!(line[0], b'#' | b';');
-        if comment {
-            continue;
+    each_entry(file, "--exclude-from", separator, |line| {
+        if separator == b'\n' && matches!(line[0], b'#' | b';') {
+            return Ok(());
         }
         let (verdict, pattern) = match line {
             [b'+', b' ', pattern @ ..] => (Verdict::Include, pattern),
             [b'-', b' ', pattern @ ..] | pattern => (Verdict::Exclude, pattern),
         };
-        check_pattern(pattern)
-            .map_err(|why| at_line("--exclude-from", file, number, line, &why.to_string()))?;
+        check_pattern(pattern).map_err(|why| why.to_string())?;
         rules.push(Rule { verdict, pattern: pattern.to_vec() });
-    }
+        Ok(())
+    })?;
     Ok(rules)
 }
 
 fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
-    let mut entries = Entries::open(file, "--files-from", separator)?;
     let mut paths = Vec::new();
-    while let Some((number, line)) = entries.next()? {
+    each_entry(file, "--files-from", separator, |line| {
         // `./a//b/` is a/b, and `.` the source, which is sent anyway.
         let parts: Vec<&[u8]> = line.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
         let path = parts.join(&b'/');
         if line.starts_with(b"/") {
-            let why = "the path is absolute; write it relative to the source";
-            return Err(at_line("--files-from", file, number, line, why));
+            return Err("the path is absolute; write it relative to the source".to_owned());
         }
         if !path.is_empty() {
-            let path = RelPath::new(path);
-            paths.push(path.map_err(|why| at_line("--files-from", file, number, line, &why.to_string()))?);
+            paths.push(RelPath::new(path).map_err(|why| why.to_string())?);
         }
-    }
+        Ok(())
+    })?;
     Ok(paths)
 }
 
-fn at_line(option: &str, file: &Path, number: usize, line: &[u8], why: &str) -> Fault {
-    let line = printable_bytes(line);
-    fault::usage(format!("{option} {}, entry {number} (`{line}`): {why}", file.display()), "correct the file")
-}
-
-/// Reads what stands between separators, one entry at a time, so that empty ones take no memory.
-struct Entries<'a> {
-    from: Box<dyn BufRead>,
-    file: &'a Path,
-    option: &'a str,
+/// Calls `take` with each non-empty entry of a list. Errors name the entry's number, counted from 1.
+fn each_entry(
+    file: &Path,
+    option: &str,
     separator: u8,
-    number: usize,
-    entry: Vec<u8>,
-}
-
-impl<'a> Entries<'a> {
-    fn open(file: &'a Path, option: &'a str, separator: u8) -> Result<Self, Fault> {
-        let from: io::Result<Box<dyn BufRead>> = if file.as_os_str().as_bytes() == STDIN.as_bytes() {
-            Ok(Box::new(io::stdin().lock()))
-        } else {
-            open_named(file).map(|opened| Box::new(BufReader::new(opened)) as _)
-        };
-        let from = from.map_err(|error| unreadable(file, option, &error))?;
-        Ok(Self { from, file, option, separator, number: 0, entry: Vec::new() })
-    }
-
-    /// Returns the next non-empty entry and its number, counted from 1.
-    fn next(&mut self) -> Result<Option<(usize, &[u8])>, Fault> {
-        loop {
-            let read = self.read().map_err(|error| unreadable(self.file, self.option, &error))?;
-            if !read {
-                return Ok(None);
-            }
-            let returned = self.separator == b'\n' && self.entry.ends_with(b"\r");
-            self.entry.truncate(self.entry.len() - usize::from(returned));
-            if !self.entry.is_empty() {
-                return Ok(Some((self.number, &self.entry)));
-            }
+    mut take: impl FnMut(&[u8]) -> Result<(), String>,
+) -> Result<(), Fault> {
+    let unreadable = |error: io::Error| {
+        fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
+    };
+    let mut from: Box<dyn BufRead> = if file.as_os_str() == STDIN {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(open_named(file).map_err(unreadable)?))
+    };
+    let mut entry = Vec::new();
+    for number in 1.. {
+        entry.clear();
+        let len = from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut entry).map_err(unreadable)?;
+        if len == 0 {
+            break;
+        }
+        if entry.pop_if(|last| *last == separator).is_none() && len as u64 == LONGEST_ENTRY {
+            let why = format!("entry {number} has more than {LONGEST_ENTRY} bytes");
+            return Err(unreadable(io::Error::other(why)));
+        }
+        entry.pop_if(|last| separator == b'\n' && *last == b'\r');
+        if !entry.is_empty() {
+            take(&entry).map_err(|why| {
+                let (file, line) = (file.display(), printable_bytes(&entry));
+                let message = format!("{option} {file}, entry {number} (`{line}`): {why}");
+                fault::usage(message, "correct the file")
+            })?;
         }
     }
-
-    /// Reads an entry. What has no separators is no list, and may have no end. False: there is none.
-    fn read(&mut self) -> io::Result<bool> {
-        self.entry.clear();
-        self.number += 1;
-        let len = self.from.by_ref().take(LONGEST_ENTRY).read_until(self.separator, &mut self.entry)? as u64;
-        if self.entry.ends_with(&[self.separator]) {
-            self.entry.pop();
-        } else if len == LONGEST_ENTRY {
-            let why = format!("entry {} has more than {LONGEST_ENTRY} bytes", self.number);
-            return Err(io::Error::other(why));
-        }
-        Ok(len > 0)
-    }
-}
-
-fn unreadable(file: &Path, option: &str, error: &io::Error) -> Fault {
-    fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
+    Ok(())
 }
 
 #[cfg(test)]
