@@ -21,7 +21,6 @@ const TICK: Duration = Duration::from_millis(5);
 /// Timeout for the peer's last message.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Sends memory until the limit is reached and everything has arrived.
 pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> RunReport {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
@@ -29,32 +28,21 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> R
         BenchLimit::Bytes(bytes) => Some(bytes),
         _ => None,
     };
-    let start = |waker| session.start_sending(Box::new(source), waker);
-    run(sides, Side::Sends, (&gauge, total), start, |transfer| {
-        let bytes = match transfer.counters() {
-            Some(Counters::Sending(sending)) => sending.stats.object_acked,
-            _ => gauge.load(Ordering::Relaxed),
-        };
-        agree_as_sender(sides, bytes)
-    })
+    run(sides, Side::Sends, (&gauge, total), |waker| session.start_sending(Box::new(source), waker))
 }
 
-/// Receives memory until everything has arrived.
 pub(crate) fn receive(session: &mut Session, sides: &Sides) -> RunReport {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
-    let start = |waker| session.start_receiving(sink, waker);
-    let agree = |_: &Transfer| agree_as_receiver(sides, gauge.load(Ordering::Relaxed));
-    run(sides, Side::Receives, (&gauge, None), start, agree)
+    run(sides, Side::Receives, (&gauge, None), |waker| session.start_receiving(sink, waker))
 }
 
-/// Runs the data path to its end, then lets both sides `agree` on the number of bytes.
+/// Runs the data path to its end, and compares the number of bytes with the peer's.
 fn run(
     sides: &Sides,
     side: Side,
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
-    agree: impl FnOnce(&Transfer) -> Result<u64, Fault>,
 ) -> RunReport {
     let mut watch = match Watch::start(sides, side, start) {
         Ok(watch) => watch,
@@ -64,9 +52,15 @@ fn run(
         }
     };
     let delivered = wait(&mut watch, gauge, total);
-    let bytes = delivered.and_then(|()| agree(watch.transfer()));
+    let bytes = delivered.and_then(|()| {
+        let bytes = match watch.transfer().counters() {
+            Some(Counters::Sending(sending)) => sending.stats.object_acked,
+            _ => gauge.load(Ordering::Relaxed),
+        };
+        agree(sides, side, bytes)
+    });
     match &bytes {
-        // The numbers are agreed on; how the close goes changes nothing.
+        // The numbers are equal, whatever becomes of the close.
         Ok(_) => drop(sides.control.close()),
         Err(fault) => sides.control.abort(watch.for_peer(fault)),
     }
@@ -74,7 +68,6 @@ fn run(
     of_memory(sides, bytes, &watch.stop())
 }
 
-/// Shows how it goes until every byte has arrived.
 fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {
     let sides = watch.sides;
     let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
@@ -92,82 +85,73 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
         if let Some(error) = sides.control.failure() {
             break Err(sides.fault(error));
         }
-        if let Err(fault) = sides.hear_of_law() {
+        if let Err(fault) = sides.take_law_requests() {
             break Err(fault);
         }
-        // The source ends by the clock, which nothing else tells the data thread.
+        // Nothing else wakes the data thread when the time is over.
         watch.transfer().waker().wake();
     };
     watch.end(trace());
     result
 }
 
-fn agree_as_sender(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    sides.control.send(ControlMessage::ObjectSent { bytes }).map_err(fault::of)?;
-    let theirs = receive_count(sides, |message| match message {
-        ControlMessage::Finish(summary) => Some(summary.bytes),
-        _ => None,
-    })?;
-    compare(bytes, theirs)
-}
-
-fn agree_as_receiver(sides: &Sides, bytes: u64) -> Result<u64, Fault> {
-    let theirs = receive_count(sides, |message| match message {
-        ControlMessage::ObjectSent { bytes } => Some(*bytes),
-        _ => None,
-    })?;
-    sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
-    let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
-    sides.control.send(ControlMessage::Finish(summary)).map_err(fault::of)?;
-    compare(bytes, theirs)
-}
-
-/// Returns the number in the peer's last message.
-fn receive_count(sides: &Sides, number: impl Fn(&ControlMessage) -> Option<u64>) -> Result<u64, Fault> {
-    loop {
-        let message = sides.control.recv(Some(COUNT_TIMEOUT)).map_err(|error| sides.fault(error))?;
-        let Some(message) = sides.take(message)? else { continue };
-        if let Some(number) = number(&message) {
-            return Ok(number);
-        }
-        tracing::debug!("unexpected {} at the end of a bench", message.name());
+/// Exchanges the number of bytes with the peer. The sender tells first.
+fn agree(sides: &Sides, side: Side, bytes: u64) -> Result<u64, Fault> {
+    let tell = |message| {
+        sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
+        sides.control.send(message).map_err(fault::of)
+    };
+    let theirs = if side == Side::Sends {
+        tell(ControlMessage::ObjectSent { bytes })?;
+        receive_count(sides, side)?
+    } else {
+        let theirs = receive_count(sides, side)?;
+        let summary = Summary { entries: 0, failed: 0, bytes, digest: [0; 32], notes: Notes::default() };
+        tell(ControlMessage::Finish(summary))?;
+        theirs
+    };
+    if bytes == theirs {
+        return Ok(bytes);
     }
-}
-
-fn compare(ours: u64, theirs: u64) -> Result<u64, Fault> {
-    if ours == theirs {
-        return Ok(ours);
-    }
-    let message = format!("this side counted {} and the peer {theirs}", count(ours, "byte"));
+    let message = format!("this side counted {} and the peer {theirs}", count(bytes, "byte"));
     Err(Fault::new(FaultCode::VerifyFailed, message, "this is a bug: please report it"))
 }
 
-/// Length of the pattern that repeats through the object, bytes.
+fn receive_count(sides: &Sides, side: Side) -> Result<u64, Fault> {
+    loop {
+        let message = sides.control.recv(Some(COUNT_TIMEOUT)).map_err(|error| sides.fault(error))?;
+        match (side, sides.take(message)?) {
+            (Side::Sends, Some(ControlMessage::Finish(Summary { bytes, .. })))
+            | (Side::Receives, Some(ControlMessage::ObjectSent { bytes })) => return Ok(bytes),
+            (_, Some(other)) => tracing::debug!("unexpected {} at the end of a bench", other.name()),
+            (_, None) => {}
+        }
+    }
+}
+
+/// Length of the pattern that the object repeats, bytes.
 const PATTERN: usize = 1 << 20;
-/// How far ahead of the sender a timed bench offers bytes at most, and sends at the end: two of the largest batches.
+/// Maximum number of bytes that a timed bench offers ahead of the sender, which are sent even after its time:
+/// two of the largest batches.
 const AHEAD: u64 = 128 << 10;
-/// A slow one offers only what leaves in this time, so that its end is not late.
+/// Time in which the bytes offered to a slow sender leave, so that the end is not late.
 const AHEAD_TIME: Duration = Duration::from_millis(10);
-/// Upper bound of a packet's object bytes.
 const ANY_PACKET: u64 = 16 << 10;
-/// Seed of the pattern. Any will do: it only must not compress or look like zeros.
+/// Seed of the random pattern, which does not compress.
 const SEED: u64 = 0x6861_756c;
 
-/// Bytes that a bench has moved, seen from outside of the data thread.
 type Gauge = Arc<AtomicU64>;
 
-/// Bytes without end, up to a limit.
 struct MemorySource {
     pattern: Vec<u8>,
     limit: BenchLimit,
-    /// Counts from when the first bytes are asked for.
     started: Option<Instant>,
+    /// End of the bytes offered so far.
     upto: u64,
     read: u64,
-    /// What had been read when bytes were asked for last.
+    /// `read` at the last request.
     asked: Option<u64>,
-    /// Most bytes that a packet took.
+    /// Maximum number of bytes of a packet so far.
     packet: u64,
     ended: bool,
     gauge: Gauge,
@@ -180,7 +164,6 @@ impl MemorySource {
         Self { pattern, limit, started: None, upto: 0, read: 0, asked: None, packet: 0, ended: false, gauge }
     }
 
-    /// What is offered after `elapsed`.
     fn offer(&mut self, elapsed: Duration) -> Available {
         if !self.ended {
             match self.limit {
@@ -193,8 +176,8 @@ impl MemorySource {
         Available { upto: self.upto, end: self.ended }
     }
 
-    /// What leaves in [`AHEAD_TIME`], but a packet's bytes at least. A sender that asks again and has read nothing has
-    /// larger packets than before.
+    /// Returns the bytes that leave in [`AHEAD_TIME`], but at least one packet's: the largest so far, or any
+    /// packet's if the sender has read nothing since the last request.
     fn ahead(&mut self, elapsed: Duration) -> u64 {
         let is_read = self.asked.replace(self.read).is_some_and(|asked| asked < self.read);
         let least = if is_read { self.packet } else { ANY_PACKET };

@@ -1,5 +1,5 @@
-//! The engine's control channel for the mover; it also carries what each side counted, for either side's report, and the
-//! law that a client asks for while it receives from a server, within what the server's owner has set.
+//! The control channel of a session. Besides the mover's messages it carries quotas, each side's counters for
+//! the other's report, and a receiving client's requests for another control law.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -16,19 +16,13 @@ use parking_lot::Mutex;
 use crate::fault;
 use crate::transfer::{Context, Cpu, counters::counted_sending};
 
-/// Faults that are remembered: more than a report names.
-const MAX_PEER_FAULTS: usize = 10_000;
+/// Maximum number of remembered faults: more than a report names.
+const MAX_FAULTS: usize = 10_000;
 
-/// Least time from one change of the law to the next: a client that asks all the time gets no more work out of this side.
+/// Minimum time between changes of the law, which bounds the work that a client can cause.
 const BETWEEN_LAWS: Duration = Duration::from_millis(5);
 
-fn impossible(error: &ControllerError) -> Fault {
-    let message = format!("the peer violated the protocol: it requested an invalid control law: {error}");
-    Fault::new(FaultCode::Internal, message, "use the same version of haul on both sides")
-}
-
-/// A session as both sides know it: its context here, its control channel, what was agreed on, what this side will tell
-/// of itself, and what the other side has told.
+/// A session: its context, its control channel, the negotiated values, and the state of both sides.
 pub(crate) struct Sides {
     pub(crate) context: Context,
     pub(crate) control: Control,
@@ -36,12 +30,12 @@ pub(crate) struct Sides {
     pub(crate) controller: String,
     pub(crate) round_trip: Span,
     pub(crate) ceiling: Option<Rate>,
-    /// What the recipe says of `rate_control`, as it was agreed on.
+    /// `rate_control` of the negotiated recipe.
     pub(crate) agreed: Option<Part>,
     pub(crate) cpu: Cpu,
-    /// The other machine, by the name or address that it was reached by; `None` if both sides are on this one.
+    /// Name or address of the other machine; `None` if both sides are on this one.
     pub(crate) other: Option<String>,
-    /// When the connection was begun.
+    /// Start of the connection.
     pub(crate) began: Instant,
     started: Instant,
     state: Mutex<LinkState>,
@@ -52,16 +46,15 @@ pub(crate) struct Sides {
 struct LinkState {
     transfer: Weak<Transfer>,
     theirs: Option<Counted>,
-    /// What the receiver has assigned before there was a transfer.
+    /// The last quota, for a transfer that starts later.
     quota: Option<Rate>,
-    /// Where this side is a server that sends.
+    /// Set if the client may change the law: at a server that sends.
     law: Option<AskedLaw>,
-    /// Hashes of faults that this side has told: a receiver repeats why the sender could not read an entry.
+    /// Hashes of faults that this side has sent: a receiver repeats why the sender could not read an entry.
     told: HashSet<u64>,
 }
 
 impl Sides {
-    /// Of a session that begins now, and whose connection was begun before; `other` is the other machine.
     pub(crate) fn new(
         context: &Context,
         session: &Session,
@@ -86,7 +79,7 @@ impl Sides {
         })
     }
 
-    /// Names the transfer that counts.
+    /// Sets the transfer, with the quota and the law requested before.
     pub(crate) fn watch(&self, transfer: &Arc<Transfer>) {
         let mut state = self.state.lock();
         state.transfer = Arc::downgrade(transfer);
@@ -98,16 +91,19 @@ impl Sides {
         }
     }
 
-    /// The client, which receives, may ask for another law.
     pub(crate) fn permit_law(&self, law: AskedLaw) {
         self.state.lock().law = Some(law);
     }
 
-    /// The client asks for another law, if it may.
+    /// Changes the law if the client may do that, otherwise gives the message back.
     fn change_law(&self, changes: Vec<(String, String)>) -> Result<Option<ControlMessage>, Fault> {
         let mut state = self.state.lock();
         let Some(law) = &mut state.law else { return Ok(Some(ControlMessage::LawChange(changes))) };
-        let chosen = law.change(&changes).map_err(|error| impossible(&error))?;
+        let chosen = law.change(&changes).map_err(|error| {
+            let message =
+                format!("the peer violated the protocol: it requested an invalid control law: {error}");
+            Fault::new(FaultCode::Internal, message, "use the same version of haul on both sides")
+        })?;
         let transfer = state.transfer.upgrade();
         drop(state);
         tracing::debug!(?changes, ?chosen, "the client requested another control law");
@@ -117,10 +113,10 @@ impl Sides {
         Ok(None)
     }
 
-    /// Takes in the next message of a client that only asks for laws now: nothing else listens to it.
-    pub(crate) fn hear_of_law(&self) -> Result<(), Fault> {
+    /// Handles the next message of a client that may change the law, while nothing else receives messages.
+    pub(crate) fn take_law_requests(&self) -> Result<(), Fault> {
         if self.state.lock().law.is_some()
-            // How the channel has failed is looked at elsewhere.
+            // The caller checks whether the channel has failed.
             && let Ok(Some(message)) = self.control.try_recv(Duration::ZERO)
             && let Some(other) = self.take(message)?
         {
@@ -129,7 +125,7 @@ impl Sides {
         Ok(())
     }
 
-    /// What this side tells the other one.
+    /// Returns the counters of this side for the other one.
     pub(crate) fn ours(&self) -> Counted {
         let Some(transfer) = self.state.lock().transfer.upgrade() else { return Counted::default() };
         let sending = match transfer.counters() {
@@ -145,10 +141,8 @@ impl Sides {
         counted_sending(stats, self.round_trip, self.ceiling, moving)
     }
 
-    /// Takes in what the other side says of the data path, or gives the message back if it is another one.
-    ///
-    /// # Errors
-    /// If it asks for what cannot be.
+    /// Handles a message about the data path; returns any other message. Fails if the client requests an
+    /// invalid law.
     pub(crate) fn take(&self, message: ControlMessage) -> Result<Option<ControlMessage>, Fault> {
         match message {
             ControlMessage::LawChange(changes) => return self.change_law(changes),
@@ -157,21 +151,18 @@ impl Sides {
             }
             ControlMessage::Quota { rate_bps } => {
                 let rate = Rate::from_bps(rate_bps);
-                let transfer = {
-                    let mut state = self.state.lock();
-                    state.quota = Some(rate);
-                    state.transfer.upgrade()
-                };
-                if let Some(transfer) = transfer {
-                    transfer.set_quota(rate);
-                }
+                let mut state = self.state.lock();
+                state.quota = Some(rate);
+                let transfer = state.transfer.upgrade();
+                drop(state);
+                transfer.inspect(|transfer| transfer.set_quota(rate));
             }
             other => return Ok(Some(other)),
         }
         Ok(None)
     }
 
-    /// An error of the session; one that the other side has told happened there.
+    /// Converts an error of the session to a fault, with the machine if the peer has sent it.
     pub(crate) fn fault(&self, error: EngineError) -> Fault {
         let is_theirs = matches!(error, EngineError::Peer(_));
         let mut fault = fault::of(error);
@@ -181,13 +172,14 @@ impl Sides {
         fault
     }
 
-    /// A fault that the other side has told, with the machine that it happened on.
-    pub(crate) fn place(&self, fault: &mut Fault) {
+    /// Sets the machine of a fault that the peer has sent: this one if it repeats a fault of this side, unknown
+    /// if this side may have sent more than it remembers.
+    fn place(&self, fault: &mut Fault) {
         let Some(other) = &self.other else { return };
         let told = &self.state.lock().told;
         if told.contains(&self.hash(fault)) {
             fault.host = Some(Host::Here);
-        } else if told.len() < MAX_PEER_FAULTS {
+        } else if told.len() < MAX_FAULTS {
             fault.host = Some(Host::Named(other.clone()));
         }
     }
@@ -196,14 +188,13 @@ impl Sides {
         self.hasher.hash_one((fault.code, &fault.message, &fault.hint))
     }
 
-    fn note(&self, mut message: ControlMessage) -> ControlMessage {
+    fn remember(&self, message: &mut ControlMessage) {
         let told = &mut self.state.lock().told;
         for fault in message.faults() {
-            if told.len() < MAX_PEER_FAULTS {
+            if told.len() < MAX_FAULTS {
                 told.insert(self.hash(fault));
             }
         }
-        message
     }
 
     pub(crate) fn theirs(&self) -> Option<Counted> {
@@ -212,12 +203,12 @@ impl Sides {
 }
 
 impl ControlLink for Sides {
-    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+    fn send(&self, mut message: ControlMessage) -> Result<(), Fault> {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Close) {
             self.control.send(ControlMessage::Counted(self.ours())).map_err(|error| self.fault(error))?;
         }
-        let noted = self.note(message);
-        self.control.send(noted).map_err(|error| self.fault(error))
+        self.remember(&mut message);
+        self.control.send(message).map_err(|error| self.fault(error))
     }
 
     fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
@@ -233,7 +224,7 @@ impl ControlLink for Sides {
     }
 }
 
-/// What the owner of a server has set of the law that sends; no client changes it.
+/// Limits of a server's owner on the law that clients may request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LawLimits {
     pub(crate) rate: Option<Rate>,
@@ -241,7 +232,7 @@ pub(crate) struct LawLimits {
 }
 
 impl LawLimits {
-    /// The parameters in which `asked` is beyond them.
+    /// Returns the parameters in which `asked` exceeds the limits, with permitted values.
     pub(crate) fn beyond(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
         let rate = self.rate.filter(|&limit| asked.rate() > limit).map(|limit| ("rate", limit.exact()));
         let other = self.controller.filter(|&fixed| asked.controller() != fixed);
@@ -252,25 +243,21 @@ impl LawLimits {
     }
 }
 
-/// What a client has asked for so far.
 #[derive(Debug)]
 pub(crate) struct AskedLaw {
-    /// As the client has it, without the limits: both check its changes against the same.
+    /// Without the limits, as the client has it: both sides check changes against the same law.
     asked: Part,
     is_changed: bool,
     limits: LawLimits,
 }
 
 impl AskedLaw {
-    /// `agreed` is what the session's recipe says of `rate_control`.
     pub(crate) fn new(agreed: Part, limits: LawLimits) -> Self {
         Self { asked: agreed, is_changed: false, limits }
     }
 
-    /// The law from now on. `None` if there is none within the limits: the present one stays.
-    ///
-    /// # Errors
-    /// If there is no such law at all, which the client should have seen itself.
+    /// Returns the law from now on; `None` if there is none within the limits, so that the running one stays.
+    /// Fails if the law is invalid, which the client should have noticed itself.
     pub(crate) fn change(
         &mut self,
         changes: &[(String, String)],
@@ -280,8 +267,8 @@ impl AskedLaw {
         Ok(self.limited(chosen))
     }
 
-    /// The law to begin with, if it was changed before there was a transfer.
-    pub(crate) fn at_start(&self) -> Option<ChosenLaw> {
+    /// Returns the law for the start of a transfer, if it was changed before.
+    fn at_start(&self) -> Option<ChosenLaw> {
         let chosen = self.is_changed.then(|| ChosenLaw::check(&self.asked).ok()).flatten();
         chosen.and_then(|chosen| self.limited(chosen))
     }
@@ -388,7 +375,7 @@ mod tests {
             let begun = Instant::now();
             let expected = Some(LawNow { name, ceiling: Some(Rate::from_mbps(ceiling_mbps)) });
             loop {
-                self.sides.hear_of_law().unwrap();
+                self.sides.take_law_requests().unwrap();
                 let law = match transfer.counters() {
                     Some(Counters::Sending(sending)) => sending.stats.law,
                     _ => None,
