@@ -13,7 +13,6 @@ use zeroize::Zeroizing;
 use crate::fault::{self, Fault};
 use crate::ssh::{SshHost, SshPath};
 
-/// A machine that takes part in a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Machine {
     Here,
@@ -68,15 +67,13 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
 
 /// Returns the URL of a command: from the argument, or from the environment; `usage` is the hint without one.
 pub(crate) fn url(word: Option<&OsStr>, usage: &str) -> Result<HaulUrl, Fault> {
-    match word {
-        Some(word) => match word.as_bytes().strip_prefix(b"@") {
-            Some(from) => url_from(from),
-            None => parse_url(&word.to_string_lossy()),
-        },
-        None if std::env::var_os(VARIABLE).is_some_and(|url| !url.is_empty()) => {
-            parse_url(&from_environment()?)
-        }
-        None => Err(fault::usage("the server's URL is missing", usage)),
+    let Some(word) = word else {
+        let missing = |_| fault::usage("the server's URL is missing", usage);
+        return parse_url(&from_environment().map_err(missing)?);
+    };
+    match word.as_bytes().strip_prefix(b"@") {
+        Some(from) => url_from(from),
+        None => parse_url(&word.to_string_lossy()),
     }
 }
 
@@ -84,7 +81,6 @@ pub(crate) fn parse_url(text: &str) -> Result<HaulUrl, Fault> {
     text.parse::<HaulUrl>().map_err(fault::of)
 }
 
-/// Reads the URL that `@FROM[:PATH]` refers to.
 fn url_from(from: &[u8]) -> Result<HaulUrl, Fault> {
     let mut parts = from.splitn(2, |&b| b == b':');
     let (from, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -117,12 +113,8 @@ fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
 
 fn from_environment() -> Result<Zeroizing<String>, Fault> {
     let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(Zeroizing::new);
-    text.ok_or_else(|| {
-        fault::usage(
-            format!("the environment variable {VARIABLE} is not set"),
-            format!("export {VARIABLE}=haul://…"),
-        )
-    })
+    let message = format!("the environment variable {VARIABLE} is not set");
+    text.ok_or_else(|| fault::usage(message, format!("export {VARIABLE}=haul://…")))
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {

@@ -8,7 +8,6 @@ use percent_encoding::percent_decode;
 
 use crate::fault::{self, Fault};
 
-/// Scheme of the form with a port.
 const SCHEME: &str = "ssh://";
 
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
@@ -38,13 +37,10 @@ impl SshPath {
         let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
         if host.is_empty() {
             let shown = printable_bytes(word.as_bytes());
-            return Err(fault::usage(
-                format!("`{shown}` does not name a host"),
-                format!("write ./{shown} for a local file"),
-            ));
+            let hint = format!("write ./{shown} for a local file");
+            return Err(fault::usage(format!("`{shown}` does not name a host"), hint));
         }
-        let host = SshHost::new(&without_brackets(host), None)?;
-        Ok(Some(Self { host, path: from_home(path)? }))
+        Ok(Some(Self { host: SshHost::new(host, None)?, path: from_home(path)? }))
     }
 }
 
@@ -60,12 +56,6 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         name.iter().position(|&b| b == b':')?
     };
     Some((&bytes[..colon], &bytes[colon + 1..]))
-}
-
-fn without_brackets(host: &str) -> String {
-    let (user, name) = host.split_at(host.rfind('@').map_or(0, |at| at + 1));
-    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    format!("{user}{name}")
 }
 
 /// Parses `[USER@]HOST[:PORT]/PATH`; `/~/PATH` is relative to the home directory, as in git.
@@ -84,7 +74,7 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let path =
         decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two hexadecimal digits"))?;
     let path = path.strip_prefix(b"/").filter(|path| path.starts_with(b"~")).unwrap_or(&path);
-    Ok(SshPath { host: SshHost::new(&without_brackets(host), port)?, path: from_home(path)? })
+    Ok(SshPath { host: SshHost::new(host, port)?, path: from_home(path)? })
 }
 
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
@@ -112,20 +102,20 @@ fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
 }
 
 impl SshHost {
-    fn new(destination: &str, port: Option<u16>) -> Result<Self, Fault> {
-        let host = destination.rsplit_once('@').map_or(destination, |(_, host)| host);
+    /// Creates one from `[user@]host`, where the host may be in brackets.
+    fn new(text: &str, port: Option<u16>) -> Result<Self, Fault> {
+        let (user, host) = text.split_at(text.rfind('@').map_or(0, |at| at + 1));
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let destination = format!("{user}{host}");
         let is_odd = |c: char| c.is_whitespace() || c.is_control();
         let starts_oddly = host.is_empty() || host.starts_with('-') || destination.starts_with(['-', '@']);
         if starts_oddly || destination.contains(is_odd) || port == Some(0) {
-            return Err(fault::usage(
-                format!("`{destination}` is not a valid host"),
-                "write [USER@]HOST:PATH; for a local file with a colon in its name write ./NAME",
-            ));
+            let hint = "write [USER@]HOST:PATH; for a local file with a colon in its name write ./NAME";
+            return Err(fault::usage(format!("`{destination}` is not a valid host"), hint));
         }
-        Ok(Self { destination: destination.to_owned(), port })
+        Ok(Self { destination, port })
     }
 
-    /// Returns the destination without the user.
     pub(crate) fn name(&self) -> &str {
         self.destination.rsplit_once('@').map_or(&self.destination, |(_, host)| host)
     }
