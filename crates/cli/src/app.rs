@@ -242,7 +242,6 @@ fn hide_memory() {
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Prints the outcome and returns the exit code.
 fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 {
     let code = report.exit_code();
     if global.json {

@@ -10,7 +10,6 @@ pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
 use crate::output::Lines;
 
-/// Creates a fault for a mistake of the user.
 pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(FaultCode::Usage, message, hint)
 }

@@ -150,7 +150,6 @@ fn is_ignored(signal: i32) -> bool {
         .is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Returns the command line, quoted for the shell.
 pub(crate) fn command_line(argv: &[std::ffi::OsString]) -> String {
     let words: Vec<String> = argv.iter().map(|word| quote_bytes(word.as_bytes())).collect();
     words.join(" ")

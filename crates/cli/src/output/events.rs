@@ -15,10 +15,8 @@ use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
 const STDOUT: &str = "-";
-/// First bytes of every trace.
 const TRACE: &[u8] = b"{\"";
 
-/// Destination of events.
 #[derive(Clone)]
 pub(crate) struct EventLog {
     started: Instant,
@@ -28,7 +26,6 @@ pub(crate) struct EventLog {
     machine: Option<String>,
 }
 
-/// Writes a line including its newline.
 type WriteLine = Box<dyn FnMut(&[u8]) -> io::Result<()> + Send>;
 
 struct Sink {
@@ -45,31 +42,27 @@ impl EventLog {
 
     /// Opens the log of `--events`; `-` is stdout, unless that is used for something else.
     pub(crate) fn open(path: Option<&Path>, use_of_stdout: Option<&str>) -> Result<Self, Fault> {
-        match (path, use_of_stdout) {
-            (None, _) => Ok(Self::none()),
-            (Some(path), _) if path.as_os_str() != STDOUT => Self::create(path),
-            (_, Some(other)) => Err(fault::usage(
-                format!("{other} and --events - both mean stdout"),
-                "leave one of them out, or name a file for the events",
-            )),
-            (_, None) => {
-                check_stdout()?;
-                let write = |line: &[u8]| {
-                    put(&String::from_utf8_lossy(line));
-                    Ok(())
-                };
-                Ok(Self::to(Box::new(write), "stdout".to_owned()))
-            }
+        let Some(path) = path else { return Ok(Self::none()) };
+        if path.as_os_str() != STDOUT {
+            return Self::create(path);
         }
+        if let Some(other) = use_of_stdout {
+            let message = format!("{other} and --events - both mean stdout");
+            return Err(fault::usage(message, "leave one of them out, or name a file for the events"));
+        }
+        check_stdout()?;
+        let write = |line: &[u8]| {
+            put(&String::from_utf8_lossy(line));
+            Ok(())
+        };
+        Ok(Self::to(Box::new(write), "stdout".to_owned()))
     }
 
     /// Creates a trace, which may replace another one. Events are not buffered.
     fn create(path: &Path) -> Result<Self, Fault> {
         if is_of_value(path) {
-            return Err(fault::usage(
-                format!("{} exists and does not contain events", path.display()),
-                "name another file with --events, or delete this one",
-            ));
+            let message = format!("{} exists and does not contain events", path.display());
+            return Err(fault::usage(message, "name another file with --events, or delete this one"));
         }
         let mut file = File::create(path)
             .map_err(|e| fault::io(format!("cannot write the events to {}", path.display()), &e))?;

@@ -10,7 +10,6 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Prefix of the key in a URL.
 const KEY: &str = "k=";
 /// Minimum length of what counts as a key; complete ones have at least 87 characters.
 const SHORTEST: usize = 32;
@@ -33,14 +32,10 @@ impl Lines {
     /// Prefixes each line with `words`.
     #[must_use]
     pub(crate) fn behind(&self, words: &impl Display) -> Self {
-        self.each().fold(Self::default(), |mut lines, line| {
+        self.0.lines().fold(Self::default(), |mut lines, line| {
             lines.push(format_args!("{words}{line}"));
             lines
         })
-    }
-
-    pub(crate) fn each(&self) -> impl Iterator<Item = &str> {
-        self.0.lines()
     }
 }
 
@@ -64,7 +59,6 @@ impl From<fmt::Arguments<'_>> for Lines {
     }
 }
 
-/// Replaces the keys of URLs in `text` by `k=...`.
 pub(crate) fn without_keys(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(KEY) {
@@ -104,7 +98,6 @@ pub(crate) fn out(lines: impl Into<Lines>) {
     put(&lines.into().0);
 }
 
-/// Writes one line of JSON to stdout.
 pub(crate) fn out_json(json: &Value) {
     out_verbatim(&inert(&json.to_string()));
 }
@@ -119,7 +112,6 @@ pub(crate) fn out_verbatim(text: &str) {
     put(&zeroize::Zeroizing::new(format!("{text}\n")));
 }
 
-/// Writes the URL of a server to stdout, including its key.
 pub(crate) fn out_url(url: &HaulUrl) {
     out_verbatim(&zeroize::Zeroizing::new(url.to_string()));
 }
@@ -178,7 +170,7 @@ mod tests {
         let mut lines = Lines::from("a\nb");
         lines.push("c");
         assert_eq!(lines.behind(&"x\n: ").to_string(), "x\\n: a\\nb\nx\\n: c\n");
-        assert_eq!(lines.each().count(), 2);
+        assert_eq!(lines.to_string().lines().count(), 2);
     }
 
     proptest! {

@@ -78,7 +78,6 @@ fn is_rich(term: Option<&OsStr>) -> bool {
     term.is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
-/// Progress of a transfer.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     shown: Arc<Mutex<Shown>>,
@@ -97,7 +96,6 @@ struct Shown {
     parts: Vec<Part>,
 }
 
-/// One of several transfers shown as one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
     last: Option<Snapshot>,
@@ -174,7 +172,6 @@ fn bar(target: ProgressDrawTarget) -> ProgressBar {
     bar
 }
 
-/// Measures the rate over [`WINDOW`].
 #[derive(Debug, Clone, Default)]
 struct Meter {
     /// Times and byte counts; the first is the newest outside the window.

@@ -61,7 +61,6 @@ pub(crate) struct RunReport {
     pub elapsed: Span,
     /// Bytes transferred by this run per second of `elapsed`.
     pub goodput: Rate,
-    /// Minimum round-trip time.
     pub rtt: Option<Span>,
     pub preset: String,
     pub controller: String,
@@ -85,7 +84,6 @@ pub(crate) struct RunReport {
     pub not_deleted: Option<Fault>,
     /// Regular files that were already up to date.
     pub kept_files: u64,
-    /// Bytes already transferred by an earlier run.
     pub resumed_bytes: u64,
     pub hard_links: u64,
     /// The first attributes that could not be preserved, and names left alone.
@@ -100,7 +98,6 @@ pub(crate) struct RunReport {
     /// Exit code derived from the failures of files, which takes precedence over that of `error`. If `None`
     /// without `error`, failures count as 3.
     pub files_exit_code: Option<u8>,
-    /// Summary of the failures of files.
     pub files_fault: Option<Fault>,
     /// TCP on the same path (demo only).
     #[serde(skip)]
@@ -196,7 +193,6 @@ fn failure_value(failure: &FileFailure) -> Value {
     object
 }
 
-/// Converts a report to JSON for scripts.
 pub(crate) fn json_value(report: &RunReport) -> Value {
     let limit = report.limited_by.as_ref();
     // Failed files alone are an error too.

@@ -114,7 +114,6 @@ impl RunReport {
         parts.join(", ")
     }
 
-    /// Describes what was moved, the rate, the share of the path, retransmissions and verification.
     pub(crate) fn moved(&self) -> String {
         let what = if self.files > 0 { format!(" in {}", count(self.files, "file")) } else { String::new() };
         let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };

@@ -28,7 +28,6 @@ pub fn announcement(bytes: &[u8]) -> bool {
     true
 }
 
-/// Returns the announcement and the data after it.
 fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
     let mut from = BufReader::with_capacity(size, said);
     let line = match scan_output(&mut from) {

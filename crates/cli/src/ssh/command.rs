@@ -12,13 +12,11 @@ use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
 use crate::signals::quote;
 
-/// Timeout of `ssh -G`.
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// ssh's port option; scp's is `-P`.
 const PORT: &str = "-p";
 const TICK: Duration = Duration::from_millis(5);
 
-/// How to run ssh, and haul on the remote machine.
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
     pub(super) program: OsString,
@@ -85,7 +83,6 @@ impl SshCommand {
         command
     }
 
-    /// Returns the arguments of ssh up to the host.
     fn arguments(&self, host: &SshHost) -> Vec<OsString> {
         // ssh uses the first port: that of a URL takes precedence.
         let port = host.port.map(|port| (PORT, OsString::from(port.to_string())));

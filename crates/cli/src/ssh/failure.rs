@@ -13,7 +13,6 @@ const SSH_FAILED: i32 = 255;
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
-/// Messages of ssh if authentication failed or it rejected the host key.
 const NOT_LET_IN: [&str; 7] = [
     "Permission denied",
     "Host key verification failed",

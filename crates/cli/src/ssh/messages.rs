@@ -17,7 +17,6 @@ use crate::args::TransferOptions;
 const MARKER: &[u8] = b"#haul-over-ssh# ";
 /// Maximum output up to the announcement's end, in bytes.
 pub(super) const MOST: usize = 64 << 10;
-/// Maximum number of addresses used of an announcement.
 pub(super) const MOST_HOSTS: usize = 8;
 
 /// Message that the remote haul prints when it is ready.
@@ -28,7 +27,6 @@ pub(crate) struct Announcement {
     /// URL of its server, with a placeholder for the host.
     #[serde(default)]
     pub url: Option<String>,
-    /// Addresses of its server, best first.
     #[serde(default)]
     pub hosts: Vec<String>,
     /// Why it cannot serve.
@@ -79,7 +77,6 @@ pub(super) enum Scanned {
     End(Option<String>),
 }
 
-/// Searches the output of ssh for an announcement. What follows its line stays unread.
 pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
     let mut output = Vec::new();
     while output.len() <= MOST {

@@ -1,4 +1,4 @@
-//! `haul cp` with a machine reached by ssh.
+//! Servers for `haul cp`: running ones, those that ssh starts, and those within this process.
 
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
@@ -15,14 +15,13 @@ use crate::transfer::{Context, CopyPlan, Policy, session, with_own_server};
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
     pub(crate) remote: Remote,
-    /// The server's URL. The caller replaces its host by one of `hosts`.
+    /// The server's URL, with a placeholder for the host.
     pub(crate) url: HaulUrl,
     /// Addresses of the server, best first.
     pub(crate) hosts: Vec<String>,
 }
 
 impl Served {
-    /// Starts one on `host` that does what `permit` says.
     pub(crate) fn start(
         context: &Context,
         command: &SshCommand,
@@ -30,9 +29,8 @@ impl Served {
         permit: &Permit,
     ) -> Result<Self, Fault> {
         let mut remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
-        let url = remote.announcement.url.as_deref();
-        let url =
-            endpoint::parse_url(url.ok_or_else(|| fault::usage(format!("{host} announced no server"), ""))?)?;
+        let missing = || fault::usage(format!("{host} announced no server"), "");
+        let url = endpoint::parse_url(remote.announcement.url.as_deref().ok_or_else(missing)?)?;
         remote.tell(permit)?;
         let mut hosts = vec![command.hostname(host)];
         hosts.extend(remote.announcement.hosts.iter().cloned());
@@ -48,12 +46,12 @@ pub(crate) fn not_detached() -> Fault {
     )
 }
 
-/// What a server at the destination of `plan` is to do.
 pub(crate) fn put(context: &Context, plan: &CopyPlan) -> Permit {
     Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
-/// Runs `work` with the URL of a server on a machine: one that runs, one that ssh starts with `permit`, or one in here.
+/// Calls `work` with the URL of a server on `machine`: a running one, one that ssh starts with `permit`, or
+/// one within this process.
 pub(crate) fn at_server(
     context: &Context,
     args: &SshArgs,
@@ -83,19 +81,19 @@ pub(crate) fn at_server(
     Ok(report)
 }
 
-/// The URL with the first of `hosts` by which the server can be reached, by TCP and by UDP.
+/// Returns the URL with the first of `hosts` that can be reached by TCP and UDP.
 pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Result<HaulUrl, Fault> {
     let with = |host: &String| HaulUrl { host: host.clone(), ..url.clone() };
     let candidates = candidates(hosts, addresses);
     if let [] | [_] = candidates.as_slice() {
-        // Nothing to choose from: the transfer itself shows whether it is right.
+        // There is no choice: the transfer itself shows whether it works.
         return Ok(candidates.first().map_or_else(|| url.clone(), with));
     }
     let mut faults = Vec::new();
     for url in candidates.iter().map(with) {
         match session::negotiate(context, &url) {
             Ok(_) => return Ok(url),
-            // Another address may do better.
+            // Another address may work.
             Err(fault) if fault::is_of_way(fault.code) || fault.code == FaultCode::NotAuthorised => {
                 faults.push((url.host, fault));
             }
@@ -113,7 +111,7 @@ fn none(faults: &[(String, Fault)]) -> Fault {
     Fault::new(code, format!("cannot reach the server that ssh started: {}", tried.join("; ")), "")
 }
 
-/// Each way once: a name goes when a later address is one of its own, because that is the one that ssh took.
+/// Removes duplicates. An address that a name resolves to replaces the name: ssh has connected to it.
 fn candidates(hosts: &[String], addresses: impl Fn(&str) -> Vec<IpAddr>) -> Vec<String> {
     let mut kept: Vec<(&String, Vec<IpAddr>)> = Vec::new();
     for host in hosts {
@@ -129,7 +127,7 @@ fn addresses(host: &str) -> Vec<IpAddr> {
     found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 
-/// Adds to an unreachable server's fault what would open the way; `ports` are those that it was told to use.
+/// Replaces the hint if the server is unreachable; `ports` is the port range given to the server.
 pub(crate) fn with_firewall_hint(mut fault: Fault, port: u16, ports: Option<&str>) -> Fault {
     if !matches!(fault.code, FaultCode::Unreachable | FaultCode::UdpBlocked) {
         return fault;

@@ -1,4 +1,4 @@
-//! Context that every command's run receives.
+//! What a run needs besides its arguments.
 
 use std::sync::Arc;
 
@@ -18,32 +18,29 @@ use crate::transfer::{Negotiated, Pulse, Quotas};
 #[derive(Clone)]
 pub(crate) struct Context {
     pub settings: Settings,
-    /// What signatures are judged by where this side sends; `None`: the shipped model.
+    /// Model that classifies losses by their signature where this side sends; `None` for the built-in one.
     pub loss_model: Option<Arc<Model>>,
     /// Names of the recipe parameters that were set explicitly; the others come from the preset.
     pub named: Vec<String>,
     pub transfer: TransferOptions,
-    /// Receives each change to a name, if anybody wants to know.
     pub on_item: Option<Tell>,
-    /// Learns, before anything else is done, what two machines would agree on: for a dry run.
+    /// Receives the negotiated values of a dry run, before its changes.
     pub on_agreed: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
     /// Divides this receiver's capacity among its senders.
     pub quotas: Quotas,
-    /// Role of this side in the session.
     pub role: Role,
-    /// Whether a session gets on, for a server that has no place left.
+    /// Progress of a server's session.
     pub pulse: Pulse,
     pub cancel: Cancel,
     pub events: EventLog,
     pub style: ProgressStyle,
     pub quiet: bool,
     pub json: bool,
-    /// Names of the options given on the command line itself.
     pub typed: Vec<String>,
 }
 
 impl Context {
-    /// Creates a context without output for people or scripts.
+    /// Creates a client's context without output.
     pub(crate) fn quiet(settings: Settings, transfer: TransferOptions, cancel: Cancel) -> Self {
         Self {
             settings,
@@ -64,7 +61,7 @@ impl Context {
         }
     }
 
-    /// Refuses a typed `--diagnosis-model` that nothing would read; a configured one is for the runs that use it.
+    /// Rejects a `--diagnosis-model` on the command line that this run does not use.
     pub(crate) fn check_loss_model(&self, is_sender: bool) -> Result<(), Fault> {
         if !self.typed.iter().any(|option| option == "diagnosis-model") {
             return Ok(());
@@ -73,21 +70,25 @@ impl Context {
             let message = "--diagnosis-model applies to the sending side, and this side receives";
             return Err(fault::usage(message, "give it to `haul` on the machine that sends"));
         }
-        check_signatures(&self.settings.recipe)
+        let law = self.settings.recipe.configuration().map_err(fault::of)?;
+        if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
+            return Ok(());
+        }
+        let message = "--diagnosis-model evaluates signatures, but this recipe uses none";
+        Err(fault::usage(message, "it needs `rate_control`, with `--diagnosis on` or `signature`"))
     }
 
-    /// A report that has failed, with the names of what was to be used.
     pub(crate) fn failed(&self, fault: Fault) -> RunReport {
         self.report(RunReport::failed(fault))
     }
 
-    /// Fills in the names of what was used.
+    /// Adds the names of preset and controller.
     pub(crate) fn report(&self, report: RunReport) -> RunReport {
         let (preset, controller) = (self.settings.recipe.name.clone(), self.settings.controller().to_owned());
         RunReport { preset, controller, ..report }
     }
 
-    /// Does `work` between the beginning and the end of a trace; the beginning says what is done.
+    /// Calls `work`, with `start` and its report as first and last event of the trace.
     pub(crate) fn traced(&self, start: Value, work: impl FnOnce() -> Result<RunReport, Fault>) -> RunReport {
         self.events.write("start", start);
         let report = work().unwrap_or_else(|fault| self.failed(fault));
@@ -99,19 +100,10 @@ impl Context {
         self.events.write("end", json_value(report));
     }
 
-    /// Says something to people, unless they do not want it or it is nothing.
+    /// Prints a message for users, unless the run is quiet.
     pub(crate) fn say(&self, words: impl Into<Lines>) {
         if !self.quiet {
             tell(words);
         }
     }
-}
-
-fn check_signatures(recipe: &haulage::Recipe) -> Result<(), Fault> {
-    let law = recipe.configuration().map_err(fault::of)?;
-    if let Some(RateControlConfig { diagnosis: Evidence::All | Evidence::Signature, .. }) = law {
-        return Ok(());
-    }
-    let message = "--diagnosis-model evaluates signatures, but this recipe uses none";
-    Err(fault::usage(message, "it needs `rate_control`, with `--diagnosis on` or `signature`"))
 }

@@ -1,4 +1,4 @@
-//! The control socket of a running copy or pipe. A client sends one line of JSON and gets one line back.
+//! The control socket of a running copy or pipe, for `haul ctl`. Request and reply are a line of JSON each.
 
 use std::fs::{self, DirBuilder};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
@@ -18,16 +18,14 @@ use serde_json::{Value, json};
 
 use crate::fault;
 
-/// A connected client must send its request within this time, or the copy drops it.
+/// Timeout for a client to send its request and to accept the reply.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum length of a request, bytes.
 const MAX_REQUEST: u64 = 64 << 10;
 /// Name prefix of sockets that do not listen yet.
 pub(crate) const UNNAMED: &str = ".";
-/// Maximum number of control sockets per process.
 const MAX_SOCKETS: u32 = 1_000;
 
-/// A request. Without changes it only requests the state.
+/// A request for changes and the state after them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ControlRequest {
@@ -36,7 +34,6 @@ pub(crate) struct ControlRequest {
     pub(crate) set: Vec<(String, String)>,
 }
 
-/// Which side of the transfer this process is.
 #[derive(Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub(crate) enum Side {
     #[display("sends")]
@@ -45,15 +42,15 @@ pub(crate) enum Side {
     Receives,
 }
 
-/// What sends, and can change its law while it does; or what receives, and asks for that.
+/// A transfer whose control law can be changed: by its sender, or by a request to the sender.
 pub(crate) trait Controlled {
-    /// What the sender's recipe says of `rate_control` now; `None` if it has none.
+    /// Returns the present `rate_control` of the sender's recipe, if it has one.
     fn law(&self) -> Option<Part>;
 
-    /// Changes that, and the law that runs. After an error both are as before.
+    /// Changes it. After an error it is unchanged.
     fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault>;
 
-    /// Its counters, as in a trace.
+    /// Returns the counters, as in a trace.
     fn data(&self) -> Option<Value> {
         None
     }
@@ -77,13 +74,12 @@ pub(crate) fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
     changes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// The fault for a change that the control law rejects.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(crate) fn unknown(error: ControllerError) -> Fault {
     fault::usage(error.to_string(), "`haul presets` lists the controllers and their parameters")
 }
 
-/// A Unix socket that only its owner can open. It exists while the copy runs.
+/// A Unix socket that only its owner can open.
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
@@ -92,14 +88,13 @@ pub(crate) struct ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // `haul ctl` removes sockets of dead processes. The directory can be removed when it is empty.
         let _ = fs::remove_file(&self.path);
         let _ = self.path.parent().map(fs::remove_dir);
     }
 }
 
-/// A socket is there before it listens, and `haul ctl` takes one that does not listen for a dead process's: this one
-/// gets its name when it listens.
+/// Opens a socket that gets its name when it listens: `haul ctl` removes named sockets that do not listen, as
+/// their processes are dead.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let directory = path.parent().ok_or(NotFound)?;
     let listening =
@@ -110,7 +105,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 }
 
 impl ControlSocket {
-    /// If it cannot be opened, the copy runs without it.
+    /// Returns `None` if it cannot be opened: the copy runs without it.
     pub(crate) fn open(side: Side) -> Option<Self> {
         let bind = || made_directory().and_then(|directory| Self::bind(&directory));
         // Another process may have removed the empty directory in between.
@@ -125,7 +120,7 @@ impl ControlSocket {
             let name = if number == 1 { pid.to_string() } else { format!("{pid}.{number}") };
             let path = directory.join(name);
             let listener = match listen_at(&path) {
-                // Another copy of this process has it, or a dead process with the same ID left it.
+                // It belongs to another copy of this process, or to a dead process with the same ID.
                 Err(error) if error.kind() == AlreadyExists => match UnixStream::connect(&path) {
                     Ok(_) => continue,
                     Err(_) => fs::remove_file(&path).and_then(|()| listen_at(&path))?,
@@ -137,14 +132,13 @@ impl ControlSocket {
         Err(AlreadyExists.into())
     }
 
-    /// Answers the clients that have connected since the last call.
     pub(crate) fn answer(&self, controlled: &mut impl Controlled, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
             let reply = match read(&stream) {
                 Ok(request) => self.reply(&request, controlled, moved),
                 Err(error) => fault_json(&fault::io("cannot read the request", &error)),
             };
-            // A client that has disconnected misses the reply.
+            // The client may have disconnected.
             let _ = stream.write_all(format!("{reply}\n").as_bytes());
         }
     }
@@ -183,12 +177,12 @@ fn fault_json(fault: &Fault) -> Value {
     json!({ "error": { "message": fault.message, "hint": fault.hint } })
 }
 
-/// The directory of the control sockets, which belongs to the user alone. It need not exist.
+/// Returns the directory of the user's control sockets, which need not exist.
 pub(crate) fn directory() -> PathBuf {
     directory_by(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }
 
-/// A relative path would be another one for `haul ctl`, which runs elsewhere (XDG base directory specification).
+/// Ignores a relative path, as the XDG base directory specification requires: `haul ctl` may run elsewhere.
 fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
     match runtime.filter(|path| path.is_absolute()) {
         Some(path) => path.join("haul"),
@@ -196,7 +190,7 @@ fn directory_by(runtime: Option<PathBuf>) -> PathBuf {
     }
 }
 
-/// Creates that directory if it is missing.
+/// Returns the directory, which is created if missing and must be accessible only by the user.
 fn made_directory() -> io::Result<PathBuf> {
     let path = directory();
     match DirBuilder::new().mode(0o700).create(&path) {

@@ -1,5 +1,4 @@
-//! What is counted of a session: what its data path has carried, all of that as JSON for the trace and for `haul ctl`, and
-//! what limited it as each side sees it.
+//! Counters of a session, as JSON for the trace and `haul ctl`, and for the peer's report.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -24,7 +23,8 @@ pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
     }
 }
 
-/// A number that rises when the other side is heard: packets of it, and files that are done when all data has arrived.
+/// Returns a number that rises with packets from the peer, and with finished files, which it still reports
+/// when all data has arrived.
 pub(crate) fn heard(counters: Option<&Counters>, files_done: u64) -> u64 {
     let packets = match counters {
         Some(Counters::Sending(sending)) => sending.stats.feedback,
@@ -73,7 +73,7 @@ pub(crate) fn counters_json(counters: &Counters) -> serde_json::Value {
     }
 }
 
-/// Writes the transmission windows that have lost something and were diagnosed since the last time.
+/// Writes the transmission windows with losses that were diagnosed since the last call.
 pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
     if !events.is_kept() {
         return;
@@ -84,7 +84,6 @@ pub(crate) fn write_windows(events: &EventLog, transfer: &Transfer) {
     }
 }
 
-/// A window; `haul diagnose` and `haul train` read its signature.
 fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
     let told = &window.by_signature;
     json!({
@@ -98,7 +97,7 @@ fn window_json(window: &DiagnosedWindow) -> serde_json::Value {
     })
 }
 
-/// Packets lost one behind the other, and the probability of each cause that is above 0.
+/// A run of lost packets, with the probabilities above 0 of its causes.
 fn losses_json(losses: &Attribution) -> serde_json::Value {
     let mut object = json!({ "first_pn": losses.run.first_pn, "packets": losses.run.packets });
     for cause in Cause::ALL {
@@ -110,7 +109,7 @@ fn losses_json(losses: &Attribution) -> serde_json::Value {
     object
 }
 
-/// The load of a receiving host, totals since the session began; what it cannot say is null.
+/// Load of a receiving host: totals since the start of the session; null if unknown.
 fn host_json(host: &HostSample) -> serde_json::Value {
     let millis = |span: Option<Span>| span.map(Span::as_millis_f64);
     let percent = |thousandths: Option<u16>| thousandths.map(|thousandths| f64::from(thousandths) / 10.0);
@@ -126,23 +125,18 @@ fn host_json(host: &HostSample) -> serde_json::Value {
     })
 }
 
-/// Whose processor time the report gives for this side.
+/// What the processor time of this side is measured of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cpu {
-    /// The whole process, from when it had used this much.
-    Process {
-        /// What other work had used before.
-        since: Span,
-    },
+    /// The process, without the time that it had used before.
+    Process { since: Span },
     /// The data thread, as both sides share the process.
     DataThread,
 }
 
 impl Cpu {
-    /// A process that does nothing else.
     pub(crate) const ALL: Self = Self::Process { since: Span::ZERO };
 
-    /// A process that goes on after other work.
     pub(crate) fn from_now() -> Self {
         Self::Process { since: process_cpu() }
     }
@@ -155,7 +149,7 @@ impl Cpu {
     }
 }
 
-/// What this side has sent, in the words that travel; `agreed` is the ceiling that the session began with.
+/// Returns the sender's counters and its limit; `agreed` is the negotiated ceiling.
 pub(crate) fn counted_sending(
     stats: &SenderStats,
     round_trip: Span,
@@ -182,7 +176,7 @@ pub(crate) fn counted_sending(
     }
 }
 
-/// The ceiling of a whole run, `agreed` where its sender does not know it; `None` if it was changed meanwhile.
+/// Returns the ceiling of the whole run, `agreed` if the sender has no law; `None` if it was changed.
 pub(crate) fn ceiling_of_all(stats: &SenderStats, agreed: Option<Rate>) -> Option<Rate> {
     stats.law.map_or(agreed, |law| law.ceiling).filter(|_| stats.ceiling_changes == 0)
 }
@@ -192,7 +186,7 @@ pub(crate) fn process_cpu() -> Span {
     Span::from_secs(time.tv_sec.unsigned_abs()) + Span::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
-/// What this system does without although the settings ask for it, with what to do about it.
+/// Returns the requested features that this system lacks, and what to do about each.
 pub(crate) fn fallbacks(settings: &Settings) -> Vec<String> {
     let options = Options {
         offload: if settings.offload { Offload::Auto } else { Offload::Off },

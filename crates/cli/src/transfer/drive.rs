@@ -1,4 +1,4 @@
-//! Runs a job of the mover beside its data path, from its start to its end.
+//! Runs a job of the mover with its data path.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::transfer::{Sides, Unchanged, outcome, sessions};
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
 
-/// Sends what the job reads that `begin` makes for a control channel and for what is read at a time.
+/// Sends what a job reads; `begin` starts it, with the control channel and the size of reads.
 pub(crate) fn send(
     session: &mut Session,
     sides: &Arc<Sides>,
@@ -32,14 +32,14 @@ pub(crate) fn send(
     Ok(run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker)))
 }
 
-/// Receives into what the job writes that `begin` makes for a control channel, by this policy.
+/// Receives what a job writes; `begin` starts it.
 pub(crate) fn receive(
     session: &mut Session,
     sides: &Arc<Sides>,
     policy: ReceivePolicy,
     begin: impl FnOnce(Arc<dyn ControlLink>, ReceiveOptions) -> Result<ReceiveJob, Fault>,
 ) -> Result<RunReport, Fault> {
-    // Different for jobs of this machine at the same time.
+    // Random, so that simultaneous jobs of this machine differ.
     let number = RandomState::new().build_hasher().finish() as u32;
     let options = ReceiveOptions {
         chunk: disk_chunk(session.recipe()),
@@ -49,7 +49,7 @@ pub(crate) fn receive(
     Ok(run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker)))
 }
 
-/// How much of the object files are read and written at a time, if the recipe in force has them go by its chunks.
+/// Returns the recipe's chunk size if files are read and written by chunks.
 fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
     let ObjectConfig { chunk, disk, .. } = recipe.configuration().ok()??;
     (disk == DiskAccess::Chunk).then_some(chunk)
@@ -73,7 +73,6 @@ fn run(
         Err(fault) => {
             job.abort(fault.clone());
             let notes = job.notes();
-            // The job's own words would only repeat that it was aborted.
             let _ = job.join();
             return outcome::of_files(sides, Err(fault), notes, &Measured::default());
         }
@@ -87,31 +86,27 @@ fn run(
     outcome::of_files(sides, result, notes, &watch.stop())
 }
 
-/// The result of a job. One that does not end, because a disk does not answer, is left to end with the process.
+/// Returns the result of a job. One that does not end, as a disk does not respond, ends with the process.
 fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
-    match stopped_by {
-        None => job.join(),
-        Some(fault) if job.is_finished() => {
-            // The job's own words are those that the other side was told.
-            let _ = job.join();
-            Err(fault)
-        }
-        Some(fault) => {
-            let fault = sessions::unended(fault, job.stage());
-            std::mem::forget(job);
-            Err(fault)
-        }
+    let Some(fault) = stopped_by else { return job.join() };
+    if !job.is_finished() {
+        let fault = sessions::unended(fault, job.stage());
+        std::mem::forget(job);
+        return Err(fault);
     }
+    // The job's own fault is the one for the peer.
+    let _ = job.join();
+    Err(fault)
 }
 
-/// Shows and records how it goes until the job ends. A fault if it was ended from here.
+/// Shows and traces the progress until the job ends. Returns the fault if this side has ended it.
 fn supervise(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
     let mut idle = Unchanged::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
     while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
-        // A fiftieth of what has passed, so that short copies end in time and long ones wake seldom.
+        // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
         let done = carried(watch.transfer().counters().as_ref()).wrapping_add(numbers.activity());
@@ -140,7 +135,6 @@ fn snapshot(numbers: &Progress, stall: Stall) -> Snapshot {
     }
 }
 
-/// One line of numbers in the trace.
 fn trace(numbers: &Progress) -> Value {
     json!({
         "bytes": numbers.bytes_done.get(),

@@ -1,10 +1,10 @@
-//! From what the engine and the mover counted to the report of a run.
+//! The report of a run, from the counters of the engine and the mover.
 
 use data_encoding::HEXLOWER;
 use haul_base::{Cause, Rate, Span};
 use haul_engine::Counters;
 use haul_host::peak_memory;
-use haul_mover::{Failures, MoveReport};
+use haul_mover::MoveReport;
 use haul_proto::{Limit, limit_of_receiver};
 use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
 
@@ -13,11 +13,10 @@ use crate::output::{CpuSeconds, FileFailure, Packets, RunReport};
 use crate::transfer::watch::Measured;
 use crate::transfer::{Sides, counters};
 
-/// Limits that are told from what was waited for. When contact was lost, that may have been the peer.
+/// Limits that follow from waiting times, which after a loss of contact may mean the peer.
 const WAIT_LIMITS: [&str; 4] = ["receiver_storage", "sender_storage", "receiver_share", "round_trips"];
 
-/// The report of a job that moved files; `notes` are what a person should know if it failed, otherwise its own report
-/// says it.
+/// Returns the report of a job that moved files; `notes` are those of a failed job, which has no report.
 pub(crate) fn of_files(
     sides: &Sides,
     result: Result<MoveReport, Fault>,
@@ -39,7 +38,7 @@ pub(crate) fn of_files(
     complete(report, sides.began.elapsed().into(), sides, measured)
 }
 
-/// The report of a run without files.
+/// Returns the report of a run without files.
 pub(crate) fn of_memory(sides: &Sides, bytes: Result<u64, Fault>, measured: &Measured) -> RunReport {
     let mut report = of_measured(sides, measured);
     match bytes {
@@ -49,7 +48,6 @@ pub(crate) fn of_memory(sides: &Sides, bytes: Result<u64, Fault>, measured: &Mea
     complete(report, measured.moving, sides, measured)
 }
 
-/// Adds how fast it was, what limited it and what the other side has told.
 fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Measured) -> RunReport {
     let counters = measured.counters.as_ref();
     report.elapsed = elapsed;
@@ -70,7 +68,6 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Meas
     }
     add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
-        // What delivered nothing was not kept from being faster.
         report.limited_by = None;
     }
     report
@@ -100,7 +97,7 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
         }
         Some(Counters::Receiving(stats)) => {
             report.cpu = CpuSeconds { sender: None, receiver: own_cpu };
-            // It sees what arrived, not what was sent.
+            // A receiver knows only the packets that arrived.
             let (sent, resent) = (stats.packets + stats.duplicates, stats.duplicates);
             report.packets = Packets { sent, resent };
             report.lost.add(Cause::ReceiverHost, u64::from(stats.socket_drops));
@@ -110,7 +107,6 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
     report
 }
 
-/// Fills in what the other side has told and this side cannot know.
 fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Option<&Counters>) {
     let Some(theirs) = theirs else { return };
     let cpu = Some(theirs.cpu_us as f64 / 1e6);
@@ -149,13 +145,13 @@ fn add_files(report: &mut RunReport, done: &MoveReport) {
     (report.notes, report.noted) = (done.notes.first.clone(), done.notes.count);
     report.digest = Some(HEXLOWER.encode(&done.digest));
     report.failed_files = done.failures.count();
-    report.failed = done.failures.named().iter().map(|named| failure(named, &done.failures)).collect();
+    let failure = |(path, fault): &(Vec<u8>, Fault)| {
+        let below = done.failures.below(path);
+        FileFailure { machine: None, path: path.clone(), fault: fault.clone(), below }
+    };
+    report.failed = done.failures.named().iter().map(failure).collect();
     report.files_exit_code = Some(done.exit_code()).filter(|&code| code != 0);
     report.files_fault = done.fault();
-}
-
-fn failure((path, fault): &(Vec<u8>, Fault), all: &Failures) -> FileFailure {
-    FileFailure { machine: None, path: path.clone(), fault: fault.clone(), below: all.below(path) }
 }
 
 fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {

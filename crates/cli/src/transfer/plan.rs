@@ -1,4 +1,4 @@
-//! Plan of a copy, made before it starts: direction, sources and destination.
+//! Plan of a copy: direction, sources and destination.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -15,8 +15,7 @@ use crate::ssh::SshHost;
 use crate::transfer::Cpu;
 
 impl Machine {
-    /// Whether sources on both share a session. Another port of ssh is another machine: a container, or a
-    /// tunnel's end.
+    /// Whether sources on both share a session. Another port of ssh is another machine, such as a container.
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Url(a), Self::Url(b)) => (a.authority(), &a.secret) == (b.authority(), &b.secret),
@@ -35,7 +34,6 @@ impl Machine {
         }
     }
 
-    /// Formats a path on this host.
     fn place(&self, path: &[u8]) -> String {
         match self {
             Self::Here => String::from_utf8_lossy(path).into_owned(),
@@ -44,15 +42,15 @@ impl Machine {
         }
     }
 
-    /// Whose processor time this side reports if this is the other one.
+    /// Returns what this side's processor time is measured of if this is the other side.
     pub(crate) fn cpu(&self) -> Cpu {
         if *self == Self::Here { Cpu::DataThread } else { Cpu::ALL }
     }
 }
 
-/// A copy: sources, those on one machine together, and the destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopyPlan {
+    /// Paths by machine.
     pub sources: Vec<(Machine, Vec<Vec<u8>>)>,
     pub to: Machine,
     pub path: Vec<u8>,
@@ -60,13 +58,12 @@ pub(crate) struct CopyPlan {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Way<'a> {
-    /// This machine sends these, to another one or to itself.
     Send(&'a [Vec<u8>]),
-    /// Another machine sends these here.
+    /// From another machine to this one.
     Fetch(&'a Machine, &'a [Vec<u8>]),
-    /// Several other machines send here at the same time.
+    /// From several machines to this one.
     Many,
-    /// Two others: ssh runs the client on `at`, and the server on `serves` if no URL names one.
+    /// Between two others: ssh runs the client on `at`, and a server on `serves` unless a URL names one.
     Between { at: &'a SshHost, serves: Option<&'a SshHost> },
 }
 
@@ -87,7 +84,7 @@ impl CopyPlan {
             }
         }
         if plan.way()? == Way::Many && !plan.path.ends_with(b"/") {
-            // It says that it is a directory.
+            // Marks it as a directory.
             plan.path.push(b'/');
         }
         Ok(plan)
@@ -160,22 +157,19 @@ fn missing(what: &str) -> Fault {
     fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST")
 }
 
-/// What of the sources travels, and how to get to other machines.
+/// Options of a copy besides its plan.
 #[derive(Clone, Copy)]
 pub(crate) struct How<'a> {
     pub selection: &'a Selection,
     pub ssh: &'a SshArgs,
 }
 
-/// Negotiated values of a session, by name.
 pub(crate) type Negotiated = Vec<(Cow<'static, str>, String)>;
 
-/// Output of `--dry-run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DryRun {
-    /// Actions that the copy would perform, one line each.
     pub actions: Vec<String>,
-    /// Values negotiated with the server; empty without a server.
+    /// Empty without a server.
     pub negotiated: Negotiated,
 }
 

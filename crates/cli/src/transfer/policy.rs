@@ -13,13 +13,12 @@ use crate::transfer::{Context, LawLimits};
 
 #[derive(Clone)]
 pub(crate) struct Policy {
-    /// What every session is given. What its owner has set holds for clients.
+    /// Context of every session. Settings that the owner named take precedence over the clients'.
     pub context: Context,
     pub root: Root,
     pub read_only: bool,
-    /// When a file counts as received at the latest; clients may ask for more.
+    /// Minimum durability; clients may ask for more.
     pub durability: Durability,
-    /// File metadata that sending clients may set.
     pub permit: Preserve,
     pub min_free: MinFree,
 }
@@ -27,7 +26,7 @@ pub(crate) struct Policy {
 impl Policy {
     pub(crate) fn new(root: Root, read_only: bool, context: Context) -> Self {
         let (durability, permit) = (Durability::Cached, context.transfer.preserve);
-        // Its clients say what is done, and see how it goes.
+        // What is done, and its progress, are the clients' concern.
         let context = Context {
             on_item: None,
             on_agreed: None,
@@ -39,7 +38,7 @@ impl Policy {
         Self { context, root, read_only, durability, permit, min_free: MinFree::Nothing }
     }
 
-    /// The same, where of what clients may set of files only this is left.
+    /// Restricts the file metadata that clients may set to what `asked` contains too.
     pub(crate) fn permitting(self, asked: Preserve) -> Self {
         let both = |ours, asked| if asked == Keep::Preserve { ours } else { Keep::Drop };
         let owner = if self.permit.owner == Ownership::Receiver { Ownership::Receiver } else { asked.owner };
@@ -47,18 +46,17 @@ impl Policy {
         Self { permit: Preserve { owner, xattrs, acls, ..self.permit }, ..self }
     }
 
-    /// A server for oneself, within this process: everything is as the client wants it.
+    /// Returns the policy of a server for this process itself, which permits everything.
     pub(crate) fn own(context: &Context) -> Self {
         let (named, quotas) = Default::default();
         Self::new(Root::Anywhere, false, Context { named, quotas, ..context.clone() })
     }
 
-    /// When what a client sends counts as received: what it asks for, or more.
     pub(crate) fn at_least(&self, asked: Durability) -> Durability {
         asked.max(self.durability)
     }
 
-    /// How files of a client are received, within the rules.
+    /// Adds the owner's limits to the options of a receiving job.
     pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
         let Self { permit, min_free, .. } = *self;
         ReceiveOptions { permit, min_free, set_memory: self.context.transfer.set_memory, ..options }
@@ -82,10 +80,10 @@ impl Policy {
         }
     }
 
-    /// Where the owner has set the controller, no rule of a client's recipe exchanges it.
+    /// Rejects rules of a client's recipe that switch a controller set by the owner.
     fn check_rules(&self, recipe: &haulage::Recipe) -> Result<(), Fault> {
         let Some(fixed) = self.law_limits().controller else { return Ok(()) };
-        // What cannot be read is refused with the session.
+        // An invalid recipe is refused later.
         let law: Option<RateControlConfig> = recipe.configuration().ok().flatten();
         if law.is_none_or(|law| law.switch.trim().is_empty()) {
             return Ok(());
@@ -97,8 +95,8 @@ impl Policy {
         ))
     }
 
-    /// The settings in force: the client's with its recipe, unless the owner has set them; the lower ceiling, offload if
-    /// both want it.
+    /// Returns the settings of a session: the client's, except for those that the owner named; the lower of
+    /// two ceilings, and offload only if both sides want it.
     pub(crate) fn settle(&self, theirs: WireSettings, recipe: &haulage::Recipe) -> WireSettings {
         let (ours, named) = (&self.context.settings, &self.context.named);
         let is_named = |key: &str| named.iter().any(|named| named == key);
@@ -119,7 +117,7 @@ impl Policy {
         }
     }
 
-    /// Returns the limits on clients' changes to this server's control law, as in [`Policy::settle`].
+    /// Returns the limits of clients' changes to the control law, as [`Policy::settle`] applies them.
     pub(crate) fn law_limits(&self) -> LawLimits {
         let is_named = |name| self.context.named.iter().any(|known| known == name);
         let settings = &self.context.settings;
@@ -129,7 +127,7 @@ impl Policy {
         }
     }
 
-    /// Returns the ciphers that clients may choose from, and whether they may choose none.
+    /// Returns the ciphers that clients may choose, and whether they may leave out encryption.
     pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
         match self.context.settings.crypto {
             Some(Cipher::None) => (ciphers(None), true),

@@ -1,4 +1,4 @@
-//! Many to one: divides a receiver's capacity among its concurrent senders.
+//! Divides a receiver's capacity among its concurrent senders.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::transfer::counters::carried;
 
-/// Duration of a round: several round trips of any path, so that the measured data was sent at the new rate.
+/// Duration of a round: several round trips, so that most of the received data was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
@@ -22,13 +22,14 @@ struct Sender {
 }
 
 impl Member for Sender {
-    /// Object bytes. One that has ended has nothing to count any more.
+    /// Returns the object bytes; 0 if the transfer has ended.
     fn received(&self) -> u64 {
         carried(self.transfer.upgrade().and_then(|transfer| transfer.counters()).as_ref())
     }
 
-    /// Leaves it to the next round if it reads nothing: the others wait for the table. A session that has ended needs no rate.
+    /// Never blocks: the other senders wait for the table.
     fn tell(&mut self, rate: Rate) -> bool {
+        // An ended session needs no rate.
         self.control.send_if_room(&ControlMessage::Quota { rate_bps: rate.as_bps() }).unwrap_or(true)
     }
 }
@@ -36,14 +37,15 @@ impl Member for Sender {
 #[derive(Debug)]
 struct Table {
     group: Group<Sender>,
+    /// Start of the round.
     since: Instant,
 }
 
-/// Quotas of all senders. Without a capacity each sends as fast as its path permits.
+/// Quotas of all senders; `None` without a capacity.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
 
-/// A sender's part, until this is dropped.
+/// A sender's place in the table. Dropping it leaves its quota to the others.
 #[derive(Debug)]
 pub(crate) struct Part {
     table: Arc<Mutex<Table>>,
@@ -51,7 +53,7 @@ pub(crate) struct Part {
 }
 
 impl Quotas {
-    /// Of what is received at `capacity` altogether, UDP payload.
+    /// `capacity` is the UDP payload that can be received from all senders.
     pub(crate) fn new(capacity: Option<Rate>) -> Self {
         Self(capacity.map(|capacity| {
             Arc::new(Mutex::new(Table { group: Group::new(capacity), since: Instant::now() }))
@@ -70,7 +72,7 @@ impl Quotas {
 }
 
 impl Part {
-    /// Ends the round when it is due. Must be called often.
+    /// Ends a round that is over. To be called many times a second.
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
         if table.since.elapsed() >= ROUND {

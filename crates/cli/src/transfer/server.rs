@@ -17,9 +17,8 @@ use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive
 
 /// Interval at which a server checks whether to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
-/// How long a client may take to look whether packets get through.
 const CHECK: Duration = Duration::from_secs(10);
-/// Limit of a bench whose client sets none.
+/// Limit of a bench whose client sets none: 10 s.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
 /// Serves one client to the end of its session.
@@ -88,23 +87,23 @@ fn serve_request(
         Request::BenchSend => Ok(bench::receive(session, sides)),
         Request::BenchReceive => Ok(bench::send(session, limit, sides)),
         Request::Check => check_path(session).map(|()| context.report(RunReport::default())),
-        // The policy has refused them before.
+        // The policy has refused these.
         Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
             Ok(context.report(RunReport::default()))
         }
     }
 }
 
-/// Lets the client see whether packets get through.
+/// Answers the client's path check until it closes the session.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
-    let _until_the_client_knows = session.check_path(CHECK).map_err(fault::of)?;
+    let _answering = session.check_path(CHECK).map_err(fault::of)?;
     match session.control().recv(Some(CHECK)) {
         Ok(_) | Err(EngineError::Closed) => Ok(()),
         Err(error) => Err(fault::of(error)),
     }
 }
 
-/// Waits for the next client; `None` when the server has to stop.
+/// Returns the next client; `None` once `until` holds.
 pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Option<Incoming> {
     while !until() {
         let incoming = listener.accept(POLL);
@@ -115,13 +114,12 @@ pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Opti
     None
 }
 
-/// Returns the options for listening at `addr` under `policy`.
 pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions {
     let (ciphers, permit_cipher_none) = policy.ciphers();
     ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }
 }
 
-/// Runs `client` against a server within this process that serves one session; returns what the client does.
+/// Calls `client` with a server within this process that serves one session.
 pub(crate) fn with_own_server<R: Send>(
     policy: &Policy,
     ip: Ipv4Addr,
@@ -146,7 +144,7 @@ pub(crate) fn with_own_server<R: Send>(
     })
 }
 
-/// Listens on the first free port of `range`, at the first of `ips` that can be had.
+/// Listens on the first free port of `range`, at the first possible of `ips`.
 pub(crate) fn bind_within(
     options: &ListenOptions,
     ips: &[IpAddr],

@@ -1,4 +1,4 @@
-//! A session with a server: opening it, and moving files in it.
+//! The client's side of a session.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -18,11 +18,8 @@ use crate::settings::ciphers;
 use crate::signals::Cancel;
 use crate::transfer::{Context, Cpu, Negotiated, REST_HINT, Sides, drive};
 
-/// Interval at which interruptions are checked.
 const TICK: Duration = Duration::from_millis(20);
-/// Advice for a file copy that lost its peer.
 const RESUME_HINT: &str = "run the same command again to resume";
-/// Timeout of a dry run's path check.
 const CHECK: Duration = Duration::from_secs(6);
 
 pub(crate) fn open(
@@ -60,18 +57,18 @@ pub(crate) fn open(
     Ok(session)
 }
 
-/// The BLAKE3 of the model by which signatures are judged, as `haul train` prints it, if it is not the shipped one.
+/// Returns the BLAKE3 hash of the loss model, as `haul train` prints it; `None` for the built-in one.
 fn model_hash(context: &Context) -> Option<String> {
     let model = context.loss_model.as_deref().filter(|model| *model != Model::shipped())?;
     Some(blake3::hash(model.write().as_bytes()).to_hex().to_string())
 }
 
-/// Connects on a thread of its own, so that an interruption does not have to wait for an answer.
+/// Connects in another thread, so that an interruption need not wait.
 fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Result<Session, Fault> {
     let (sender, answer) = channel();
     let host = url.host.clone();
     let connecting = move || {
-        // Nobody listens any more after an interruption; the session then closes by itself.
+        // After an interruption, nobody receives it, and the session is closed when dropped.
         let _ = sender.send(connect(&url, options));
     };
     fault::spawn("haul-connect", connecting)?;
@@ -124,7 +121,7 @@ pub(crate) fn download(
         sources: sources.to_vec(),
         selection: selection.clone(),
         growth: context.transfer.growth,
-        // A sender only has to know whether anything is done at all: names are said on this side.
+        // This side prints the names.
         run: match context.transfer.receive_policy.run {
             RunMode::Verbose => RunMode::Move,
             run => run,
@@ -142,7 +139,6 @@ pub(crate) fn download(
     })
 }
 
-/// Opens a session, does `work` in it, and reports.
 pub(crate) fn over(
     context: &Context,
     url: &HaulUrl,
@@ -159,7 +155,7 @@ pub(crate) fn over(
     match work(&mut session, &sides) {
         Ok(report) => {
             if report.error.is_none() {
-                // Everything is final on both sides; how the close goes changes nothing.
+                // Everything is final on both sides, whatever becomes of the close.
                 let _ = session.control().close();
             }
             report
@@ -172,7 +168,7 @@ pub(crate) fn over(
     }
 }
 
-/// Opens a session, and before that learns what would be agreed on, if anybody wants to know.
+/// Opens a session; for a dry run, first reports the negotiated values.
 fn open_agreed(context: &Context, url: &HaulUrl, request: Request, cpu: Cpu) -> Result<Session, Fault> {
     if let Some(tell) = &context.on_agreed {
         tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
@@ -180,13 +176,13 @@ fn open_agreed(context: &Context, url: &HaulUrl, request: Request, cpu: Cpu) -> 
     open(context, url, request, BenchLimit::Unlimited)
 }
 
-/// The report of a copy of files, which goes on where it stopped when the other side was lost.
+/// Adds the hint that a copy can be resumed if the peer was lost.
 fn resumable(mut report: RunReport) -> RunReport {
     report.error = report.error.map(|fault| fault::if_lost(fault, RESUME_HINT));
     report
 }
 
-/// Connects and sees what would be agreed on, and whether packets get through.
+/// Negotiates with a server, and checks the path in both directions.
 pub(crate) fn negotiate(context: &Context, url: &HaulUrl) -> Result<Negotiated, Fault> {
     let mut session = open(context, url, Request::Check, BenchLimit::Unlimited)?;
     session.check_path(CHECK).map_err(fault::of)?;

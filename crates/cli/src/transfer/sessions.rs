@@ -1,4 +1,4 @@
-//! The sessions of a server. At the limit, the session without progress for longest is evicted.
+//! Limits of sessions: their number, and their time without progress.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::output::{Stall, clock, count};
 pub(crate) struct SessionLimits {
     pub total: usize,
     pub per_address: usize,
-    /// Time without progress after which a session may be evicted for another one.
+    /// Time without progress after which a session is ended if another one needs its place.
     pub idle: Span,
 }
 
-/// Whether a session makes progress. Clones are the same session's.
+/// Progress of a session, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pulse(Arc<Beat>);
 
@@ -31,12 +31,12 @@ struct Beat {
 }
 
 impl Pulse {
-    /// Notes how far the session is, in whatever rises with what is done.
+    /// To be called often with a number that changes with progress.
     pub(crate) fn note(&self, done: u64) {
         self.0.state.lock().lasts(done, Instant::now());
     }
 
-    /// Why the session has to end, if its place was given to another one.
+    /// Returns why the session has to end, if another one got its place.
     pub(crate) fn given_up(&self) -> Option<Fault> {
         self.0.gives_way.load(Ordering::Relaxed).then(|| {
             let message =
@@ -52,7 +52,7 @@ pub(crate) struct Sessions {
     running: Mutex<Vec<(IpAddr, Pulse)>>,
 }
 
-/// The right to run a session, given back when dropped.
+/// A session's place, which is free again when this is dropped.
 pub(crate) struct SessionPermit<'a> {
     sessions: &'a Sessions,
     pub(crate) pulse: Pulse,
@@ -63,7 +63,7 @@ impl Sessions {
         Self { limits, running: Mutex::default() }
     }
 
-    /// Admits a client of this address.
+    /// Returns a place for a client of this address, or a fault if there is none.
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.running.lock();
@@ -80,7 +80,7 @@ impl Sessions {
         Ok(SessionPermit { sessions: self, pulse })
     }
 
-    /// Ends the session without progress for longest of those that are `meant`, if that is long enough.
+    /// Ends the session of the `meant` addresses without progress for longest, if that exceeds the idle time.
     fn make_room(&self, running: &mut Vec<(IpAddr, Pulse)>, meant: impl Fn(IpAddr) -> bool) -> Option<()> {
         let since = |at: &usize| running[*at].1.0.state.lock().since;
         let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
@@ -102,12 +102,11 @@ impl Drop for SessionPermit<'_> {
     }
 }
 
-/// A job in which nothing was done for so long ends. Syncing what a machine holds in memory to a slow disk takes minutes.
+/// Time without progress after which a job ends. Syncing a machine's memory to a slow disk takes minutes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Timeout for a job's threads to end after this side stops it.
 pub(crate) const ENDING: Duration = Duration::from_secs(60);
 
-/// Tracks how long a number has been unchanged.
 #[derive(Debug)]
 pub(crate) struct Unchanged {
     value: u64,
@@ -121,6 +120,7 @@ impl Default for Unchanged {
 }
 
 impl Unchanged {
+    /// Updates the number; returns for how long it has been unchanged.
     pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
             (self.value, self.since) = (value, now);
@@ -129,7 +129,7 @@ impl Unchanged {
     }
 }
 
-/// Why a job ends in which nothing is done.
+/// Returns why a job without progress ends, once the time is over.
 pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
     let is_over = Duration::from(stall.lasts) >= LIMIT && stall.stage.is_limited();
     is_over.then(|| {
@@ -140,7 +140,7 @@ pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
     })
 }
 
-/// The fault of a job whose threads have not ended in time either.
+/// Returns the fault of a stopped job whose threads do not end in time.
 pub(crate) fn unended(fault: Fault, stage: Stage) -> Fault {
     let message = format!("{}; after {} s it was still waiting for {stage}", fault.message, ENDING.as_secs());
     Fault { message, ..fault }

@@ -1,4 +1,4 @@
-//! Work beside every running transfer: progress, the trace, `haul ctl`, and checks for a reason to stop.
+//! What accompanies every transfer: progress, the trace, `haul ctl`, and checks for a reason to stop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,16 +19,14 @@ use crate::transfer::{
 };
 
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
-/// Advice after an interruption.
 pub(crate) const REST_HINT: &str = "completed files are in place; run the command again for the rest";
 
-/// The law of a transfer: what this side sends by, or asks the other one for.
+/// The law of a transfer: of this side, which sends, or requests to the other side.
 enum Law {
     Ours(Option<Part>),
     Theirs(LawRequests),
 }
 
-/// A running transfer with its law, as `haul ctl` sees and changes it.
 struct Running {
     transfer: Arc<Transfer>,
     law: Law,
@@ -62,29 +60,27 @@ pub(crate) struct Watch<'a> {
     pub(crate) sides: &'a Sides,
     running: Running,
     controls: Option<ControlSocket>,
-    /// What the other side was heard to say.
+    /// Number that rises with the peer's packets and finished files.
     heard: Unchanged,
     progress: Progress,
     started: Instant,
-    /// From its start to the last byte's arrival, or to the end of the job.
+    /// Time from the start to the arrival of the last byte, or to the end of the job.
     moving: Span,
     traced: Instant,
-    /// The sender's evidence when the trace was last told of a limit.
+    /// The sender's evidence at the last `limit` event.
     judged: LimitEvidence,
 }
 
-/// Final counters of a transfer.
 #[derive(Default)]
 pub(crate) struct Measured {
     pub counters: Option<Counters>,
     pub data_cpu: Span,
     pub moving: Span,
-    /// What was asked of the other side's law, if it has one.
+    /// Changes of the law that this side has requested.
     pub asked: Vec<(String, String)>,
 }
 
 impl<'a> Watch<'a> {
-    /// Starts a transfer, which is woken by what `start` is given.
     pub(crate) fn start(
         sides: &'a Sides,
         side: Side,
@@ -95,9 +91,9 @@ impl<'a> Watch<'a> {
         let transfer = Arc::new(start(waker).map_err(|error| sides.fault(error))?);
         sides.watch(&transfer);
         let progress = Progress::start(&context.style);
-        // A server is restricted to what it offers, and the directory of the sockets is elsewhere.
+        // A server may not access the directory of the sockets.
         let controls = (context.role == Role::Client).then(|| ControlSocket::open(side)).flatten();
-        // From now on the transfer keeps what it tells of windows.
+        // From the first call on, the transfer keeps diagnosed windows.
         write_windows(&context.events, &transfer);
         let law = match side {
             Side::Sends => Law::Ours(sides.agreed.clone()),
@@ -113,7 +109,7 @@ impl<'a> Watch<'a> {
         &self.running.transfer
     }
 
-    /// To be called many times a second; `done` rises with what is done, `trace` is the event of it.
+    /// To be called many times a second. `done` changes with progress; `trace` returns the `progress` event.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let counters = self.transfer().counters();
         let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
@@ -137,7 +133,6 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns the reason to stop the run, if there is one.
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
         let Context { cancel, pulse, .. } = &self.sides.context;
         if cancel.is_requested() { Some(cancel.fault(REST_HINT)) } else { pulse.given_up() }
@@ -150,14 +145,14 @@ impl<'a> Watch<'a> {
         if is_own { cancel.fault_for_peer(*role, REST_HINT) } else { fault.clone() }
     }
 
-    /// All that there was has moved, or the job has ended.
+    /// To be called when all data has arrived, or the job has ended.
     pub(crate) fn end(&mut self, trace: Value) {
         self.progress.finish();
         self.write(trace);
         self.moving = self.started.elapsed().into();
     }
 
-    /// Ends the data path and gives its last counters; the last windows of one that was broken off go into the trace.
+    /// Ends the data path, and writes its last windows to the trace.
     pub(crate) fn stop(self) -> Measured {
         let Self { sides, running: Running { transfer, law }, moving, .. } = self;
         let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
@@ -166,7 +161,7 @@ impl<'a> Watch<'a> {
             let law = requests.law().into_iter().flat_map(|law| &law.parameters);
             asked.extend(law.filter(|set| !agreed.parameters.contains(set)).cloned());
         }
-        // The job that could hold another reference is over.
+        // Only the threads of a job that does not end could hold another reference.
         if let Some(mut transfer) = Arc::into_inner(transfer) {
             counters = transfer.stop();
             write_windows(&sides.context.events, &transfer);
@@ -174,7 +169,7 @@ impl<'a> Watch<'a> {
         Measured { counters, data_cpu, moving, asked }
     }
 
-    /// What has been the limit since it was last said, each second.
+    /// Writes the limit since the last such event, at most once a second.
     fn write_limit(&mut self) {
         let Some(Counters::Sending(sending)) = self.transfer().counters() else { return };
         let now = LimitEvidence::of(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
