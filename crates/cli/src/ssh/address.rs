@@ -91,10 +91,9 @@ fn from_home(path: &[u8]) -> Result<Vec<u8>, Fault> {
         [b'~', b'/', rest @ ..] => rest,
         [b'~', ..] => {
             let shown = printable_bytes(path);
-            return Err(fault::usage(
-                format!("`{shown}`: home directories of other users are not supported"),
-                "write the full path; for a file whose name starts with ~ write HOST:./~NAME",
-            ));
+            let message = format!("`{shown}`: home directories of other users are not supported");
+            let hint = "write the full path; for a file whose name starts with ~ write HOST:./~NAME";
+            return Err(fault::usage(message, hint));
         }
         _ => path,
     };

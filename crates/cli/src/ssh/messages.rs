@@ -50,14 +50,12 @@ impl Announcement {
         let theirs = json["protocol"].as_u64().unwrap_or_default();
         if theirs != u64::from(PROTOCOL_VERSION) {
             let program = json["program"].as_str().unwrap_or("of unknown version");
-            let ours = env!("CARGO_PKG_VERSION");
-            return Err(Fault::new(
-                FaultCode::VersionMismatch,
-                format!(
-                    "haul on {host} is {program} with protocol version {theirs}; haul here is {ours} with protocol version {PROTOCOL_VERSION}"
-                ),
-                "upgrade the older one, or name another remote haul with --remote-binary",
-            ));
+            let Self { program: ours, protocol, .. } = Self::ours();
+            let message = format!(
+                "haul on {host} is {program} with protocol version {theirs}; haul here is {ours} with protocol version {protocol}"
+            );
+            let hint = "upgrade the older one, or name another remote haul with --remote-binary";
+            return Err(Fault::new(FaultCode::VersionMismatch, message, hint));
         }
         let mut read: Self = serde_json::from_value(json.clone()).map_err(|error| {
             let message = format!("the response of haul on {host} was not understood: {error}");
@@ -144,11 +142,8 @@ impl Permit {
         if is_permitted {
             return Ok(());
         }
-        Err(Fault::new(
-            FaultCode::NotPermitted,
-            "this server was started over ssh for another copy",
-            "start your own copy, which gets its own server",
-        ))
+        let message = "this server was started over ssh for another copy";
+        Err(Fault::new(FaultCode::NotPermitted, message, "start your own copy, which gets its own server"))
     }
 }
 

@@ -3,7 +3,6 @@
 mod address;
 pub mod check;
 mod command;
-mod failure;
 mod messages;
 mod remote;
 

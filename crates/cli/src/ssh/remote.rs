@@ -1,7 +1,8 @@
-//! A haul process started on another machine over ssh.
+//! A haul process started on another machine over ssh, or why it did not start.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -13,7 +14,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use super::command::wait;
-use super::failure::{self, Ended};
 use super::messages::{Scanned, scan_output};
 use super::{Announcement, SshCommand, SshHost};
 use crate::fault;
@@ -60,7 +60,7 @@ impl Remote {
         cancel: &Cancel,
     ) -> Result<Self, Fault> {
         started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = started.spawn().map_err(|e| failure::no_ssh(command, &e))?;
+        let mut child = started.spawn().map_err(|e| no_ssh(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let tail = Arc::new(Mutex::new(Vec::new()));
         let (found, scanned) = sync_channel(1);
@@ -95,16 +95,15 @@ impl Remote {
         while !cancel.is_requested() {
             if Instant::now() >= until {
                 let (host, minutes) = (&self.host, READY_WITHIN.as_secs() / 60);
-                return Err(Fault::new(
-                    FaultCode::Unreachable,
-                    format!("haul on {host} was not ready within {minutes} minutes: waited for ssh"),
-                    "answer the questions of ssh, and check that ssh alone can connect",
-                ));
+                let message =
+                    format!("haul on {host} was not ready within {minutes} minutes: waited for ssh");
+                let hint = "answer the questions of ssh, and check that ssh alone can connect";
+                return Err(Fault::new(FaultCode::Unreachable, message, hint));
             }
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
                 Ok(Scanned::TooMuch(line)) => {
-                    return Err(failure::flood(command, &self.host, line.as_deref()));
+                    return Err(flood(command, &self.host, line.as_deref()));
                 }
                 Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -215,5 +214,186 @@ fn pass_on(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
         tail.append(&mut line);
         let surplus = tail.len().saturating_sub(TAIL);
         tail.drain(..surplus);
+    }
+}
+
+/// Exit code of ssh if ssh itself failed.
+const SSH_FAILED: i32 = 255;
+/// Exit codes of the remote shell if it does not find the program, or cannot execute it.
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+
+const NOT_LET_IN: [&str; 7] = [
+    "Permission denied",
+    "Host key verification failed",
+    "Too many authentication failures",
+    "No more authentication methods",
+    "REMOTE HOST IDENTIFICATION HAS CHANGED",
+    "host key is known for",
+    "Authentication failed",
+];
+
+/// What is known of an ssh process that has ended.
+#[derive(Debug)]
+struct Ended {
+    status: Option<ExitStatus>,
+    /// First nonblank line of the remote side's stdout.
+    stdout: Option<String>,
+    /// End of stderr.
+    stderr: String,
+}
+
+impl Ended {
+    fn fault(&self, command: &SshCommand, host: &SshHost) -> Fault {
+        let code = self.status.and_then(|status| status.code());
+        let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
+        match code {
+            Some(SSH_FAILED) => self.of_ssh(command, host),
+            Some(NOT_FOUND) => not_found(command, host),
+            _ if is_unknown => not_found(command, host),
+            Some(2) if self.stderr.contains("--for-ssh") => {
+                let (binary, ours) = (&command.binary, env!("CARGO_PKG_VERSION"));
+                let message = format!(
+                    "`{binary}` on {host} is older than haul here ({ours}) and does not support copies over ssh"
+                );
+                let hint = "upgrade it there, or name another haul with --remote-binary";
+                Fault::new(FaultCode::VersionMismatch, message, hint)
+            }
+            Some(code) => self.of_program(command, host, code),
+            None => self.killed(host),
+        }
+    }
+
+    fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
+        let (ssh, last) = (command.shown(host), self.last_line());
+        if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
+            let message = format!("ssh authentication to {host} failed{last}");
+            let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
+            let hint = format!("make `{ssh} true` work first; {asked}");
+            return Fault::new(FaultCode::NotAuthorised, message, hint);
+        }
+        let hint = format!("make `{ssh} true` work first; -P, -J, -o and the ssh configuration apply");
+        Fault::new(FaultCode::Unreachable, format!("ssh could not connect to {host}{last}"), hint)
+    }
+
+    /// Returns the fault if haul, or another program in its place, ended.
+    fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
+        let version = command.version(host);
+        match code {
+            NOT_EXECUTABLE => unusable(
+                format!("`{}` on {host} cannot be executed", command.binary),
+                "check its permissions (chmod +x), and that it was built for that machine",
+            ),
+            0 => {
+                let printed = self.stdout.as_ref().map_or("nothing".to_owned(), |line| format!("`{line}`"));
+                unusable(
+                    format!("{host} did not start haul (it printed {printed})"),
+                    format!(
+                        "`{version}` should print a version; a forced command or restricted shell may prevent it"
+                    ),
+                )
+            }
+            _ => unusable(
+                format!("haul on {host} ended with code {code} before it was ready{}", self.last_line()),
+                format!("check with `{version}` whether it starts there"),
+            ),
+        }
+    }
+
+    fn killed(&self, host: &SshHost) -> Fault {
+        let signal = self.status.and_then(|status| status.signal());
+        let how =
+            signal.map_or("closed its output".to_owned(), |signal| format!("was killed by signal {signal}"));
+        let message = format!("ssh to {host} {how} before haul was ready there");
+        Fault::new(FaultCode::ControlLost, message, "run the same command again")
+    }
+
+    /// Returns the last line of stderr that is neither blank nor a hint, preceded by a colon.
+    fn last_line(&self) -> String {
+        let mut lines = self.stderr.lines().map(str::trim);
+        let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
+        line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
+    }
+}
+
+/// Returns the fault if there was more output than of a login shell.
+fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
+    let (ssh, start) = (command.shown(host), first_line.map(|line| format!(", starting with `{line}`")));
+    unusable(
+        format!("{host} printed too much before haul started there{}", start.unwrap_or_default()),
+        format!("`{ssh} true` should print nothing: check the shell's start-up files there"),
+    )
+}
+
+fn no_ssh(command: &SshCommand, error: &io::Error) -> Fault {
+    unusable(
+        format!("cannot run `{}`: {error}", command.program.display()),
+        "install an ssh client (for example the package openssh-client), or name another with --ssh",
+    )
+}
+
+fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
+    let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
+    unusable(
+        format!("`{}` was not found on {host}", command.binary),
+        format!(
+            "install haul there: the binary is enough, `{}` if the machines are alike; if it is not in PATH, use --remote-binary ./haul (relative to the home directory)",
+            command.install(host, &own_path)
+        ),
+    )
+}
+
+/// Creates a fault that a retry does not help.
+fn unusable(message: String, hint: impl Into<String>) -> Fault {
+    Fault { retryable: false, ..Fault::new(FaultCode::Unreachable, message, hint) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::args::SshArgs;
+    use crate::ssh::SshPath;
+
+    fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
+        let host = SshPath::parse(OsStr::new("me@far:x")).unwrap().unwrap().host;
+        let command = SshCommand::new(&SshArgs::default()).unwrap();
+        let ended = Ended {
+            status: Some(ExitStatus::from_raw(raw)),
+            stdout: Some(stdout.to_owned()).filter(|text| !text.is_empty()),
+            stderr: stderr.to_owned(),
+        };
+        ended.fault(&command, &host)
+    }
+
+    #[test]
+    fn each_end_has_its_name_exit_code_and_hint() {
+        let exit = |code: i32| code << 8;
+        for (raw, stdout, stderr, code, needle) in [
+            (exit(255), "", "me@far: Permission denied (publickey).\r\n", 6, "Permission denied (publickey)"),
+            (exit(255), "", "Host key verification failed.\n", 6, "Host key"),
+            (exit(255), "", "ssh: Could not resolve hostname far\n", 5, "Could not resolve"),
+            (exit(255), "", "", 5, "could not connect to me@far"),
+            (exit(127), "", "sh: 1: haul: not found\n", 5, "`haul` was not found"),
+            (exit(1), "", "haul: Command not found.\n", 5, "`haul` was not found"),
+            (exit(126), "", "", 5, "cannot be executed"),
+            (exit(2), "", "error: unexpected argument '--for-ssh' found", 1, "older"),
+            (exit(0), "Welcome!", "", 5, "`Welcome!`"),
+            (exit(3), "", "error: odd\n hint: think\n", 5, "code 3 before it was ready: error: odd"),
+            (9, "", "", 5, "signal 9"),
+        ] {
+            let fault = fault(raw, stdout, stderr);
+            assert_eq!(fault.code.exit_code(), code, "{fault}");
+            assert!(fault.message.contains(needle), "{fault}");
+            assert!(!fault.hint.is_empty(), "{fault}");
+        }
+    }
+
+    #[test]
+    fn a_missing_program_says_how_to_install_it() {
+        let fault = fault(127 << 8, "", "");
+        assert!(fault.hint.contains("scp ") && fault.hint.contains("--remote-binary"), "{fault}");
+        assert!(!fault.retryable);
     }
 }
