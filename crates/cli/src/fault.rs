@@ -85,7 +85,8 @@ pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     let error = error.into();
     let mut fault = error.fault();
     if let EngineError::Connect { source, .. } = &error {
-        fault.message = format!("{error}: {}", connect_reason(source));
+        let (reason, hint) = connect_failure(source);
+        return Fault { message: format!("{error}: {reason}"), hint: hint.to_owned(), ..fault };
     }
     if fault.hint.is_empty() {
         fault.hint = hint(&error);
@@ -93,12 +94,21 @@ pub(crate) fn of(error: impl Into<EngineError>) -> Fault {
     fault
 }
 
-fn connect_reason(error: &std::io::Error) -> String {
+fn connect_failure(error: &std::io::Error) -> (String, &'static str) {
+    let network = "check the network of this machine and the host in the URL (`ip route get ADDRESS`)";
     match error.kind() {
-        ErrorKind::ConnectionRefused => "connection refused, nothing is listening there".to_owned(),
-        ErrorKind::TimedOut => "no answer".to_owned(),
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!("unreachable ({error})"),
-        _ => error.to_string(),
+        ErrorKind::ConnectionRefused => (
+            "connection refused, nothing is listening there".to_owned(),
+            "check that `haul serve` still runs there, and the port in the URL",
+        ),
+        ErrorKind::TimedOut => (
+            "no answer".to_owned(),
+            "check that the host is up and that no firewall on the path drops this TCP port",
+        ),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            (format!("unreachable ({error})"), network)
+        }
+        _ => (error.to_string(), network),
     }
 }
 
@@ -115,7 +125,6 @@ fn hint(error: &EngineError) -> String {
         EngineError::Peer(fault) if fault.code == FaultCode::PeerStopped => "run it again on both sides",
         EngineError::Peer(fault) if fault.code == FaultCode::Busy => "run the same command again later",
         EngineError::Resolve { .. } => "check the host name in the URL, or use an IP address",
-        EngineError::Connect { source, .. } => connect_hint(source.kind()),
         EngineError::NotHaul { .. } => {
             "check host and port in the URL; another program may use the port, or a proxy may be in between"
         }
@@ -153,16 +162,6 @@ fn hint(error: &EngineError) -> String {
         _ => "",
     };
     hint.to_owned()
-}
-
-fn connect_hint(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::ConnectionRefused => "check that `haul serve` still runs there, and the port in the URL",
-        ErrorKind::TimedOut => {
-            "check that the host is up and that no firewall on the path drops this TCP port"
-        }
-        _ => "check the network of this machine and the host in the URL (`ip route get ADDRESS`)",
-    }
 }
 
 fn udp_hint(port: u16, direction: Direction) -> String {
