@@ -23,8 +23,7 @@ use crate::output::{RunReport, json_value, lost_result, out_json, out_url, tell}
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::{
-    Context, Cpu, Policy, Pulse, Quotas, SessionLimits, Sessions, answer, bind_within, listen_options,
-    next_client,
+    Context, Cpu, Policy, Pulse, Quotas, Sessions, answer, bind_within, listen_options, next_client,
 };
 
 /// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
@@ -68,11 +67,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     }
     warn_of_few_files();
     context.say(filesystem::words(&restricted, &args.root, offer));
-    let sessions = Sessions::new(SessionLimits {
-        total: args.max_sessions.into(),
-        per_address: args.max_per_address.into(),
-        idle: args.idle_timeout,
-    });
+    let sessions = Sessions::new(args.max_sessions.into(), args.max_per_address.into(), args.idle_timeout);
     let server = Server { policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
 }

@@ -27,5 +27,5 @@ pub(crate) use quota::Quotas;
 pub(crate) use select::{chosen, selection};
 pub(crate) use server::{answer, bind_within, listen_options, next_client, with_own_server};
 pub(crate) use session::{download, negotiate, over, upload};
-pub(crate) use sessions::{LIMIT, Pulse, SessionLimits, Sessions, Unchanged};
+pub(crate) use sessions::{LIMIT, Pulse, Sessions, Unchanged};
 pub(crate) use watch::REST_HINT;

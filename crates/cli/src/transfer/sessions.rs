@@ -12,14 +12,6 @@ use parking_lot::Mutex;
 
 use crate::output::{Stall, clock, count};
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SessionLimits {
-    pub total: usize,
-    pub per_address: usize,
-    /// Time without progress after which a session is ended if another one needs its place.
-    pub idle: Span,
-}
-
 /// Progress of a session, shared by clones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pulse(Arc<Beat>);
@@ -48,7 +40,10 @@ impl Pulse {
 
 #[derive(Debug)]
 pub(crate) struct Sessions {
-    limits: SessionLimits,
+    total: usize,
+    per_address: usize,
+    /// Time without progress after which a session is ended if another one needs its place.
+    idle: Duration,
     running: Mutex<Vec<(IpAddr, Pulse)>>,
 }
 
@@ -59,20 +54,20 @@ pub(crate) struct SessionPermit<'a> {
 }
 
 impl Sessions {
-    pub(crate) fn new(limits: SessionLimits) -> Self {
-        Self { limits, running: Mutex::default() }
+    pub(crate) fn new(total: usize, per_address: usize, idle: Span) -> Self {
+        Self { total, per_address, idle: idle.into(), running: Mutex::default() }
     }
 
     /// Returns a place for a client of this address, or a fault if there is none.
     pub(crate) fn enter(&self, ip: IpAddr) -> Result<SessionPermit<'_>, Fault> {
         let ip = ip.to_canonical();
         let mut running = self.running.lock();
-        if running.iter().filter(|(address, _)| *address == ip).count() >= self.limits.per_address {
-            let busy = || busy(&format!("{} of {ip}", count(self.limits.per_address as u64, "session")));
+        if running.iter().filter(|(address, _)| *address == ip).count() >= self.per_address {
+            let busy = || busy(&format!("{} of {ip}", count(self.per_address as u64, "session")));
             self.make_room(&mut running, |address| address == ip).ok_or_else(busy)?;
         }
-        if running.len() >= self.limits.total {
-            let busy = || busy(&count(self.limits.total as u64, "session"));
+        if running.len() >= self.total {
+            let busy = || busy(&count(self.total as u64, "session"));
             self.make_room(&mut running, |_| true).ok_or_else(busy)?;
         }
         let pulse = Pulse::default();
@@ -84,7 +79,7 @@ impl Sessions {
     fn make_room(&self, running: &mut Vec<(IpAddr, Pulse)>, meant: impl Fn(IpAddr) -> bool) -> Option<()> {
         let since = |at: &usize| running[*at].1.0.state.lock().since;
         let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
-        if since(&longest).elapsed() < Duration::from(self.limits.idle) {
+        if since(&longest).elapsed() < self.idle {
             return None;
         }
         running.remove(longest).1.0.gives_way.store(true, Ordering::Relaxed);
@@ -133,10 +128,11 @@ impl Unchanged {
 pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
     let is_over = Duration::from(stall.lasts) >= LIMIT && stall.stage.is_limited();
     is_over.then(|| {
-        let message = format!("no progress for {}: waited for {}", clock(stall.lasts), stall.stage);
-        let hint =
-            "check that the disks and the other machine respond, then run the same command again to resume";
-        Fault::new(FaultCode::PeerSilent, message, hint)
+        Fault::new(
+            FaultCode::PeerSilent,
+            format!("no progress for {}: waited for {}", clock(stall.lasts), stall.stage),
+            "check that the disks and the other machine respond, then run the same command again to resume",
+        )
     })
 }
 
@@ -154,7 +150,7 @@ mod tests {
     const THERE: [u8; 4] = [192, 0, 2, 2];
 
     fn sessions(idle: Span) -> Sessions {
-        Sessions::new(SessionLimits { total: 3, per_address: 2, idle })
+        Sessions::new(3, 2, idle)
     }
 
     fn refusal(sessions: &Sessions, ip: [u8; 4]) -> String {
