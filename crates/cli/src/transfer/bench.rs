@@ -53,7 +53,7 @@ fn run(
     };
     let delivered = wait(&mut watch, gauge, total);
     let bytes = delivered.and_then(|()| {
-        let bytes = match watch.transfer().counters() {
+        let bytes = match watch.transfer.counters() {
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.load(Ordering::Relaxed),
         };
@@ -72,24 +72,20 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
     let sides = watch.sides;
     let trace = || json!({ "bytes": gauge.load(Ordering::Relaxed) });
     let result = loop {
-        match watch.transfer().wait_delivered(TICK) {
+        match watch.transfer.wait_delivered(TICK) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(error) => break Err(sides.fault(error)),
         }
         let bytes = gauge.load(Ordering::Relaxed);
         watch.look(Snapshot { bytes, total_bytes, ..Snapshot::default() }, bytes, trace);
-        if let Some(fault) = watch.reason_to_stop() {
-            break Err(fault);
-        }
-        if let Some(error) = sides.control.failure() {
-            break Err(sides.fault(error));
-        }
-        if let Err(fault) = sides.take_law_requests() {
+        let failure = || sides.control.failure().map(|error| sides.fault(error));
+        let fault = watch.reason_to_stop().or_else(failure).or_else(|| sides.take_law_requests().err());
+        if let Some(fault) = fault {
             break Err(fault);
         }
         // Nothing else wakes the data thread when the time is over.
-        watch.transfer().waker().wake();
+        watch.transfer.waker().wake();
     };
     watch.end(trace());
     result

@@ -77,8 +77,8 @@ fn run(
             return outcome::of_files(sides, Err(fault), notes, &Measured::default());
         }
     };
-    let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(watch.transfer()));
-    let part = if side == Side::Receives { join() } else { None };
+    let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(&watch.transfer));
+    let part = (side == Side::Receives).then(join).flatten();
     let stopped_by = supervise(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
@@ -109,11 +109,11 @@ fn supervise(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Opt
         // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
-        let done = carried(watch.transfer().counters().as_ref()).wrapping_add(numbers.activity());
+        let done = carried(watch.transfer.counters().as_ref()).wrapping_add(numbers.activity());
         watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
-            let failure = || watch.transfer().failure().map(|error| watch.sides.fault(error));
+            let failure = || watch.transfer.failure().map(|error| watch.sides.fault(error));
             let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
             if let Some(fault) = &fault {
                 job.abort(watch.for_peer(fault));

@@ -27,12 +27,23 @@ enum Law {
     Theirs(LawRequests),
 }
 
-struct Running {
-    transfer: Arc<Transfer>,
+pub(crate) struct Watch<'a> {
+    pub(crate) sides: &'a Sides,
+    pub(crate) transfer: Arc<Transfer>,
     law: Law,
+    controls: Option<ControlSocket>,
+    /// Number that rises with the peer's packets and finished files.
+    heard: Unchanged,
+    progress: Progress,
+    started: Instant,
+    /// Time from the start to the arrival of the last byte, or to the end of the job.
+    moving: Span,
+    traced: Instant,
+    /// The sender's evidence at the last `limit` event.
+    judged: LimitEvidence,
 }
 
-impl Controlled for Running {
+impl Controlled for Watch<'_> {
     fn law(&self) -> Option<Part> {
         match &self.law {
             Law::Ours(law) => law.clone(),
@@ -54,21 +65,6 @@ impl Controlled for Running {
     fn data(&self) -> Option<Value> {
         self.transfer.counters().map(|counters| counters_json(&counters))
     }
-}
-
-pub(crate) struct Watch<'a> {
-    pub(crate) sides: &'a Sides,
-    running: Running,
-    controls: Option<ControlSocket>,
-    /// Number that rises with the peer's packets and finished files.
-    heard: Unchanged,
-    progress: Progress,
-    started: Instant,
-    /// Time from the start to the arrival of the last byte, or to the end of the job.
-    moving: Span,
-    traced: Instant,
-    /// The sender's evidence at the last `limit` event.
-    judged: LimitEvidence,
 }
 
 #[derive(Default)]
@@ -99,19 +95,23 @@ impl<'a> Watch<'a> {
             Side::Sends => Law::Ours(sides.agreed.clone()),
             Side::Receives => Law::Theirs(LawRequests::new(sides.control.clone(), sides.agreed.clone())),
         };
-        let (running, heard, judged) =
-            (Running { transfer, law }, Unchanged::default(), LimitEvidence::default());
-        let (moving, traced) = (Span::ZERO, started);
-        Ok(Self { sides, running, controls, heard, progress, started, moving, traced, judged })
-    }
-
-    pub(crate) fn transfer(&self) -> &Arc<Transfer> {
-        &self.running.transfer
+        Ok(Self {
+            sides,
+            transfer,
+            law,
+            controls,
+            heard: Unchanged::default(),
+            progress,
+            started,
+            moving: Span::ZERO,
+            traced: started,
+            judged: LimitEvidence::default(),
+        })
     }
 
     /// To be called many times a second. `done` changes with progress; `trace` returns the `progress` event.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
-        let counters = self.transfer().counters();
+        let counters = self.transfer.counters();
         let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
         let lost = match counters {
             Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
@@ -123,8 +123,9 @@ impl<'a> Watch<'a> {
         let silent_for = self.heard.lasts(heard, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
         self.sides.context.pulse.note(done);
-        if let Some(controls) = &self.controls {
-            controls.answer(&mut self.running, snapshot.bytes);
+        if let Some(controls) = self.controls.take() {
+            controls.answer(self, snapshot.bytes);
+            self.controls = Some(controls);
         }
         if self.traced.elapsed() >= TRACE_INTERVAL {
             self.traced = Instant::now();
@@ -154,7 +155,7 @@ impl<'a> Watch<'a> {
 
     /// Ends the data path, and writes its last windows to the trace.
     pub(crate) fn stop(self) -> Measured {
-        let Self { sides, running: Running { transfer, law }, moving, .. } = self;
+        let Self { sides, transfer, law, moving, .. } = self;
         let (data_cpu, mut counters) = (transfer.cpu(), transfer.counters());
         let mut asked = Vec::new();
         if let (Law::Theirs(requests), Some(agreed)) = (law, &sides.agreed) {
@@ -171,24 +172,22 @@ impl<'a> Watch<'a> {
 
     /// Writes the limit since the last such event, at most once a second.
     fn write_limit(&mut self) {
-        let Some(Counters::Sending(sending)) = self.transfer().counters() else { return };
+        let Some(Counters::Sending(sending)) = self.transfer.counters() else { return };
         let now = LimitEvidence::of(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
         let Some(part) = now.since(&self.judged) else { return };
         self.judged = now;
         if let Some(Limit { what, evidence }) = limit_of_sender(&part) {
-            self.sides
-                .context
-                .events
-                .write("limit", json!({ "limited_by": what, "limited_by_evidence": evidence }));
+            let limit = json!({ "limited_by": what, "limited_by_evidence": evidence });
+            self.sides.context.events.write("limit", limit);
         }
     }
 
     fn write(&self, mut trace: Value) {
         let events = &self.sides.context.events;
         if events.is_kept() {
-            trace["data"] = self.running.data().into();
+            trace["data"] = self.data().into();
             events.write("progress", trace);
-            write_windows(events, self.transfer());
+            write_windows(events, &self.transfer);
         }
     }
 }
