@@ -47,17 +47,14 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
         return parse_url(text).map(on_server);
     }
     if is_damaged_url(text) {
-        return Err(fault::usage(
-            "this looks like a damaged URL of `haul serve` and would be taken for an ssh host",
-            "copy the whole URL that `haul serve` printed, in quotes; write ./ in front of a local name like this",
-        ));
+        let message = "this looks like a damaged URL of `haul serve` and would be taken for an ssh host";
+        let hint = "copy the whole URL that `haul serve` printed, in quotes; write ./ in front of a local name like this";
+        return Err(fault::usage(message, hint));
     }
     let scheme = text.split_once("://").map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
     if let Some(scheme) = scheme.filter(|scheme| !scheme.eq_ignore_ascii_case("ssh")) {
-        return Err(fault::usage(
-            format!("`{scheme}://` URLs are not supported"),
-            "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh",
-        ));
+        let hint = "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh";
+        return Err(fault::usage(format!("`{scheme}://` URLs are not supported"), hint));
     }
     Ok(match SshPath::parse(word)? {
         Some(SshPath { host, path }) => (Machine::Ssh(host), path),

@@ -91,7 +91,7 @@ struct Shown {
     interval: Option<Duration>,
     bar: Option<ProgressBar>,
     started: Instant,
-    drawn: Option<Instant>,
+    drawn: Instant,
     meter: Meter,
     parts: Vec<Part>,
 }
@@ -120,11 +120,12 @@ impl Progress {
         if bar.is_some() {
             BAR.lock().clone_from(&bar);
         }
+        let started = Instant::now();
         let shown = Arc::new(Mutex::new(Shown {
             interval,
             bar,
-            started: Instant::now(),
-            drawn: None,
+            started,
+            drawn: started,
             meter: Meter::default(),
             parts: vec![Part::default(); count],
         }));
@@ -154,8 +155,8 @@ impl Shown {
     fn draw(&mut self) {
         let (elapsed, snapshot) = (self.started.elapsed(), sum(&self.parts));
         self.meter.take(elapsed.into(), snapshot.bytes);
-        if self.interval.is_some_and(|interval| self.drawn.unwrap_or(self.started).elapsed() >= interval) {
-            self.drawn = Some(Instant::now());
+        if self.interval.is_some_and(|interval| self.drawn.elapsed() >= interval) {
+            self.drawn = Instant::now();
             let line = line(&snapshot, &self.meter, elapsed.into());
             match &self.bar {
                 Some(bar) => bar.set_message(line),

@@ -64,7 +64,10 @@ pub(crate) enum Way<'a> {
     /// From several machines to this one.
     Many,
     /// Between two others: ssh runs the client on `at`, and a server on `serves` unless a URL names one.
-    Between { at: &'a SshHost, serves: Option<&'a SshHost> },
+    Between {
+        at: &'a SshHost,
+        serves: Option<&'a SshHost>,
+    },
 }
 
 impl CopyPlan {
@@ -98,24 +101,24 @@ impl CopyPlan {
     pub(crate) fn way(&self) -> Result<Way<'_>, Fault> {
         use Machine::{Here, Ssh, Url};
         let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));
-        match (self.sources.as_slice(), &self.to) {
-            ([(Here, paths)], _) => Ok(Way::Send(paths)),
-            (all, _) if all.iter().any(|(machine, _)| *machine == Here) => Err(fault::usage(
-                "the sources are on different machines",
-                "use a separate command for each machine",
-            )),
-            ([(from, paths)], Here) => Ok(Way::Fetch(from, paths)),
-            (_, Here) => Ok(Way::Many),
-            ([(Ssh(at), _)], Ssh(host)) => Ok(Way::Between { at, serves: Some(host) }),
-            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => Ok(Way::Between { at, serves: None }),
-            (_, Url(_)) if are_urls => Err(fault::usage(
+        let (message, hint) = match (self.sources.as_slice(), &self.to) {
+            ([(Here, paths)], _) => return Ok(Way::Send(paths)),
+            (all, _) if all.iter().any(|(machine, _)| *machine == Here) => {
+                ("the sources are on different machines", "use a separate command for each machine")
+            }
+            ([(from, paths)], Here) => return Ok(Way::Fetch(from, paths)),
+            (_, Here) => return Ok(Way::Many),
+            ([(Ssh(at), _)], Ssh(host)) => return Ok(Way::Between { at, serves: Some(host) }),
+            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => {
+                return Ok(Way::Between { at, serves: None });
+            }
+            (_, Url(_)) if are_urls => (
                 "copying from one server to another is not supported",
                 "copy to this machine first, then on to the other server",
-            )),
-            _ => {
-                Err(fault::usage("the sources are on different machines", "use one command for each machine"))
-            }
-        }
+            ),
+            _ => ("the sources are on different machines", "use one command for each machine"),
+        };
+        Err(fault::usage(message, hint))
     }
 
     pub(crate) fn of_each_machine(&self) -> Vec<Self> {

@@ -64,20 +64,17 @@ impl Policy {
 
     pub(crate) fn check(&self, request: &Request, recipe: &haulage::Recipe) -> Result<(), Fault> {
         self.check_rules(recipe)?;
-        match request {
-            Request::Put { .. } | Request::PutStream { .. } if self.read_only => Err(Fault::new(
-                FaultCode::NotPermitted,
-                "this server is read-only",
-                "start `haul serve` without --read-only there",
-            )),
-            Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => Err(Fault::new(
-                FaultCode::NotPermitted,
-                "this server carries files, not messages or streams",
-                "start `haul pipe --listen` there",
-            )),
-            Request::Get { sources, selection, .. } => check_selection(selection, sources.len()),
-            _ => Ok(()),
-        }
+        let (message, hint) = match request {
+            Request::Put { .. } | Request::PutStream { .. } if self.read_only => {
+                ("this server is read-only", "start `haul serve` without --read-only there")
+            }
+            Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
+                ("this server carries files, not messages or streams", "start `haul pipe --listen` there")
+            }
+            Request::Get { sources, selection, .. } => return check_selection(selection, sources.len()),
+            _ => return Ok(()),
+        };
+        Err(Fault::new(FaultCode::NotPermitted, message, hint))
     }
 
     /// Rejects rules of a client's recipe that switch a controller set by the owner.
@@ -88,11 +85,9 @@ impl Policy {
         if law.is_none_or(|law| law.switch.trim().is_empty()) {
             return Ok(());
         }
-        Err(Fault::new(
-            FaultCode::NotPermitted,
-            format!("this server fixes the controller to {fixed}, which the recipe's rules would switch"),
-            "remove the rules: --set rate_control.switch=",
-        ))
+        let message =
+            format!("this server fixes the controller to {fixed}, which the recipe's rules would switch");
+        Err(Fault::new(FaultCode::NotPermitted, message, "remove the rules: --set rate_control.switch="))
     }
 
     /// Returns the settings of a session: the client's, except for those that the owner named; the lower of

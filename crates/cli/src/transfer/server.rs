@@ -64,8 +64,8 @@ fn serve_request(
     };
     match request {
         Request::Put { destination, layout, receive_policy } => {
-            let durability = policy.at_least(receive_policy.durability);
-            let asked = ReceivePolicy { durability, ..*receive_policy };
+            let asked =
+                ReceivePolicy { durability: policy.at_least(receive_policy.durability), ..*receive_policy };
             drive::receive(session, sides, asked, |link, options| {
                 receive_files(destination, &policy.root, *layout, link, policy.within(options))
             })
@@ -86,10 +86,9 @@ fn serve_request(
         }
         Request::BenchSend => Ok(bench::receive(session, sides)),
         Request::BenchReceive => Ok(bench::send(session, limit, sides)),
-        Request::Check => check_path(session).map(|()| context.report(RunReport::default())),
-        // The policy has refused these.
-        Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
-            Ok(context.report(RunReport::default()))
+        // Only a check: the policy has refused the others.
+        Request::Check | Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
+            check_path(session).map(|()| context.report(RunReport::default()))
         }
     }
 }
@@ -137,9 +136,8 @@ pub(crate) fn with_own_server<R: Send>(
         let server = server.map_err(|error| fault::io("cannot start a thread", &error))?;
         let result = client(&listener);
         is_over.store(true, Ordering::Relaxed);
-        server.join().map_err(|_| {
-            Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "")
-        })?;
+        let crashed = |_| Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "");
+        server.join().map_err(crashed)?;
         Ok(result)
     })
 }
@@ -151,19 +149,15 @@ pub(crate) fn bind_within(
     range: PortRange,
 ) -> Result<Listener, Fault> {
     let mut last = String::new();
-    for port in range.ports() {
-        for &ip in ips {
-            match Listener::bind(ListenOptions { addr: SocketAddr::new(ip, port), ..options.clone() }) {
-                Ok(listener) => return Ok(listener),
-                Err(error) => last = error.to_string(),
-            }
+    for addr in range.ports().flat_map(|port| ips.iter().map(move |&ip| SocketAddr::new(ip, port))) {
+        match Listener::bind(ListenOptions { addr, ..options.clone() }) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error.to_string(),
         }
     }
-    Err(Fault::new(
-        FaultCode::Busy,
-        format!("none of the ports {range} is free for both TCP and UDP; the last: {last}"),
-        "choose a larger --port-range (`ss -tulpn` lists the ports in use)",
-    ))
+    let message = format!("none of the ports {range} is free for both TCP and UDP; the last: {last}");
+    let hint = "choose a larger --port-range (`ss -tulpn` lists the ports in use)";
+    Err(Fault::new(FaultCode::Busy, message, hint))
 }
 
 #[cfg(test)]

@@ -147,7 +147,12 @@ pub(crate) fn over(
     work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<RunReport, Fault>,
 ) -> RunReport {
     let began = Instant::now();
-    let mut session = match open_agreed(context, url, request, cpu) {
+    let report_agreed = |tell: &Arc<dyn Fn(Negotiated) + Send + Sync>| {
+        tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
+        Ok(())
+    };
+    let agreed = context.on_agreed.as_ref().map_or(Ok(()), report_agreed);
+    let mut session = match agreed.and_then(|()| open(context, url, request, BenchLimit::Unlimited)) {
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
@@ -166,14 +171,6 @@ pub(crate) fn over(
             context.failed(if is_local { fault } else { fault::on_this_machine(fault) })
         }
     }
-}
-
-/// Opens a session; for a dry run, first reports the negotiated values.
-fn open_agreed(context: &Context, url: &HaulUrl, request: Request, cpu: Cpu) -> Result<Session, Fault> {
-    if let Some(tell) = &context.on_agreed {
-        tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
-    }
-    open(context, url, request, BenchLimit::Unlimited)
 }
 
 /// Adds the hint that a copy can be resumed if the peer was lost.
