@@ -1,5 +1,6 @@
 //! SIGINT, SIGTERM and SIGHUP: the first one requests a graceful stop, a later one ends the process.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,9 +151,9 @@ fn is_ignored(signal: i32) -> bool {
         .is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-pub(crate) fn command_line(argv: &[std::ffi::OsString]) -> String {
-    let words: Vec<String> = argv.iter().map(|word| quote_bytes(word.as_bytes())).collect();
-    words.join(" ")
+pub(crate) fn command_line(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let quoted = words.into_iter().map(|word| quote_bytes(word.as_ref().as_bytes()));
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Like [`quote`], with control characters and non-UTF-8 bytes in `$'...'` (POSIX.1-2024, section 2.2.4).
@@ -196,7 +197,7 @@ mod tests {
         let argv = ["haul", "cp", "a b", "it's", "haul://h:1/p?k=x&y", ""].map(std::ffi::OsString::from);
         assert_eq!(command_line(&argv), r"haul cp 'a b' 'it'\''s' 'haul://h:1/p?k=x&y' ''");
         let odd: [&[u8]; 4] = [b"a\nb", b"\xff7", b"'\\x\x1b'", "größe\u{202e}".as_bytes()];
-        let argv = odd.map(|word| std::ffi::OsStr::from_bytes(word).to_owned());
+        let argv = odd.map(|word| OsStr::from_bytes(word).to_owned());
         let line = command_line(&argv);
         assert!(!line.contains(haul_base::is_unprintable), "{line}");
         let told = Command::new("bash").args(["-c", &format!("printf '%s\\0' {line}")]).output().unwrap();

@@ -85,12 +85,20 @@ impl EventLog {
     }
 
     /// Writes one event; `fields` is an object or null.
-    pub(crate) fn write(&self, event: &str, fields: Value) {
+    pub(crate) fn write(&self, event: &str, mut fields: Value) {
         let Some(file) = &self.file else { return };
-        let line = line(self.started.elapsed().as_secs_f64(), event, self.machine.as_deref(), fields);
+        let microseconds = (self.started.elapsed().as_secs_f64() * 1e6).round();
+        let mut object = json!({ "t": microseconds / 1e6, "event": event });
+        if let Some(machine) = &self.machine {
+            object["machine"] = json!(machine);
+        }
+        for (name, value) in fields.as_object_mut().into_iter().flatten() {
+            object[name] = value.take();
+        }
+        let line = inert(&object.to_string()) + "\n";
         let mut sink = file.lock();
         if sink.broken.is_none() {
-            sink.broken = (sink.write)(format!("{line}\n").as_bytes()).err();
+            sink.broken = (sink.write)(line.as_bytes()).err();
         }
     }
 
@@ -106,17 +114,6 @@ fn is_of_value(path: &Path) -> bool {
     let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     let mut start = [0; TRACE.len()];
     is_file && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_err() || start != *TRACE)
-}
-
-fn line(seconds: f64, event: &str, machine: Option<&str>, mut fields: Value) -> String {
-    let mut object = json!({ "t": (seconds * 1e6).round() / 1e6, "event": event });
-    if let Some(machine) = machine {
-        object["machine"] = machine.into();
-    }
-    for (name, value) in fields.as_object_mut().into_iter().flatten() {
-        object[name] = value.take();
-    }
-    inert(&object.to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Summary of a run for users.
 
-use std::fmt::Write as _;
-
 use haul_base::{Bytes, Cause, CauseCounts, Rate, Span};
 
 use super::format::grouped;
@@ -40,12 +38,10 @@ impl From<&RunReport> for Lines {
 
 impl RunReport {
     fn nothing_to_do(&self) -> String {
-        let kept = count(self.kept_files, "file");
-        let deleted = match self.deleted_files {
-            0 => String::new(),
-            names => format!(", {} deleted", count(names, "name")),
-        };
-        format!("Nothing to send: {kept} already there{deleted}, checked in {}.", clock(self.elapsed))
+        let mut parts = vec![format!("Nothing to send: {} already there", count(self.kept_files, "file"))];
+        parts.extend((self.deleted_files > 0).then(|| self.deleted()));
+        parts.push(format!("checked in {}.", clock(self.elapsed)));
+        parts.join(", ")
     }
 
     pub(crate) fn problems(&self) -> Lines {
@@ -97,64 +93,57 @@ impl RunReport {
 
     fn details(&self) -> String {
         let mut parts = vec![format!("preset {}", self.preset), format!("controller {}", self.controller)];
-        if !self.cipher.is_empty() {
-            parts.push(format!("cipher {}", self.cipher));
-        }
-        if let Some(rtt) = self.rtt {
-            parts.push(format!("rtt {}", milliseconds(rtt)));
-        }
-        for (side, seconds) in [("sender", self.cpu.sender), ("receiver", self.cpu.receiver)] {
-            if let Some(seconds) = seconds {
-                parts.push(format!("cpu {side} {seconds:.2} s"));
-            }
-        }
-        if let Some(digest) = &self.digest {
-            parts.push(format!("blake3 {}", digest.get(..16).unwrap_or(digest)));
-        }
+        parts.extend((!self.cipher.is_empty()).then(|| format!("cipher {}", self.cipher)));
+        parts.extend(self.rtt.map(|rtt| format!("rtt {}", milliseconds(rtt))));
+        parts.extend(self.cpu.sender.map(|seconds| format!("cpu sender {seconds:.2} s")));
+        parts.extend(self.cpu.receiver.map(|seconds| format!("cpu receiver {seconds:.2} s")));
+        let digest = self.digest.as_ref().map(|digest| digest.get(..16).unwrap_or(digest));
+        parts.extend(digest.map(|digest| format!("blake3 {digest}")));
         parts.join(", ")
     }
 
     pub(crate) fn moved(&self) -> String {
         let what = if self.files > 0 { format!(" in {}", count(self.files, "file")) } else { String::new() };
         let verb = if self.files > 0 || self.digest.is_some() { "Moved" } else { "Carried" };
-        let mut line =
-            format!("{verb} {}{what} in {} at {}", Bytes(self.bytes), clock(self.elapsed), self.goodput);
+        let (bytes, time, goodput) = (Bytes(self.bytes), clock(self.elapsed), self.goodput);
         // A run of few packets, which leave at once, can exceed the capacity.
-        if let Some((capacity, name)) =
-            self.capacity.filter(|(rate, _)| *rate >= self.goodput.max(Rate::from_bps(1)))
-        {
-            let share = self.goodput.as_bps() as f64 / capacity.as_bps() as f64;
-            let _ = write!(line, " ({} of the {name}'s {capacity})", percent(share));
-        }
-        let resent = self.packets.resent as f64 / self.packets.sent.max(1) as f64;
-        let _ = write!(line, ", {} resent, ", percent(resent));
-        if self.resumed_bytes > 0 {
-            let _ = write!(line, "{} resumed, ", Bytes(self.resumed_bytes));
-        }
-        if self.kept_files > 0 {
-            let _ = write!(line, "{} there already, ", count(self.kept_files, "file"));
-        }
-        if self.deleted_files > 0 {
-            let _ = write!(line, "{} deleted, ", count(self.deleted_files, "name"));
-        }
+        let capacity = self.capacity.filter(|(rate, _)| *rate >= goodput.max(Rate::from_bps(1)));
+        let share = capacity.map(|(capacity, name)| {
+            let share = percent(goodput.as_bps() as f64 / capacity.as_bps() as f64);
+            format!(" ({share} of the {name}'s {capacity})")
+        });
+        let resent = percent(self.packets.resent as f64 / self.packets.sent.max(1) as f64);
+        let mut parts = vec![
+            format!("{verb} {bytes}{what} in {time} at {goodput}{}", share.unwrap_or_default()),
+            format!("{resent} resent"),
+        ];
+        parts.extend((self.resumed_bytes > 0).then(|| format!("{} resumed", Bytes(self.resumed_bytes))));
+        parts.extend((self.kept_files > 0).then(|| self.there_already()));
+        parts.extend((self.deleted_files > 0).then(|| self.deleted()));
         let verified = match (&self.digest, self.is_ok()) {
+            _ if self.error.is_some() => "incomplete",
             (Some(_), true) => "all verified",
             (Some(_), false) => "the rest verified",
             (None, _) => "nothing to verify",
         };
-        line.push_str(if self.error.is_some() { "incomplete" } else { verified });
-        line
+        parts.push(verified.to_owned());
+        parts.join(", ")
     }
 
     pub(crate) fn would_move(&self) -> String {
-        let sent = self.bytes.saturating_sub(self.resumed_bytes);
-        let mut line = format!("would send {} in {}", Bytes(sent), count(self.files, "file"));
-        if self.resumed_bytes > 0 {
-            let _ = write!(line, ", {} resumed", Bytes(self.resumed_bytes));
-        }
-        let _ = write!(line, ", {} there already", count(self.kept_files, "file"));
-        let _ = write!(line, ", {} deleted", count(self.deleted_files, "name"));
-        line
+        let sent = Bytes(self.bytes.saturating_sub(self.resumed_bytes));
+        let mut parts = vec![format!("would send {sent} in {}", count(self.files, "file"))];
+        parts.extend((self.resumed_bytes > 0).then(|| format!("{} resumed", Bytes(self.resumed_bytes))));
+        parts.extend([self.there_already(), self.deleted()]);
+        parts.join(", ")
+    }
+
+    fn there_already(&self) -> String {
+        format!("{} there already", count(self.kept_files, "file"))
+    }
+
+    fn deleted(&self) -> String {
+        format!("{} deleted", count(self.deleted_files, "name"))
     }
 
     pub(crate) fn is_nothing_to_do(&self) -> bool {

@@ -10,7 +10,7 @@ use super::SshHost;
 use crate::args::SshArgs;
 use crate::endpoint::VARIABLE;
 use crate::fault::{self, Fault};
-use crate::signals::quote;
+use crate::signals::{command_line, quote};
 
 const LOOK_UP: Duration = Duration::from_secs(5);
 /// ssh's port option; scp's is `-P`.
@@ -52,7 +52,7 @@ impl SshCommand {
 
     /// Returns the ssh command up to the host, quoted for the shell.
     pub(crate) fn shown(&self, host: &SshHost) -> String {
-        shown([self.program.clone()].into_iter().chain(self.arguments(host)))
+        command_line([self.program.clone()].into_iter().chain(self.arguments(host)))
     }
 
     /// Returns the command that prints the version of the remote haul.
@@ -74,7 +74,7 @@ impl SshCommand {
         let options = port.map(|port| ("-P", port)).into_iter().chain(others.into_iter().cloned());
         let options = options.flat_map(|(name, value)| [OsString::from(name), value]);
         let to = format!("{}:", host.in_brackets());
-        shown(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
+        command_line(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
     }
 
     fn to(&self, host: &SshHost, first: &str) -> Command {
@@ -148,11 +148,6 @@ pub(super) fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
 fn hostname_in(configuration: &str) -> Option<String> {
     let name = configuration.lines().find_map(|line| line.strip_prefix("hostname "))?.trim();
     Some(name.to_owned()).filter(|name| !name.is_empty())
-}
-
-fn shown(words: impl Iterator<Item = OsString>) -> String {
-    let words: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
-    words.join(" ")
 }
 
 /// Quotes a program's path for the remote shell, except for a leading `~/`.

@@ -178,15 +178,12 @@ impl Drop for Remote {
         while !self.has_ended && Instant::now() < until {
             let _ = self.listen(TICK);
         }
-        if self.has_ended && wait(&mut self.child, GRACE).is_some() {
-            return;
-        }
-        // An ssh that serves other connections goes on after the end of the remote side.
+        // After the end of the remote side, an ssh that serves other connections goes on.
         if !self.has_ended && matches!(self.child.try_wait(), Ok(None)) {
             // It is an unreaped child, so its PID cannot have been reused.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-            wait(&mut self.child, GRACE);
         }
+        wait(&mut self.child, GRACE);
     }
 }
 
