@@ -34,11 +34,10 @@ pub(crate) struct ControlRequest {
     pub(crate) set: Vec<(String, String)>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
-    #[display("sends")]
     Sends,
-    #[display("receives")]
     Receives,
 }
 
@@ -134,34 +133,33 @@ impl ControlSocket {
 
     pub(crate) fn answer(&self, controlled: &mut impl Controlled, moved: u64) {
         while let Ok((mut stream, _)) = self.listener.accept() {
-            let reply = match read(&stream) {
-                Ok(request) => self.reply(&request, controlled, moved),
-                Err(error) => fault_json(&fault::io("cannot read the request", &error)),
-            };
+            let request = read(&stream).map_err(|error| fault::io("cannot read the request", &error));
+            let reply = request.and_then(|request| self.reply(&request.set, controlled, moved));
+            let error =
+                |Fault { message, hint, .. }| json!({ "error": { "message": message, "hint": hint } });
+            let reply = reply.unwrap_or_else(error);
             // The client may have disconnected.
             let _ = stream.write_all(format!("{reply}\n").as_bytes());
         }
     }
 
-    fn reply(&self, request: &ControlRequest, controlled: &mut impl Controlled, moved: u64) -> Value {
-        if !request.set.is_empty()
-            && let Err(fault) = change(&request.set, controlled)
-        {
-            return fault_json(&fault);
+    fn reply(
+        &self,
+        changes: &[(String, String)],
+        controlled: &mut impl Controlled,
+        moved: u64,
+    ) -> Result<Value, Fault> {
+        if !changes.is_empty() {
+            if controlled.law().is_none() {
+                let hint = "give --controller or another preset next time";
+                return Err(fault::usage("its recipe has no rate_control", hint));
+            }
+            controlled.change(changes)?;
+            tracing::info!(?changes, "the control law was changed");
         }
         let law = controlled.law().map(|part| part.parameters.into_iter().collect::<Value>());
-        json!({ "side": self.side.to_string(), "rate_control": law, "bytes": moved, "data": controlled.data() })
+        Ok(json!({ "side": self.side, "rate_control": law, "bytes": moved, "data": controlled.data() }))
     }
-}
-
-fn change(changes: &[(String, String)], controlled: &mut impl Controlled) -> Result<(), Fault> {
-    if controlled.law().is_none() {
-        let hint = "give --controller or another preset next time";
-        return Err(fault::usage("its recipe has no rate_control", hint));
-    }
-    controlled.change(changes)?;
-    tracing::info!(?changes, "the control law was changed");
-    Ok(())
 }
 
 fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
@@ -171,10 +169,6 @@ fn read(stream: &UnixStream) -> io::Result<ControlRequest> {
     let mut line = String::new();
     BufReader::new(stream.take(MAX_REQUEST)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
-}
-
-fn fault_json(fault: &Fault) -> Value {
-    json!({ "error": { "message": fault.message, "hint": fault.hint } })
 }
 
 /// Returns the directory of the user's control sockets, which need not exist.
