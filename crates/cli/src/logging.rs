@@ -16,12 +16,12 @@ use crate::output::{is_rich_terminal, without_keys};
 /// Logs to stderr: warnings, more with `-v`, `-vv`, `-vvv`, only errors with `--quiet`; `HAUL_LOG`
 /// filters by module (`HAUL_LOG=haul_engine=debug`) and takes precedence.
 pub(crate) fn start(global: &Global) -> Result<(), Fault> {
-    let level = match (global.quiet, global.verbose) {
-        (_, 3..) => LevelFilter::TRACE,
-        (_, 2) => LevelFilter::DEBUG,
-        (_, 1) => LevelFilter::INFO,
-        (true, 0) => LevelFilter::ERROR,
-        (false, 0) => LevelFilter::WARN,
+    let level = match global.verbose {
+        0 if global.quiet => LevelFilter::ERROR,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        2 => LevelFilter::DEBUG,
+        3.. => LevelFilter::TRACE,
     };
     let filter = match std::env::var("HAUL_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|e| {

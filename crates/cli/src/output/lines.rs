@@ -32,10 +32,9 @@ impl Lines {
     /// Prefixes each line with `words`.
     #[must_use]
     pub(crate) fn behind(&self, words: &impl Display) -> Self {
-        self.0.lines().fold(Self::default(), |mut lines, line| {
-            lines.push(format_args!("{words}{line}"));
-            lines
-        })
+        let mut lines = Self::default();
+        self.0.lines().for_each(|line| lines.push(format_args!("{words}{line}")));
+        lines
     }
 }
 
@@ -60,20 +59,13 @@ impl From<fmt::Arguments<'_>> for Lines {
 }
 
 pub(crate) fn without_keys(text: &str) -> String {
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find(KEY) {
-        let (before, behind) = rest.split_at(at + KEY.len());
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let secret = behind.find(|c| !is_part(c)).unwrap_or(behind.len());
-        out.push_str(before);
-        if secret < SHORTEST {
-            out.push_str(&behind[..secret]);
-        } else {
-            out.push_str("...");
-        }
-        rest = &behind[secret..];
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let mut parts = text.split(KEY);
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (secret, rest) = part.split_at(part.find(|c| !is_part(c)).unwrap_or(part.len()));
+        out.extend([KEY, if secret.len() < SHORTEST { secret } else { "..." }, rest]);
     }
-    out.push_str(rest);
     out
 }
 
