@@ -27,17 +27,14 @@ use crate::{commands, logging};
 pub fn main() -> ExitCode {
     raise_open_files();
     let argv: Vec<OsString> = std::env::args_os().collect();
-    let code = start(&argv);
-    ExitCode::from(lost_result().filter(|_| code == 0).map_or(code, unreported))
-}
-
-/// Reports a result that could not be written to stdout. Returns the exit code.
-fn unreported(why: &str) -> u8 {
-    let message = format!("cannot write the result to stdout: {why}");
-    let hint = "the operation itself succeeded; free space where stdout goes";
-    let fault = Fault::new(FaultCode::Io, message, hint);
-    tell(shown(&fault));
-    fault.code.exit_code()
+    let mut code = start(&argv);
+    if let (0, Some(why)) = (code, lost_result()) {
+        let message = format!("cannot write the result to stdout: {why}");
+        let hint = "the operation itself succeeded; free space where stdout goes";
+        tell(shown(&Fault::new(FaultCode::Io, message, hint)));
+        code = FaultCode::Io.exit_code();
+    }
+    ExitCode::from(code)
 }
 
 /// Raises the soft limit on open files: up to 2,048 received files stay open until they are installed.

@@ -136,7 +136,16 @@ impl Progress {
     pub(crate) fn update(&self, snapshot: Snapshot) {
         let mut shown = self.shown.lock();
         shown.parts[self.at].last = Some(snapshot);
-        shown.draw();
+        let (elapsed, snapshot) = (shown.started.elapsed().into(), sum(&shown.parts));
+        shown.meter.take(elapsed, snapshot.bytes);
+        if shown.interval.is_some_and(|interval| shown.drawn.elapsed() >= interval) {
+            shown.drawn = Instant::now();
+            let line = line(&snapshot, &shown.meter, elapsed);
+            match &shown.bar {
+                Some(bar) => bar.set_message(line),
+                None => tell(line),
+            }
+        }
     }
 
     /// Ends the transfer, successful or not. The line disappears with the last one.
@@ -147,21 +156,6 @@ impl Progress {
         if let Some(bar) = shown.bar.as_ref().filter(|_| is_over) {
             bar.finish_and_clear();
             *BAR.lock() = None;
-        }
-    }
-}
-
-impl Shown {
-    fn draw(&mut self) {
-        let (elapsed, snapshot) = (self.started.elapsed(), sum(&self.parts));
-        self.meter.take(elapsed.into(), snapshot.bytes);
-        if self.interval.is_some_and(|interval| self.drawn.elapsed() >= interval) {
-            self.drawn = Instant::now();
-            let line = line(&snapshot, &self.meter, elapsed.into());
-            match &self.bar {
-                Some(bar) => bar.set_message(line),
-                None => tell(line),
-            }
         }
     }
 }

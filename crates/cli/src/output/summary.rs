@@ -94,7 +94,9 @@ impl RunReport {
     fn details(&self) -> String {
         let mut parts = vec![format!("preset {}", self.preset), format!("controller {}", self.controller)];
         parts.extend((!self.cipher.is_empty()).then(|| format!("cipher {}", self.cipher)));
-        parts.extend(self.rtt.map(|rtt| format!("rtt {}", milliseconds(rtt))));
+        let digits = |milliseconds| if milliseconds < 10.0 { 2 } else { 1 };
+        let rtt = self.rtt.map(Span::as_millis_f64);
+        parts.extend(rtt.map(|rtt| format!("rtt {rtt:.0$} ms", digits(rtt))));
         parts.extend(self.cpu.sender.map(|seconds| format!("cpu sender {seconds:.2} s")));
         parts.extend(self.cpu.receiver.map(|seconds| format!("cpu receiver {seconds:.2} s")));
         let digest = self.digest.as_ref().map(|digest| digest.get(..16).unwrap_or(digest));
@@ -170,9 +172,4 @@ pub(super) fn lost_by(lost: &CauseCounts) -> Vec<(u64, String)> {
     let causes = Cause::ALL.map(|cause| lost.of(cause)).into_iter().zip(words);
     let named = causes.filter(|(packets, _)| *packets > 0);
     named.map(|(packets, words)| (packets, format!("{} {words}", share(packets)))).collect()
-}
-
-fn milliseconds(span: Span) -> String {
-    let ms = span.as_millis_f64();
-    if ms < 10.0 { format!("{ms:.2} ms") } else { format!("{ms:.1} ms") }
 }

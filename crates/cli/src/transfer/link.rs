@@ -188,15 +188,6 @@ impl Sides {
         self.hasher.hash_one((fault.code, &fault.message, &fault.hint))
     }
 
-    fn remember(&self, message: &mut ControlMessage) {
-        let told = &mut self.state.lock().told;
-        for fault in message.faults() {
-            if told.len() < MAX_FAULTS {
-                told.insert(self.hash(fault));
-            }
-        }
-    }
-
     pub(crate) fn theirs(&self) -> Option<Counted> {
         self.state.lock().theirs.clone()
     }
@@ -207,7 +198,12 @@ impl ControlLink for Sides {
         if matches!(message, ControlMessage::Finish(_) | ControlMessage::Close) {
             self.control.send(ControlMessage::Counted(self.ours())).map_err(|error| self.fault(error))?;
         }
-        self.remember(&mut message);
+        for fault in message.faults() {
+            let told = &mut self.state.lock().told;
+            if told.len() < MAX_FAULTS {
+                told.insert(self.hash(fault));
+            }
+        }
         self.control.send(message).map_err(|error| self.fault(error))
     }
 

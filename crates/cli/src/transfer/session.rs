@@ -147,12 +147,13 @@ pub(crate) fn over(
     work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<RunReport, Fault>,
 ) -> RunReport {
     let began = Instant::now();
-    let report_agreed = |tell: &Arc<dyn Fn(Negotiated) + Send + Sync>| {
-        tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
-        Ok(())
+    let connect = || {
+        if let Some(tell) = &context.on_agreed {
+            tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
+        }
+        open(context, url, request, BenchLimit::Unlimited)
     };
-    let agreed = context.on_agreed.as_ref().map_or(Ok(()), report_agreed);
-    let mut session = match agreed.and_then(|()| open(context, url, request, BenchLimit::Unlimited)) {
+    let mut session = match connect() {
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
