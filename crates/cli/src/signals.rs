@@ -109,9 +109,8 @@ pub(crate) enum Hangup {
     PassesBy,
 }
 
-/// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal after
-/// [`TOGETHER`] ends the process with code 130. SIGXFSZ (`ulimit -f`) is caught, so that the write fails with
-/// EFBIG.
+/// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal later than
+/// [`TOGETHER`] after the first ends the process. SIGXFSZ (`ulimit -f`) is caught, so that writes fail instead.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;

@@ -67,11 +67,8 @@ impl Remote {
         let (sender, lines) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(0);
         let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
-        fault::spawn("haul-ssh-out", move || {
-            if let Some(stdout) = stdout {
-                read_out(BufReader::new(stdout), &found, &sender);
-            }
-        })?;
+        let read = move || stdout.map(|stdout| read_out(BufReader::new(stdout), &found, &sender));
+        fault::spawn("haul-ssh-out", read)?;
         fault::spawn("haul-ssh-err", move || {
             if let Some(stderr) = stderr {
                 pass_on(stderr, &name, &kept);
@@ -102,9 +99,7 @@ impl Remote {
             }
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
-                Ok(Scanned::TooMuch(line)) => {
-                    return Err(flood(command, &self.host, line.as_deref()));
-                }
+                Ok(Scanned::TooMuch(line)) => return Err(flood(command, &self.host, line.as_deref())),
                 Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),

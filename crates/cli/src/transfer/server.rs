@@ -137,8 +137,7 @@ pub(crate) fn with_own_server<R: Send>(
         let result = client(&listener);
         is_over.store(true, Ordering::Relaxed);
         let crashed = |_| Fault::new(FaultCode::Internal, "the receiver within this process has crashed", "");
-        server.join().map_err(crashed)?;
-        Ok(result)
+        server.join().map_err(crashed).map(|()| result)
     })
 }
 
