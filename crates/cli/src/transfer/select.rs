@@ -24,6 +24,7 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
         return Err(fault::usage(message, "name the directory that holds the files as the only source"));
     }
     let separator = if args.from0 { 0 } else { b'\n' };
+    let paths = |file| entries(file, "--files-from", separator, path);
     if let (Some(min), Some(max)) = (args.min_size, args.max_size)
         && min > max
     {
@@ -32,7 +33,7 @@ pub(crate) fn selection(args: &SelectArgs, sources: usize) -> Result<Selection, 
     }
     Ok(Selection {
         rules: rules(&args.rules.0, separator)?,
-        paths: args.files_from.as_deref().map(|file| paths(file, separator)).transpose()?,
+        paths: args.files_from.as_deref().map(paths).transpose()?,
         ignore_files: if args.gitignore { IgnoreFiles::Obey } else { IgnoreFiles::Disregard },
         links: if args.copy_links { LinkChoice::Follow } else { LinkChoice::Keep },
         file_systems: if args.one_file_system { FileSystems::One } else { FileSystems::All },
@@ -63,7 +64,9 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
     for arg in args {
         match arg {
             RuleArg::Rule(rule) => rules.push(rule.clone()),
-            RuleArg::ExcludeFrom(file) => rules.extend(rules_of(file, separator)?),
+            RuleArg::ExcludeFrom(file) => {
+                rules.extend(entries(file, "--exclude-from", separator, |line| rule(line, separator))?);
+            }
         }
     }
     let bytes: usize = rules.iter().map(|rule| rule.pattern.len()).sum();
@@ -76,47 +79,35 @@ fn rules(args: &[RuleArg], separator: u8) -> Result<Vec<Rule>, Fault> {
     Ok(rules)
 }
 
-fn rules_of(file: &Path, separator: u8) -> Result<Vec<Rule>, Fault> {
-    let mut rules = Vec::new();
-    each_entry(file, "--exclude-from", separator, |line| {
-        if separator == b'\n' && matches!(line[0], b'#' | b';') {
-            return Ok(());
-        }
-        let (verdict, pattern) = match line {
-            [b'+', b' ', pattern @ ..] => (Verdict::Include, pattern),
-            [b'-', b' ', pattern @ ..] | pattern => (Verdict::Exclude, pattern),
-        };
-        check_pattern(pattern).map_err(|why| why.to_string())?;
-        rules.push(Rule { verdict, pattern: pattern.to_vec() });
-        Ok(())
-    })?;
-    Ok(rules)
+fn rule(line: &[u8], separator: u8) -> Result<Option<Rule>, String> {
+    if separator == b'\n' && matches!(line[0], b'#' | b';') {
+        return Ok(None);
+    }
+    let (verdict, pattern) = match line {
+        [b'+', b' ', pattern @ ..] => (Verdict::Include, pattern),
+        [b'-', b' ', pattern @ ..] | pattern => (Verdict::Exclude, pattern),
+    };
+    check_pattern(pattern).map_err(|why| why.to_string())?;
+    Ok(Some(Rule { verdict, pattern: pattern.to_vec() }))
 }
 
-fn paths(file: &Path, separator: u8) -> Result<Vec<RelPath>, Fault> {
-    let mut paths = Vec::new();
-    each_entry(file, "--files-from", separator, |line| {
-        // `./a//b/` is a/b, and `.` the source, which is sent anyway.
-        let parts: Vec<&[u8]> = line.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
-        let path = parts.join(&b'/');
-        if line.starts_with(b"/") {
-            return Err("the path is absolute; write it relative to the source".to_owned());
-        }
-        if !path.is_empty() {
-            paths.push(RelPath::new(path).map_err(|why| why.to_string())?);
-        }
-        Ok(())
-    })?;
-    Ok(paths)
+fn path(line: &[u8]) -> Result<Option<RelPath>, String> {
+    if line.starts_with(b"/") {
+        return Err("the path is absolute; write it relative to the source".to_owned());
+    }
+    // `./a//b/` is a/b, and `.` the source, which is sent anyway.
+    let parts: Vec<&[u8]> = line.split(|&b| b == b'/').filter(|c| !matches!(*c, b"" | b".")).collect();
+    let path = Some(parts.join(&b'/')).filter(|path| !path.is_empty());
+    path.map(RelPath::new).transpose().map_err(|why| why.to_string())
 }
 
-/// Calls `take` with each non-empty entry of a list. Errors name the entry's number, counted from 1.
-fn each_entry(
+/// Reads the non-empty entries of a list. Errors name the entry's number, counted from 1.
+fn entries<T>(
     file: &Path,
     option: &str,
     separator: u8,
-    mut take: impl FnMut(&[u8]) -> Result<(), String>,
-) -> Result<(), Fault> {
+    parse: impl Fn(&[u8]) -> Result<Option<T>, String>,
+) -> Result<Vec<T>, Fault> {
     let unreadable = |error: io::Error| {
         fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
     };
@@ -125,7 +116,7 @@ fn each_entry(
     } else {
         Box::new(BufReader::new(open_named(file).map_err(unreadable)?))
     };
-    let mut entry = Vec::new();
+    let (mut parsed, mut entry) = (Vec::new(), Vec::new());
     for number in 1.. {
         entry.clear();
         let len = from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut entry).map_err(unreadable)?;
@@ -138,14 +129,14 @@ fn each_entry(
         }
         entry.pop_if(|last| separator == b'\n' && *last == b'\r');
         if !entry.is_empty() {
-            take(&entry).map_err(|why| {
+            parsed.extend(parse(&entry).map_err(|why| {
                 let (file, line) = (file.display(), printable_bytes(&entry));
                 let message = format!("{option} {file}, entry {number} (`{line}`): {why}");
                 fault::usage(message, "correct the file")
-            })?;
+            })?);
         }
     }
-    Ok(())
+    Ok(parsed)
 }
 
 #[cfg(test)]
