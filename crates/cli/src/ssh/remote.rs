@@ -127,7 +127,6 @@ impl Remote {
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
-    /// Writes a line of JSON to the remote side's stdin.
     pub(crate) fn tell(&mut self, what: &impl Serialize) -> Result<(), Fault> {
         let write = |stdin: Option<&mut ChildStdin>| {
             let stdin = stdin.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -231,7 +230,6 @@ struct Ended {
     status: Option<ExitStatus>,
     /// First nonblank line of the remote side's stdout.
     stdout: Option<String>,
-    /// End of stderr.
     stderr: String,
 }
 
@@ -252,7 +250,13 @@ impl Ended {
                 Fault::new(FaultCode::VersionMismatch, message, hint)
             }
             Some(code) => self.of_program(command, host, code),
-            None => self.killed(host),
+            None => {
+                let signal = self.status.and_then(|status| status.signal());
+                let how = signal.map(|signal| format!("was killed by signal {signal}"));
+                let how = how.as_deref().unwrap_or("closed its output");
+                let message = format!("ssh to {host} {how} before haul was ready there");
+                Fault::new(FaultCode::ControlLost, message, "run the same command again")
+            }
         }
     }
 
@@ -290,14 +294,6 @@ impl Ended {
                 format!("check with `{version}` whether it starts there"),
             ),
         }
-    }
-
-    fn killed(&self, host: &SshHost) -> Fault {
-        let signal = self.status.and_then(|status| status.signal());
-        let how =
-            signal.map_or("closed its output".to_owned(), |signal| format!("was killed by signal {signal}"));
-        let message = format!("ssh to {host} {how} before haul was ready there");
-        Fault::new(FaultCode::ControlLost, message, "run the same command again")
     }
 
     /// Returns the last line of stderr that is neither blank nor a hint, preceded by a colon.
