@@ -105,12 +105,12 @@ fn sender(pid: i32, user: u32) -> String {
 pub(crate) enum Hangup {
     /// Stops as SIGTERM does, unless it was ignored when the process started (`nohup`).
     Stops,
-    /// Ignored: a process started by ssh learns from stdin that ssh has ended, and may not need it any more.
+    /// Ignored: a process started by ssh learns from stdin that ssh has ended, and may not need ssh any more.
     PassesBy,
 }
 
 /// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal later than
-/// [`TOGETHER`] after the first ends the process. SIGXFSZ (`ulimit -f`) is caught, so that writes fail instead.
+/// [`TOGETHER`] after the first ends the process. Catches SIGXFSZ (`ulimit -f`), so that writes fail instead.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     let cancel = Cancel::default();
     handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;

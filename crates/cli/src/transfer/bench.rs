@@ -125,7 +125,6 @@ fn receive_count(sides: &Sides, side: Side) -> Result<u64, Fault> {
     }
 }
 
-/// Length of the pattern that the object repeats, bytes.
 const PATTERN: usize = 1 << 20;
 /// Maximum number of bytes that a timed bench offers ahead of the sender, which are sent even after its time:
 /// two of the largest batches.

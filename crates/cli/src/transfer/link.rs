@@ -172,8 +172,8 @@ impl Sides {
         fault
     }
 
-    /// Sets the machine of a fault that the peer has sent: this one if it repeats a fault of this side, unknown
-    /// if this side may have sent more than it remembers.
+    /// Sets the machine of a fault that the peer has sent: this one if it repeats a fault of this side; none
+    /// if this side may have sent more faults than it remembers.
     fn place(&self, fault: &mut Fault) {
         let Some(other) = &self.other else { return };
         let told = &self.state.lock().told;

@@ -38,7 +38,6 @@ pub(crate) fn of_files(
     complete(report, sides.began.elapsed().into(), sides, measured)
 }
 
-/// Returns the report of a run without files.
 pub(crate) fn of_memory(sides: &Sides, bytes: Result<u64, Fault>, measured: &Measured) -> RunReport {
     let mut report = of_measured(sides, measured);
     match bytes {

@@ -90,8 +90,8 @@ impl Policy {
         Err(Fault::new(FaultCode::NotPermitted, message, "remove the rules: --set rate_control.switch="))
     }
 
-    /// Returns the settings of a session: the client's, except for those that the owner named. Of these, a rate
-    /// can only lower the client's, and offload can only be switched off.
+    /// Returns the settings of a session: the client's, except for those that the owner named. Of these, a
+    /// rate can only lower the client's, and offload can only be switched off.
     pub(crate) fn settle(&self, theirs: WireSettings, recipe: &haulage::Recipe) -> WireSettings {
         let (ours, named) = (&self.context.settings, &self.context.named);
         let is_named = |key: &str| named.iter().any(|named| named == key);

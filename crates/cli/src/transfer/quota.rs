@@ -37,7 +37,6 @@ impl Member for Sender {
 #[derive(Debug)]
 struct Table {
     group: Group<Sender>,
-    /// Start of the round.
     since: Instant,
 }
 

@@ -21,7 +21,6 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Limit of a bench whose client sets none: 10 s.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
-/// Serves one client to the end of its session.
 pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Pulse) -> RunReport {
     let began = Instant::now();
     let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
@@ -93,7 +92,7 @@ fn serve_request(
     }
 }
 
-/// Answers the client's path check until it closes the session.
+/// Answers the client's path check until it sends a message or closes the session.
 fn check_path(session: &mut Session) -> Result<(), Fault> {
     let _answering = session.check_path(CHECK).map_err(fault::of)?;
     match session.control().recv(Some(CHECK)) {
