@@ -29,7 +29,7 @@ impl Bearer {
         Self { path: format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), is_name: false }
     }
 
-    /// Names an entry of an open directory, without opening it: a walk would open each entry only for this.
+    /// Names an entry of an open directory without opening it.
     pub(crate) fn named(directory: BorrowedFd<'_>, name: &[u8]) -> Self {
         Self { path: join(&Self::new(directory).path, name), is_name: true }
     }

@@ -16,11 +16,10 @@ use crate::storage::{
     create_in, dup, fallocate, fdatasync, flock, fstat, fsync, open_in, unlink_temporary, unlinkat, write_all,
 };
 
-/// Bytes that may be written but not yet journalled: the most that is sent again after the process was
-/// killed.
+/// Maximum bytes written but not yet journalled: these are sent again after the process was killed.
 const NOTE_EVERY: u64 = 8 << 20;
 
-/// Longest time for which written bytes stay unjournalled, however few they are.
+/// Maximum time for which written bytes stay unjournalled.
 const NOTE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Disk space in bytes that a journal preallocates, so that it can still be appended to on a full disk.
@@ -28,25 +27,20 @@ const RESERVE: u64 = 64 << 10;
 
 const ATTEMPTS: usize = 16;
 
-/// The journal of a running job: what it has in temporary files. It may be used from several threads.
-///
-/// Nothing here fails a transfer: a journal that cannot be written any more is [broken](Self::broken) and
-/// claims no more than it did.
+/// The journal of a running job. Its errors fail no transfer: a journal that cannot be written is
+/// [broken](Self::broken) and claims no further bytes.
 pub(crate) struct Journal {
     id: u32,
     directory: OwnedFd,
-    /// Locked while the job runs.
     file: OwnedFd,
     book: Mutex<Book>,
 }
 
 struct Book {
-    /// Log with the files that are recorded and not recorded as gone.
     log: Log,
-    /// Ranges of each file that are written but not yet journalled, and their total in bytes.
+    /// Written ranges of each file that are not yet journalled, and their total in bytes.
     pending: HashMap<u32, RangeSet>,
     pending_bytes: u64,
-    /// Whether a temporary file could not be removed.
     untidy: bool,
     broken: Option<Errno>,
     name_synced: bool,
@@ -90,7 +84,7 @@ impl Journal {
         part_name(self.id, number)
     }
 
-    /// Records a directory, relative to the journal's, before the first temporary file is created in it.
+    /// Must be called before the first temporary file is created in the directory.
     pub(crate) fn note_directory(&self, path: &[u8]) {
         let mut book = self.book.lock();
         if !book.log.state.directories.contains(path) && (path.is_empty() || is_local(path)) {
@@ -98,8 +92,8 @@ impl Journal {
         }
     }
 
-    /// Records that a directory replaces the one source: until the set is complete, the next job does the
-    /// same.
+    /// Records that a directory takes the place of the one source, also in the next job if the set stays
+    /// incomplete.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         if is_local(name) && is_local(source) {
             let made = Made { name: name.to_vec(), source: source.to_vec() };
@@ -111,8 +105,7 @@ impl Journal {
         self.book.lock().log.state.made = None;
     }
 
-    /// Records that a temporary file could not be removed: the journal is kept, so that a later job can
-    /// retry.
+    /// Records that a temporary file could not be removed, so that the journal is kept for a later job.
     pub(crate) fn untidy(&self) {
         self.book.lock().untidy = true;
     }
@@ -128,7 +121,7 @@ impl Journal {
         }
     }
 
-    /// Records bytes of the file's stream in the temporary file, later and joined with neighbours.
+    /// Records written bytes of the file's stream, at the next flush.
     pub(crate) fn wrote(&self, number: u32, range: Range<u64>) {
         let mut book = self.book.lock();
         if book.broken.is_some() {
@@ -171,12 +164,10 @@ impl Journal {
         [noted, book.pending.get(&number)].into_iter().flatten().any(|written| !written.is_empty())
     }
 
-    /// Returns the error that stopped the journal; `None` while it works.
     pub(crate) fn broken(&self) -> Option<Errno> {
         self.book.lock().broken
     }
 
-    /// Writes pending records, which then survive the end of the process.
     pub(crate) fn flush(&self) {
         self.book.lock().flush(&self.file);
     }
@@ -189,8 +180,7 @@ impl Journal {
         }
     }
 
-    /// Writes out and syncs what is pending: it survives a power failure if the temporary files were synced
-    /// before.
+    /// Flushes and syncs: records survive a power failure if the temporary files were synced before.
     pub(crate) fn sync(&self) {
         let mut book = self.book.lock();
         book.flush(&self.file);
@@ -198,7 +188,7 @@ impl Journal {
         drop(book);
         let done = fdatasync(&self.file);
         if first {
-            // A directory that may not be read cannot be synced; the kernel writes it some time.
+            // A directory without read permission cannot be synced.
             let _ = fsync(&self.directory);
         }
         if let Err(errno) = done {
@@ -215,7 +205,7 @@ impl Journal {
             return self.sync();
         }
         if !matches!(self.unlink(), Ok(()) | Err(Errno::NOENT)) {
-            // Empty, it means nothing to the next job, which removes it. That this fails too changes nothing.
+            // The next job removes an empty journal. Nothing can be done if this fails too.
             let _ = book.log.clear(&self.file);
         }
     }
@@ -253,7 +243,7 @@ impl Book {
     }
 }
 
-/// Creates a journal with its header. `None`: try another ID.
+/// Returns `None` if another ID must be tried.
 fn create_locked(directory: BorrowedFd<'_>, id: u32) -> Result<Option<OwnedFd>, Errno> {
     let name = journal_name(id);
     let file = match create_in(directory, &name, OFlags::RDWR | OFlags::APPEND) {

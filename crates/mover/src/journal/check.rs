@@ -1,19 +1,15 @@
-//! Invariants of the journal's format, for fuzz targets and tests, as in `haul_wire::check`.
+//! Invariants of the journal's format for fuzz targets and tests, like `haul_wire::check`.
 
 use crate::journal::record::{HEADER_LEN, Log, header, is_local};
 
-/// ID of the journals created here.
 const ID: u32 = 0x6861_756c;
 
-/// Checks the reader of journals. Of arbitrary bytes the first says how the others are used: as a whole
-/// journal, or as the payloads of records that have right checks.
-///
-/// Reading never panics; it keeps a beginning of the file, which reads back to the same, as does every part
-/// of it; and no file claims bytes behind its end or lies outside of the directory. True if a record was
-/// read.
+/// Reads a journal made of arbitrary bytes: if the first is even, the others are the journal, otherwise the
+/// payloads of valid records. Returns true if a record was read.
 ///
 /// # Panics
-/// If a rule is broken.
+/// If the valid part reads differently when it is read alone, or if a file claims bytes beyond its end or
+/// lies outside of the directory.
 pub fn journal(bytes: &[u8]) -> bool {
     let Some((&how, rest)) = bytes.split_first() else { return false };
     let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };

@@ -23,8 +23,8 @@ const MOST: usize = 64;
 /// Interval of attempts to take a lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a job waits from its beginning for journals of running jobs that are at files of its own: the
-/// receiver of a killed copy syncs what it has before it ends, some ten milliseconds after its sender.
+/// Maximum wait, from a job's beginning, for running jobs that write its files: the receiver of a killed copy
+/// syncs its data before it ends, some ten milliseconds after its sender.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Journals of earlier jobs in a directory.
@@ -34,9 +34,7 @@ pub(crate) struct Leftovers {
     journals: Vec<Leftover>,
     /// Claims by path; the last one is handed out next.
     by_path: HashMap<Vec<u8>, Vec<Token>>,
-    /// Journals left alone.
     skipped: Vec<(u32, Why)>,
-    /// Journals of running jobs.
     running: Vec<Leftover>,
     began: Instant,
     hold: Hold,
@@ -112,7 +110,7 @@ impl Leftovers {
         self.journals.push(leftover);
     }
 
-    /// Takes over the journals of running jobs that touch this job's files, if those jobs end in time.
+    /// Waits for running jobs that write this job's files, and takes over their journals if they end in time.
     fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
             match self.open(self.running[at].id) {
@@ -129,7 +127,6 @@ impl Leftovers {
         }
     }
 
-    /// Whether there is nothing to resume.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_path.is_empty() && self.journals.iter().all(|leftover| leftover.log.state.made.is_none())
     }
@@ -146,7 +143,7 @@ impl Leftovers {
         made.filter(|made| made.name == name).map(|made| made.source.clone()).next()
     }
 
-    /// Takes over that directory for this job.
+    /// Takes over the directory `name` for this job.
     pub(crate) fn take_made(&mut self, name: &[u8]) {
         self.wait_for(|job| job.has_made(name));
         for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
@@ -189,13 +186,12 @@ impl Leftovers {
         None
     }
 
-    /// Marks a claim's temporary file as taken over under another name. Older claims on its path become void.
+    /// Records that a claim's temporary file was renamed, and discards older claims on its path.
     pub(crate) fn consumed(&mut self, path: &[u8], token: Token) {
         self.journals[token.journal].gone(token.number);
         self.discard_all(path);
     }
 
-    /// Discards all claims on a file.
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
         self.wait_for(|job| job.is_at(path));
         for token in self.by_path.remove(path).unwrap_or_default() {
@@ -298,7 +294,6 @@ impl Leftover {
     }
 }
 
-/// Treats a missing name as removed.
 fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
     if done == Err(Errno::NOENT) { Ok(()) } else { done }
 }

@@ -5,9 +5,9 @@
 //! record   length of the payload u32 LE | check, 8 bytes | payload: a postcard `Record`
 //! ```
 //!
-//! The check is the beginning of BLAKE3, keyed by the header, over the record's place in the file, its length
-//! and its payload. A record is therefore good only where it was written, in the journal it was written to.
-//! Reading stops at the first record that is not good.
+//! The check is a prefix of the BLAKE3 hash, keyed by the header, of the record's offset in the file, its
+//! length and its payload: a record is valid only where it was written. Reading stops at the first invalid
+//! record.
 
 use crate::storage::{ftruncate, write_all};
 use derive_more::From;
@@ -23,11 +23,11 @@ const MAGIC: &[u8; 8] = b"HAULJRNL";
 pub(crate) const VERSION: u16 = 1;
 pub(crate) const HEADER_LEN: u64 = 14;
 const MAX_PAYLOAD: usize = 16 << 10;
-/// Longest path in bytes; those of file sets, below a destination's name, take some 4,400 at most.
+/// Maximum path length in bytes; paths of file sets below a destination's name have at most some 4,400.
 const MAX_PATH: usize = MAX_PAYLOAD - 128;
 const FRAME_LEN: usize = 12;
 const CHECK_LEN: usize = 8;
-/// Separates this use of BLAKE3 from every other (BLAKE3 paper, section 2.3, key derivation mode).
+/// Context of the key derivation (BLAKE3 paper, section 2.3).
 const CONTEXT: &str = "haulage 2025 record of a receiver's journal v1";
 
 /// Identity of one state of a file. The order of the fields is part of the format.
@@ -97,7 +97,7 @@ pub(crate) struct Made {
 }
 
 impl JobState {
-    /// Applies a record. False: haul does not write such a record.
+    /// Returns false for a record that haul does not write.
     pub(crate) fn apply(&mut self, record: Record) -> bool {
         match record {
             Record::Directory(path) if path.is_empty() || is_local(&path) => {
@@ -148,7 +148,7 @@ impl From<std::io::Error> for Why {
     }
 }
 
-/// Reads the header. False: it is incomplete.
+/// Returns false if the header is incomplete.
 fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     let mut found = [0; HEADER_LEN as usize];
     let len = fill(from, &mut found)?;
@@ -168,21 +168,19 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
 pub(crate) struct Log {
     key: [u8; 32],
     pub(crate) state: JobState,
-    /// End of the last valid record, bytes; 0 if not even the header is complete. The file is open for
-    /// appending.
+    /// End of the last valid record in bytes; 0 if the header is incomplete.
     pub(crate) end: u64,
-    /// Whether there may be data after `end` that must be cut off first.
+    /// Whether data after `end` may have to be cut off.
     torn: bool,
 }
 
 impl Log {
-    /// Creates the log of a new journal with its header.
+    /// Creates the log of a journal that consists of its header.
     pub(crate) fn new(id: u32) -> Self {
         let key = blake3::derive_key(CONTEXT, &header(id));
         Self { key, state: JobState::default(), end: HEADER_LEN, torn: false }
     }
 
-    /// Reads a journal up to the first invalid record.
     pub(crate) fn read(id: u32, mut from: impl Read) -> Result<Self, Why> {
         let mut log = Self { torn: true, ..Self::new(id) };
         if !read_header(id, &mut from)? {
@@ -199,7 +197,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Reads the next payload into `payload`. False: the valid part ends here.
+    /// Reads the next payload. Returns false at the end of the valid part.
     fn next(&self, from: &mut impl Read, payload: &mut Vec<u8>) -> std::io::Result<bool> {
         let mut frame = [0; FRAME_LEN];
         if fill(from, &mut frame)? < FRAME_LEN {
@@ -224,7 +222,7 @@ impl Log {
         check
     }
 
-    /// Appends a payload with its frame to `out`, whose first byte is to lie at `start` of the file.
+    /// Appends a payload with its frame to `out`, which begins at offset `start` of the file.
     pub(crate) fn seal(&self, start: u64, payload: &[u8], out: &mut Vec<u8>) {
         let check = self.check(start + out.len() as u64, payload);
         out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -260,7 +258,6 @@ impl Log {
         done
     }
 
-    /// Deletes all records of the journal.
     pub(crate) fn clear(&mut self, file: &OwnedFd) -> Result<(), Errno> {
         (self.state, self.end, self.torn) = (JobState::default(), HEADER_LEN, true);
         self.cut(file)
@@ -283,7 +280,6 @@ pub(crate) fn part_name(id: u32, number: u32) -> String {
     format!(".haul-{id:08x}-{number}.part")
 }
 
-/// Parses the ID in a journal's name; `None` for other names.
 pub(crate) fn parse_journal(name: &[u8]) -> Option<u32> {
     let id = std::str::from_utf8(name).ok()?.strip_prefix(".haul-")?.strip_suffix(".journal")?;
     let id = u32::from_str_radix(id, 16).ok()?;

@@ -56,9 +56,8 @@ pub struct PartialFile {
     pub size: Bytes,
 }
 
-/// Returns the journals of running and interrupted jobs in one directory, without subdirectories, newest
-/// first.
-/// Changes nothing.
+/// Returns the journals of running and interrupted jobs in one directory, newest first, without
+/// subdirectories.
 ///
 /// # Errors
 /// The directory cannot be read.
@@ -103,7 +102,6 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
     open_long(CWD, path.as_os_str().as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
 }
 
-/// Returns the report of a journal; `None` if it no longer exists.
 fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let name = journal_name(id);
     let stat = lstatat(directory, &name).ok()?;

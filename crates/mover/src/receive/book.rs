@@ -33,14 +33,11 @@ pub(crate) struct Book {
     pub(crate) object_len: Option<u64>,
     /// What the set implies about names that it does not contain.
     pub(crate) extent: Extent,
-    /// Rules by which the sender excluded names.
     pub(crate) left_out: Vec<Rule>,
-    /// Names that the sender excluded otherwise.
     pub(crate) filtered: FilteredNames,
     /// Entries whose place holds another kind of entry, which may be removed.
     pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
-    /// Attributes for the destination itself.
     pub(crate) destination: Option<DestinationAttributes>,
     budget: Arc<Budget>,
 }
@@ -48,8 +45,7 @@ pub(crate) struct Book {
 /// Memory per range of a range set, in bytes.
 const RANGE: u64 = 48;
 
-/// Bytes of memory for a file that is not whole: the first node of its ranges, and what is known of its
-/// temporary file.
+/// Bytes of memory per incomplete file: the first node of its ranges, and the identity of its temporary file.
 const STARTED: u64 = 200 + 2 * size_of::<(u32, FileId)>() as u64;
 
 impl Book {
@@ -66,7 +62,6 @@ impl Book {
         result
     }
 
-    /// Records bytes of a file left by an earlier attempt.
     pub(crate) fn resumed(&mut self, entry: u32, bytes: u64) -> Result<(), Fault> {
         self.resumes.insert(entry, bytes);
         self.budget.take(of_place::<(u32, u64)>())
@@ -93,14 +88,13 @@ impl Book {
         around
     }
 
-    /// Marks an entry as failed. False: it was marked before, and is settled elsewhere.
+    /// Marks an entry as failed. Returns false if it was already, and is settled elsewhere.
     pub(crate) fn fail(&mut self, entry: u32) -> bool {
         let was = self.table.state(entry);
         self.table.set_state(entry, EntryState::Failed);
         was != EntryState::Failed
     }
 
-    /// Removes bytes that were counted as written.
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
         let len = self.table.stream_len(entry);
         let is_whole = !self.partial.contains_key(&entry);
@@ -112,7 +106,6 @@ impl Book {
         });
     }
 
-    /// Checks the totals that the sender announced.
     pub(crate) fn must_be_all(&self, entries: u64, bytes: u64) -> Result<(), Fault> {
         let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes;
         if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }

@@ -127,7 +127,6 @@ impl Decider {
 const BATCH: usize = 1024;
 
 impl Shared {
-    /// Reports an action on an entry, if reports are requested.
     pub(crate) fn report_if_requested(&self, path: &[u8], action: Action) -> Result<(), Fault> {
         if self.receive_policy.run == RunMode::Move { Ok(()) } else { self.tell(path, action) }
     }
@@ -151,7 +150,7 @@ impl Shared {
 
     /// Reports an action on a name relative to the destination.
     pub(crate) fn report_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
-        // A path too long to be sent is counted all the same.
+        // A path that is too long is not reported.
         let Ok(path) = RelPath::new(local) else { return Ok(()) };
         let item = Item { path, action };
         self.progress.tell(&item);

@@ -35,12 +35,11 @@ pub(super) enum Verdict {
     KeepNewer(Stat),
     /// Compare it with the existing file.
     Compare,
-    /// Send it, replacing the existing file.
     Send(Option<Stat>),
 }
 
 impl Decider {
-    /// Takes over the directory made for the one source that takes the destination's name.
+    /// Takes over the directory that an earlier job made for the one source.
     pub(crate) fn take_made(&mut self) {
         if let (Some(leftovers), Some(name), false) =
             (&mut self.leftovers, self.shared.place.rename(), self.shared.is_dry_run())
@@ -83,7 +82,6 @@ impl Decider {
         }
     }
 
-    /// Decides how to treat a file, given the existing entry of its name.
     pub(super) fn verdict(&self, entry: u32, path: &[u8]) -> Verdict {
         let receive_policy = self.shared.receive_policy;
         let (wanted, shape) = self.shared.table(|table| (table.attributes(entry), table.shape(entry)));
@@ -117,7 +115,6 @@ impl Decider {
         Ok(Want::Kept)
     }
 
-    /// Discards what earlier attempts left of a file that already exists.
     fn discard_claims(&mut self, path: &[u8]) {
         if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
             leftovers.discard_all(&self.shared.place.local(path));
@@ -179,12 +176,12 @@ impl Decider {
         Ok(())
     }
 
-    /// Starts hashing existing data after the requests have been sent, so that more may be requested.
+    /// Starts hashing existing data. Called after the requests have been sent, since it may lead to more.
     pub(crate) fn asked(&mut self) -> Result<(), Fault> {
         self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
     }
 
-    /// Ends the list of entries. Removes useless leftovers, before directories get their times.
+    /// Removes useless leftovers, before directories get their times.
     pub(crate) fn finish(&mut self) {
         if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.is_dry_run()) {
             leftovers.finish();
@@ -202,9 +199,8 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
     }
 }
 
-/// Removes what other jobs have left of files that are complete now. When a killed copy is repeated at once,
-/// the receiver of the first one still runs, and leaves its journal after the second one has looked for
-/// journals.
+/// Removes leftovers of files that are complete now. If a killed copy is repeated at once, the first receiver
+/// is still running, and leaves its journal after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
     let Ok(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), Hold::Keep) else { return };
     if !leftovers.is_empty() {

@@ -11,26 +11,13 @@ use crate::budget::{Budget, Reserved};
 use crate::receive::queue::LentBuffer;
 use crate::tree::Value;
 
+/// Messages to the verifier. `Held` is the hash of a group of existing data; `None` if it cannot be read.
 pub(crate) enum Check {
     Written(Written),
-    /// Expected digests of files.
-    Expected {
-        digests: Vec<FileDigest>,
-        _reserved: Reserved,
-    },
+    Expected { digests: Vec<FileDigest>, _reserved: Reserved },
     Compare(Comparison),
-    /// Hash of a group of an existing file; `None` if it cannot be read.
-    Held {
-        entry: u32,
-        group: u32,
-        value: Option<Value>,
-    },
-    /// Expected hashes of groups.
-    Proofs {
-        proofs: Vec<Proof>,
-        _reserved: Reserved,
-    },
-    /// The writer gave up a file.
+    Held { entry: u32, group: u32, value: Option<Value> },
+    Proofs { proofs: Vec<Proof>, _reserved: Reserved },
     GivenUp(u32),
 }
 
@@ -60,11 +47,10 @@ pub(crate) struct Comparison {
     pub(crate) held: Held,
     /// Ranges of the stream in the temporary file; the others are in the final file.
     pub(crate) claimed: RangeSet,
-    /// Whether the rest of the file need not be hashed.
+    /// Set when the rest of the file need not be hashed.
     pub(crate) is_over: Arc<AtomicBool>,
 }
 
-/// Written bytes of a file.
 pub(crate) struct Written {
     pub(crate) entry: u32,
     /// Offset in the stream.
@@ -75,7 +61,7 @@ pub(crate) struct Written {
     pub(crate) len: u64,
 }
 
-/// Messages to the committer: exactly one per entry, and the number of entries.
+/// Messages to the committer: one per entry, and the number of entries.
 pub(crate) enum Settle {
     /// A directory or link, which is finished at the end, or a file that is left as it is.
     Held,
@@ -83,7 +69,7 @@ pub(crate) enum Settle {
     Verified(u32),
     /// The existing file is equal.
     Same(u32),
-    /// It failed, here or at the sender; in the latter case it `is_known` there.
+    /// `is_known`: it failed at the sender, which need not be told.
     Failed { entry: u32, fault: Fault, is_known: bool, _reserved: Reserved },
     /// Total number of entries.
     End(u64),
@@ -102,9 +88,10 @@ impl Settle {
     }
 }
 
-/// Location of data of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
+    /// In a temporary file.
     Part,
+    /// In the existing file.
     Final,
 }

@@ -46,10 +46,8 @@ use verify::Verifier;
 use write::Writer;
 use write::writeback::Order;
 
-/// Capacity of the verifier's queue.
 const CHECKS: usize = 1024;
 
-/// Capacity of the committer's queue.
 const SETTLES: usize = 4096;
 
 /// A running job that receives files.
@@ -100,8 +98,8 @@ pub fn receive_files(
     Ok(ReceiveJob { sink, handle })
 }
 
-/// Runs the job to its end, with what `write` makes for taking the bytes that have come. Every thread that it
-/// starts has ended when it returns, and no temporary file is left.
+/// Runs the job to its end, with the task that `write` returns as the writer. When it returns, all its
+/// threads have ended, and only temporary files that a later job can resume are left.
 pub(crate) fn run(
     shared: &Arc<Shared>,
     leftovers: Option<Leftovers>,
@@ -142,7 +140,6 @@ pub(crate) fn run(
     joined.and(result)
 }
 
-/// Removes temporary files, except those that a later job can resume.
 fn remove_temporaries(shared: &Shared) {
     let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
     let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());

@@ -15,7 +15,7 @@ use crate::root::{Root, copies_content};
 /// Minimum and maximum bytes of contents in memory.
 const MEMORY: std::ops::RangeInclusive<u64> = 64 << 20..=160 << 20;
 
-/// Maximum rate on a long path: the maximum memory holds 100 ms of it.
+/// Rate that fills the maximum memory in about 100 ms.
 const CARRIES: Rate = Rate::from_bps(13_400_000_000);
 
 /// Options of a receiving job.
@@ -28,7 +28,7 @@ pub struct ReceiveOptions {
     /// Bytes that names, links, holes and attributes of the set may take; above, the job ends with
     /// [`FaultCode::SetTooLarge`](haul_wire::control::FaultCode::SetTooLarge).
     pub set_memory: Bytes,
-    /// Minimum durability of received files, whatever the policy requests.
+    /// Durability of received files; overrides that of the policy.
     pub durability: Durability,
     /// Treatment of existing entries.
     pub receive_policy: ReceivePolicy,
@@ -36,10 +36,10 @@ pub struct ReceiveOptions {
     pub permit: Preserve,
     /// Minimum free space on the disk.
     pub min_free: MinFree,
-    /// What this side requested, if it did; anything else from the sender is rejected.
+    /// What this side requested, if it did. An entry outside of it ends the job.
     pub expectations: Option<Expectations>,
-    /// Files are written so much of the object at a time, at most 100 MB, and two of these may be in memory
-    /// whatever `memory` says. `None`: as the bytes come.
+    /// Chunk of the object that is written at a time, or in equal parts of at most 100 MB; `memory` is raised
+    /// to two of them. `None`: bytes are written as they arrive.
     pub chunk: Option<Bytes>,
 }
 
@@ -64,8 +64,8 @@ impl ReceiveOptions {
         }
     }
 
-    /// As much memory as lets a path with this round trip carry 13.4 Gbit/s, 64 to 160 MiB. What is in memory
-    /// and not written yet is lost when the process is killed, so it is not more than that.
+    /// Sets the memory to one round trip of data at 13.4 Gbit/s, within 64 to 160 MiB. Not more, because data
+    /// in memory is lost if the process is killed.
     #[must_use]
     pub fn for_round_trip(self, round_trip: Span) -> Self {
         let memory = CARRIES.bytes_in(round_trip);
@@ -73,7 +73,7 @@ impl ReceiveOptions {
     }
 }
 
-/// What this side requested from a sender; anything else is rejected.
+/// What this side requested from a sender. Entries outside of it are rejected, a larger [`Extent`] lowered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectations {
     /// Permitted first path components; `None`: any, because a directory's contents were requested.

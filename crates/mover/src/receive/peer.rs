@@ -24,7 +24,6 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Handles the sender's messages; returns when the set is final or the job has failed.
     pub(crate) fn listen(mut self) -> Result<MoveReport, Fault> {
         let result = self.listen_to_the_end();
         self.decider.finish();
@@ -145,7 +144,6 @@ impl Peer {
         Ok(())
     }
 
-    /// Handles the sender's exclusions, which are not to be deleted.
     fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
         let mut book = self.shared.book.lock();
         book.left_out.extend(rules);
@@ -163,7 +161,7 @@ impl Peer {
         self.shared.book.lock().filtered.take_in(filtered)
     }
 
-    /// Checks that an entry was requested from the server.
+    /// Fails if an entry was not requested, or cannot be written to a pipe.
     fn check_asked(&self, entry: &Entry) -> Result<(), Fault> {
         if self.shared.place.is_nowhere()
             && !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_))

@@ -98,7 +98,7 @@ impl Place {
         self.base.presence == Presence::There
     }
 
-    /// Whether the destination contained nothing at the first call, which is cached.
+    /// Whether the destination contained nothing at the first call.
     pub(crate) fn is_fresh(&self) -> bool {
         *self.fresh.get_or_init(|| match &self.base.rename {
             Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
@@ -106,12 +106,11 @@ impl Place {
         })
     }
 
-    /// Returns the name that replaces the single top-level entry's, if any.
     pub(crate) fn rename(&self) -> Option<&[u8]> {
         self.base.rename.as_deref()
     }
 
-    /// Returns an entry's path relative to the destination directory.
+    /// Returns an entry's path below the destination directory.
     pub(crate) fn local(&self, path: &[u8]) -> Vec<u8> {
         let top_end = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
         match &self.base.rename {
@@ -201,12 +200,11 @@ impl Place {
         Ok(directory)
     }
 
-    /// Closes cached directories, which may have been removed or replaced.
     pub(crate) fn forget_directories(&self) {
         self.directories.lock().clear();
     }
 
-    /// Creates a directory. Returns false if it exists already.
+    /// Returns false if the directory exists already.
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let dirent = self.dir_entry(path)?;
         if let Some(name) = self.base.rename.as_ref().filter(|_| !path.contains(&b'/'))
@@ -228,7 +226,6 @@ impl Place {
         }
     }
 
-    /// Creates an entry's temporary file and reserves its space.
     pub(crate) fn create(
         &self,
         entry: u32,
@@ -286,7 +283,6 @@ impl Place {
         Ok(file)
     }
 
-    /// Fails if another process replaced an entry's temporary file.
     fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), IoFault> {
         if self.open_files.lock().is_expected(entry, FileId::of(stat)) {
             Ok(())

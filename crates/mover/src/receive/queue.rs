@@ -1,12 +1,12 @@
 //! Received bytes between the data path and the writer.
 //!
-//! Pieces are copied into buffers of one block and coalesced into runs. A buffer that the writer has not
-//! taken yet is filled up first, so a busy writer gets large runs and an idle one gets them at once.
-//! Flow control counts bytes, not places: the sender may send below `bytes freed + budget`. As no byte
-//! comes twice, what is here never exceeds the budget, whatever is missing in between.
+//! Pieces are copied into buffers and coalesced into runs. A buffer that the writer has not taken yet is
+//! filled up first, so a busy writer gets large runs and an idle one gets data at once. Flow control counts
+//! bytes: the sender may send below `bytes freed + budget`. As no byte is delivered twice, queued data never
+//! exceeds the budget, even with gaps.
 //!
-//! With [`Units`] each byte is copied to its place in the buffer of its unit, which the writer takes when it
-//! is whole; before that only when the object or the job ends, or when nothing comes any more.
+//! With [`Units`], each byte is copied to its place in the buffer of its unit. The writer takes complete
+//! units; incomplete ones only when the object or the job ends, or when no data arrives for [`IDLE`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -22,19 +22,17 @@ use crate::units::Units;
 
 pub(crate) const BUFFER: usize = 1 << 20;
 
-/// Number of empty buffers kept for reuse.
 const SPARE: usize = 8;
 
 /// Rise of the limit, in bytes, after which the data path is woken.
 const WAKE_STEP: u64 = 4 << 20;
 
-/// Bytes for which the writer is woken at once; for fewer, after [`LINGER`].
+/// Queued bytes for which the writer is woken at once; fewer wait for [`LINGER`].
 const NOTICE: u64 = 256 << 10;
 
-/// Maximum delay of a few bytes.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// Timeout for more data of a unit: the sender may be waiting for a reply to these bytes.
+/// Timeout for the rest of a unit: the sender may be waiting for a reply to these bytes.
 const IDLE: Duration = Duration::from_millis(100);
 
 /// A range of the object in a buffer.
@@ -57,7 +55,6 @@ struct Filling {
     runs: Vec<Run>,
     /// Highest end of all runs in the object.
     top: u64,
-    /// Unit that the buffer belongs to.
     unit: Option<Unit>,
 }
 
@@ -115,7 +112,6 @@ struct Inner {
     came: bool,
     /// Bytes taken of incomplete units, by the units' offsets.
     taken: HashMap<u64, usize>,
-    /// Whether there is other work for the writer.
     has_other_work: bool,
     completed: Option<u64>,
 }
@@ -124,7 +120,6 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
     budget: u64,
-    /// Bytes freed.
     freed: AtomicU64,
     /// `freed` at the last wake-up.
     woken: AtomicU64,
@@ -182,7 +177,6 @@ impl InOrder {
 pub(crate) enum Work {
     /// Bytes whose files are known.
     Bytes(Arc<BufferGuard>),
-    /// Something else may have changed.
     Look,
     Closed,
 }
@@ -220,7 +214,6 @@ impl Queue {
         fits
     }
 
-    /// Marks the object as completely delivered.
     pub(crate) fn complete(&self, len: u64) {
         let mut inner = self.inner.lock();
         inner.completed = Some(len);
@@ -325,7 +318,6 @@ impl Drop for LentBuffer {
 }
 
 impl Inner {
-    /// Copies bytes into buffers.
     fn take_in(&mut self, mut offset: u64, mut bytes: &[u8]) {
         self.queued += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -358,7 +350,6 @@ impl Inner {
         &mut self.buffers[at]
     }
 
-    /// Whether there is enough data to wake the writer.
     fn is_enough(&self) -> bool {
         match self.units {
             None => self.queued >= NOTICE,

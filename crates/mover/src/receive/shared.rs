@@ -34,11 +34,10 @@ pub(crate) struct Shared {
     pub(crate) place: Place,
     pub(crate) durability: Durability,
     pub(crate) receive_policy: ReceivePolicy,
-    /// What was requested; anything else is rejected.
     pub(crate) expectations: Option<Expectations>,
     pub(crate) destination: Destination,
-    /// How many may want more: files that are compared, and one more until all entries were asked for. The
-    /// lock is held while a message goes out, so that messages have the object's order.
+    /// Number of compared files that may still be requested, plus one until all entries have been decided.
+    /// Locked while requests are sent, so that both sides append them to the object in the same order.
     asking: Mutex<u64>,
     /// Items not yet reported to the sender.
     pub(crate) unreported: Mutex<Vec<Item>>,
@@ -132,7 +131,6 @@ impl Shared {
         }
     }
 
-    /// Reads the table of entries under its lock.
     pub(crate) fn table<T>(&self, look: impl FnOnce(&EntryTable) -> T) -> T {
         look(&self.book.lock().table)
     }
@@ -154,7 +152,6 @@ impl Shared {
         }
     }
 
-    /// Waits until the sender has received the outcome or disconnected.
     pub(crate) fn await_close(&self) {
         let until = Instant::now() + CLOSE_TIMEOUT;
         while Instant::now() < until {
@@ -164,7 +161,6 @@ impl Shared {
         }
     }
 
-    /// Sends the final state to the sender.
     pub(crate) fn finish(&self) -> Result<(), Fault> {
         let summary = self.book.lock().summary();
         self.finished.store(true, Ordering::Release);
@@ -176,7 +172,6 @@ impl Shared {
     }
 }
 
-/// Requests to the sender. Requested data is appended to the object in the same order on both sides.
 impl Shared {
     /// Starts a comparison: more of the file may be requested until [`end_requests`](Self::end_requests).
     pub(crate) fn open_comparison(&self) {
@@ -206,7 +201,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Requests ranges of a file, after a comparison or again.
     pub(crate) fn request_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
         let asking = self.asking.lock();
         debug_assert!(*asking > 0, "only of files that are being compared");
@@ -222,7 +216,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the requests for a compared file, or for all further entries.
     pub(crate) fn end_requests(&self) -> Result<(), Fault> {
         let mut asking = self.asking.lock();
         debug_assert!(*asking > 0, "each file ends once");

@@ -1,8 +1,8 @@
 //! Hashes written data and compares it with the sender's hashes.
 //!
-//! A group of a file is hashed from memory while its bytes come in order. When they did not, it is read back
-//! from the temporary file (from the page cache, as a rule) once it is whole. What was there before the job
-//! is hashed by the comparer and compared here, group by group.
+//! A group of a file is hashed from memory if its bytes arrive in order; otherwise it is read back from the
+//! temporary file once it is complete. Data that existed before the job is hashed by [`compare`] in another
+//! thread, and compared here group by group.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -36,12 +36,11 @@ const IN_PROGRESS: u64 = 384;
 /// Memory per incomplete file with a known digest, in bytes.
 const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
 
-/// Memory for a file's digest or read error from the sender, in bytes.
 fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
     EXPECTED + result.as_ref().err().map_or(0, text) as u64
 }
 
-/// Memory for a file being compared: hashes of groups, and twice the numbers of the remaining ones, in bytes.
+/// Memory for a file being compared, in bytes: a hash per group, and twice the numbers of unchecked groups.
 fn bytes_compared(groups: Groups) -> u64 {
     let of_group = size_of::<Option<Value>>() as u64 + 20;
     IN_PROGRESS + u64::from(groups.count()) * of_group
@@ -69,7 +68,6 @@ pub(crate) struct Verifier {
     compared: HashMap<u32, Compared>,
     /// In a dry run: files found to differ.
     different: HashSet<u32>,
-    /// Digests of incomplete files.
     expected: HashMap<u32, (Result<Value, Fault>, Reserved)>,
     buffer: AlignedBytes,
 }
@@ -89,7 +87,6 @@ impl Verifier {
         }
     }
 
-    /// Runs until all senders are gone or the job has failed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         while let Ok(check) = self.checks.recv() {
             if self.shared.has_ended() {
@@ -178,8 +175,8 @@ impl Verifier {
         (upto == groups.range(group).end).then(|| groups.value(&hasher))
     }
 
-    /// A group that did not come in order cannot be read back. What was there before may be missing: after a
-    /// power failure a journal can claim more than the file has.
+    /// Handles a group that cannot be read back. If it existed before the job, it is requested: after a power
+    /// failure, a journal can claim more than the file contains.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
         let given_up = self.shared.book.lock().table.state(entry) == EntryState::Failed;
         let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
@@ -257,7 +254,6 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Compares a group if both hashes are known.
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
         let (Some(compared), Some((tree, _))) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
         else {
@@ -317,7 +313,6 @@ impl Verifier {
         self.settles.send(Settle::Verified(entry)).map_err(over)
     }
 
-    /// Ends the comparison of a file.
     fn end_comparison(&mut self, entry: u32) -> Result<(), Fault> {
         match self.compared.get_mut(&entry) {
             Some(compared) if !compared.closed => {

@@ -1,4 +1,4 @@
-//! The calls to the file system, by kind.
+//! Kinds of file system calls.
 
 /// Kind of a file system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

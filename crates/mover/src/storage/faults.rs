@@ -1,7 +1,7 @@
 //! Faulty file systems for tests.
 //!
-//! A rule holds for the thread that has [entered](Disk::run) it and for every thread that a job starts there,
-//! so that tests beside each other do not disturb each other.
+//! A rule applies to the thread that [runs](Disk::run) on its disk and to threads that jobs start there, so
+//! that parallel tests do not disturb each other.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
@@ -31,15 +31,15 @@ pub enum Verdict {
 type Rule = dyn Fn(u64, Call) -> Verdict + Send + Sync;
 type Fold = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
-/// A disk whose calls a rule decides.
+/// A disk with a rule that decides the outcome of each call.
 #[derive(Clone)]
 pub struct Disk(Arc<Inner>);
 
 struct Inner {
     calls: AtomicU64,
     rule: Box<Rule>,
-    /// Names that it maps to the same are one name. One call at a time, so that nothing is created between
-    /// lookup and call.
+    /// Names that it maps to the same value are one name. Locked from lookup to call: nothing is created in
+    /// between.
     fold: Option<Mutex<Box<Fold>>>,
 }
 
@@ -50,19 +50,19 @@ impl fmt::Debug for Disk {
 }
 
 impl Disk {
-    /// Asks `rule`, with the number of the call (from 0) and what it is for.
+    /// Creates a disk. `rule` receives the number of the call (from 0) and its kind.
     pub fn new(rule: impl Fn(u64, Call) -> Verdict + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule), fold: None }))
     }
 
-    /// Takes names for one that `fold` makes equal, as file systems do that have no case or normalise: what
-    /// is asked for is what is there, and keeps the name that it has.
+    /// Creates a disk on which names that `fold` maps to the same value are one name, as on file systems that
+    /// ignore case or normalise Unicode. An existing file keeps its spelling.
     pub fn folding(fold: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
         let rule = Box::new(|_, _| Verdict::Pass);
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, fold: Some(Mutex::new(Box::new(fold))) }))
     }
 
-    /// Of the spellings of a name without case the one that this disk compares; `é` is one character in it.
+    /// Returns a name in lower case, with `é` as one character: a `fold` for [`Disk::folding`].
     pub fn lower_case(name: &[u8]) -> Vec<u8> {
         let text = String::from_utf8_lossy(name).to_lowercase();
         text.replace("e\u{301}", "\u{e9}").into_bytes()
@@ -107,9 +107,9 @@ thread_local! {
     static HERE: RefCell<Option<Disk>> = const { RefCell::new(None) };
 }
 
-/// The disk of the whole process: `HAUL_DISK_RATE` is how many bytes it reads or writes in a second; with `
-/// of work` behind it the processor is what takes the time. With `HAUL_DISK_FOLDS` it takes names for one
-/// that differ in case, or in how `é` is written.
+/// Returns the disk of the whole process, from the environment: `HAUL_DISK_RATE` is its speed in bytes per
+/// second, followed by ` of work` if that takes processor time; `HAUL_DISK_FOLDS` makes it fold names with
+/// [`Disk::lower_case`].
 fn of_process() -> Option<Disk> {
     static DISK: OnceLock<Option<Disk>> = OnceLock::new();
     let parse = || {
@@ -142,7 +142,7 @@ impl Inherited {
     }
 }
 
-/// Decides about a call; returns the number of bytes that a write may accept.
+/// Returns the number of bytes that a write may accept, or the error of the call.
 pub(super) fn decide(call: Call) -> Result<usize, Errno> {
     let Some(disk) = HERE.with_borrow(Clone::clone).or_else(of_process) else { return Ok(usize::MAX) };
     let number = disk.0.calls.fetch_add(1, Ordering::Relaxed);
@@ -153,14 +153,14 @@ pub(super) fn decide(call: Call) -> Result<usize, Errno> {
     }
 }
 
-/// With `HAUL_DISK_ESCAPES`, paths lead wherever links lead, as if this program had a defect.
+/// Returns the path restrictions; none with `HAUL_DISK_ESCAPES`, which simulates a defect of this program.
 pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
     static ESCAPES: OnceLock<bool> = OnceLock::new();
     let escapes = *ESCAPES.get_or_init(|| std::env::var_os("HAUL_DISK_ESCAPES").is_some());
     if escapes { ResolveFlags::empty() } else { resolve }
 }
 
-/// Calls `real` with `name` as it is spelled in `directory`, if the disk takes names for one.
+/// Calls `real` with `name` as it is spelled in `directory`, if the disk folds names.
 pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
     let Some(fold) = disk.as_ref().and_then(|disk| disk.0.fold.as_ref()) else { return real(name) };
@@ -172,13 +172,12 @@ pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOn
         path.extend(there.as_deref().unwrap_or(bare));
         path.extend(&component[bare.len()..]);
     }
-    // No name has a NUL in it.
+    // Names contain no NUL.
     let path = CString::new(path).ok();
     real(path.as_deref().unwrap_or(name))
 }
 
-/// A name in `below`, a path from `directory`, that stands for `name` there; that one itself before any
-/// other.
+/// Returns the name in the directory `below` that is the same as `name`: preferably `name` itself.
 fn same_name(
     directory: BorrowedFd<'_>,
     below: &[u8],

@@ -1,7 +1,6 @@
-//! The calls to the file system, as `rustix::fs` has them. What a job does to files goes through here: a call
-//! that a signal interrupts is repeated (signal(7)), and with the feature `faults` a test decides what
-//! becomes of each call. Advice to the kernel, and the reading of journals and of files with patterns, do
-//! without.
+//! File system calls with the names of `rustix::fs`. Calls interrupted by a signal are repeated (signal(7)),
+//! and with the feature `faults` a test decides the outcome of each call. Jobs access files only through
+//! here, except for advice to the kernel and the reading of journals and of files with patterns.
 
 mod call;
 #[cfg(feature = "faults")]
@@ -26,12 +25,10 @@ use faults as kernel;
 pub(crate) use kernel::Inherited;
 use kernel::{decide, heeded, spelled};
 
-/// File systems without faults.
 #[cfg(not(feature = "faults"))]
 mod kernel {
     use super::{BorrowedFd, CStr, Call, ResolveFlags, Result};
 
-    /// State that a thread passes on to the threads it starts: none.
     #[derive(Clone, Debug)]
     pub(crate) struct Inherited;
 
@@ -46,27 +43,23 @@ mod kernel {
         }
     }
 
-    /// Executes every call; a write with all its bytes.
     #[inline]
     #[expect(clippy::unnecessary_wraps, reason = "calls fail here when tests want it")]
     pub(super) fn decide(_: Call) -> Result<usize> {
         Ok(usize::MAX)
     }
 
-    /// Uses the name as given.
     #[inline]
     pub(super) fn spelled<T>(_: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
         real(name)
     }
 
-    /// Keeps the path restrictions.
     #[inline]
     pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
         resolve
     }
 }
 
-/// Buffer size in bytes for listing a directory.
 pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
 /// Most bytes per `copy_file_range` call.
@@ -119,7 +112,6 @@ on_open! {
     Lock: flock(operation: FlockOperation) -> ();
 }
 
-/// The calls for a name in a directory.
 macro_rules! on_name {
     ($($call:ident: $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         pub(crate) fn $name(directory: impl AsFd, name: impl Arg, $($argument: $type),*) -> Result<$result> {
@@ -168,7 +160,6 @@ pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
 
-/// Returns the file type.
 pub(crate) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
@@ -198,7 +189,7 @@ pub(crate) fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
 
 /// Lists a directory, without `.` and `..`, in no particular order; a type may be unknown.
 pub(crate) fn list(directory: impl AsFd) -> Result<Vec<(Vec<u8>, FileType)>> {
-    // Others with the same open directory may read it at the same time.
+    // Opened again, because others may read the same open directory at the same time.
     let readable = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
     let (mut found, mut buffer) = (Vec::new(), vec![MaybeUninit::uninit(); LIST_BUFFER]);
     let take = |item: &RawDirEntry<'_>| found.push((item.file_name().to_bytes().to_vec(), item.file_type()));
@@ -272,8 +263,8 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
     Ok(())
 }
 
-/// Copies the first `most` bytes of a file to the beginning of another one; how many there were. The kernel
-/// does it, and shares the blocks where the file system can (`copy_file_range(2)`); where it does not, we do.
+/// Copies up to `most` bytes from the beginning of a file to another one; returns their number. The kernel
+/// may share the blocks (`copy_file_range(2)`). If it cannot copy, this reads and writes.
 pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
     let (from, to) = (from.as_fd(), to.as_fd());
     let (mut done, mut buffer) = (0, Vec::new());

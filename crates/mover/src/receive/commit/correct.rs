@@ -42,7 +42,6 @@ impl Shared {
         }
     }
 
-    /// Sets the destination's metadata, after all changes in it.
     pub(crate) fn finish_destination(&self) {
         let Some(wanted) = self.book.lock().destination.clone() else { return };
         let DestinationAttributes { mode, mtime_secs, mtime_nanos, extras } = wanted;
@@ -60,7 +59,6 @@ impl Shared {
         }
     }
 
-    /// Returns the metadata to set on an entry.
     pub(crate) fn metadata_of(&self, entry: u32) -> Metadata {
         let book = self.book.lock();
         let bits = if book.table.kind(entry) == Kind::Directory { DIRECTORY_BITS } else { FILE_BITS };

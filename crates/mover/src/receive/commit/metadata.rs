@@ -16,7 +16,6 @@ use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_o
 use crate::storage::{chownat, fchmod, fstat};
 use crate::xattrs::{Bearer, CAPABILITY, Space};
 
-/// Write permission of the owner.
 const OWNER_WRITES: u32 = 0o200;
 
 /// Extras by entry, without values that are not permitted. Consecutive entries with equal extras share them.
@@ -27,7 +26,7 @@ pub(crate) struct ExtrasMap {
 }
 
 impl ExtrasMap {
-    /// Stores an entry's extras as [`MetadataWriter::permitted`] returns them. Returns bytes of memory used.
+    /// Returns the bytes of memory used.
     pub(crate) fn insert(&mut self, entry: u32, extras: Extras) -> u64 {
         let (shared, bytes) = match &self.last {
             Some(last) if **last == extras => (last.clone(), 0),
@@ -46,8 +45,8 @@ impl ExtrasMap {
     }
 }
 
-/// Returns the bytes of memory that an entry's extras use. An allocation counts as 32 bytes at least.
 fn bytes_of(extras: &Extras) -> u64 {
+    /// Minimum size of an allocation.
     const LEAST: usize = 32;
     let names = extras.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
     let attributes = extras.xattrs.iter().chain(&extras.acls).flatten();
@@ -56,7 +55,6 @@ fn bytes_of(extras: &Extras) -> u64 {
     (size_of::<Extras>() + 2 * LEAST + of_names + of_attributes) as u64
 }
 
-/// Metadata to set on a file or directory.
 pub(crate) struct Metadata {
     pub(crate) attributes: Attributes,
     pub(crate) extras: Option<Arc<Extras>>,
@@ -232,7 +230,6 @@ impl MetadataWriter {
     }
 }
 
-/// Attribute lists of an entry.
 #[derive(Clone, Copy)]
 enum List {
     Xattrs,

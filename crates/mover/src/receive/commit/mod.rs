@@ -27,7 +27,6 @@ use crate::receive::verify::READ;
 use metadata::Metadata;
 use sync::{Syncs, read_back};
 
-/// Maximum files committed together.
 const GROUP: usize = 1024;
 
 /// Bytes of failure messages after which the outcomes are sent.
@@ -172,7 +171,6 @@ impl Committer {
         Ok(())
     }
 
-    /// Commits files: sets metadata, syncs contents, renames to the final names, syncs the directories.
     fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
         if entries.is_empty() {
             return Ok(());
@@ -208,7 +206,7 @@ impl Committer {
         self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
-    /// Removes obstacles after everything has arrived, and installs the files that they blocked.
+    /// Removes obstacles, and installs the files that they blocked.
     fn make_way(&mut self) -> Result<(), Fault> {
         let files = std::mem::take(&mut self.shared.book.lock().blocked);
         let mut entries = files.clone();
@@ -349,14 +347,13 @@ impl Committer {
         self.shared.table(|table| table.those(is_held).collect())
     }
 
-    /// Sets the metadata of an open file or directory.
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
         let undone = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
         self.shared.note(path, undone);
         Ok(())
     }
 
-    /// Runs `finish` on links or directories. `finish` returns a directory on the file system to sync.
+    /// `finish` returns a directory on the file system to sync.
     fn finish_each<D: AsFd>(
         &mut self,
         entries: Vec<u32>,
@@ -387,7 +384,6 @@ impl Committer {
         self.note_link(path, self.shared.place.hard_link(entry, (path, &target), how, apply)?)
     }
 
-    /// Notes how a link was created. Returns its directory.
     fn note_link(
         &self,
         path: &[u8],
@@ -432,7 +428,7 @@ impl Committer {
         self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd))
     }
 
-    /// Records the result of a link or directory, which counts as settled already. `done` contains a
+    /// Records the result of a link or directory, which is counted in `settled` already. `done` contains a
     /// directory on its file system.
     fn held_is_done(
         &mut self,

@@ -16,7 +16,7 @@ use crate::receive::verify::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
 use crate::tree::{Groups, Tree};
 
-/// Maximum files or directories to sync individually; larger groups are synced by file system.
+/// Maximum files or directories to sync individually.
 pub(crate) const FEW: usize = 8;
 
 /// Syncs a group of files: individually up to [`FEW`], otherwise each of their file systems once.

@@ -19,7 +19,6 @@ pub(crate) struct FilteredNames {
 }
 
 impl FilteredNames {
-    /// Returns the bytes of memory that the names use.
     pub(crate) fn cost(filtered: &Filtered) -> u64 {
         filtered.paths.len() as u64 * of_place::<[u8; 16]>()
     }

@@ -27,10 +27,9 @@ use crate::root::{join, split};
 use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
 use crate::storage::{fstat, kind_of, lstatat, names, unlinkat};
 
-/// A name in a directory that is being emptied.
 enum Seen {
     Excluded,
-    /// A directory that contains these names.
+    /// With the names in it.
     Directory(Vec<Vec<u8>>),
     Leaf,
 }
@@ -148,7 +147,7 @@ impl<'a> Sweep<'a> {
         Self { shared, delete_exclude, counts, removal, ignores, current: None, is_blind: false }
     }
 
-    /// Removes the file or directory at an entry's path. Returns true if something stays.
+    /// Removes what is at an entry's path. Returns true if something stays.
     fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
         let local = self.shared.place.local(in_set);
         let (parent, name) = split(&local);

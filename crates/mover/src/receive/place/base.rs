@@ -26,7 +26,7 @@ pub(crate) struct Base {
     /// The only source that may take that name: an earlier, interrupted job created the directory for it.
     pub(crate) made_for: Option<Vec<u8>>,
     pub(crate) presence: Presence,
-    /// Whether paths come from a peer and are confined to a root: hard links to a file may exist outside it.
+    /// Whether paths are confined to a root: a file in it may have hard links outside.
     pub(crate) is_confined: bool,
     made: Option<Made>,
 }
@@ -40,7 +40,6 @@ struct Made {
 
 #[derive(PartialEq, Eq)]
 pub(crate) enum Presence {
-    /// It exists or was created.
     There,
     /// Dry run: a directory of this name would have to be created; the open directory is its parent.
     Missing(Vec<u8>),
@@ -78,7 +77,6 @@ impl Base {
         DestinationLineage { directories, name, removes }
     }
 
-    /// Returns a base without a directory, below which nothing can be reached.
     pub(crate) fn nowhere() -> Result<Self, Fault> {
         let directory = open_directory(&Root::Anywhere, b"/");
         Ok(Self::plain(directory.map_err(|why| fail("open", b"/", why))?, Presence::Nowhere))

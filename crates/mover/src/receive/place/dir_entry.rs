@@ -30,7 +30,7 @@ impl DirEntry<'_> {
         split(&self.local).1
     }
 
-    /// Returns the path of the parent directory relative to the destination (empty: the destination itself).
+    /// Returns the parent's path below the destination, empty for the destination itself.
     pub(crate) fn parent(&self) -> &[u8] {
         split(&self.local).0
     }
@@ -43,7 +43,6 @@ impl DirEntry<'_> {
         lstatat(&self.directory, self.name())
     }
 
-    /// Converts an error that occurred while `doing` something to the entry.
     pub(crate) fn fail(&self, doing: &str) -> impl Fn(Errno) -> IoFault {
         move |errno| IoFault::destination(doing, self.path, errno)
     }

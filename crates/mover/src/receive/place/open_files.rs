@@ -1,4 +1,4 @@
-//! Cache of temporary files that stay open between writing, verification and installation.
+//! LRU cache of temporary files that stay open between writing, verification and installation.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -17,9 +17,8 @@ const MANY: u64 = 2048;
 /// Divisor of the limit on open files: the share of one job.
 const SHARE: u64 = 8;
 
-/// LRU cache of open temporary files.
 pub(crate) struct OpenFiles {
-    /// Identities of all temporary files that were created or taken over, by entry, open or not.
+    /// Identities of the temporary files by entry, open or not.
     ids: HashMap<u32, FileId>,
     /// Open files by entry, most recently used last.
     files: VecDeque<(u32, Arc<File>)>,
@@ -42,7 +41,6 @@ impl OpenFiles {
         Self { ids: HashMap::new(), files: VecDeque::new(), most }
     }
 
-    /// Records the identity of an entry's temporary file.
     pub(crate) fn expect(&mut self, entry: u32, id: FileId) {
         self.ids.insert(entry, id);
     }
@@ -52,7 +50,6 @@ impl OpenFiles {
         self.ids.get(&entry) == Some(&id)
     }
 
-    /// Removes an entry's temporary file from the cache. Returns the file if it is open.
     pub(crate) fn forget(&mut self, entry: u32) -> Option<Arc<File>> {
         self.ids.remove(&entry);
         self.remove(entry)
@@ -64,7 +61,6 @@ impl OpenFiles {
         Some(file)
     }
 
-    /// Keeps a file open. If the cache is full, evicts the least recently used file.
     pub(crate) fn keep(&mut self, entry: u32, file: &Arc<File>) {
         self.remove(entry);
         if self.files.len() >= self.most {

@@ -38,7 +38,6 @@ impl Place {
         }
     }
 
-    /// Records in the journal which bytes of a stream were written to the temporary file.
     pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
         if let Some(journal) = self.opened_journal() {
             journal.wrote(entry, range);

@@ -83,7 +83,6 @@ pub(crate) struct Space {
 struct SpaceState {
     /// Files for which space is reserved as they arrive, by entry.
     files: HashMap<u32, Growing>,
-    /// Bytes written since the last check of the free space.
     unlooked: u64,
 }
 
@@ -99,7 +98,6 @@ impl Space {
         Self { min_free, state: Mutex::default() }
     }
 
-    /// Starts a file. Fails if there is not enough space for it.
     pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
         if shape.is_sparse() {
             ftruncate(file, shape.size)?;

@@ -30,7 +30,6 @@ use writeback::{EVERY, Order};
 /// Maximum number of buffers lent to the verifier; beyond that it reads from the page cache.
 const LENT: usize = 16;
 
-/// Shared state with the queues of the verifier and the committer.
 #[derive(Clone, Deref)]
 pub(crate) struct Pipeline {
     #[deref(forward)]
@@ -123,7 +122,6 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Runs until the queue is closed.
     pub(crate) fn run(mut self) -> Result<(), Fault> {
         loop {
             let known = self.shared.book.lock().layout.len;
@@ -135,7 +133,6 @@ impl Writer {
         }
     }
 
-    /// Checks that the delivered length matches the announced one.
     fn check_length(&self) -> Result<(), Fault> {
         let promised = self.shared.book.lock().object_len;
         match (promised, self.shared.queue.completed()) {
@@ -213,7 +210,6 @@ impl Writer {
     }
 }
 
-/// Writes bytes of the stream to their place in the file.
 fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     for (at, len) in shape.pieces(range) {

@@ -16,7 +16,6 @@ pub(crate) const EVERY: u64 = 64 << 20;
 
 pub(crate) type Order = (u32, Arc<File>);
 
-/// Files being written back, and failed ones.
 #[derive(Default)]
 pub(crate) struct Writeback {
     state: Mutex<WritebackState>,
@@ -31,7 +30,6 @@ struct WritebackState {
 }
 
 impl Writeback {
-    /// Runs until all senders are gone.
     pub(crate) fn run(&self, orders: &Receiver<Order>) {
         while let Ok((entry, file)) = orders.recv() {
             self.state.lock().busy = Some(entry);
