@@ -13,8 +13,8 @@ use crate::fault::IoFault;
 use crate::job::{self, JobHandle, Stage, over};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
-    Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, Queue, ReceiveJob, ReceiveOptions, Shared,
-    Work, Written, made_whole, run,
+    Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions, Shared, Work,
+    Written, made_whole, run,
 };
 use crate::tree::Groups;
 
@@ -108,8 +108,6 @@ impl Drain {
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
         let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, len);
-        // The verifier may hold as many bytes as the queue has capacity: a pipe cannot be read back.
-        let lent = Queue::lend(guard, usize::MAX).map(Arc::new);
         let mut start = run.start;
         for piece in pieces {
             self.finish_before(piece.entry)?;
@@ -125,7 +123,8 @@ impl Drain {
                 self.write(part)?;
             }
             let groups = made_whole(Groups::of(shape.len), &stretch, &(0..stretch.end));
-            let bytes = lent.clone().map(|lent| (lent, range));
+            // Always, even if that fills the queue: a pipe cannot be read back.
+            let bytes = Some((guard.clone(), range));
             let (entry, offset) = (piece.entry, piece.offset);
             self.written.push(Written { entry, offset, bytes, groups, len: shape.len });
         }

@@ -8,7 +8,7 @@ use haul_base::RangeSet;
 use haul_wire::control::{Fault, FileDigest, Proof};
 
 use crate::budget::{Budget, Reserved};
-use crate::receive::queue::LentBuffer;
+use crate::receive::queue::BufferGuard;
 use crate::tree::Value;
 
 /// Messages to the verifier. `Held` is the hash of a group of existing data; `None` if it cannot be read.
@@ -56,7 +56,7 @@ pub(crate) struct Written {
     /// Offset in the stream.
     pub(crate) offset: u64,
     /// The bytes, if they are still in memory.
-    pub(crate) bytes: Option<(Arc<LentBuffer>, Range<usize>)>,
+    pub(crate) bytes: Option<(Arc<BufferGuard>, Range<usize>)>,
     pub(crate) groups: Range<u32>,
     pub(crate) len: u64,
 }

@@ -123,13 +123,13 @@ pub(crate) struct Queue {
     freed: AtomicU64,
     /// `freed` at the last wake-up.
     woken: AtomicU64,
-    /// Number of buffers lent to the verifier.
-    lent: AtomicUsize,
+    /// Number of buffers taken and not dropped.
+    taken: AtomicUsize,
     closed: AtomicBool,
     wake: WakeSlot,
 }
 
-/// A buffer being written. Dropping it frees its memory.
+/// A buffer being written and verified. Dropping it frees its memory.
 pub(crate) struct BufferGuard {
     filling: Filling,
     home: Arc<Queue>,
@@ -142,6 +142,11 @@ impl BufferGuard {
 
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.filling.memory[range]
+    }
+
+    /// Whether at most `most` buffers are in use, this one included.
+    pub(crate) fn is_one_of(&self, most: usize) -> bool {
+        self.home.taken.load(Ordering::Acquire) <= most
     }
 }
 
@@ -189,7 +194,7 @@ impl Queue {
             budget: budget.max(units.map_or(0, Units::memory)),
             freed: AtomicU64::new(0),
             woken: AtomicU64::new(0),
-            lent: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             wake,
         }
@@ -260,6 +265,7 @@ impl Queue {
             let enough = any || inner.is_enough();
             if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
                 drop(inner);
+                self.taken.fetch_add(1, Ordering::AcqRel);
                 return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
             }
             // Entries received before the end determine where queued data belongs.
@@ -279,6 +285,7 @@ impl Queue {
     }
 
     fn take_back(&self, filling: Filling) {
+        self.taken.fetch_sub(1, Ordering::AcqRel);
         let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
         let mut inner = self.inner.lock();
@@ -293,27 +300,6 @@ impl Queue {
             self.woken.fetch_max(freed, Ordering::Relaxed);
             self.wake.call();
         }
-    }
-
-    /// Lends a buffer to the verifier, if it holds fewer than `most`.
-    pub(crate) fn lend(guard: &Arc<BufferGuard>, most: usize) -> Option<LentBuffer> {
-        let lent = &guard.home.lent;
-        let got = lent.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n < most).then_some(n + 1));
-        got.is_ok().then(|| LentBuffer(guard.clone()))
-    }
-}
-
-pub(crate) struct LentBuffer(Arc<BufferGuard>);
-
-impl LentBuffer {
-    pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
-        self.0.bytes(range)
-    }
-}
-
-impl Drop for LentBuffer {
-    fn drop(&mut self) {
-        self.0.home.lent.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -60,12 +60,24 @@ fn memory_is_free_when_the_last_holder_lets_go() {
     let queue = queue(100);
     push(&queue, 0, &[0; 50]);
     let guard = take(&queue, 100).unwrap();
-    let lent = Queue::lend(&guard, 1).unwrap();
-    assert!(Queue::lend(&guard, 1).is_none());
+    let held = guard.clone();
     drop(guard);
     assert_eq!(queue.limit(), 100);
-    drop(lent);
+    drop(held);
     assert_eq!(queue.limit(), 150);
+}
+
+#[test]
+fn buffers_in_use_are_counted() {
+    let queue = queue(100);
+    push(&queue, 0, &[0; 50]);
+    let first = take(&queue, 100).unwrap();
+    assert!(first.is_one_of(1));
+    push(&queue, 50, &[0; 50]);
+    let second = take(&queue, 100).unwrap();
+    assert!(!second.is_one_of(1) && second.is_one_of(2));
+    drop(first);
+    assert!(second.is_one_of(1));
 }
 
 #[test]

@@ -34,25 +34,14 @@ const MAX_IN_ORDER: usize = 1024;
 const IN_PROGRESS: u64 = 384;
 
 /// Memory per incomplete file with a known digest, in bytes.
-const EXPECTED: u64 = 2 * size_of::<(u32, Result<Value, Fault>)>() as u64;
-
-fn bytes_expected(result: &Result<Value, Fault>) -> u64 {
-    EXPECTED + result.as_ref().err().map_or(0, text) as u64
-}
-
-/// Memory for a file being compared, in bytes: a hash per group, and twice the numbers of unchecked groups.
-fn bytes_compared(groups: Groups) -> u64 {
-    let of_group = size_of::<Option<Value>>() as u64 + 20;
-    IN_PROGRESS + u64::from(groups.count()) * of_group
-}
+const EXPECTED: usize = 2 * size_of::<(u32, Result<Value, Fault>)>();
 
 struct Compared {
     held: Held,
     proofs: Tree,
-    /// Groups with existing bytes that have not been compared yet.
+    /// Groups with existing bytes that have not been compared yet: at first, at least one.
     unchecked: BTreeSet<u32>,
     asked: u64,
-    closed: bool,
     is_over: Arc<AtomicBool>,
     _reserved: Reserved,
 }
@@ -150,8 +139,8 @@ impl Verifier {
 
     /// Hashes bytes of the stream that begin or continue a group.
     fn feed(&mut self, written: &Written) {
-        let Some((lent, range)) = &written.bytes else { return };
-        let (bytes, groups) = (lent.bytes(range.clone()), Groups::of(written.len));
+        let Some((guard, range)) = &written.bytes else { return };
+        let (bytes, groups) = (guard.bytes(range.clone()), Groups::of(written.len));
         let range = written.offset..written.offset + bytes.len() as u64;
         for group in groups.touched(&range) {
             let key = (written.entry, group);
@@ -216,11 +205,12 @@ impl Verifier {
             }
         };
         self.begin(entry, len)?;
-        let reserved = self.shared.budget.reserve(bytes_compared(groups))?;
+        // A hash per group, and twice the numbers of unchecked groups.
+        let bytes = IN_PROGRESS + u64::from(groups.count()) * (size_of::<Option<Value>>() as u64 + 20);
+        let reserved = self.shared.budget.reserve(bytes)?;
         let proofs = Tree::new(groups);
-        let compared =
-            Compared { held, proofs, unchecked, asked, closed: false, is_over, _reserved: reserved };
-        self.compared.insert(entry, compared);
+        self.compared
+            .insert(entry, Compared { held, proofs, unchecked, asked, is_over, _reserved: reserved });
         Ok(())
     }
 
@@ -269,7 +259,7 @@ impl Verifier {
             return self.differs(entry, group);
         }
         compared.unchecked.remove(&group);
-        if compared.unchecked.is_empty() { self.end_comparison(entry) } else { Ok(()) }
+        if compared.unchecked.is_empty() { self.shared.end_requests() } else { Ok(()) }
     }
 
     /// Requests a group that differs from the sender's.
@@ -286,16 +276,15 @@ impl Verifier {
             return if looks { self.would_replace(entry) } else { Ok(()) };
         }
         let range = groups.range(group);
-        compared.unchecked.remove(&group);
+        let done = compared.unchecked.remove(&group) && compared.unchecked.is_empty();
         compared.asked += range.end - range.start;
-        let done = compared.unchecked.is_empty();
         if let Some((tree, _)) = self.hashing.get_mut(&entry) {
             tree.clear(group);
         }
         self.in_order.remove(&(entry, group));
         self.shared.book.lock().forget(entry, range.clone());
         self.shared.request_more(entry, vec![range.into()])?;
-        if done { self.end_comparison(entry) } else { Ok(()) }
+        if done { self.shared.end_requests() } else { Ok(()) }
     }
 
     /// In a dry run: records that the file differs from the sender's.
@@ -313,29 +302,19 @@ impl Verifier {
         self.settles.send(Settle::Verified(entry)).map_err(over)
     }
 
-    fn end_comparison(&mut self, entry: u32) -> Result<(), Fault> {
-        match self.compared.get_mut(&entry) {
-            Some(compared) if !compared.closed => {
-                compared.closed = true;
-                self.shared.end_requests()
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn close(&mut self, entry: u32) -> Result<(), Fault> {
-        self.end_comparison(entry)?;
-        if let Some(compared) = self.compared.remove(&entry) {
-            compared.is_over.store(true, Relaxed);
-        }
-        Ok(())
+        let Some(compared) = self.compared.remove(&entry) else { return Ok(()) };
+        compared.is_over.store(true, Relaxed);
+        // With the last group, its requests have ended.
+        if compared.unchecked.is_empty() { Ok(()) } else { self.shared.end_requests() }
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
         // The control thread has checked that the entry is a file.
         let entry = digest.entry as u32;
         if matches!(self.shared.book.lock().table.state(entry), EntryState::Waiting | EntryState::Started) {
-            let reserved = self.shared.budget.reserve(bytes_expected(&digest.result))?;
+            let bytes = EXPECTED + digest.result.as_ref().err().map_or(0, text);
+            let reserved = self.shared.budget.reserve(bytes as u64)?;
             self.expected.insert(entry, (digest.result, reserved));
         }
         if self.different.contains(&entry) {

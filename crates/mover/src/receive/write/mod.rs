@@ -18,7 +18,7 @@ use crate::fault::{IoFault, Scope, protocol};
 use crate::job::{Job as _, over};
 use crate::receive::book::FilePiece;
 use crate::receive::messages::{Check, Settle, Written};
-use crate::receive::queue::{BufferGuard, LentBuffer, Queue, Work};
+use crate::receive::queue::{BufferGuard, Work};
 use crate::receive::shared::Shared;
 use crate::receive::verify::made_whole;
 use crate::report::without_directory;
@@ -27,8 +27,8 @@ use crate::stream::Shape;
 use crate::tree::Groups;
 use writeback::{EVERY, Order};
 
-/// Maximum number of buffers lent to the verifier; beyond that it reads from the page cache.
-const LENT: usize = 16;
+/// Number of buffers in use above which the verifier gets no more, and reads from the page cache instead.
+const IN_USE: usize = 16;
 
 #[derive(Clone, Deref)]
 pub(crate) struct Pipeline {
@@ -72,17 +72,17 @@ impl Pipeline {
                 Err(io_fault) => self.failed(entry, io_fault),
             },
             Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held),
-            Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => self.make_empty(entry),
+            Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => match self.start(entry) {
+                Ok(_) => self.check(Check::Written(Written {
+                    entry,
+                    offset: 0,
+                    bytes: None,
+                    groups: 0..0,
+                    len: 0,
+                })),
+                Err(io_fault) => self.failed(entry, io_fault),
+            },
             Kind::File(_) | Kind::Unread => Ok(()),
-        }
-    }
-
-    fn make_empty(&self, entry: u32) -> Result<(), Fault> {
-        match self.start(entry) {
-            Ok(_) => {
-                self.check(Check::Written(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 }))
-            }
-            Err(io_fault) => self.failed(entry, io_fault),
         }
     }
 
@@ -144,7 +144,7 @@ impl Writer {
     }
 
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
-        let lent = Queue::lend(guard, LENT).map(Arc::new);
+        let is_lent = guard.is_one_of(IN_USE);
         for run in guard.runs() {
             let len = run.range.len() as u64;
             let pieces = self.shared.book.lock().layout.pieces(run.offset, len);
@@ -152,7 +152,7 @@ impl Writer {
             for piece in pieces {
                 let range = at..at + piece.len as usize;
                 at = range.end;
-                if let Err(io_fault) = self.write_piece(piece, (guard, lent.as_ref()), range) {
+                if let Err(io_fault) = self.write_piece(piece, guard, is_lent, range) {
                     self.shared.failed(piece.entry, io_fault)?;
                 }
             }
@@ -164,7 +164,8 @@ impl Writer {
     fn write_piece(
         &mut self,
         piece: FilePiece,
-        (guard, lent): (&Arc<BufferGuard>, Option<&Arc<LentBuffer>>),
+        guard: &Arc<BufferGuard>,
+        is_lent: bool,
         range: Range<usize>,
     ) -> Result<(), IoFault> {
         // Bytes of a failed file are dropped.
@@ -185,7 +186,7 @@ impl Writer {
         let around = self.shared.book.lock().note_written(piece.entry, &stretch, shape.len);
         self.shared.budget.take(0)?;
         self.shared.place.note_written(piece.entry, stretch.clone());
-        let bytes = lent.map(|lent| (lent.clone(), range));
+        let bytes = is_lent.then(|| (guard.clone(), range));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);
         Ok(self.shared.check(Check::Written(Written {
             entry: piece.entry,
