@@ -68,9 +68,14 @@ impl Decider {
                 Ok(Want::Nothing)
             }
             Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
-            Kind::Directory => self.would_hold(&path, there.is_none().then_some(Action::MakeDirectory)),
-            // Reported when everything else has arrived.
-            Kind::Symlink | Kind::HardLink(_) => self.would_hold(&path, None),
+            // Links are reported when everything else has arrived.
+            Kind::Directory | Kind::Symlink | Kind::HardLink(_) => {
+                if kind == Kind::Directory && there.is_none() {
+                    self.shared.tell(&path, Action::MakeDirectory)?;
+                }
+                self.shared.settle(Settle::Held)?;
+                Ok(Want::Whole)
+            }
             Kind::Unread => Ok(Want::Whole),
         }
     }
@@ -83,14 +88,6 @@ impl Decider {
             self.shared.tell(path, Action::Delete)?;
         }
         Ok(None)
-    }
-
-    fn would_hold(&self, path: &[u8], action: Option<Action>) -> Result<Want, Fault> {
-        if let Some(action) = action {
-            self.shared.tell(path, action)?;
-        }
-        self.shared.settle(Settle::Held)?;
-        Ok(Want::Whole)
     }
 
     fn list_file_changes(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {

@@ -42,7 +42,7 @@ impl Decider {
     /// Takes over the directory that an earlier job made for the one source.
     pub(crate) fn take_made(&mut self) {
         if let (Some(leftovers), Some(name), false) =
-            (&mut self.leftovers, self.shared.place.rename(), self.shared.is_dry_run())
+            (&mut self.leftovers, self.shared.place.base.rename.as_deref(), self.shared.is_dry_run())
         {
             leftovers.take_made(name);
         }
@@ -210,7 +210,7 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
         for entry in complete {
             leftovers.discard_all(&shared.place.local(&shared.path(entry)));
         }
-        if let Some(name) = shared.place.rename() {
+        if let Some(name) = &shared.place.base.rename {
             leftovers.take_made(name);
         }
     }

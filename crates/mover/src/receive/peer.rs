@@ -5,7 +5,7 @@ use haul_wire::control::{
     Selection,
 };
 
-use crate::fault::{left_early, protocol, show, unexpected};
+use crate::fault::{left_early, of_path, protocol, show, unexpected};
 use crate::job::Job as _;
 use crate::journal::{is_reserved, reserved};
 use crate::link::RECV_TIMEOUT;
@@ -63,8 +63,8 @@ impl Peer {
         match message {
             ControlMessage::Entries(entries) => self.entries(&entries),
             ControlMessage::Extent(extent) if !self.ended => {
-                let most =
-                    self.shared.expectations.as_ref().map_or(Extent::Destination, |asked| asked.extent);
+                let asked = self.shared.expectations.as_ref();
+                let most = asked.map_or(Extent::Destination, |asked| asked.extent);
                 self.shared.book.lock().extent = extent.min(most);
                 Ok(())
             }
@@ -132,7 +132,7 @@ impl Peer {
     fn begin(&mut self, entry: &Entry) -> Result<(), Fault> {
         let root = entry.path.components().next().unwrap_or_default();
         if let Some(source) = self.shared.place.base.made_for.as_deref().filter(|&source| source != root) {
-            let name = show(self.shared.place.rename().unwrap_or_default());
+            let name = show(self.shared.place.base.rename.as_deref().unwrap_or_default());
             let message = format!("`{name}` belongs to an unfinished copy of `{}`", show(source));
             let hint = format!(
                 "end the destination with `/` to copy into it; to discard the unfinished copy, run `haul clean` on the receiver in the directory that contains `{name}`"
@@ -166,14 +166,9 @@ impl Peer {
         if self.shared.place.is_nowhere()
             && !matches!(entry.kind, EntryKind::File { .. } | EntryKind::Failed(_))
         {
-            return Err(Fault::new(
-                FaultCode::Usage,
-                format!(
-                    "`{}` is not a regular file; only regular files can be written to stdout",
-                    entry.path
-                ),
-                "name the files, or copy it to a directory",
-            ));
+            let what = "is not a regular file; only regular files can be written to stdout";
+            let hint = "name the files, or copy it to a directory";
+            return Err(of_path(FaultCode::Usage, entry.path.as_bytes(), what, hint));
         }
         let covers = self.shared.expectations.as_ref().is_none_or(|asked| asked.covers(&entry.path));
         // Nothing is created for unreadable entries.
@@ -195,15 +190,12 @@ impl Peer {
         if entry.path.components().any(is_reserved) {
             return Some(reserved(&show(entry.path.as_bytes())));
         }
-        self.shared.place.rename()?;
+        self.shared.place.base.rename.as_ref()?;
         let first = entry.path.components().next().unwrap_or_default();
         (self.source_root.as_deref() != Some(first)).then(|| {
             let message = format!("only one source can be copied to this name, not also `{}`", show(first));
-            Fault::new(
-                FaultCode::Usage,
-                message,
-                "end the destination with `/` to copy several sources into it",
-            )
+            let hint = "end the destination with `/` to copy several sources into it";
+            Fault::new(FaultCode::Usage, message, hint)
         })
     }
 

@@ -32,7 +32,6 @@ use crate::stream::Shape;
 pub(crate) mod attributes;
 pub(crate) mod base;
 pub(crate) mod dir_entry;
-pub(crate) mod dir_permissions;
 pub(crate) mod links;
 mod open_files;
 mod resume;
@@ -40,8 +39,6 @@ pub(crate) mod space;
 
 pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable, taken_away};
 
-/// Permissions of files until they are complete.
-pub(super) const PRIVATE_FILE: u32 = 0o600;
 /// Minimum stream length in bytes for journalling and thus for resuming; smaller files are sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
 const OPEN_DIRECTORIES: usize = 64;
@@ -94,20 +91,12 @@ impl Place {
         self.base.presence == Presence::Nowhere
     }
 
-    pub(crate) fn is_there(&self) -> bool {
-        self.base.presence == Presence::There
-    }
-
     /// Whether the destination contained nothing at the first call.
     pub(crate) fn is_fresh(&self) -> bool {
         *self.fresh.get_or_init(|| match &self.base.rename {
             Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
             None => storage::list(&self.base.directory).is_ok_and(|names| names.is_empty()),
         })
-    }
-
-    pub(crate) fn rename(&self) -> Option<&[u8]> {
-        self.base.rename.as_deref()
     }
 
     /// Returns an entry's path below the destination directory.
@@ -159,7 +148,9 @@ impl Place {
 
     /// Fails if the file at a name may not be replaced. Returns whether a file exists.
     pub(super) fn must_be_replaceable(&self, dirent: &DirEntry<'_>) -> Result<bool, IoFault> {
-        match dirent.look()? {
+        let there = dirent.stat_if_any()?;
+        replaceable(there.as_ref().map(kind_of), dirent.path)?;
+        match there {
             Some(there) if self.is_installed(&there, dirent) => Err(collision(dirent.path)),
             there => Ok(there.is_some()),
         }
@@ -179,7 +170,7 @@ impl Place {
     }
 
     pub(crate) fn directory(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
-        if !self.is_there() {
+        if self.base.presence != Presence::There {
             return Err(Errno::NOENT);
         }
         let mut open = self.directories.lock();

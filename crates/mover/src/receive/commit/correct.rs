@@ -23,7 +23,7 @@ impl Shared {
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
         let is_asked =
             self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
-        if !is_asked || self.place.rename().is_some() {
+        if !is_asked || self.place.base.rename.is_some() {
             return;
         }
         let mut book = self.book.lock();

@@ -235,7 +235,7 @@ impl Committer {
             let (path, target) = (book.table.path(entry), book.table.target(entry).to_vec());
             drop(book);
             if let Err(io_fault) = self.shared.place.may_link(&path, &target) {
-                self.held_is_done(entry, &path, Err::<Option<OwnedFd>, _>(io_fault))?;
+                self.give_up(entry, &path, io_fault)?;
             }
         }
         Ok(())
@@ -248,15 +248,14 @@ impl Committer {
             let (Item { entry, path, .. }, there) = (&item, self.shared.place.obstacle(&item.path));
             let kind = self.shared.book.lock().table.kind(*entry);
             match (kind, replaceable(there.filter(|_| stays), path)) {
-                (Kind::File(_), Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
+                // Fails later because its file did.
+                (Kind::HardLink(file), _)
+                    if self.shared.book.lock().table.state(file) == EntryState::Failed => {}
+                (_, Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
                 (Kind::File(_), Ok(())) => {
                     self.shared.report_installed(*entry, path, false)?;
                     free.push(item);
                 }
-                // Fails later because its file did.
-                (Kind::HardLink(file), _)
-                    if self.shared.book.lock().table.state(file) == EntryState::Failed => {}
-                (_, Err(io_fault)) => self.held_is_done(*entry, path, Err::<Option<OwnedFd>, _>(io_fault))?,
                 (_, Ok(())) => {}
             }
         }

@@ -97,7 +97,9 @@ fn remove<T>(
     let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)?;
     drop(book);
     let run = |counts| {
-        let mut sweep = Sweep::new(shared, &delete_exclude, counts);
+        let (removal, ignores) = (Removal::default(), HashMap::new());
+        let (delete_exclude, current, is_blind) = (&delete_exclude, None, false);
+        let mut sweep = Sweep { shared, delete_exclude, counts, removal, ignores, current, is_blind };
         go_through(&mut sweep).map(|done| (Some(done), sweep.removal))
     };
     let (done, removal) = match limit(shared) {
@@ -141,12 +143,7 @@ pub(crate) fn too_many(most: u64) -> Fault {
     Fault::new(FaultCode::NotPermitted, message, "list them with --dry-run; --max-delete permits more")
 }
 
-impl<'a> Sweep<'a> {
-    fn new(shared: &'a Shared, delete_exclude: &'a DeleteExclude, counts: Option<u64>) -> Self {
-        let (removal, ignores) = (Removal::default(), HashMap::new());
-        Self { shared, delete_exclude, counts, removal, ignores, current: None, is_blind: false }
-    }
-
+impl Sweep<'_> {
     /// Removes what is at an entry's path. Returns true if something stays.
     fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
         let local = self.shared.place.local(in_set);
@@ -158,7 +155,7 @@ impl<'a> Sweep<'a> {
 
     fn everything(&mut self) -> Result<(), Fault> {
         let extent = self.shared.book.lock().extent;
-        if extent == Extent::Destination && self.shared.place.rename().is_none() {
+        if extent == Extent::Destination && self.shared.place.base.rename.is_none() {
             self.directory(None, Vec::new(), Vec::new())?;
         }
         let directories: Vec<u32> =

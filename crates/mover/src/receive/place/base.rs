@@ -16,7 +16,7 @@ use crate::storage::{accessat, mkdirat, unlinkat};
 /// Permissions of a newly created destination before the umask, as with `mkdir`.
 const NEW_DIRECTORY: u32 = 0o777;
 
-/// Permissions of directories during the job: received files may be less public.
+/// Permissions of new directories until their final ones are set, which may be as strict.
 pub(crate) const PRIVATE_DIRECTORY: u32 = 0o700;
 
 pub(crate) struct Base {
@@ -50,10 +50,6 @@ pub(crate) enum Presence {
 impl Base {
     fn plain(directory: OwnedFd, presence: Presence) -> Self {
         Self { directory, rename: None, made_for: None, presence, is_confined: false, made: None }
-    }
-
-    fn renaming(self, name: Vec<u8>) -> Self {
-        Self { rename: Some(name), ..self }
     }
 
     /// Returns the destination's permissions if this job created it and the set has none for it.
@@ -100,11 +96,13 @@ pub(crate) fn open_base(
     let base = match (open_directory(root, destination), layout) {
         (Ok(directory), Layout::As) => match made_for(root, &named) {
             None => Base::plain(directory, Presence::There),
-            made_for => Base { made_for, ..Base::plain(parent()?, Presence::There) }.renaming(named.name),
+            made_for => {
+                Base { made_for, rename: Some(named.name), ..Base::plain(parent()?, Presence::There) }
+            }
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
         (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) if !named.name.is_empty() => {
-            Base::plain(parent()?, Presence::There).renaming(named.name)
+            Base { rename: Some(named.name), ..Base::plain(parent()?, Presence::There) }
         }
         (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
             Base::plain(parent()?, Presence::Missing(named.name))

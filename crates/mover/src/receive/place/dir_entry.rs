@@ -47,19 +47,12 @@ impl DirEntry<'_> {
         move |errno| IoFault::destination(doing, self.path, errno)
     }
 
-    fn stat_if_any(&self) -> Result<Option<Stat>, IoFault> {
+    pub(crate) fn stat_if_any(&self) -> Result<Option<Stat>, IoFault> {
         lstatat_if_any(&self.directory, self.name()).map_err(self.fail("look at"))
     }
 
     pub(crate) fn kind(&self) -> Result<Option<FileType>, IoFault> {
         Ok(self.stat_if_any()?.as_ref().map(kind_of))
-    }
-
-    /// Returns the metadata of the existing file, if any. Fails if it may not be replaced ([`replaceable`]).
-    pub(crate) fn look(&self) -> Result<Option<Stat>, IoFault> {
-        let stat = self.stat_if_any()?;
-        replaceable(stat.as_ref().map(kind_of), self.path)?;
-        Ok(stat)
     }
 
     /// Converts an error of creating the entry. Missing permissions on the destination itself end the job.
