@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{Action, FaultCode, Newer};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Attributes;
@@ -147,52 +147,30 @@ impl Place {
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
-        let is_elsewhere = |stat| self.may_be_elsewhere(&stat);
-        let made = !leads_to(&dirent, target) || dirent.stat().is_ok_and(is_elsewhere);
-        let linked = if made {
-            self.make_link(&dirent, (entry, target), attributes, apply).map(|()| Linked::Name)
-        } else {
-            self.keep_link(&dirent, attributes, apply).map(|()| Linked::Already)
-        };
-        Ok((linked?, dirent.directory))
-    }
-
-    fn keep_link(
-        &self,
-        dirent: &DirEntry<'_>,
-        attributes: Attributes,
-        apply: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<(), IoFault> {
-        let stat = dirent.stat().map_err(dirent.fail("look at"))?;
-        if !self.claims(&stat, dirent) {
-            return Err(collision(dirent.path));
+        let is_kept = |stat: &Stat| leads_to(&dirent, target) && !self.may_be_elsewhere(stat);
+        if let Some(stat) = dirent.stat().ok().filter(is_kept) {
+            if !self.claims(&stat, &dirent) {
+                return Err(collision(path));
+            }
+            let link = open_link(&dirent.directory, dirent.name()).map_err(dirent.fail("open"))?;
+            apply(link.as_fd());
+            if !same_time(&stat, attributes.mtime) {
+                // Fails if another user owns the link, whose target is right nevertheless.
+                let _ = set_on_link(&link, attributes.mtime);
+            }
+            return Ok((Linked::Already, dirent.directory));
         }
-        let link = open_link(&dirent.directory, dirent.name()).map_err(dirent.fail("open"))?;
-        apply(link.as_fd());
-        if !same_time(&stat, attributes.mtime) {
-            // Fails if another user owns the link, whose target is right nevertheless.
-            let _ = set_on_link(&link, attributes.mtime);
-        }
-        Ok(())
-    }
-
-    fn make_link(
-        &self,
-        dirent: &DirEntry<'_>,
-        (entry, target): (u32, &[u8]),
-        attributes: Attributes,
-        apply: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<(), IoFault> {
-        self.must_be_replaceable(dirent)?;
-        must_not_lose_target(dirent, target)?;
-        let made = self.put_in_place(entry, dirent, |name| {
-            self.with_room(dirent, || symlinkat(target, &dirent.directory, name))?;
+        self.must_be_replaceable(&dirent)?;
+        must_not_lose_target(&dirent, target)?;
+        let made = self.put_in_place(entry, &dirent, |name| {
+            self.with_room(&dirent, || symlinkat(target, &dirent.directory, name))?;
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
             set_on_link(&link, attributes.mtime)
         });
-        made.map_err(dirent.fail("create the link"))
+        made.map_err(dirent.fail("create the link"))?;
+        Ok((Linked::Name, dirent.directory))
     }
 }
 
