@@ -47,17 +47,8 @@ impl Decider {
         if state == EntryState::Failed {
             return Ok(Want::Nothing);
         }
-        let there = if self.shared.table(|table| table.parent_failed(entry)) {
-            Err(orphaned(&path))
-        } else {
-            self.shared.place.kind_there(&path, self.shared.clears())
-        };
-        let blocked = |there: &FileType| self.shared.clears() && is_in_the_way(kind, *there);
-        let is_blocked = there.as_ref().is_ok_and(|there| there.as_ref().is_some_and(blocked));
-        let there =
-            there.and_then(|there| if is_blocked { self.would_clear(kind, &path) } else { Ok(there) });
-        let there = match there.and_then(|there| fits(kind, there, &path).map(|()| there)) {
-            Ok(there) => there,
+        let (there, is_blocked) = match self.found(entry, kind, &path) {
+            Ok(found) => found,
             Err(io_fault) => return self.fail(entry, io_fault.fault),
         };
         match kind {
@@ -80,14 +71,21 @@ impl Decider {
         }
     }
 
-    /// Returns the entry that would be removed: at once for a directory, otherwise when everything has
-    /// arrived.
-    fn would_clear(&self, kind: Kind, path: &[u8]) -> Result<Option<FileType>, IoFault> {
+    /// Returns the kind of the file that the entry would replace, and whether another one would be removed
+    /// first: at once for a directory, otherwise when everything has arrived.
+    fn found(&self, entry: u32, kind: Kind, path: &[u8]) -> Result<(Option<FileType>, bool), IoFault> {
+        if self.shared.table(|table| table.parent_failed(entry)) {
+            return Err(orphaned(path));
+        }
+        let there = self.shared.place.kind_there(path, self.shared.clears())?;
+        if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
+            return fits(kind, there, path).map(|()| (there, false));
+        }
         if kind == Kind::Directory {
             self.shared.count_one()?;
             self.shared.tell(path, Action::Delete)?;
         }
-        Ok(None)
+        Ok((None, true))
     }
 
     fn list_file_changes(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
