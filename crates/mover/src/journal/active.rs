@@ -92,8 +92,7 @@ impl Journal {
         }
     }
 
-    /// Records that a directory takes the place of the one source, also in the next job if the set stays
-    /// incomplete.
+    /// Records that `name` is a new directory for the one source: until the set is complete, also in later jobs.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         if is_local(name) && is_local(source) {
             let made = Made { name: name.to_vec(), source: source.to_vec() };
@@ -157,7 +156,6 @@ impl Journal {
         }
     }
 
-    /// Whether a later job could resume this file.
     pub(crate) fn is_claimed(&self, number: u32) -> bool {
         let book = self.book.lock();
         let noted = book.log.state.files.get(&number).map(|noted| &noted.written);
@@ -210,7 +208,7 @@ impl Journal {
         }
     }
 
-    /// The same journal in another file, to see what becomes of errors.
+    /// Replaces the file, to test errors.
     #[cfg(test)]
     pub(crate) fn with_file(self, file: OwnedFd) -> Self {
         Self { file, ..self }
@@ -228,7 +226,6 @@ impl Book {
             && let Err(errno) = self.log.append(file, records)
         {
             self.broken = Some(errno);
-            // Unrecorded data stays unrecorded.
             self.pending.clear();
         }
         self.broken.is_none()

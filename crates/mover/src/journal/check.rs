@@ -8,8 +8,8 @@ const ID: u32 = 0x6861_756c;
 /// payloads of valid records. Returns true if a record was read.
 ///
 /// # Panics
-/// If the valid part reads differently when it is read alone, or if a file claims bytes beyond its end or
-/// lies outside of the directory.
+/// If the valid part reads differently alone, an incomplete record is accepted, or a file claims bytes beyond
+/// its end or lies outside of the directory.
 pub fn journal(bytes: &[u8]) -> bool {
     let Some((&how, rest)) = bytes.split_first() else { return false };
     let journal = if how.is_multiple_of(2) { rest.to_vec() } else { seal(ID, rest) };

@@ -86,7 +86,7 @@ impl Leftovers {
             let ids = newest(&readable, MOST);
             found.directory = readable;
             for id in ids.into_iter().rev() {
-                match found.open(id) {
+                match Leftover::open(found.directory.as_fd(), id, hold) {
                     Ok(leftover) if leftover.is_running => found.running.push(leftover),
                     Ok(leftover) => found.add(leftover),
                     Err(why) => found.skipped.push((id, why)),
@@ -94,10 +94,6 @@ impl Leftovers {
             }
         }
         Ok(found)
-    }
-
-    fn open(&self, id: u32) -> Result<Leftover, Why> {
-        Leftover::open(self.directory.as_fd(), id, self.hold)
     }
 
     /// Adds a journal; older ones must be added first.
@@ -113,7 +109,7 @@ impl Leftovers {
     /// Waits for running jobs that write this job's files, and takes over their journals if they end in time.
     fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
-            match self.open(self.running[at].id) {
+            match Leftover::open(self.directory.as_fd(), self.running[at].id, self.hold) {
                 Ok(leftover) if leftover.is_running && self.began.elapsed() < END_WITHIN => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
@@ -136,7 +132,7 @@ impl Leftovers {
         self.is_empty() && !self.running.iter().any(|job| job.has_made(path) || job.is_at(path))
     }
 
-    /// Returns the one source that the directory `name` replaced in an interrupted or running job.
+    /// Returns the source for which an interrupted or running job created the directory `name`.
     pub(crate) fn made_for(&self, name: &[u8]) -> Option<Vec<u8>> {
         let made =
             self.journals.iter().rev().chain(&self.running).filter_map(|job| job.log.state.made.as_ref());
@@ -148,7 +144,7 @@ impl Leftovers {
         self.wait_for(|job| job.has_made(name));
         for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
             leftover.log.state.made = None;
-            // Without this record the directory replaces its source at most once more.
+            // Without this record, the directory stands for that source once more at most.
             let _ = leftover.log.append(&leftover.file, vec![Record::Made(Made::default())]);
         }
     }
@@ -163,7 +159,6 @@ impl Leftovers {
         &self.skipped
     }
 
-    /// Returns notes for the user on journals left alone.
     pub(crate) fn notes(&self) -> Vec<String> {
         let odd = |(_, why): &&(u32, Why)| *why != Why::Vanished;
         let note = |&(id, why): &(u32, Why)| {
@@ -276,11 +271,10 @@ impl Leftover {
     /// Returns the paths of the existing temporary files, relative to the journal's directory.
     pub(crate) fn parts(&self, directory: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
         let mut parts = Vec::new();
-        // Always includes the journal's own directory, even if that record is damaged.
-        let own = Vec::new();
-        let directories = &self.log.state.directories;
-        let here = (!directories.contains(&own)).then_some(&own);
-        for parent in directories.iter().chain(here) {
+        let mut directories = self.log.state.directories.clone();
+        // The journal's own directory, even if that record is damaged.
+        directories.insert(Vec::new());
+        for parent in &directories {
             let opened = match open_directory(directory, parent, OFlags::RDONLY) {
                 // It was removed or replaced.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -330,7 +324,6 @@ pub(crate) fn is_ours(stat: &Stat) -> bool {
     kind_of(stat) == FileType::RegularFile && stat.st_uid == geteuid().as_raw() && stat.st_nlink == 1
 }
 
-/// Opens a directory below the journal's without following links.
 fn open_directory(directory: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     open_beneath(directory, path, flags | OFlags::DIRECTORY, Links::Refuse)
 }

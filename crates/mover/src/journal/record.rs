@@ -75,7 +75,6 @@ fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Noted {
     pub(crate) identity: FileIdentity,
-    /// Written ranges of the file's stream of data bytes.
     pub(crate) written: RangeSet,
 }
 
@@ -84,15 +83,13 @@ pub(crate) struct Noted {
 pub(crate) struct JobState {
     pub(crate) directories: BTreeSet<Vec<u8>>,
     pub(crate) files: BTreeMap<u32, Noted>,
-    /// The directory that replaced the job's one source.
     pub(crate) made: Option<Made>,
 }
 
-/// A directory created to replace the one source of a job.
+/// A directory that a job created for its one source, under another name.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Made {
     pub(crate) name: Vec<u8>,
-    /// Name of the source.
     pub(crate) source: Vec<u8>,
 }
 
@@ -133,9 +130,8 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
 /// Why a journal is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, From)]
 pub(crate) enum Why {
-    /// Unknown format version.
     Version(u16),
-    /// It does not start like a journal, is not a regular file, or belongs to another user.
+    /// It does not start like a journal, or is not a regular file of this user without further hard links.
     Foreign,
     #[from]
     Unreadable(Errno),

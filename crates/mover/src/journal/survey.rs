@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -110,21 +110,17 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let modified = UNIX_EPOCH + Duration::new(secs.try_into().unwrap_or(0), nanos);
     let (state, files, parts, occupied) = (JournalState::LeftOver, Vec::new(), 0, Bytes(0));
     let mut report = JournalReport { id, name, state, modified, files, parts, occupied };
-    match Leftover::open(directory.as_fd(), id, Hold::Release) {
-        Ok(leftover) => describe(directory.as_fd(), &leftover, &mut report),
+    let leftover = match Leftover::open(directory.as_fd(), id, Hold::Release) {
+        Ok(leftover) => leftover,
         Err(Why::Vanished) => return None,
-        Err(why) => report.state = JournalState::NotOurs(reason(id, why)),
-    }
-    Some(report)
-}
-
-fn describe(directory: BorrowedFd<'_>, leftover: &Leftover, report: &mut JournalReport) {
+        Err(why) => return Some(JournalReport { state: JournalState::NotOurs(reason(id, why)), ..report }),
+    };
     if leftover.is_running {
         report.state = JournalState::Running;
     }
     // Unreadable files are not counted.
-    for path in leftover.parts(directory).unwrap_or_default() {
-        if let Ok(stat) = leftovers::stat_beneath(directory, &path) {
+    for path in leftover.parts(directory.as_fd()).unwrap_or_default() {
+        if let Ok(stat) = leftovers::stat_beneath(directory.as_fd(), &path) {
             report.parts += 1;
             // st_blocks counts 512 bytes each (stat(2)).
             report.occupied.0 += stat.st_blocks as u64 * 512;
@@ -132,9 +128,10 @@ fn describe(directory: BorrowedFd<'_>, leftover: &Leftover, report: &mut Journal
     }
     for (&number, noted) in &leftover.log.state.files {
         let have = Bytes(noted.written.total());
-        if have.0 > 0 && leftovers::has_part(directory, &part_name(report.id, number), noted) {
+        if have.0 > 0 && leftovers::has_part(directory.as_fd(), &part_name(id, number), noted) {
             let identity = &noted.identity;
             report.files.push(PartialFile { path: identity.path.clone(), have, size: Bytes(identity.size) });
         }
     }
+    Some(report)
 }

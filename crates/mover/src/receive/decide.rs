@@ -33,7 +33,6 @@ pub(super) enum Verdict {
     /// Keep it, and correct its metadata.
     Keep(Stat),
     KeepNewer(Stat),
-    /// Compare it with the existing file.
     Compare,
     Send(Option<Stat>),
 }
@@ -48,17 +47,15 @@ impl Decider {
         }
     }
 
-    /// Returns the request for an entry. Existing data of it is reused or compared.
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
         if self.shared.is_dry_run() {
             return self.list_changes(entry);
         }
         let (state, kind, path) =
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
-        let occupied = self.shared.destination == Destination::Occupied;
         match kind {
             // Without requests files arrive whole, also those refused here.
-            _ if !occupied => Ok(Want::Whole),
+            _ if self.shared.destination == Destination::Fresh => Ok(Want::Whole),
             _ if state == EntryState::Failed => Ok(Want::Nothing),
             Kind::File(_) => self.want_file(entry, &path),
             Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
@@ -72,7 +69,9 @@ impl Decider {
                 self.fail(entry, collision(path).fault)
             }
             Verdict::Keep(there) => {
-                self.discard_claims(path);
+                if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
+                    leftovers.discard_all(&self.shared.place.local(path));
+                }
                 self.shared.correct(entry, path, &there);
                 self.kept(entry)
             }
@@ -115,12 +114,6 @@ impl Decider {
         Ok(Want::Kept)
     }
 
-    fn discard_claims(&mut self, path: &[u8]) {
-        if let Some(leftovers) = self.leftovers.as_mut().filter(|leftovers| !leftovers.is_empty()) {
-            leftovers.discard_all(&self.shared.place.local(path));
-        }
-    }
-
     pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
         self.compare(entry, Held::Final, RangeSet::new())?;
         Ok(Want::Compare)
@@ -131,15 +124,16 @@ impl Decider {
         let local = self.shared.place.local(path);
         let identity = self.shared.identity(entry, local.clone());
         let shape = self.shared.book.lock().table.shape(entry);
-        while let Some(claim) = self.leftovers.as_mut().and_then(|leftovers| leftovers.take(&local)) {
-            let of_use = is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
-                && self.shared.place.adopt((entry, path), &claim, &identity, &shape);
-            let Some(leftovers) = &mut self.leftovers else { break };
-            if of_use {
-                leftovers.consumed(&local, claim.token);
-                return self.resume(entry, &claim.noted.written);
+        if let Some(leftovers) = &mut self.leftovers {
+            while let Some(claim) = leftovers.take(&local) {
+                if is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
+                    && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
+                {
+                    leftovers.consumed(&local, claim.token);
+                    return self.resume(entry, &claim.noted.written);
+                }
+                leftovers.discard(&local, claim.token);
             }
-            leftovers.discard(&local, claim.token);
         }
         match self.extends(entry, existing) {
             Some(have) if self.shared.place.begin_with(entry, path, have, &identity) => {
