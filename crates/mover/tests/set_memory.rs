@@ -240,7 +240,10 @@ fn report(what: &str, taken: usize, fault: &Fault) {
 fn attributes_that_are_not_permitted_take_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (peer, link) = narrow_pair();
-    let options = ReceiveOptions { set_memory: Bytes(BUDGET as u64), ..ReceiveOptions::new(1) };
+    let options = ReceiveOptions {
+        set_memory: Bytes(BUDGET as u64),
+        ..ReceiveOptions::with_policy(1, ReceivePolicy::default())
+    };
     let job = receive_files(b"", &Root::beneath(dir.path()).unwrap(), Layout::Into, link, options).unwrap();
     let taken = peak(|| {
         for number in 0..1_000 {

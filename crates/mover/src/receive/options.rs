@@ -44,11 +44,6 @@ pub struct ReceiveOptions {
 }
 
 impl ReceiveOptions {
-    /// Returns the defaults: 64 MiB of memory, files synced, equal files kept, leftovers used.
-    pub fn new(session: u32) -> Self {
-        Self::with_policy(session, ReceivePolicy::default())
-    }
-
     /// Returns options with 64 MiB of memory and the given policy.
     pub fn with_policy(session: u32, receive_policy: ReceivePolicy) -> Self {
         Self {
@@ -115,7 +110,12 @@ mod tests {
 
     #[test]
     fn long_paths_get_more_memory() {
-        let memory = |ms| ReceiveOptions::new(1).for_round_trip(Span::from_millis(ms)).memory >> 20;
+        let memory = |ms| {
+            ReceiveOptions::with_policy(1, ReceivePolicy::default())
+                .for_round_trip(Span::from_millis(ms))
+                .memory
+                >> 20
+        };
         assert_eq!([0, 10, 40, 60, 100, 600].map(memory), [64, 64, 64, 95, 159, 160]);
     }
 

@@ -14,7 +14,7 @@ pub enum Call {
     Seek,
     /// `pread` of at most this many bytes.
     Read(usize),
-    /// `write`, `pwrite`, `copy_file_range` of this many bytes.
+    /// `write`, `pwrite`, `copy_file_range` of at most this many bytes.
     Write(usize),
     /// `fallocate`, `ftruncate`.
     Size,
@@ -24,7 +24,7 @@ pub enum Call {
     Rename,
     /// `unlinkat`.
     Remove,
-    /// `fchmod`, `fchownat`, `utimensat`, `setxattr` and its kin.
+    /// `fchmod`, `fchownat`, `utimensat`, `setxattr`, `removexattr`.
     Attributes,
     /// `fsync`, `fdatasync`, `syncfs`.
     Sync,

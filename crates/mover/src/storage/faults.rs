@@ -5,12 +5,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
-use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use derive_more::Debug;
 use parking_lot::Mutex;
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -32,7 +32,8 @@ type Rule = dyn Fn(u64, Call) -> Verdict + Send + Sync;
 type Fold = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
 /// A disk with a rule that decides the outcome of each call.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[debug("Disk {{ calls: {} }}", _0.calls.load(Ordering::Relaxed))]
 pub struct Disk(Arc<Inner>);
 
 struct Inner {
@@ -41,12 +42,6 @@ struct Inner {
     /// Names that it maps to the same value are one name. Locked from lookup to call: nothing is created in
     /// between.
     fold: Option<Mutex<Box<Fold>>>,
-}
-
-impl fmt::Debug for Disk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disk").field("calls", &self.calls()).finish()
-    }
 }
 
 impl Disk {

@@ -155,7 +155,6 @@ pub(crate) fn dup(fd: impl AsFd) -> Result<OwnedFd> {
     repeat(Call::Open, || io::fcntl_dupfd_cloexec(fd.as_fd(), 0))
 }
 
-/// Returns the status of a name. Does not follow a link.
 pub(crate) fn lstatat(directory: impl AsFd, name: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, name, |at, name| fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW))
 }
@@ -164,12 +163,10 @@ pub(crate) fn kind_of(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Returns the status of a path's target. Follows links.
 pub(crate) fn statat(directory: impl AsFd, path: impl Arg) -> Result<Stat> {
     named(Call::Look, directory, path, |at, path| fs::statat(at, path, AtFlags::NO_AUTOMOUNT))
 }
 
-/// Like [`lstatat`]; `None` if the name does not exist.
 pub(crate) fn lstatat_if_any(directory: impl AsFd, name: impl Arg) -> Result<Option<Stat>> {
     match lstatat(directory, name) {
         Err(Errno::NOENT) => Ok(None),

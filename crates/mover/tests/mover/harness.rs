@@ -11,7 +11,7 @@ use haul_mover::{
     JobHandle, MoveReport, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
-use haul_wire::control::{Durability, Fault, Layout, Selection};
+use haul_wire::control::{Durability, Fault, Layout, ReceivePolicy, Selection};
 
 use crate::check::link::links;
 
@@ -139,7 +139,10 @@ pub(crate) fn bytes(path: &Path) -> Vec<u8> {
 
 /// Returns the options of tests, without syncing.
 pub(crate) fn options() -> ReceiveOptions {
-    ReceiveOptions { durability: Durability::Cached, ..ReceiveOptions::new(0xabcd) }
+    ReceiveOptions {
+        durability: Durability::Cached,
+        ..ReceiveOptions::with_policy(0xabcd, ReceivePolicy::default())
+    }
 }
 
 /// Returns a selection of everything.

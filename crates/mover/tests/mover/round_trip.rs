@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
 use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, list_entries, receive_files, send_files};
-use haul_wire::control::{FaultCode, Layout};
+use haul_wire::control::{FaultCode, Layout, ReceivePolicy};
 
 use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, names_below, options, start};
 use crate::trees::{assert_same, contents, odd_tree, set_mode};
@@ -32,7 +32,7 @@ fn an_unusual_tree_with_synced_files_arrives_in_an_existing_tree() {
     fs::create_dir(&src).unwrap();
     odd_tree(&src);
     for _ in 0..2 {
-        let options = ReceiveOptions::new(7);
+        let options = ReceiveOptions::with_policy(7, ReceivePolicy::default());
         let pair = start(vec![bytes(&src)], &dst, Layout::Into, SendLimits::default(), options).unwrap();
         pair.run(&Pump::default()).clean();
         assert_same(&src, &dst.join("src"));

@@ -193,7 +193,7 @@ fn a_writeback_error_during_a_transfer_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[100 * MIB, 5000], 1);
     let (disk, _) = behind(Some(Errno::IO));
-    let ends = copy_on(&src, &dst, ReceiveOptions::new(1), &disk);
+    let ends = copy_on(&src, &dst, ReceiveOptions::with_policy(1, ReceivePolicy::default()), &disk);
     assert_eq!(ends.sent.unwrap_err().code, FaultCode::Io);
     assert_eq!(ends.received.unwrap_err().code, FaultCode::Io);
     assert!(!dst.join("f0").exists());
