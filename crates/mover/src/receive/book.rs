@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use haul_base::RangeSet;
-use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Rule, Summary};
+use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Selection, Summary};
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::budget::{Budget, Reserved, in_vec, make_room, of_place};
@@ -33,7 +33,7 @@ pub(crate) struct Book {
     pub(crate) object_len: Option<u64>,
     /// What the set implies about names that it does not contain.
     pub(crate) extent: Extent,
-    pub(crate) left_out: Vec<Rule>,
+    pub(crate) left_out: Selection,
     pub(crate) filtered: FilteredNames,
     /// Entries whose place holds another kind of entry, which may be removed.
     pub(crate) blocked: Vec<u32>,
@@ -142,12 +142,10 @@ impl Book {
     }
 }
 
-/// A range of a file's stream in the object; it ends where the next one begins.
+/// A range of a file's stream from `start` on, at offset `at` of the object; it ends where the next one begins.
 #[derive(Clone, Copy, Debug)]
 struct LayoutExtent {
-    /// Offset in the object.
     at: u64,
-    /// Offset in the stream.
     start: u64,
     entry: u32,
 }

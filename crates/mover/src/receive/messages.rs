@@ -22,7 +22,6 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    /// Creates `Expected`; its memory is reserved until the verifier handles it.
     pub(crate) fn expected(budget: &Arc<Budget>, digests: Vec<FileDigest>) -> Result<Self, Fault> {
         let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
         let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum();
@@ -55,7 +54,7 @@ pub(crate) struct Written {
     pub(crate) entry: u32,
     /// Offset in the stream.
     pub(crate) offset: u64,
-    /// The bytes, if they are still in memory.
+    /// The bytes, unless too many buffers are in use.
     pub(crate) bytes: Option<(Arc<BufferGuard>, Range<usize>)>,
     pub(crate) groups: Range<u32>,
     pub(crate) len: u64,
@@ -76,7 +75,6 @@ pub(crate) enum Settle {
 }
 
 impl Settle {
-    /// Creates `Failed`; its memory is reserved until the committer handles it.
     pub(crate) fn failed(
         budget: &Arc<Budget>,
         entry: u32,

@@ -131,7 +131,11 @@ pub(crate) fn run(
         ("haul-writeback", Box::new(write_back)),
     ];
     let threads = spawn_all(shared, workers);
-    let result = Peer { shared: pipeline, decider, source_root: None, ended: false }.listen();
+    let mut peer = Peer { shared: pipeline, decider, source_root: None, ended: false };
+    let result = peer.listen();
+    peer.decider.finish();
+    // The threads end when their channels are closed.
+    drop(peer);
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
     remove_temporaries(shared);

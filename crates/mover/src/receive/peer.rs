@@ -2,7 +2,6 @@
 
 use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Rule,
-    Selection,
 };
 
 use crate::fault::{left_early, of_path, protocol, show, unexpected};
@@ -24,13 +23,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn listen(mut self) -> Result<MoveReport, Fault> {
-        let result = self.listen_to_the_end();
-        self.decider.finish();
-        result
-    }
-
-    fn listen_to_the_end(&mut self) -> Result<MoveReport, Fault> {
+    /// Returns when the set is final or the job has failed.
+    pub(crate) fn listen(&mut self) -> Result<MoveReport, Fault> {
         let lineage = self.shared.place.base.lineage(self.shared.clears());
         let link = &self.shared.link;
         let told = link.send(ControlMessage::DestinationLineage(lineage));
@@ -146,11 +140,8 @@ impl Peer {
 
     fn left_out(&self, rules: Vec<Rule>) -> Result<(), Fault> {
         let mut book = self.shared.book.lock();
-        book.left_out.extend(rules);
-        let told = Selection { rules: std::mem::take(&mut book.left_out), ..Selection::default() };
-        told.validate().map_err(|why| protocol(&why.to_string()))?;
-        book.left_out = told.rules;
-        Ok(())
+        book.left_out.rules.extend(rules);
+        book.left_out.validate().map_err(|why| protocol(&why.to_string()))
     }
 
     fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use haul_wire::control::Extraneous;
+use haul_wire::control::{Extraneous, Fault, FaultCode};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::confine::{Links, open_beneath};
 use crate::entries::Kind;
-use crate::fault::{IoFault, Scope};
+use crate::fault::{IoFault, Scope, show};
 use crate::identity::FileId;
 use crate::journal::{FileIdentity, Journal};
 use crate::receive::options::ReceiveOptions;
@@ -37,7 +37,7 @@ mod open_files;
 mod resume;
 pub(crate) mod space;
 
-pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable, taken_away};
+pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable};
 
 /// Minimum stream length in bytes for journalling and thus for resuming; smaller files are sent again.
 const JOURNAL_ABOVE: u64 = 1 << 20;
@@ -114,12 +114,10 @@ impl Place {
         (kind_of(&stat) == FileType::RegularFile).then_some(stat)
     }
 
-    /// Returns the type of the existing file at an entry's path, if any.
     pub(crate) fn obstacle(&self, path: &[u8]) -> Option<FileType> {
         self.dir_entry(path).ok()?.kind().ok().flatten()
     }
 
-    /// Opens the existing file at an entry's path for reading.
     pub(crate) fn open_final(&self, path: &[u8]) -> Option<File> {
         self.dir_entry(path).ok()?.open(OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from)
     }
@@ -136,7 +134,7 @@ impl Place {
         self.base.is_confined && stat.st_nlink > 1
     }
 
-    /// Records that the job keeps an existing file. Returns false if it did so under another name.
+    /// Like [`Place::claims`] for an existing file that is kept.
     pub(crate) fn keeps(&self, path: &[u8], there: &Stat) -> bool {
         self.dir_entry(path).map_or(true, |dirent| self.claims(there, &dirent))
     }
@@ -276,10 +274,11 @@ impl Place {
 
     fn must_be_expected(&self, entry: u32, path: &[u8], stat: &Stat) -> Result<(), IoFault> {
         if self.open_files.lock().is_expected(entry, FileId::of(stat)) {
-            Ok(())
-        } else {
-            Err(taken_away(path))
+            return Ok(());
         }
+        let message = format!("the temporary file of `{}` was replaced by another process", show(path));
+        let hint = "find out who writes to the destination, then run the same command again";
+        Err(IoFault { fault: Fault::new(FaultCode::Io, message, hint), scope: Scope::Entry })
     }
 
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
@@ -308,8 +307,7 @@ impl Place {
         stat.is_ok_and(|stat| !self.claims(&stat, dirent))
     }
 
-    /// Renames a complete temporary file of `size` bytes to its final name. Returns its directory and whether
-    /// it replaced a file.
+    /// Returns the directory of the installed file, and whether it replaced a file.
     pub(crate) fn install(
         &self,
         entry: u32,
@@ -331,8 +329,7 @@ impl Place {
         Ok((dirent.directory, replaced))
     }
 
-    /// Renames a temporary file to its final name; a fresh destination needs one system call. Returns whether
-    /// it replaced a file.
+    /// Returns whether a file was replaced. A fresh destination needs one system call.
     fn rename_over(&self, dirent: &DirEntry<'_>, name: &str) -> Result<bool, IoFault> {
         let rename = |how| rename_in(&dirent.directory, name, dirent.name(), how);
         if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {

@@ -101,7 +101,7 @@ impl Verifier {
     fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
         if !self.hashing.contains_key(&entry) {
             let groups = Groups::of(len);
-            // There are few open groups.
+            // Without the hashers, which are few.
             let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
             let reserved = self.shared.budget.reserve(bytes)?;
             self.hashing.insert(entry, (Tree::new(groups), reserved));
@@ -262,7 +262,6 @@ impl Verifier {
         if compared.unchecked.is_empty() { self.shared.end_requests() } else { Ok(()) }
     }
 
-    /// Requests a group that differs from the sender's.
     fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
         let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
         let groups = compared.proofs.groups;
@@ -323,7 +322,6 @@ impl Verifier {
         self.try_settle(entry)
     }
 
-    /// Settles a file that is complete and whose digest is known.
     fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
         let (Some((tree, _)), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
         else {

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 
 use super::metadata::{Metadata, Undone};
 use crate::entries::{Attributes, Kind};
-use crate::receive::Expectations;
 use crate::receive::place::attributes::{DIRECTORY_BITS, FILE_BITS, has_mode, same_time};
 use crate::receive::shared::Shared;
 use crate::storage::Mtime;
@@ -21,17 +20,12 @@ impl Shared {
     /// several sources counts, as with rsync. Ignored if the client requested less than
     /// [`Extent::Destination`].
     pub(crate) fn take_attributes(&self, told: DestinationAttributes) {
-        let is_asked =
-            self.expectations.as_ref().is_none_or(|asked: &Expectations| asked.extent == Extent::Destination);
-        if !is_asked || self.place.base.rename.is_some() {
+        let asked = self.expectations.as_ref();
+        let is_asked = asked.is_none_or(|asked| asked.extent == Extent::Destination);
+        if !is_asked || self.place.base.rename.is_some() || self.book.lock().destination.is_some() {
             return;
         }
-        let mut book = self.book.lock();
-        if book.destination.is_some() {
-            return;
-        }
-        book.destination = Some(told);
-        drop(book);
+        self.book.lock().destination = Some(told);
         if self.is_dry_run() {
             return;
         }

@@ -97,7 +97,6 @@ impl MetadataWriter {
         Ok(undone)
     }
 
-    /// Like [`MetadataWriter::apply`], but does not set the modification time.
     pub(crate) fn apply_but_time(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
         let mode = wanted.attributes.mode;
         let Some(extras) = &wanted.extras else {

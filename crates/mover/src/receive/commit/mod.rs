@@ -445,9 +445,7 @@ impl Committer {
                 self.shared.book.lock().table.set_state(entry, EntryState::Done);
                 self.succeeded(entry);
             }
-            Err(io_fault) => {
-                self.give_up(entry, path, io_fault)?;
-            }
+            Err(io_fault) => self.give_up(entry, path, io_fault)?,
         }
         if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
             self.flush()?;

@@ -94,7 +94,7 @@ fn remove<T>(
 ) -> Result<Option<T>, Fault> {
     let mut book = shared.book.lock();
     let filtered = std::mem::take(&mut book.filtered);
-    let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out, filtered)?;
+    let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out.rules, filtered)?;
     drop(book);
     let run = |counts| {
         let (removal, ignores) = (Removal::default(), HashMap::new());
@@ -123,15 +123,13 @@ pub(crate) fn limit(shared: &Shared) -> Option<(u64, u64)> {
 
 /// Returns an error if the sources' contents are not completely known, so that nothing may be deleted.
 fn incomplete(shared: &Shared) -> Option<Fault> {
-    let (is_all_special, extent) = {
-        let book = shared.book.lock();
-        (book.failures.is_all_special(), book.extent)
+    let book = shared.book.lock();
+    let why = match book.extent {
+        _ if !book.failures.is_all_special() => "not everything arrived",
+        Extent::Part => "only a part of the sources was sent",
+        Extent::Directories | Extent::Destination => return None,
     };
-    let why = match (is_all_special, extent) {
-        (false, _) => "not everything arrived",
-        (true, Extent::Part) => "only a part of the sources was sent",
-        (true, _) => return None,
-    };
+    drop(book);
     let message = format!("nothing was deleted at the destination, because {why}");
     let hint = "run the same command again when that is fixed";
     Some(Fault::new(FaultCode::NotPermitted, message, hint))
@@ -325,8 +323,7 @@ impl Sweep<'_> {
     fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
         if self.counts.is_none() && !self.shared.is_dry_run() {
             let (parent, name) = split(&path);
-            let removed = self.within(parent, |directory| unlinkat(directory, name, flags));
-            match removed {
+            match self.within(parent, |directory| unlinkat(directory, name, flags)) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => return Ok(true),
                 Err(errno) => {

@@ -28,14 +28,12 @@ pub(crate) fn mode_for(now: u32, wanted: u32, granted: u32) -> u32 {
     wanted & (granted | now) & ALL_BITS
 }
 
-/// Sets the permissions that [`mode_for`] returns, if they differ.
 pub(crate) fn set_mode(fd: impl AsFd, wanted: u32, granted: u32) -> Result<(), Errno> {
     let now = mode_of(&fstat(&fd)?);
     let mode = mode_for(now, wanted, granted);
     if mode == now { Ok(()) } else { fchmod(fd, Mode::from_raw_mode(mode)) }
 }
 
-/// Sets the modification time through a file descriptor, if it differs.
 pub(crate) fn correct_time(fd: impl AsFd, wanted: Mtime) -> Result<(), Errno> {
     if Mtime::of(&fstat(&fd)?) == wanted { Ok(()) } else { futimens(fd, &modified_at(wanted)) }
 }
@@ -65,7 +63,6 @@ pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
     there == wanted || there.nanos == 0 && there.secs == wanted.secs
 }
 
-/// Permissions that a directory's owner needs to create files in it.
 const OWNER: u32 = 0o700;
 
 /// Seconds since the epoch that all file systems can represent: 1980 (FAT) to 2038.

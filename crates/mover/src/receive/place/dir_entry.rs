@@ -11,7 +11,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
-use crate::fault::{IoFault, Scope, of_path, show};
+use crate::fault::{IoFault, Scope, of_path};
 use crate::identity::FileId;
 use crate::root::split;
 use crate::storage::{kind_of, lstatat, lstatat_if_any, open_in};
@@ -111,13 +111,6 @@ pub(crate) fn not_a_directory(path: &[u8]) -> IoFault {
     let what = "needs a directory where the destination has another kind of entry";
     let hint = "move that entry, let --delete remove it, or choose another destination";
     IoFault::entry(FaultCode::NotADirectory, path, what, hint)
-}
-
-/// Error for an entry whose temporary file was replaced by another process.
-pub(crate) fn taken_away(path: &[u8]) -> IoFault {
-    let message = format!("the temporary file of `{}` was replaced by another process", show(path));
-    let hint = "find out who writes to the destination, then run the same command again";
-    IoFault { fault: Fault::new(FaultCode::Io, message, hint), scope: Scope::Entry }
 }
 
 pub(crate) fn mismatch(path: &[u8]) -> Fault {

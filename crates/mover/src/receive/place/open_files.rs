@@ -45,7 +45,6 @@ impl OpenFiles {
         self.ids.insert(entry, id);
     }
 
-    /// Whether a file is the recorded temporary file of an entry.
     pub(crate) fn is_expected(&self, entry: u32, id: FileId) -> bool {
         self.ids.get(&entry) == Some(&id)
     }
