@@ -9,7 +9,7 @@
 //! length and its payload: a record is valid only where it was written. Reading stops at the first invalid
 //! record.
 
-use crate::storage::{ftruncate, write_all};
+use crate::storage::{Mtime, ftruncate, write_all};
 use derive_more::From;
 use haul_base::RangeSet;
 use rustix::io::Errno;
@@ -36,9 +36,8 @@ pub(crate) struct FileIdentity {
     /// Destination, relative to the journal's directory.
     pub(crate) path: Vec<u8>,
     pub(crate) size: u64,
-    /// Time of last modification at the source, in seconds since 1970.
-    pub(crate) mtime_secs: i64,
-    pub(crate) mtime_nanos: u32,
+    /// Time of last modification at the source.
+    pub(crate) mtime: Mtime,
     /// Hash of the list of its data extents; zeros if it has no holes.
     pub(crate) shape: [u8; 32],
 }

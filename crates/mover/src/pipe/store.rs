@@ -20,7 +20,7 @@ use crate::receive::{
 };
 use crate::report::MoveReport;
 use crate::root::Root;
-use crate::storage::write_all_at;
+use crate::storage::{Mtime, write_all_at};
 use crate::stream::Shape;
 
 /// Receives a stream from [`send_stream`](crate::send_stream) into the file `destination`, which [`Root`] may
@@ -74,8 +74,7 @@ struct Stored {
 /// Writes received bytes to the temporary file. `None`: the job ended before.
 fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
     let path = shared.place.local(STREAM);
-    let identity =
-        FileIdentity { path: path.clone(), size: 0, mtime_secs: 0, mtime_nanos: 0, shape: [0; 32] };
+    let identity = FileIdentity { path: path.clone(), size: 0, mtime: Mtime::default(), shape: [0; 32] };
     let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
     let (mut in_order, mut hasher) = (InOrder::default(), Hasher::new());
     loop {

@@ -143,13 +143,8 @@ impl Shared {
     /// destination.
     pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
         let (attributes, shape) = self.table(|table| (table.attributes(entry), table.shape(entry)));
-        FileIdentity {
-            path: local,
-            size: shape.size,
-            mtime_secs: attributes.mtime.secs,
-            mtime_nanos: attributes.mtime.nanos,
-            shape: shape.fingerprint(),
-        }
+        let shape_hash = shape.fingerprint();
+        FileIdentity { path: local, size: shape.size, mtime: attributes.mtime, shape: shape_hash }
     }
 
     pub(crate) fn await_close(&self) {

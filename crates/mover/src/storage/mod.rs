@@ -17,6 +17,7 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use rustix::path::Arg;
 use rustix::{fs, io};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use call::Call;
 #[cfg(feature = "faults")]
@@ -323,8 +324,8 @@ pub(crate) fn unlink_temporary(directory: impl AsFd, name: impl Arg) -> Result<(
     Ok(())
 }
 
-/// Modification time, in seconds since 1970.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+/// Modification time, in seconds since 1970. The order of the fields is part of the journal's format.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(crate) struct Mtime {
     pub(crate) secs: i64,
     pub(crate) nanos: u32,

@@ -14,13 +14,14 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::journal::record::{Log, journal_name};
 use crate::journal::{FileIdentity, Hold, Journal, Leftovers};
+use crate::storage::Mtime;
 
 fn open(path: &Path) -> OwnedFd {
     openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
 fn identity(path: &str, size: u64) -> FileIdentity {
-    FileIdentity { path: path.into(), size, mtime_secs: -7, mtime_nanos: 5, shape: [3; 32] }
+    FileIdentity { path: path.into(), size, mtime: Mtime { secs: -7, nanos: 5 }, shape: [3; 32] }
 }
 
 fn ranges(of: &[(u64, u64)]) -> RangeSet {

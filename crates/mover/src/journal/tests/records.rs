@@ -9,8 +9,7 @@ fn file(number: u32, path: &str, size: u64) -> Record {
     let identity = FileIdentity {
         path: path.into(),
         size,
-        mtime_secs: i64::MIN,
-        mtime_nanos: 999_999_999,
+        mtime: Mtime { secs: i64::MIN, nanos: 999_999_999 },
         shape: [number as u8; 32],
     };
     Record::File { number, identity }
