@@ -352,17 +352,34 @@ impl Committer {
         Ok(())
     }
 
-    /// `finish` returns a directory on the file system to sync.
+    /// Finishes links or directories, which are counted in `settled` already. `finish` returns a directory on
+    /// the file system to sync.
     fn finish_each<D: AsFd>(
         &mut self,
         entries: Vec<u32>,
         finish: impl Fn(&Self, u32, &[u8]) -> Result<Option<D>, IoFault>,
     ) -> Result<(), Fault> {
-        entries.into_iter().try_for_each(|entry| {
+        for entry in entries {
             let path = self.shared.path(entry);
-            let done = finish(self, entry, &path);
-            self.held_is_done(entry, &path, done)
-        })
+            self.shared.progress.worked.add(1);
+            match finish(self, entry, &path) {
+                Ok(directory) => {
+                    // Another file system may be mounted below the destination.
+                    if let Some(directory) =
+                        directory.filter(|_| self.shared.durability != Durability::Cached)
+                    {
+                        self.at_end.file_system_of(&directory).map_err(sync::failed)?;
+                    }
+                    self.shared.book.lock().table.set_state(entry, EntryState::Done);
+                    self.succeeded(entry);
+                }
+                Err(io_fault) => self.give_up(entry, &path, io_fault)?,
+            }
+            if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
+                self.flush()?;
+            }
+        }
+        Ok(())
     }
 
     fn finish_hard_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {
@@ -425,32 +442,6 @@ impl Committer {
         }
         let is_made = self.shared.table(|table| table.state(entry)) == EntryState::Started;
         self.shared.place.finish_directory(path, is_made, |fd| self.apply(entry, path, fd))
-    }
-
-    /// Records the result of a link or directory, which is counted in `settled` already. `done` contains a
-    /// directory on its file system.
-    fn held_is_done(
-        &mut self,
-        entry: u32,
-        path: &[u8],
-        done: Result<Option<impl AsFd>, IoFault>,
-    ) -> Result<(), Fault> {
-        self.shared.progress.worked.add(1);
-        match done {
-            Ok(directory) => {
-                // Another file system may be mounted below the destination.
-                if let Some(directory) = directory.filter(|_| self.shared.durability != Durability::Cached) {
-                    self.at_end.file_system_of(&directory).map_err(sync::failed)?;
-                }
-                self.shared.book.lock().table.set_state(entry, EntryState::Done);
-                self.succeeded(entry);
-            }
-            Err(io_fault) => self.give_up(entry, path, io_fault)?,
-        }
-        if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
-            self.flush()?;
-        }
-        Ok(())
     }
 
     /// Finishes the journal, then the destination's metadata: removing the journal changes its time.

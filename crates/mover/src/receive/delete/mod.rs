@@ -379,7 +379,9 @@ impl Shared {
             return made;
         }
         self.count_one()?;
-        self.unlink(path)?;
+        let dirent = self.place.dir_entry(path)?;
+        let unlink = || unlinkat(&dirent.directory, dirent.name(), AtFlags::empty());
+        self.place.with_room(&dirent, unlink).map_err(dirent.fail("remove"))?;
         self.tell(path, Action::Delete)?;
         self.place.make_directory(path)
     }
@@ -391,11 +393,5 @@ impl Shared {
         }
         self.book.lock().removal.removed += 1;
         Ok(())
-    }
-
-    fn unlink(&self, path: &[u8]) -> Result<(), IoFault> {
-        let dirent = self.place.dir_entry(path)?;
-        let unlink = || unlinkat(&dirent.directory, dirent.name(), AtFlags::empty());
-        self.place.with_room(&dirent, unlink).map_err(dirent.fail("remove"))
     }
 }
