@@ -10,34 +10,11 @@ use crate::link::send_list;
 use crate::receive::decide::{Decider, Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::Settle;
-use crate::receive::place::{Place, fits, in_the_way};
+use crate::receive::place::{fits, in_the_way};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
 use crate::root::split;
 use crate::storage::{kind_of, lstatat_if_any};
-
-impl Place {
-    /// Returns the kind of the existing entry at a path; `clears`: entries in the way of directories are
-    /// removed first.
-    fn kind_there(&self, path: &[u8], clears: bool) -> Result<Option<FileType>, IoFault> {
-        let local = self.local(path);
-        let (parent, name) = split(&local);
-        let directory = match self.directory(parent) {
-            Ok(directory) => directory,
-            Err(Errno::NOENT) => return Ok(None),
-            // A directory replaces it first.
-            Err(Errno::NOTDIR | Errno::LOOP) if clears => return Ok(None),
-            // Its permissions are extended first.
-            Err(Errno::ACCESS) if self.could_open_up(parent) => return Ok(None),
-            Err(errno) => return Err(in_the_way(path, errno)),
-        };
-        match lstatat_if_any(&directory, name) {
-            Ok(stat) => Ok(stat.map(|stat| kind_of(&stat))),
-            Err(Errno::ACCESS) if self.could_open_up(parent) => Ok(None),
-            Err(errno) => Err(IoFault::destination("look at", path, errno)),
-        }
-    }
-}
 
 impl Decider {
     /// Returns the request needed to report what would be done to an entry.
@@ -77,7 +54,7 @@ impl Decider {
         if self.shared.table(|table| table.parent_failed(entry)) {
             return Err(orphaned(path));
         }
-        let there = self.shared.place.kind_there(path, self.shared.clears())?;
+        let there = self.kind_there(path)?;
         if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
             return fits(kind, there, path).map(|()| (there, false));
         }
@@ -86,6 +63,26 @@ impl Decider {
             self.shared.tell(path, Action::Delete)?;
         }
         Ok((None, true))
+    }
+
+    fn kind_there(&self, path: &[u8]) -> Result<Option<FileType>, IoFault> {
+        let place = &self.shared.place;
+        let local = place.local(path);
+        let (parent, name) = split(&local);
+        let directory = match place.directory(parent) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Ok(None),
+            // A directory replaces it first.
+            Err(Errno::NOTDIR | Errno::LOOP) if self.shared.clears() => return Ok(None),
+            // Its permissions are extended first.
+            Err(Errno::ACCESS) if place.could_open_up(parent) => return Ok(None),
+            Err(errno) => return Err(in_the_way(path, errno)),
+        };
+        match lstatat_if_any(&directory, name) {
+            Ok(stat) => Ok(stat.as_ref().map(kind_of)),
+            Err(Errno::ACCESS) if place.could_open_up(parent) => Ok(None),
+            Err(errno) => Err(IoFault::destination("look at", path, errno)),
+        }
     }
 
     fn list_file_changes(&mut self, entry: u32, path: &[u8], replaces: bool) -> Result<Want, Fault> {
