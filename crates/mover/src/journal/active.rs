@@ -92,7 +92,7 @@ impl Journal {
         }
     }
 
-    /// Records that `name` is a new directory for the one source: until the set is complete, also in later jobs.
+    /// Records a new directory `name` for the one source. Later jobs use it until the set is complete.
     pub(crate) fn note_made(&self, name: &[u8], source: &[u8]) {
         if is_local(name) && is_local(source) {
             let made = Made { name: name.to_vec(), source: source.to_vec() };

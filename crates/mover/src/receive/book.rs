@@ -142,7 +142,7 @@ impl Book {
     }
 }
 
-/// A range of a file's stream from `start` on, at offset `at` of the object; it ends where the next one begins.
+/// A range of a file's stream from `start` on, at offset `at` of the object, up to the next one.
 #[derive(Clone, Copy, Debug)]
 struct LayoutExtent {
     at: u64,
