@@ -343,7 +343,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // After this, no thread serves the connection: an unsent batch must be sent now.
+        // The endpoint may end with this channel: an unsent batch must be sent now.
         self.add_blocked();
         // Sent data may arrive; data that is still queued never will.
         let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;

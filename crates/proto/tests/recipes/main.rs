@@ -10,6 +10,7 @@ mod coalesced;
 #[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
 mod common;
 mod configurations;
+mod connections;
 mod contradictions;
 mod docs;
 mod false_messages;

@@ -1,8 +1,6 @@
 //! Both ends of a connection with a path between them in virtual time: opening, messages, a client whose
 //! address changes, keep-alives and closes, cut anywhere.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
-
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::net::SocketAddr;
@@ -24,6 +22,8 @@ use haul_wire::packet::{
     InitialHeader,
 };
 use proptest::prelude::*;
+
+use crate::promises::cases;
 
 const KEY: [u8; 32] = [6; 32];
 const LASTS: Span = Span::from_secs(300);
@@ -391,7 +391,7 @@ fn sorted(times: impl Strategy<Value = Vec<Span>>) -> impl Strategy<Value = Vec<
 }
 
 prop_compose! {
-    fn cases()(
+    fn any_case()(
         preset in prop::sample::select(vec!["msg", "sensor", "viz"]),
         seed in any::<u64>(),
         (loss, duplicate) in (prop_oneof![Just(0.0), 0.0..0.3], prop_oneof![Just(0.0), 0.0..0.2]),
@@ -460,9 +460,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(cases(500))]
     #[test]
-    fn a_connection_ends_at_both_ends_however_it_is_cut(case in cases()) {
+    fn both_ends_of_a_connection_end_wherever_it_is_interrupted(case in any_case()) {
         check(&case)?;
     }
 }
