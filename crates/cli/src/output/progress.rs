@@ -31,7 +31,7 @@ const SAMPLE: Span = Span::from_millis(50);
 pub(crate) struct Snapshot {
     /// Bytes at the receiver.
     pub bytes: u64,
-    /// Bytes of the sources listed so far; `None` if unknown.
+    /// Bytes to transfer, of the sources listed so far if files; `None` if unknown.
     pub total_bytes: Option<u64>,
     /// Finished files; `None` if the transfer has no files.
     pub files: Option<u64>,

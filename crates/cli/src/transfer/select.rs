@@ -117,7 +117,7 @@ fn entries<T>(
         Box::new(BufReader::new(open_named(file).map_err(unreadable)?))
     };
     let (mut parsed, mut entry) = (Vec::new(), Vec::new());
-    for number in 1.. {
+    for number in 1_usize.. {
         entry.clear();
         let len = from.by_ref().take(LONGEST_ENTRY).read_until(separator, &mut entry).map_err(unreadable)?;
         if len == 0 {
