@@ -98,7 +98,6 @@ impl Endpoint {
         Ok(Connection::of(channel))
     }
 
-    /// Resumes the known server if the URL names it and it still knows this client with the same recipe.
     /// Returns the counters of the socket.
     pub fn statistics(&self) -> EndpointStats {
         self.engine.stats()

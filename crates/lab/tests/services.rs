@@ -33,7 +33,7 @@ fn rows(text: &str, name: &str) -> Vec<Vec<f64>> {
 /// If the hypervisor took CPU time, the points are printed twice: cuts off the second table.
 fn all_rounds(text: &str) -> &str {
     let all = text.split_once("\nOnly rounds").map_or(text, |(all, _)| all);
-    all.split_once("\nTo the ideal").map_or(all, |(all, _)| all)
+    all.split_once("\nCompared with the ideal").map_or(all, |(all, _)| all)
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub struct Message {
 }
 
 /// One end of a connection. All methods may be called from any thread. Dropping it closes the connection
-/// without waiting until sent data has arrived; while the endpoint exists, the close is repeated until it is
-/// answered.
+/// without waiting until sent data has arrived; while the endpoint exists, an unanswered close is repeated a
+/// few times.
 #[derive(derive_more::Debug)]
 #[debug("Channel({:?}, {})", self.role(), self.identity())]
 pub struct Channel {
@@ -334,7 +334,7 @@ impl Channel {
             if self.connection.lock().has_nothing_unsent() {
                 return;
             }
-            // After 20 ms the batch is lost, as if on the path.
+            // After 20 ms it is left to the endpoint's thread.
             let _ = shared.socket.wait(Interest::Write, Duration::from_millis(1));
             self.connection.on_writable(shared, self.now());
         }
@@ -345,7 +345,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // The endpoint may end with this channel: an unsent batch must be sent now.
         self.add_blocked();
-        // Sent data may arrive; data that is still queued never will.
+        // Sent data may arrive, data that is still queued hardly.
         let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
         self.connection.lock().application = Application::Gone;

@@ -113,9 +113,11 @@ impl SharedEndpoint {
         let (is_over, peer) =
             (state.application == Application::Gone && state.lifecycle.is_ended(), state.peer.validated());
         drop(state);
+        if !is_over {
+            return;
+        }
         let mut table = lock(&self.table);
-        if is_over
-            && table.end(self.clock.now(), connection.identity(), connection, peer)
+        if table.end(self.clock.now(), connection.identity(), connection, peer)
             && connection.role() == Role::Client
         {
             table.remove(connection.identity());

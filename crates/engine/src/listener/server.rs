@@ -94,6 +94,5 @@ pub(super) struct Server {
     pub(super) counters: Counters,
     pub(super) admit: Admit,
     pub(super) waiting: Monitor<VecDeque<Incoming>>,
-    /// Readable when the listener stops.
     pub(super) stop: Waker,
 }

@@ -39,7 +39,7 @@ const EXPECTED: usize = 2 * size_of::<(u32, Result<Value, Fault>)>();
 struct Compared {
     held: Held,
     proofs: Tree,
-    /// Groups with existing bytes that have not been compared yet: at first, at least one.
+    /// Groups with existing bytes that have not been compared yet; when none is left, the requests end.
     unchecked: BTreeSet<u32>,
     asked: u64,
     is_over: Arc<AtomicBool>,
@@ -198,7 +198,7 @@ impl Verifier {
         let Comparison { entry, held, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
-        let (unchecked, asked) = match held {
+        let (unchecked, asked): (BTreeSet<u32>, u64) = match held {
             Held::Final => ((0..groups.count()).collect(), 0),
             Held::Part => {
                 (claimed.iter().flat_map(|range| groups.touched(&range)).collect(), len - claimed.total())
@@ -208,10 +208,10 @@ impl Verifier {
         // A hash per group, and twice the numbers of unchecked groups.
         let bytes = IN_PROGRESS + u64::from(groups.count()) * (size_of::<Option<Value>>() as u64 + 20);
         let reserved = self.shared.budget.reserve(bytes)?;
-        let proofs = Tree::new(groups);
+        let (proofs, has_none) = (Tree::new(groups), unchecked.is_empty());
         self.compared
             .insert(entry, Compared { held, proofs, unchecked, asked, is_over, _reserved: reserved });
-        Ok(())
+        if has_none { self.shared.end_requests() } else { Ok(()) }
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {

@@ -189,9 +189,9 @@ impl Shared {
         None
     }
 
-    /// Waits while too many files are open. False: the job is over.
-    pub(crate) fn wait_for_open_files(&self) -> bool {
-        while self.wanted.lock().open_files() >= PLANNED_AHEAD && !self.stopped() {
+    /// Waits while too many files are announced and not read. False: the job is over.
+    pub(crate) fn wait_for_pending_files(&self) -> bool {
+        while self.wanted.lock().pending_files() >= PLANNED_AHEAD && !self.stopped() {
             std::thread::sleep(RECV_TIMEOUT);
         }
         !self.stopped()
@@ -312,8 +312,13 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use haul_base::AlignedBytes;
+    use haul_wire::control::{Growth, LinkChoice};
 
     use super::*;
+    use crate::identity::Identity;
+    use crate::root::{Root, SourceRoot};
+    use crate::send::blocks::SourceFile;
+    use crate::stream::Shape;
 
     struct Nobody;
 
@@ -370,6 +375,35 @@ mod tests {
             shared.keep_more();
         }
         assert_eq!(kept(), shared.limits.keep);
+    }
+
+    #[test]
+    fn the_walk_waits_while_too_many_files_are_pending_and_the_job_runs() {
+        let source_root = SourceRoot::new(&Root::Anywhere, b".", 0, LinkChoice::default()).unwrap();
+        let file = Arc::new(SourceFile {
+            entry: 0,
+            source_root: Arc::new(source_root),
+            path: b"f".to_vec(),
+            shape: Arc::new(Shape::new(0, &[])),
+            identity: Identity::of(&rustix::fs::stat(".").unwrap()),
+            growth: Growth::Refuse,
+        });
+        let shared = Arc::new(shared(AHEAD));
+        assert!(shared.wait_for_pending_files());
+        let wait = || {
+            shared.wanted.lock().announced.resize(PLANNED_AHEAD, file.clone());
+            let walk = shared.clone();
+            let waiting = std::thread::spawn(move || walk.wait_for_pending_files());
+            std::thread::sleep(3 * RECV_TIMEOUT);
+            assert!(!waiting.is_finished());
+            waiting
+        };
+        let waiting = wait();
+        shared.wanted.lock().announced.pop_front();
+        assert!(waiting.join().unwrap());
+        let waiting = wait();
+        shared.stop.store(true, Ordering::Release);
+        assert!(!waiting.join().unwrap());
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl PeerAddress {
         challenge_number(key, &what)
     }
 
-    /// Returns the challenge for `address`, which is no longer than the shortest packet that triggers it.
+    /// Returns the challenge for `address`: 36 bytes, where the shortest packet that triggers it has 31.
     pub fn challenge(&self, key: &[u8; 32], frames: &FrameKeys, address: SocketAddr) -> Vec<u8> {
         frames.frame(ControlFrameKind::Challenge, self.expected_response(key, &frames.id, address), BARE)
     }

@@ -120,7 +120,7 @@ pub enum Header {
 pub enum Application {
     /// It has.
     Present,
-    /// It has dropped it: only the close is still repeated, and nothing is acknowledged.
+    /// It has dropped it: the close is repeated, received packets are ignored.
     Gone,
 }
 
@@ -328,11 +328,8 @@ impl<E: From<Failure>> ConnectionState<E> {
                 // The last message of a control channel contains the reason.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
-                // If it is not a copy, the peer has moved and repeats the close after this challenge.
-                if canonical(from) != canonical(peer) {
-                    return Some(self.challenge(keys, challenge_key, from));
-                }
-                return answer(ControlFrameKind::Closed, 0, BARE, peer);
+                // To its source, as the peer may have moved. For a copy's source it is as small as a challenge.
+                return answer(ControlFrameKind::Closed, 0, BARE, from);
             }
             ControlFrameKind::Closed => self.lifecycle.end(None),
             // An answer would keep the peer's end alive.

@@ -91,7 +91,7 @@ pub(crate) struct Requests {
 
 impl Requests {
     /// Returns the number of files found by the walk whose end is still to come.
-    pub(crate) fn open_files(&self) -> usize {
+    pub(crate) fn pending_files(&self) -> usize {
         self.announced.len() + self.jobs.as_ref().map_or(0, Sender::len) + self.partial.len()
     }
 }

@@ -173,7 +173,7 @@ impl Announcer {
             return Ok(());
         }
         batch.bytes = 0;
-        if !self.shared.wait_for_open_files() {
+        if !self.shared.wait_for_pending_files() {
             return Ok(());
         }
         let entries = ControlMessage::Entries(std::mem::take(&mut batch.entries));

@@ -6,6 +6,7 @@ mod found;
 mod overlap;
 
 use std::collections::VecDeque;
+use std::iter::successors;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -38,8 +39,14 @@ struct Inherited {
     source_root: Arc<SourceRoot>,
     ignores: Option<Arc<Ignores>>,
     /// Ancestors; only recorded if links are followed.
-    lineage: Arc<Vec<FileId>>,
+    lineage: Option<Arc<Lineage>>,
     device: Option<u64>,
+}
+
+/// A directory and its ancestors, which siblings share: copies of deep paths would fill the memory.
+struct Lineage {
+    id: FileId,
+    above: Option<Arc<Lineage>>,
 }
 
 struct Pending {
@@ -283,10 +290,11 @@ impl Walker {
         inherited.device.get_or_insert(id.device);
         // A list of paths is finite even if links form a cycle.
         if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
-            if inherited.lineage.contains(&id) {
+            let mut lineage = successors(inherited.lineage.as_deref(), |it| it.above.as_deref());
+            if lineage.any(|it| it.id == id) {
                 return false;
             }
-            Arc::make_mut(&mut inherited.lineage).push(id);
+            inherited.lineage = Some(Arc::new(Lineage { id, above: inherited.lineage.take() }));
         }
         true
     }
@@ -325,7 +333,7 @@ impl Walker {
             return None;
         }
         let share = self.chooser.wanted.clone();
-        let inherited = Inherited { source_root, ignores: None, lineage: Arc::default(), device: None };
+        let inherited = Inherited { source_root, ignores: None, lineage: None, device: None };
         self.enter(Pending { inherited, path, share })
     }
 }
