@@ -3,14 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod common;
+#[path = "common/relay.rs"]
+mod relay;
 
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use common::{TIMEOUT, exchange};
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError, preset};
+use relay::relay;
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -96,52 +100,25 @@ fn a_connection_dropped_before_everything_arrived_was_not_closed() {
     );
 }
 
-/// Passes everything between clients and the server at `server` but the first `lost` close frames of each
-/// end; returns its port.
-fn relay(server: SocketAddr, lost: usize) -> u16 {
-    let (tcp, udp) = loop {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
-            break (tcp, udp);
+/// Starts a relay that loses the first three close frames of each end; returns its port.
+fn losing_closes(server: SocketAddr) -> u16 {
+    let mut closes = HashMap::new();
+    relay(server, move |packet, from| {
+        let kind = ControlFrame::parse(packet).ok().map(|frame| frame.kind);
+        if !matches!(kind, Some(ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption)) {
+            return true;
         }
-    };
-    let port = tcp.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut here = tcp.accept().unwrap().0;
-        let mut there = TcpStream::connect(server).unwrap();
-        let (mut answers, mut to) = (there.try_clone().unwrap(), here.try_clone().unwrap());
-        thread::spawn(move || io::copy(&mut answers, &mut to));
-        let _ = io::copy(&mut here, &mut there);
-    });
-    thread::spawn(move || {
-        let (mut client, mut seen) = (server, [0; 2]);
-        let mut datagram = vec![0; 65_536];
-        while let Ok((len, from)) = udp.recv_from(&mut datagram) {
-            let packet = &datagram[..len];
-            let is_server = from == server;
-            let frame = ControlFrame::parse(packet).ok();
-            if frame.is_some_and(|frame| {
-                matches!(frame.kind, ControlFrameKind::Close | ControlFrameKind::CloseAndDropResumption)
-            }) {
-                seen[usize::from(is_server)] += 1;
-                if seen[usize::from(is_server)] <= lost {
-                    continue;
-                }
-            }
-            if !is_server {
-                client = from;
-            }
-            let _ = udp.send_to(packet, if is_server { client } else { server });
-        }
-    });
-    port
+        let count: &mut u32 = closes.entry(from).or_default();
+        *count += 1;
+        *count > 3
+    })
 }
 
 #[test]
 fn the_close_of_a_dropped_connection_is_repeated_until_it_is_answered() {
     for server_drops in [true, false] {
         let listener = listener();
-        let port = relay(listener.local_addr(), 3);
+        let port = losing_closes(listener.local_addr());
         let url = listener
             .url("127.0.0.1")
             .replace(&format!(":{}/", listener.local_addr().port()), &format!(":{port}/"));

@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod common;
+#[path = "common/relay.rs"]
+mod relay;
 
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, Mutex, mpsc};
-use std::{fs, io, thread};
+use std::{fs, thread};
 
 use haulage::stack::{Declaration, MicroProtocol, Registration, Resolution};
 use haulage::{
@@ -15,6 +16,7 @@ use haulage::{
 };
 
 use common::{TIMEOUT, exchange};
+use relay::relay;
 
 fn listener(address: &str) -> Listener {
     Listener::bind(address.parse().unwrap()).unwrap()
@@ -115,31 +117,11 @@ fn connecting_to_the_own_listener_is_an_error() {
     exchange(&client, &listener.accept().wait_for(TIMEOUT).unwrap(), "hello");
 }
 
-/// Returns a port on which one client reaches the server over TCP, but not over UDP.
-fn without_udp(server: SocketAddr) -> u16 {
-    let (tcp, udp) = loop {
-        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-        if let Ok(udp) = UdpSocket::bind(tcp.local_addr().unwrap()) {
-            break (tcp, udp);
-        }
-    };
-    let port = tcp.local_addr().unwrap().port();
-    thread::spawn(move || {
-        let mut here = tcp.accept().unwrap().0;
-        let mut there = TcpStream::connect(server).unwrap();
-        let (mut answers, mut to) = (there.try_clone().unwrap(), here.try_clone().unwrap());
-        thread::spawn(move || io::copy(&mut answers, &mut to));
-        let _ = io::copy(&mut here, &mut there);
-        drop(udp);
-    });
-    port
-}
-
 #[test]
 fn a_client_with_blocked_udp_does_not_delay_the_next_one() {
     let listener = listener("127.0.0.1:0");
     let url: Url = listener.url("127.0.0.1").parse().unwrap();
-    let blocked = Url { port: without_udp(listener.local_addr()), ..url.clone() };
+    let blocked = Url { port: relay(listener.local_addr(), |_, _| false), ..url.clone() };
     let open = |url: Url| {
         ByteWriter::open(&url.to_string(), &preset("bulk").unwrap(), &Options::default()).wait().unwrap()
     };

@@ -345,7 +345,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // The endpoint may end with this channel: an unsent batch must be sent now.
         self.add_blocked();
-        // Sent data may arrive, data that is still queued hardly.
+        // Sent data may still arrive; queued data probably will not.
         let is_all_sent = self.connection.lock().stack.queued_bytes() == 0;
         self.start_close(if is_all_sent { CloseReason::Graceful } else { CloseReason::Abort });
         self.connection.lock().application = Application::Gone;
