@@ -236,6 +236,7 @@ impl Committer {
             drop(book);
             if let Err(io_fault) = self.shared.place.may_link(&path, &target) {
                 self.give_up(entry, &path, io_fault)?;
+                self.flush_if_full()?;
             }
         }
         Ok(())
@@ -258,6 +259,7 @@ impl Committer {
                 }
                 (_, Ok(())) => {}
             }
+            self.flush_if_full()?;
         }
         self.install(free)
     }
@@ -341,6 +343,12 @@ impl Committer {
         send_list(&*self.shared.link, outcomes, OUTCOME_BATCH, ControlMessage::Outcomes)
     }
 
+    /// Sends a full batch of outcomes; with [`Durability::Synced`] they wait for the final sync.
+    fn flush_if_full(&mut self) -> Result<(), Fault> {
+        let is_due = self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced;
+        if is_due { self.flush() } else { Ok(()) }
+    }
+
     fn held(&self, is_kind: impl Fn(Kind) -> bool) -> Vec<u32> {
         let is_held = |kind, state| is_kind(kind) && state != EntryState::Failed;
         self.shared.table(|table| table.those(is_held).collect())
@@ -375,9 +383,7 @@ impl Committer {
                 }
                 Err(io_fault) => self.give_up(entry, &path, io_fault)?,
             }
-            if self.outcomes.len() >= OUTCOME_BATCH && self.shared.durability != Durability::Synced {
-                self.flush()?;
-            }
+            self.flush_if_full()?;
         }
         Ok(())
     }
