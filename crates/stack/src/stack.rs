@@ -366,6 +366,9 @@ impl Stack {
         self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
         self.changes.leave_out_old(&mut batch);
         self.take_opened(now, &mut batch);
+        if self.changes.is_committing() {
+            self.open_previous_generation(now, buffer, stride);
+        }
     }
 
     /// Passes opened packets to the micro-protocols, and counts them.

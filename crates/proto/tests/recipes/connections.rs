@@ -15,7 +15,7 @@ use haul_proto::connection::{
 };
 use haul_proto::micro::registry;
 use haul_proto::presets::preset;
-use haul_stack::{Ends, SendOptions};
+use haul_stack::{Ends, Recipe, RecipeError, SendOptions};
 use haul_wire::control::Cipher;
 use haul_wire::packet::{
     CloseReason, ConnectionId, ControlFrame, ControlFrameKind, DatagramKind, INITIAL_HEADER_LEN,
@@ -57,6 +57,8 @@ struct Case {
     /// Nothing sent during this time arrives.
     outage: Range<Span>,
     keep_alive: Option<Span>,
+    /// When an end changes the recipe: the parts if true, else parameters.
+    changes: Vec<(Span, Role, bool)>,
     /// When an end closes, and whether it first waits until everything has arrived.
     close: (Role, Span, bool),
 }
@@ -91,6 +93,22 @@ struct World {
     datagrams: Vec<Option<InTransit>>,
     sent: usize,
     orders: usize,
+    /// Changes begun.
+    changes: usize,
+}
+
+/// Returns a recipe that the present one can be changed to.
+fn changed(recipe: &Recipe, parts: bool) -> Recipe {
+    let mut recipe = recipe.clone();
+    if !parts {
+        let rate = if recipe.get("fixed_rate", "rate") == Some("3Mbit") { "5Mbit" } else { "3Mbit" };
+        recipe.set("fixed_rate.rate", rate).unwrap();
+        return recipe;
+    }
+    if recipe.has("statistics") {
+        return recipe.without("statistics");
+    }
+    recipe.without("seal").with("statistics").with("seal")
 }
 
 fn resumption(role: Role, recipe: &str, round_trip: Span) -> ResumptionState {
@@ -177,6 +195,14 @@ impl End {
         self.process(now)
     }
 
+    /// Changes the recipe, unless a change is in progress or the connection is closing.
+    fn change(&mut self, now: Time, parts: bool) -> Vec<Outgoing> {
+        let recipe = changed(self.state.stack.recipe(), parts);
+        let begun = self.state.stack.reconfigure(now, &recipe);
+        assert!(matches!(begun, Ok(()) | Err(RecipeError::Busy | RecipeError::Ended)), "{begun:?}");
+        self.process(now)
+    }
+
     fn close(&mut self, now: Time) -> Vec<Outgoing> {
         self.is_closing = true;
         self.is_whole = self.state.stack.outstanding() == 0;
@@ -211,6 +237,7 @@ impl World {
             datagrams: Vec::new(),
             sent: 0,
             orders: 0,
+            changes: 0,
             case,
         }
     }
@@ -326,6 +353,13 @@ impl World {
         {
             self.moves += 1;
         }
+        while let Some(&(at, role, parts)) = self.case.changes.get(self.changes)
+            && at <= age
+        {
+            self.changes += 1;
+            let out = self.end(role).map_or_else(Vec::new, |end| end.change(now, parts));
+            self.put(role, out);
+        }
         let (role, at, waits) = self.case.close;
         if age >= at
             && let Some(end) = self.end(role)
@@ -342,6 +376,7 @@ impl World {
         let orders = [
             self.case.messages.get(self.orders).map(at),
             self.case.moves.get(usize::from(self.moves)).map(at),
+            self.case.changes.get(self.changes).map(|(span, ..)| at(span)),
             Some(at(&self.case.close.1)).filter(|at| *at > self.now),
         ];
         let ends = [Some(&self.client), self.server.as_ref()];
@@ -383,6 +418,10 @@ fn millis(range: Range<u64>) -> impl Strategy<Value = Span> {
     range.prop_map(Span::from_millis)
 }
 
+fn role() -> impl Strategy<Value = Role> {
+    any::<bool>().prop_map(|is_client| if is_client { Role::Client } else { Role::Server })
+}
+
 fn sorted(times: impl Strategy<Value = Vec<Span>>) -> impl Strategy<Value = Vec<Span>> {
     times.prop_map(|mut times| {
         times.sort();
@@ -400,11 +439,12 @@ prop_compose! {
         moves in sorted(prop::collection::vec(millis(0..20_000), 0..4)),
         (from, len) in (millis(0..20_000), prop_oneof![Just(Span::ZERO), millis(0..6_000)]),
         keep_alive in prop::option::of(millis(50..3_000)),
-        (is_client, at, waits) in (any::<bool>(), millis(0..25_000), any::<bool>()),
+        mut changes in prop::collection::vec((millis(0..25_000), role(), any::<bool>()), 0..6),
+        close in (role(), millis(0..25_000), any::<bool>()),
     ) -> Case {
-        let role = if is_client { Role::Client } else { Role::Server };
         let outage = from..from + len;
-        Case { preset, seed, loss, duplicate, delay, spread, messages, moves, outage, keep_alive, close: (role, at, waits) }
+        changes.sort_by_key(|(at, ..)| *at);
+        Case { preset, seed, loss, duplicate, delay, spread, messages, moves, outage, keep_alive, changes, close }
     }
 }
 
@@ -415,7 +455,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let failures =
         (client.state.lifecycle.failure(), world.server.as_ref().map(|it| it.state.lifecycle.failure()));
     let pings = case.keep_alive.map_or(0, |every| LASTS.as_nanos() / every.as_nanos());
-    let bound = 500 + 60 * case.messages.len() + 3 * pings as usize;
+    let bound = 500 + 60 * (case.messages.len() + case.changes.len()) + 3 * pings as usize;
     prop_assert!(world.sent < bound, "{} datagrams, {bound} expected", world.sent);
     // Whoever closes comes to an end.
     let (role, ..) = case.close;
@@ -457,6 +497,27 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
         prop_assert_eq!(arrived.len(), closer.messages);
     }
     Ok(())
+}
+
+/// The server has switched to the new recipe, and the client still asks for it, from another address.
+#[test]
+fn a_client_that_moves_before_it_learns_of_a_change_is_found() {
+    let at = Span::from_millis;
+    let case = Case {
+        preset: "msg",
+        seed: 0,
+        loss: 0.0,
+        duplicate: 0.0,
+        delay: at(71),
+        spread: at(34),
+        messages: vec![at(320), at(320), at(10_069)],
+        moves: vec![at(10_069)],
+        outage: at(0)..at(0),
+        keep_alive: None,
+        changes: vec![(at(471), Role::Server, false), (at(9_806), Role::Server, true)],
+        close: (Role::Client, at(10_069), true),
+    };
+    check(&case).unwrap();
 }
 
 proptest! {

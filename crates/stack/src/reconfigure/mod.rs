@@ -297,4 +297,14 @@ impl Stack {
         }
         self.take_opened(now, &mut batch);
     }
+
+    /// Opens packets of the previous generation, which the peer repeats until it has switched. Their contents
+    /// are not needed any more, but authentic ones show that the peer is alive, and its present address.
+    pub(crate) fn open_previous_generation(&mut self, now: Time, buffer: &mut [u8], stride: usize) {
+        let compiled = self.compiled.clone();
+        let previous = self.generation ^ GENERATION_BIT;
+        let mut batch = Batch::incoming(buffer, stride, &compiled.tables.layout, previous);
+        self.context(now).raise_batch(BatchEvent::RAW_FROM_NET, &mut batch);
+        self.core.stats.control_received += batch.live().count() as u64;
+    }
 }

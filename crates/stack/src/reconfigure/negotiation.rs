@@ -126,6 +126,11 @@ impl Negotiation {
         self.change.repeated().map(|repeated| repeated.next)
     }
 
+    /// Whether this end has switched and the peer may not have.
+    pub(crate) fn is_committing(&self) -> bool {
+        matches!(self.change, Change::Committing(_))
+    }
+
     pub(super) fn is_over_age(&self, now: Time) -> bool {
         match &self.change {
             Change::Applying(repeated, Some(_)) | Change::Proposed(repeated, _) => {
