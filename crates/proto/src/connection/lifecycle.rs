@@ -151,7 +151,8 @@ impl<E> Lifecycle<E> {
         true
     }
 
-    /// Returns the age of the last initial header, while the connection opens.
+    /// Returns the age of the first initial header, while the connection opens: at least the round-trip time
+    /// when an answer arrives, whichever header it answers (Karn's algorithm, RFC 6298 section 3).
     pub fn header_age(&self, now: Time) -> Option<Span> {
         if let Phase::Opening(opening) = &self.phase { opening.waited(now) } else { None }
     }
@@ -226,7 +227,7 @@ struct Opening {
     wait: Span,
     /// Whether packets of the stack have deferred the next bare header, which happens once.
     was_deferred: bool,
-    /// When a header was last sent.
+    /// When the first header was sent.
     sent: Option<Time>,
     /// Largest datagram without the header, UDP payload bytes.
     datagram: u16,
@@ -241,7 +242,7 @@ impl Opening {
 
     /// The stack's packets are sent with the header. A bare one follows within two intervals in any case.
     fn on_accompanied(&mut self, now: Time) {
-        self.sent = Some(now);
+        self.sent.get_or_insert(now);
         if !self.was_deferred {
             self.was_deferred = true;
             self.next = now + self.wait;
@@ -249,13 +250,13 @@ impl Opening {
     }
 
     fn on_bare(&mut self, now: Time) {
-        self.sent = Some(now);
+        self.sent.get_or_insert(now);
         self.was_deferred = false;
         self.next = now + self.wait;
         self.wait = self.wait * 3 / 2;
     }
 
-    /// Returns the age of the last header.
+    /// Returns the age of the first header.
     fn waited(&self, now: Time) -> Option<Span> {
         self.sent.map(|sent| now.since(sent))
     }

@@ -50,6 +50,17 @@ fn a_peer_has_moved_once_its_new_address_answered() {
     assert_eq!(take(&response, first), (None, second), "a copy does not move it back");
 }
 
+/// A pong would end the client's initial headers, and nothing would validate its address any more.
+#[test]
+fn a_server_challenges_a_client_that_pings_before_its_address_is_validated() {
+    let [(_, client_keys), (mut server, keys)] = ends();
+    server.peer.moves = None;
+    let ping = client_keys.frames().frame(ControlFrameKind::Ping, 5, BARE);
+    let (ping, from) = (ControlFrame::parse(&ping).unwrap(), server.peer.at);
+    let (answer, to) = server.on_frame(Time::ZERO, &keys, &KEY, &ping, from).unwrap();
+    assert_eq!((ControlFrame::parse(&answer).unwrap().kind, to), (ControlFrameKind::Challenge, from));
+}
+
 /// Anybody can send a delayed copy from their own address, followed by a forged packet with a newer number.
 #[test]
 fn only_the_newest_packet_of_a_run_can_indicate_a_move() {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul_base::{Ecn, Machine, PathId, Received, Rng, Span, Time};
+use haul_base::{Bytes, Ecn, Machine, PathId, Received, Rng, Span, Time};
 use haul_proto::connection::{
     ConnectionKeys, ConnectionOptions, ConnectionState, Failure, FrameKeys, Header, Keys, Outgoing,
     PacketVerdict, PeerAddress, ResumptionSecret, ResumptionState, Role, compile,
@@ -56,6 +56,10 @@ struct Case {
     moves: Vec<Span>,
     /// Nothing sent during this time arrives.
     outage: Range<Span>,
+    /// The server's application does not read during this time.
+    pause: Range<Span>,
+    /// Bytes of messages that each end queues for its application.
+    inbox: u64,
     keep_alive: Option<Span>,
     /// When an end changes the recipe: the parts if true, else parameters.
     changes: Vec<(Span, Role, bool)>,
@@ -95,6 +99,8 @@ struct World {
     orders: usize,
     /// Changes begun.
     changes: usize,
+    /// Whether the server's application reads again after its pause.
+    has_resumed: bool,
 }
 
 /// Returns a recipe that the present one can be changed to.
@@ -121,7 +127,8 @@ fn resumption(role: Role, recipe: &str, round_trip: Span) -> ResumptionState {
 fn begin(now: Time, known: &ResumptionState, id: ConnectionId, peer: PeerAddress, case: &Case) -> End {
     let keys = ConnectionKeys::new(&known.secret, &id, known.role);
     let keep_alive = case.keep_alive.map(Duration::from);
-    let options = ConnectionOptions { keep_alive, ..ConnectionOptions::default() };
+    let inbox = Bytes(case.inbox);
+    let options = ConnectionOptions { keep_alive, inbox, ..ConnectionOptions::default() };
     let state = ConnectionState::begin(now, known, &keys, peer, OPENING, &options, Ends::default());
     let (state, keys) = (state.unwrap(), Keys::Resumable(keys));
     End { state, keys, received: Vec::new(), is_closing: false, is_whole: false, messages: 0 }
@@ -238,6 +245,7 @@ impl World {
             sent: 0,
             orders: 0,
             changes: 0,
+            has_resumed: false,
             case,
         }
     }
@@ -324,6 +332,9 @@ impl World {
     /// The application at this end reads all messages; the server's returns each.
     fn read(&mut self, role: Role) {
         let now = self.now;
+        if role == Role::Server && self.case.pause.contains(&now.since(Time::ZERO)) {
+            return;
+        }
         while let Some(end) = self.end(role)
             && let Some((_, buffer)) = end.state.stack.recv()
         {
@@ -360,6 +371,10 @@ impl World {
             let out = self.end(role).map_or_else(Vec::new, |end| end.change(now, parts));
             self.put(role, out);
         }
+        if age >= self.case.pause.end && !self.has_resumed {
+            self.has_resumed = true;
+            self.read(Role::Server);
+        }
         let (role, at, waits) = self.case.close;
         if age >= at
             && let Some(end) = self.end(role)
@@ -377,6 +392,7 @@ impl World {
             self.case.messages.get(self.orders).map(at),
             self.case.moves.get(usize::from(self.moves)).map(at),
             self.case.changes.get(self.changes).map(|(span, ..)| at(span)),
+            Some(at(&self.case.pause.end)).filter(|_| !self.has_resumed),
             Some(at(&self.case.close.1)).filter(|at| *at > self.now),
         ];
         let ends = [Some(&self.client), self.server.as_ref()];
@@ -438,13 +454,15 @@ prop_compose! {
         messages in sorted(prop::collection::vec(millis(0..20_000), 0..40)),
         moves in sorted(prop::collection::vec(millis(0..20_000), 0..4)),
         (from, len) in (millis(0..20_000), prop_oneof![Just(Span::ZERO), millis(0..6_000)]),
+        (inbox, pause_from, pause) in (1_u64..20_000, millis(0..20_000), prop_oneof![Just(Span::ZERO), millis(0..30_000)]),
         keep_alive in prop::option::of(millis(50..3_000)),
         mut changes in prop::collection::vec((millis(0..25_000), role(), any::<bool>()), 0..6),
         close in (role(), millis(0..25_000), any::<bool>()),
     ) -> Case {
         let outage = from..from + len;
+        let pause = pause_from..pause_from + pause;
         changes.sort_by_key(|(at, ..)| *at);
-        Case { preset, seed, loss, duplicate, delay, spread, messages, moves, outage, keep_alive, changes, close }
+        Case { preset, seed, loss, duplicate, delay, spread, messages, moves, outage, pause, inbox, keep_alive, changes, close }
     }
 }
 
@@ -455,7 +473,9 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let failures =
         (client.state.lifecycle.failure(), world.server.as_ref().map(|it| it.state.lifecycle.failure()));
     let pings = case.keep_alive.map_or(0, |every| LASTS.as_nanos() / every.as_nanos());
-    let bound = 500 + 60 * (case.messages.len() + case.changes.len()) + 3 * pings as usize;
+    // A full inbox drops data, which is repeated like lost data until the application reads.
+    let unread = case.pause.end.saturating_sub(case.pause.start).as_micros() / 1_000;
+    let bound = 500 + 60 * (case.messages.len() + case.changes.len()) + 3 * pings as usize + unread as usize;
     prop_assert!(world.sent < bound, "{} datagrams, {bound} expected", world.sent);
     // Whoever closes comes to an end.
     let (role, ..) = case.close;
@@ -513,6 +533,8 @@ fn a_client_that_moves_before_it_learns_of_a_change_is_found() {
         messages: vec![at(320), at(320), at(10_069)],
         moves: vec![at(10_069)],
         outage: at(0)..at(0),
+        pause: at(0)..at(0),
+        inbox: 1 << 20,
         keep_alive: None,
         changes: vec![(at(471), Role::Server, false), (at(9_806), Role::Server, true)],
         close: (Role::Client, at(10_069), true),
