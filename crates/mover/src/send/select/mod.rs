@@ -10,7 +10,7 @@ use std::sync::Arc;
 use haul_wire::control::{
     Fault, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
-use pattern::{BadPattern, Pattern, Scope};
+use pattern::{BadPattern, Pattern};
 use rustix::fs::FileType;
 
 use crate::fault::show;
@@ -66,9 +66,8 @@ pub fn check_selection(selection: &Selection, sources: usize) -> Result<(), Faul
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     all: Vec<(Verdict, Pattern)>,
-    /// Indices of the rules for a literal last component, and for a literal path, ascending.
-    names: HashMap<Vec<u8>, Vec<u32>>,
-    paths: HashMap<Vec<u8>, Vec<u32>>,
+    /// Indices of the rules for a literal last component or path, which begins with a slash, ascending.
+    literal: HashMap<Vec<u8>, Vec<u32>>,
     others: Vec<u32>,
 }
 
@@ -78,9 +77,8 @@ impl Rules {
         for Rule { verdict, pattern } in rules {
             for pattern in Pattern::compile(pattern).map_err(|why| refused(pattern, why))? {
                 let numbers = match pattern.literal() {
-                    Some((Scope::Name, name)) => compiled.names.entry(name.to_vec()).or_default(),
-                    Some((Scope::Path, path)) => compiled.paths.entry(path.to_vec()).or_default(),
-                    _ => &mut compiled.others,
+                    Some(literal) => compiled.literal.entry(literal.to_vec()).or_default(),
+                    None => &mut compiled.others,
                 };
                 numbers.push(compiled.all.len() as u32);
                 compiled.all.push((*verdict, pattern));
@@ -90,13 +88,12 @@ impl Rules {
     }
 
     pub(crate) fn verdict(&self, path: &[u8], is_directory: bool) -> Verdict {
-        let takes = |number: u32| self.all[number as usize].1.takes(is_directory);
-        let first = |table: &HashMap<Vec<u8>, Vec<u32>>, key: &[u8]| {
-            table.get(key).and_then(|numbers| numbers.iter().copied().find(|&number| takes(number)))
-        };
-        let literal = first(&self.names, split(path).1).into_iter().chain(first(&self.paths, path)).min();
+        let from_top = [b"/", path].concat();
+        let takes = |&number: &u32| self.all[number as usize].1.takes(is_directory);
+        let first = |key: &[u8]| self.literal.get(key)?.iter().copied().find(takes);
+        let literal = [split(path).1, &from_top].into_iter().filter_map(first).min();
         let earlier = self.others.iter().copied().take_while(|&number| literal.is_none_or(|at| number < at));
-        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(path, is_directory));
+        let wild = earlier.into_iter().find(|&n| self.all[n as usize].1.matches(&from_top, is_directory));
         wild.or(literal).map_or(Verdict::Include, |number| self.all[number as usize].0)
     }
 }
@@ -232,7 +229,7 @@ mod tests {
                 list.iter().map(|(keep, p)| (if *keep { Include } else { Exclude }, &p[..])).collect();
             let one_by_one = list.iter().find(|(_, pattern)| {
                 let compiled = Pattern::compile(pattern.as_bytes()).unwrap();
-                compiled.iter().any(|p| p.matches(path.as_bytes(), is_directory))
+                compiled.iter().any(|p| p.matches(format!("/{path}").as_bytes(), is_directory))
             });
             let expected = one_by_one.is_none_or(|(verdict, _)| *verdict == Include);
             prop_assert_eq!(chooser(&list).takes(path.as_bytes(), is_directory), expected);

@@ -3,8 +3,6 @@
 //! Matching simulates an NFA (K. Thompson: Regular expression search algorithm, CACM 11(6), 1968), so its
 //! time is bounded by the product of the lengths of pattern and path.
 
-use crate::root::split;
-
 /// Why a pattern is invalid, and what to write instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "their messages say it")]
@@ -26,30 +24,20 @@ pub enum BadPattern {
     Escape,
 }
 
-/// Part of the path that a pattern is compared with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Scope {
-    Name,
-    /// Any trailing components of the path.
-    Tail,
-    Path,
-}
-
 /// Whether a pattern has wildcards. Only then is a backslash an escape character.
 fn is_wild(pattern: &[u8]) -> bool {
     pattern.iter().any(|b| b"*?[".contains(b))
 }
 
+/// A compiled pattern, which is compared with paths that have a slash in front of each component.
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
-    scope: Scope,
+    /// Whether the whole path has to match. Otherwise a match may start at any component.
+    anchored: bool,
     only_directories: bool,
     parts: Vec<Part>,
     /// Literal suffix of the pattern.
     ending: Vec<u8>,
-    /// Prefix added to every subject: `/` if the pattern begins with `**` and is not anchored, so that `**/a`
-    /// also matches `a` at the top (rsync(1), on patterns with `**`).
-    lead: &'static [u8],
 }
 
 /// Checks that a pattern can be compiled.
@@ -76,7 +64,8 @@ impl Pattern {
         }
     }
 
-    fn one(pattern: &[u8], escapes: bool) -> Result<Self, BadPattern> {
+    /// Compiles a pattern in which wildcards and backslashes `have_meaning`, or else stand for themselves.
+    fn one(pattern: &[u8], have_meaning: bool) -> Result<Self, BadPattern> {
         if pattern.contains(&0) {
             return Err(BadPattern::Nul);
         }
@@ -91,20 +80,17 @@ impl Pattern {
         if rest.split(|&b| b == b'/').any(|c| matches!(c, b"" | b"." | b"..")) {
             return Err(BadPattern::Component);
         }
-        let crosses = rest.contains(&b'/') || rest.windows(2).any(|pair| pair == b"**");
-        let scope = match (anchored, crosses) {
-            (true, _) => Scope::Path,
-            (false, true) => Scope::Tail,
-            (false, false) => Scope::Name,
-        };
-        let lead: &[u8] = if scope == Scope::Tail && rest.starts_with(b"**") { b"/" } else { b"" };
-        let (parts, ending) = parts(rest, is_wild(rest) || (escapes && rest.contains(&b'\\')))?;
-        Ok(Self { scope, only_directories, parts, ending, lead })
+        // `**/a` also matches `a` at the top, unless it is anchored (rsync(1), on patterns with `**`).
+        let from_slash = [b"/", rest].concat();
+        let whole = if !anchored && rest.starts_with(b"**") { rest } else { &from_slash };
+        let (parts, ending) = parts(whole, have_meaning)?;
+        Ok(Self { anchored, only_directories, parts, ending })
     }
 
-    /// Returns the only string that matches, if the pattern has no wildcards.
-    pub(crate) fn literal(&self) -> Option<(Scope, &[u8])> {
-        (self.ending.len() == self.parts.len()).then_some((self.scope, &self.ending[..]))
+    /// Returns the only path (with a slash in front) or last component that matches, if there is only one.
+    pub(crate) fn literal(&self) -> Option<&[u8]> {
+        let literal = Some(&self.ending[..]).filter(|ending| ending.len() == self.parts.len())?;
+        if self.anchored { Some(literal) } else { Some(&literal[1..]).filter(|name| !name.contains(&b'/')) }
     }
 
     /// Whether the pattern can match an entry of this type.
@@ -112,29 +98,23 @@ impl Pattern {
         is_directory || !self.only_directories
     }
 
-    /// Whether the entry with this path matches. The path has no leading or trailing `/`.
+    /// Whether the entry with this path, which has a slash in front and none at its end, matches.
     pub(crate) fn matches(&self, path: &[u8], is_directory: bool) -> bool {
-        if !self.takes(is_directory) {
-            return false;
-        }
-        let subject = if self.scope == Scope::Name { split(path).1 } else { path };
-        let is_whole = |ending: &[u8]| !self.lead.is_empty() && subject == ending;
-        if !subject.ends_with(&self.ending) && !self.ending.strip_prefix(self.lead).is_some_and(is_whole) {
+        if !self.takes(is_directory) || !path.ends_with(&self.ending) {
             return false;
         }
         // State `i`: the first `i` parts match the bytes so far.
         let mut places = vec![false; self.parts.len() + 1];
         let mut next = places.clone();
         self.reach(&mut places, 0);
-        for &byte in self.lead.iter().chain(subject) {
+        for &byte in path {
             next.fill(false);
             for (at, part) in self.parts.iter().enumerate() {
                 if places[at] && part.takes(byte) {
                     self.reach(&mut next, if part.is_star() { at } else { at + 1 });
                 }
             }
-            // A tail may start at any component.
-            if self.scope == Scope::Tail && byte == b'/' {
+            if !self.anchored {
                 self.reach(&mut next, 0);
             }
             std::mem::swap(&mut places, &mut next);
