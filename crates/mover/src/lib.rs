@@ -39,7 +39,7 @@ pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_
 pub use root::{Root, copies_content, layout_for};
 pub use send::{
     BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
-    list_entries, send_files,
+    send_files,
 };
 #[cfg(feature = "faults")]
 pub use storage::faults;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
 use haul_proto::ObjectSource;
-use haul_wire::control::{Entry, Fault, Preserve, Selection};
+use haul_wire::control::{Fault, Selection};
 
 pub(crate) use blocks::{BLOCK, Block};
 pub(crate) use peer::listen;
@@ -34,7 +34,7 @@ use plan::jobs::Requests;
 use read::{Reader, hash_blocks};
 use select::Chooser;
 use walk::Walker;
-use walk::completeness::{Completeness, FilteredReporter};
+use walk::completeness::Completeness;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -59,38 +59,22 @@ pub fn send_files(
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
     let chooser = Chooser::new(selection, sources.len())?;
-    let completeness = Completeness::of(&sources, selection);
-    let filtered = FilteredReporter::new(&link, selection);
+    let completeness = Completeness::new(link.clone(), &sources, selection);
     let shared = Arc::new(Shared::new(link, limits, Stage::Listing));
-    let walker = Walker::new(root, sources, chooser, limits.preserve, filtered, shared.progress.clone());
+    let walker = Walker::new(root, sources, chooser, limits.preserve, completeness, shared.progress.clone());
     let source = Box::new(FileSource::new(shared.clone()));
-    let handle = JobHandle::start(shared, "haul-send", |shared| run(shared, walker, completeness))?;
+    let handle = JobHandle::start(shared, "haul-send", |shared| run(shared, walker))?;
     Ok(SendJob { source, handle })
 }
 
-/// Lists the entries that [`send_files`] would send, in order, without reading contents; for a dry run.
-/// Unreadable entries are [`EntryKind::Failed`](haul_wire::control::EntryKind::Failed).
-///
-/// # Errors
-/// The selection is invalid.
-pub fn list_entries(
-    sources: Vec<Vec<u8>>,
-    root: Root,
-    selection: &Selection,
-) -> Result<impl Iterator<Item = Entry> + use<>, Fault> {
-    let chooser = Chooser::new(selection, sources.len())?;
-    let walker = Walker::new(root, sources, chooser, Preserve::default(), None, Arc::default());
-    Ok(walker.map(|found| found.entry))
-}
-
 /// Runs the job to its end; all threads that it starts have ended when it returns.
-fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completeness) -> Result<MoveReport, Fault> {
+fn run(shared: &Arc<Shared>, walker: Walker) -> Result<MoveReport, Fault> {
     let (jobs, incoming) = unbounded();
     let (proofs, to_prove) = unbounded();
     *shared.wanted.lock() = Requests { jobs: Some(jobs), proofs: Some(proofs), ..Requests::default() };
     let reader = Reader::new(shared.clone(), incoming);
     let (planning, hashing) = (shared.clone(), shared.clone());
-    let plan = move || plan::run(&planning, walker, completeness);
+    let plan = move || plan::run(&planning, walker);
     let workers: [Worker; 3] = [
         ("haul-walk", Box::new(plan)),
         ("haul-read", Box::new(move || reader.run())),

@@ -8,10 +8,13 @@ use std::time::Duration;
 
 use haul_base::{Piece, Rng};
 use haul_mover::{
-    JobHandle, MoveReport, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files, send_files,
+    ControlLink, JobHandle, MoveReport, ReceiveJob, ReceiveOptions, Root, SendJob, SendLimits, receive_files,
+    send_files,
 };
 use haul_proto::{ObjectSink, ObjectSource};
-use haul_wire::control::{Durability, Fault, Layout, ReceivePolicy, Selection};
+use haul_wire::control::{
+    ControlMessage, Destination, Durability, Entry, Fault, Layout, ReceivePolicy, Selection,
+};
 
 use crate::check::link::links;
 
@@ -182,6 +185,49 @@ impl Pair {
 pub(crate) fn copy(sources: &[&Path], destination: &Path, layout: Layout) -> Ends {
     let sources = sources.iter().map(|path| bytes(path)).collect();
     start(sources, destination, layout, SendLimits::default(), options()).unwrap().run(&Pump::default())
+}
+
+/// Returns the entries that a job announces, in order. `seen` is called with those of each message before the
+/// walk continues.
+pub(crate) fn announced(
+    sources: Vec<Vec<u8>>,
+    root: &Root,
+    selection: &Selection,
+    seen: impl Fn(&[Entry]) + Send + Sync + 'static,
+) -> Result<Vec<Entry>, Fault> {
+    let (link, peer) = link_pair();
+    let link = Arc::new(Watched { link, seen });
+    let job = send_files(sources, root.clone(), selection, link, SendLimits::default())?;
+    peer.send(ControlMessage::Ready(Destination::Occupied)).unwrap();
+    let mut found = Vec::new();
+    loop {
+        match peer.recv(Duration::from_secs(60)).unwrap().expect("the walk ends") {
+            ControlMessage::Entries(entries) => found.extend(entries),
+            ControlMessage::EntriesEnd { .. } => break,
+            _ => {}
+        }
+    }
+    drop(job);
+    Ok(found)
+}
+
+/// A control channel whose user sees entries before they are sent.
+struct Watched<F> {
+    link: Arc<Link>,
+    seen: F,
+}
+
+impl<F: Fn(&[Entry]) + Send + Sync> ControlLink for Watched<F> {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        if let ControlMessage::Entries(entries) = &message {
+            (self.seen)(entries);
+        }
+        self.link.send(message)
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        self.link.recv(timeout)
+    }
 }
 
 /// Joins a receiver that should fail, and returns its fault.

@@ -5,10 +5,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
 
-use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, list_entries, receive_files, send_files};
+use haul_mover::{ReceiveOptions, Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{FaultCode, Layout, ReceivePolicy};
 
-use crate::harness::{Pump, all, assert_no_parts, bytes, copy, link_pair, names_below, options, start};
+use crate::harness::{
+    Pump, all, announced, assert_no_parts, bytes, copy, link_pair, names_below, options, start,
+};
 use crate::trees::{assert_same, contents, odd_tree, set_mode};
 
 #[test]
@@ -239,8 +241,8 @@ fn a_listing_has_directories_before_their_entries() {
     for file in ["s/z", "s/a/1", "s/b/deep/2"] {
         fs::write(dir.path().join(file), "x").unwrap();
     }
-    let entries = list_entries(vec![bytes(&dir.path().join("s"))], Root::Anywhere, &all()).unwrap();
-    let paths: Vec<_> = entries.map(|entry| entry.path.to_string()).collect();
+    let entries = announced(vec![bytes(&dir.path().join("s"))], &Root::Anywhere, &all(), |_| {}).unwrap();
+    let paths: Vec<_> = entries.iter().map(|entry| entry.path.to_string()).collect();
     assert_eq!(paths, ["s", "s/z", "s/a", "s/a/1", "s/b", "s/b/deep", "s/b/deep/2"]);
 }
 

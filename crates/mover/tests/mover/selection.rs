@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use haul_mover::{Root, SendLimits, layout_for, list_entries, receive_files, send_files};
+use haul_mover::{Root, SendLimits, layout_for, receive_files, send_files};
 use haul_wire::control::{
     Entry, EntryKind, FaultCode, FileSystems, IgnoreFiles, LinkChoice, RelPath, Rule, Selection, Verdict,
 };
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 
-use crate::harness::{Pump, all, bytes, link_pair, options};
+use crate::harness::{Pump, all, announced, bytes, link_pair, options};
 use crate::trees::{assert_same, set_mode};
 
 /// Parses rules written as `+ pattern` and `- pattern`.
@@ -53,7 +53,7 @@ fn tree(paths: &[&str]) -> tempfile::TempDir {
 }
 
 fn entries(source: &Path, root: &Root, selection: &Selection) -> Vec<Entry> {
-    list_entries(vec![bytes(source)], root.clone(), selection).unwrap().collect()
+    announced(vec![bytes(source)], root, selection, |_| {}).unwrap()
 }
 
 /// Returns the entries sent of the directory's contents; failures have a `!`.
@@ -181,7 +181,7 @@ fn a_list_requires_one_source_directory() {
     let found = entries(&dir.path().join("f"), &Root::Anywhere, &only(&["x"]));
     assert!(matches!(&found[0].kind, EntryKind::Failed(fault) if fault.code == FaultCode::NotADirectory));
     let both = vec![b"a".to_vec(), b"b".to_vec()];
-    let refused = list_entries(both, Root::Anywhere, &only(&["x"])).err().unwrap();
+    let refused = announced(both, &Root::Anywhere, &only(&["x"]), |_| {}).unwrap_err();
     assert_eq!(refused.code, FaultCode::Usage);
 }
 
@@ -391,11 +391,14 @@ fn paths_longer_than_path_max_arrive() {
 
 #[test]
 fn the_first_entries_are_sent_before_the_walk_ends() {
-    let dir = tree(&["a/1", "b/2"]);
-    let mut walk = list_entries(vec![bytes(dir.path())], Root::Anywhere, &all()).unwrap();
-    let first: Vec<_> = walk.by_ref().take(3).collect();
-    assert!(first[2].path.as_bytes().ends_with(b"a/1"));
-    // The walk has not reached `b` yet, so it sees this change.
-    fs::write(dir.path().join("b/3"), "new").unwrap();
-    assert_eq!(walk.count(), 3);
+    let dir = tree(&["a/", "b/2"]);
+    for number in 0..3000 {
+        fs::write(dir.path().join(format!("a/{number}")), "").unwrap();
+    }
+    let new = dir.path().join("b/3");
+    let seen = move |_: &[Entry]| fs::write(&new, "new").unwrap();
+    let found = announced(vec![bytes(dir.path())], &Root::Anywhere, &all(), seen).unwrap();
+    // When the first entries are sent, the walk has not reached `b` yet, so it sees this change.
+    assert_eq!(found.len(), 1 + 3001 + 3);
+    assert!(found[found.len() - 1].path.as_bytes().ends_with(b"b/3"));
 }

@@ -15,14 +15,15 @@ use crate::identity::Identity;
 use crate::job::{self, spawn_for};
 use crate::send::blocks::SourceFile;
 use crate::send::shared::Shared;
-use crate::send::walk::completeness::Completeness;
+use crate::send::walk::completeness::{BATCH, BATCH_BYTES};
 use crate::send::walk::{Found, Walker};
 
-/// Runs the walk once the receiver is ready and announces its entries; `completeness` applies if nothing
-/// fails.
-pub(super) fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completeness) -> Result<(), Fault> {
+/// Runs the walk once the receiver is ready and announces its entries.
+pub(super) fn run(shared: &Arc<Shared>, walker: Walker) -> Result<(), Fault> {
     let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
-    let announcer = Arc::new(Announcer::new(shared.clone(), destination));
+    let batch = Batch { entries: Vec::new(), bytes: 0, files: Vec::new(), since: Instant::now() };
+    let announcer = Announcer { shared: shared.clone(), destination, batch: Mutex::new(batch) };
+    let announcer = Arc::new(announcer);
     let (closing, closed) = bounded::<()>(0);
     let timed = announcer.clone();
     let clock = move || {
@@ -32,7 +33,7 @@ pub(super) fn run(shared: &Arc<Shared>, walker: Walker, completeness: Completene
         Ok(())
     };
     let clock = spawn_for(shared, "haul-announce", clock)?;
-    let done = announcer.announce_all(walker, completeness);
+    let done = announcer.announce_all(walker);
     drop(closing);
     job::join(clock).and(done)
 }
@@ -57,11 +58,6 @@ impl Names {
     }
 }
 
-const BATCH_ENTRIES: usize = 1024;
-
-/// Target size of one message in bytes; the last entry may exceed it.
-const BATCH_BYTES: usize = 64 << 10;
-
 /// Time after which a found entry is due to be sent.
 const BATCH_AGE: Duration = Duration::from_millis(10);
 
@@ -81,33 +77,19 @@ struct Batch {
     since: Instant,
 }
 
-impl Batch {
-    fn is_due(&self) -> bool {
-        self.entries.len() >= BATCH_ENTRIES || self.bytes >= BATCH_BYTES || self.since.elapsed() >= BATCH_AGE
-    }
-}
-
 impl Announcer {
-    fn new(shared: Arc<Shared>, destination: Destination) -> Self {
-        let (entries, files, since) = (Vec::new(), Vec::new(), Instant::now());
-        Self { shared, destination, batch: Mutex::new(Batch { entries, bytes: 0, files, since }) }
-    }
-
-    fn announce_all(&self, mut walker: Walker, completeness: Completeness) -> Result<(), Fault> {
+    fn announce_all(&self, mut walker: Walker) -> Result<(), Fault> {
         if let Some(lineage) = self.shared.lineage.get() {
             walker.check_destination(lineage)?;
         }
         let mut names = Names::default();
-        while let Some(found) = walker.next() {
+        for found in walker.by_ref() {
             if self.shared.stopped() {
                 return Ok(());
             }
-            self.send_attributes(&mut walker)?;
             self.add(found, &mut names)?;
         }
-        self.send_attributes(&mut walker)?;
         self.send(&mut self.batch.lock())?;
-        walker.finish()?;
         let ledger = self.shared.ledger.lock();
         let is_whole = ledger.failures.is_all_special();
         let (entries, bytes) = (ledger.table.len().into(), ledger.table.bytes);
@@ -116,14 +98,8 @@ impl Announcer {
         if self.destination == Destination::Fresh {
             self.shared.wanted.lock().jobs = None;
         }
-        completeness.tell(&*self.shared.link, is_whole)?;
+        walker.completeness.finish(is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
-    }
-
-    /// Sends the attributes of the destination directory itself once they are known.
-    fn send_attributes(&self, walker: &mut Walker) -> Result<(), Fault> {
-        let known = walker.attributes.take().map(ControlMessage::DestinationAttributes);
-        known.map_or(Ok(()), |known| self.shared.link.send(known))
     }
 
     fn add(&self, found: Found, known: &mut Names) -> Result<(), Fault> {
@@ -165,7 +141,9 @@ impl Announcer {
     }
 
     fn send_if_due(&self, batch: &mut Batch) -> Result<(), Fault> {
-        if batch.is_due() { self.send(batch) } else { Ok(()) }
+        let is_due =
+            batch.entries.len() >= BATCH || batch.bytes >= BATCH_BYTES || batch.since.elapsed() >= BATCH_AGE;
+        if is_due { self.send(batch) } else { Ok(()) }
     }
 
     fn send(&self, batch: &mut Batch) -> Result<(), Fault> {

@@ -1,4 +1,4 @@
-//! What the receiver is told about names missing from a walk: its extent, and the names left out.
+//! What the receiver is told about a walk besides the entries, in particular about names missing from it.
 
 use std::sync::Arc;
 
@@ -9,13 +9,6 @@ use haul_wire::control::{
 
 use crate::link::{ControlLink, send_list};
 use crate::root::copies_content;
-
-/// Extent of the set and the rules that left something out, by which the receiver may remove other names.
-#[derive(Debug)]
-pub(crate) struct Completeness {
-    extent: Extent,
-    rules: Vec<Rule>,
-}
 
 /// Whether the receiver cannot distinguish names that were left out from names that the sources do not have.
 /// It is always told the rules, and the names left out by ignore files, sizes and other file systems if the
@@ -32,8 +25,26 @@ pub fn leaves_out_unseen(selection: &Selection) -> bool {
         || selection.min_bytes.or(selection.max_bytes).is_some()
 }
 
+/// Maximum number of names or entries of one message.
+pub(crate) const BATCH: usize = 1024;
+
+/// Target size of one message in bytes; the last name or entry may exceed it.
+pub(crate) const BATCH_BYTES: usize = 64 << 10;
+
+/// Tells the receiver what it needs to remove the names that the set does not have: its extent, the rules that
+/// left something out, and if the selection requests them the names left out in other ways.
+pub(crate) struct Completeness {
+    link: Arc<dyn ControlLink>,
+    extent: Extent,
+    rules: Vec<Rule>,
+    /// Names to send; `None` if none are requested, or left out.
+    filtered: Option<Filtered>,
+    bytes: usize,
+    sent: Result<(), Fault>,
+}
+
 impl Completeness {
-    pub(crate) fn of(sources: &[Vec<u8>], selection: &Selection) -> Self {
+    pub(crate) fn new(link: Arc<dyn ControlLink>, sources: &[Vec<u8>], selection: &Selection) -> Self {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
             // The receiver must not take names that were left out for names that the sources do not have.
@@ -41,61 +52,46 @@ impl Completeness {
             true => Extent::Destination,
             false => Extent::Directories,
         };
-        Self { extent, rules: selection.rules.clone() }
-    }
-
-    /// Sends rules and extent to the receiver; only a partial extent unless the walk `is_whole`.
-    pub(crate) fn tell(self, link: &dyn ControlLink, is_whole: bool) -> Result<(), Fault> {
-        if !is_whole || self.extent == Extent::Part {
-            return link.send(ControlMessage::Extent(Extent::Part));
-        }
-        send_list(link, self.rules, usize::MAX, ControlMessage::LeftOut)?;
-        link.send(ControlMessage::Extent(self.extent))
-    }
-}
-
-const BATCH: usize = 1024;
-
-/// Target size of one message in bytes; the last name may exceed it.
-const BATCH_BYTES: usize = 64 << 10;
-
-pub(crate) struct FilteredReporter {
-    link: Arc<dyn ControlLink>,
-    ignore_files: IgnoreFiles,
-    paths: Vec<RelPath>,
-    bytes: usize,
-    sent: Result<(), Fault>,
-}
-
-impl FilteredReporter {
-    /// Returns `None` if the selection does not request the names, or leaves out none in this way.
-    pub(crate) fn new(link: &Arc<dyn ControlLink>, selection: &Selection) -> Option<Self> {
-        let wanted = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);
-        let (link, ignore_files) = (link.clone(), selection.ignore_files);
-        wanted.then(|| Self { link, ignore_files, paths: Vec::new(), bytes: 0, sent: Ok(()) })
+        let is_requested = selection.left_out == LeftOutNames::Told && leaves_out_unseen(selection);
+        let filtered = || Filtered { paths: Vec::new(), ignore_files: selection.ignore_files };
+        let (rules, filtered) = (selection.rules.clone(), is_requested.then(filtered));
+        Self { link, extent, rules, filtered, bytes: 0, sent: Ok(()) }
     }
 
     /// Reports a name that is left out. A name that cannot be sent cannot exist at the receiver either.
-    pub(crate) fn add(&mut self, path: &[u8]) {
-        let Ok(path) = RelPath::new(path.to_vec()) else { return };
+    pub(crate) fn leave_out(&mut self, path: &[u8]) {
+        let (Some(filtered), Ok(path)) = (&mut self.filtered, RelPath::new(path.to_vec())) else { return };
         self.bytes += encoded_len(&path);
-        self.paths.push(path);
-        if self.paths.len() >= BATCH || self.bytes >= BATCH_BYTES {
+        filtered.paths.push(path);
+        if filtered.paths.len() >= BATCH || self.bytes >= BATCH_BYTES {
             self.flush();
         }
     }
 
-    /// Sends the rest, and in any case whether ignore files are obeyed.
-    pub(crate) fn finish(mut self) -> Result<(), Fault> {
-        self.flush();
-        self.sent
-    }
-
     fn flush(&mut self) {
         self.bytes = 0;
-        let (paths, ignore_files) = (std::mem::take(&mut self.paths), self.ignore_files);
-        if self.sent.is_ok() {
-            self.sent = self.link.send(ControlMessage::Filtered(Filtered { paths, ignore_files }));
+        if let Some(Filtered { paths, ignore_files }) = &mut self.filtered {
+            let filtered = Filtered { paths: std::mem::take(paths), ignore_files: *ignore_files };
+            self.send(ControlMessage::Filtered(filtered));
         }
+    }
+
+    /// Sends a message. Its error, if any, is returned by [`finish`](Self::finish).
+    pub(crate) fn send(&mut self, message: ControlMessage) {
+        if self.sent.is_ok() {
+            self.sent = self.link.send(message);
+        }
+    }
+
+    /// Sends the remaining names, and in any case whether ignore files are obeyed; then rules and extent, but
+    /// only a partial extent unless the walk `is_whole`.
+    pub(crate) fn finish(mut self, is_whole: bool) -> Result<(), Fault> {
+        self.flush();
+        self.sent?;
+        if !is_whole || self.extent == Extent::Part {
+            return self.link.send(ControlMessage::Extent(Extent::Part));
+        }
+        send_list(&*self.link, self.rules, usize::MAX, ControlMessage::LeftOut)?;
+        self.link.send(ControlMessage::Extent(self.extent))
     }
 }

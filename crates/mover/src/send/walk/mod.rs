@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_wire::control::{
-    DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault, FileSystems,
-    IgnoreFiles, LinkChoice, Preserve,
+    ControlMessage, DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault,
+    FileSystems, IgnoreFiles, LinkChoice, Preserve,
 };
 use rustix::fs::{FileType, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
@@ -25,7 +25,7 @@ use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, Name, Share};
 use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each};
-use completeness::FilteredReporter;
+use completeness::Completeness;
 use found::{
     DirEntry, NAMELESS, Preserver, destination, endless, entry, failed, no_directory, with_fault,
     working_file,
@@ -83,24 +83,23 @@ pub(crate) struct Walker {
     ready: VecDeque<Found>,
     buffer: Vec<MaybeUninit<u8>>,
     preserver: Preserver,
-    filtered_reporter: Option<FilteredReporter>,
+    pub(crate) completeness: Completeness,
     /// Counts the steps of the walk.
     progress: Arc<Progress>,
     /// The destination directory, if the walk could enter it.
     destination: Option<DirectoryId>,
-    /// Attributes of the first source that stands for its contents, for the destination directory itself.
-    pub(crate) attributes: Option<DestinationAttributes>,
-    has_attributes: bool,
+    /// Whether a source stood for its contents.
+    had_contents: bool,
 }
 
 impl Walker {
-    /// Creates a walker that reports names left out to `filtered_reporter` and its activity to `progress`.
+    /// Creates a walker that reports names left out to `completeness` and its activity to `progress`.
     pub(crate) fn new(
         root: Root,
         sources: Vec<Vec<u8>>,
         chooser: Chooser,
         preserve: Preserve,
-        filtered_reporter: Option<FilteredReporter>,
+        completeness: Completeness,
         progress: Arc<Progress>,
     ) -> Self {
         let buffer = vec![MaybeUninit::uninit(); LIST_BUFFER];
@@ -114,10 +113,9 @@ impl Walker {
             ready: VecDeque::new(),
             buffer,
             preserver: Preserver::new(preserve),
-            filtered_reporter,
+            completeness,
             destination: None,
-            attributes: None,
-            has_attributes: false,
+            had_contents: false,
             progress,
         }
     }
@@ -128,23 +126,13 @@ impl Walker {
         Ok(())
     }
 
-    /// Records the attributes of the first source that stands for its contents. Not for a list of paths, as
-    /// in rsync.
-    fn see_attributes(&mut self, entry: Entry) {
-        if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.has_attributes, true) {
+    /// Sends the attributes of the first source that stands for its contents, for the destination directory
+    /// itself. Not for a list of paths, as in rsync.
+    fn send_attributes(&mut self, entry: Entry) {
+        if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.had_contents, true) {
             let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = entry;
-            self.attributes = Some(DestinationAttributes { mode, mtime_secs, mtime_nanos, extras });
-        }
-    }
-
-    /// Ends a complete walk: sends the remaining names that were left out.
-    pub(crate) fn finish(self) -> Result<(), Fault> {
-        self.filtered_reporter.map_or(Ok(()), FilteredReporter::finish)
-    }
-
-    fn exclude(&mut self, path: &[u8]) {
-        if let Some(filtered_reporter) = &mut self.filtered_reporter {
-            filtered_reporter.add(path);
+            let attributes = DestinationAttributes { mode, mtime_secs, mtime_nanos, extras };
+            self.completeness.send(ControlMessage::DestinationAttributes(attributes));
         }
     }
 
@@ -205,7 +193,7 @@ impl Walker {
     fn leaf(&mut self, dir_entry: &DirEntry<'_>, stat: &Stat) -> Option<Found> {
         let is_file = kind_of(stat) == FileType::RegularFile;
         if is_file && !self.chooser.sizes.contains(&Identity::of(stat).size) {
-            self.exclude(dir_entry.path);
+            self.completeness.leave_out(dir_entry.path);
             return None;
         }
         Some(self.preserver.with_extras(dir_entry.leaf(stat), dir_entry.directory, dir_entry.name, stat))
@@ -218,7 +206,7 @@ impl Walker {
         }
         let is_ignored = |ignores: &Arc<Ignores>| ignores.ignores(path, is_directory);
         if inherited.ignores.as_ref().is_some_and(is_ignored) {
-            self.exclude(path);
+            self.completeness.leave_out(path);
             return false;
         }
         true
@@ -250,7 +238,7 @@ impl Walker {
             return Some(destination(&path));
         }
         if elsewhere {
-            self.exclude(&path);
+            self.completeness.leave_out(&path);
         }
         let found = entry(if path.is_empty() { NAMELESS } else { &path }, EntryKind::Directory, &stat);
         let found = self.preserver.with_extras(found, &directory, b".", &stat);
@@ -258,7 +246,7 @@ impl Walker {
             return Some(found);
         }
         let found = if path.is_empty() {
-            self.see_attributes(found.entry);
+            self.send_attributes(found.entry);
             None
         } else {
             Some(found)
