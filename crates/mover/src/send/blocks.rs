@@ -79,15 +79,8 @@ impl SentPart {
     }
 }
 
-/// Bytes of sent data that stay in memory for retransmission.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Keep {
-    /// Limit for all blocks, including those not sent yet.
-    pub(crate) in_all: u64,
-    /// Limit for large parts, counted back from the last sent byte. Their files are open, so any of their
-    /// bytes can be re-read with one call, and memory that is reused soon is still in the processor's caches.
-    pub(crate) of_large: u64,
-}
+/// Bytes of large files kept after sending once a re-read has waited for the storage; none before.
+const KEPT_OF_LARGE: u64 = 1 << 20;
 
 /// Blocks and file parts from the first unreleased byte on.
 #[derive(Debug)]
@@ -101,12 +94,22 @@ pub(crate) struct Store {
     /// Length of reusable buffers.
     buffer_len: usize,
     held: u64,
+    /// Limit in bytes for all blocks, including those not sent yet.
+    keep: u64,
+    /// Limit for large parts, counted back from the last sent byte. Their files are open, so any of their
+    /// bytes can be re-read with one call, and memory that is reused soon is still in the processor's caches.
+    keep_of_large: u64,
 }
 
 impl Store {
-    pub(crate) fn new(buffer_len: usize) -> Self {
-        let (blocks, parts, opened) = Default::default();
-        Self { blocks, parts, opened, spare: Vec::new(), buffer_len, held: 0 }
+    pub(crate) fn new(buffer_len: usize, keep: u64) -> Self {
+        let (blocks, parts, opened, spare) = Default::default();
+        Self { blocks, parts, opened, spare, buffer_len, held: 0, keep, keep_of_large: 0 }
+    }
+
+    /// Keeps more sent bytes of large files.
+    pub(crate) fn keep_more(&mut self) {
+        self.keep_of_large = (2 * self.keep_of_large).max(KEPT_OF_LARGE).min(self.keep);
     }
 
     /// Takes a reusable buffer with arbitrary contents.
@@ -114,23 +117,23 @@ impl Store {
         self.spare.pop()
     }
 
-    /// Appends a block. Drops the oldest blocks below `sent` that exceed `keep`; if lost, their data is read
-    /// again.
-    pub(crate) fn publish(&mut self, block: Block, sent: u64, keep: Keep) {
+    /// Appends a block. Drops the oldest blocks below `sent` that exceed the limits; if lost, their data is
+    /// read again.
+    pub(crate) fn publish(&mut self, block: Block, sent: u64) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
-        while self.blocks.front().is_some_and(|oldest| self.may_go(oldest, sent, keep)) {
+        while self.blocks.front().is_some_and(|oldest| self.may_go(oldest, sent)) {
             self.drop_front();
         }
     }
 
-    fn may_go(&self, block: &Block, sent: u64, keep: Keep) -> bool {
+    fn may_go(&self, block: &Block, sent: u64) -> bool {
         let is_large = || {
             let part = self.part_at(block.offset);
             part.is_some_and(|(part, opened)| opened.is_some() && part.end() >= block.end())
         };
         block.end() <= sent
-            && (self.held > keep.in_all || (sent - block.end() >= keep.of_large && is_large()))
+            && (self.held > self.keep || (sent - block.end() >= self.keep_of_large && is_large()))
     }
 
     pub(crate) fn release(&mut self, offset: u64) {
@@ -223,15 +226,11 @@ mod tests {
         Block::new(offset, AlignedBytes::zeroed(len), len)
     }
 
-    fn keep(in_all: u64) -> Keep {
-        Keep { in_all, of_large: 0 }
-    }
-
     #[test]
     fn blocks_are_found_by_their_bytes() {
-        let mut store = Store::new(BLOCK);
-        store.publish(block(0, 10), 0, keep(100));
-        store.publish(block(10, 5), 0, keep(100));
+        let mut store = Store::new(BLOCK, 100);
+        store.publish(block(0, 10), 0);
+        store.publish(block(10, 5), 0);
         assert_eq!(store.block_at(9).unwrap().offset, 0);
         assert_eq!(store.block_at(10).unwrap().offset, 10);
         assert!(store.block_at(15).is_none());
@@ -242,12 +241,26 @@ mod tests {
 
     #[test]
     fn only_what_was_sent_leaves_for_want_of_memory() {
-        let mut store = Store::new(BLOCK);
+        let mut store = Store::new(BLOCK, 20);
         for i in 0..4 {
-            store.publish(block(i * 10, 10), 15, keep(20));
+            store.publish(block(i * 10, 10), 15);
         }
         assert!(store.block_at(5).is_none(), "sent, and over the budget");
         assert!(store.block_at(15).is_some(), "not wholly sent");
+    }
+
+    #[test]
+    fn more_is_kept_when_reading_again_waits_and_never_more_than_permitted() {
+        let mut store = Store::new(BLOCK, 10 * KEPT_OF_LARGE + 1);
+        assert_eq!(store.keep_of_large, 0);
+        store.keep_more();
+        assert_eq!(store.keep_of_large, KEPT_OF_LARGE);
+        store.keep_more();
+        assert_eq!(store.keep_of_large, 2 * KEPT_OF_LARGE);
+        for _ in 0..20 {
+            store.keep_more();
+        }
+        assert_eq!(store.keep_of_large, store.keep);
     }
 
     #[test]
@@ -270,7 +283,7 @@ mod tests {
             identity: Identity::of(&rustix::fs::stat(dir.path().join("f")).unwrap()),
             growth: Growth::Refuse,
         });
-        let mut store = Store::new(BLOCK);
+        let mut store = Store { keep_of_large: 10, ..Store::new(BLOCK, 1000) };
         let opened = Arc::new(File::open(dir.path().join("f")).unwrap());
         let part = |at, len| {
             let sections = Arc::new(Sections::new(iter::once(0..len), None));
@@ -278,9 +291,7 @@ mod tests {
         };
         store.add_part(part(0, 15), None);
         store.add_part(part(15, 65), Some(opened.clone()));
-        let keep = Keep { in_all: 1000, of_large: 10 };
-        let publish =
-            |store: &mut Store, number: u64, sent| store.publish(block(number * 10, 10), sent, keep);
+        let publish = |store: &mut Store, number: u64, sent| store.publish(block(number * 10, 10), sent);
         for (number, sent) in [(0, 0), (1, 10), (2, 20), (3, 30)] {
             publish(&mut store, number, sent);
         }

@@ -28,15 +28,14 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
     match message {
         ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
         ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
-        ControlMessage::Wants(runs) => {
-            occupied(shared)?;
-            shared.wanted.lock().wants(shared, &runs)?;
+        ControlMessage::Wants(_) | ControlMessage::WantsEnd { .. }
+            if shared.destination() != Some(Destination::Occupied) =>
+        {
+            return Err(protocol("data was requested after everything had been sent"));
         }
+        ControlMessage::Wants(runs) => shared.wanted.lock().wants(shared, &runs)?,
         ControlMessage::More(more) => shared.wanted.lock().more(shared, &more)?,
-        ControlMessage::WantsEnd { bytes } => {
-            occupied(shared)?;
-            shared.wanted.lock().end(shared, bytes)?;
-        }
+        ControlMessage::WantsEnd { bytes } => shared.wanted.lock().end(shared, bytes)?,
         ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
         ControlMessage::Items(items) => {
             for item in items {
@@ -53,14 +52,6 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
         other => return Err(unexpected(&other)),
     }
     Ok(None)
-}
-
-/// Requests are valid only if the destination is occupied.
-fn occupied(shared: &Shared) -> Result<(), Fault> {
-    match shared.destination() {
-        Some(Destination::Occupied) => Ok(()),
-        _ => Err(protocol("data was requested after everything had been sent")),
-    }
 }
 
 fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {

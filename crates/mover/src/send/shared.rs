@@ -15,7 +15,7 @@ use crate::entries::EntryTable;
 use crate::job::{Common, Job, Stage};
 use crate::link::ControlLink;
 use crate::report::Failures;
-use crate::send::blocks::{BLOCK, Block, Keep, Store};
+use crate::send::blocks::{BLOCK, Block, Store};
 use crate::send::plan::jobs::Requests;
 use crate::units::Units;
 
@@ -24,9 +24,6 @@ const RECV_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Initial read-ahead in bytes: small enough that data is still in the processor's caches when it is sent.
 const AHEAD: u64 = 1 << 20;
-
-/// Bytes of large files kept after sending once a re-read has waited for the storage; none before.
-const KEPT_OF_LARGE: u64 = 1 << 20;
 
 /// With fewer bytes left, the data path has to wait: it holds back what does not fill a packet.
 const LAST_BATCH: u64 = 64 << 10;
@@ -87,7 +84,6 @@ pub(crate) struct Shared {
     pub(crate) lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
     ahead: AtomicU64,
-    kept: AtomicU64,
     disk_is_slow: AtomicBool,
     idle: AtomicBool,
     ended: AtomicBool,
@@ -148,13 +144,12 @@ impl Shared {
             lineage: OnceLock::new(),
             upto: AtomicU64::new(0),
             ahead: AtomicU64::new(AHEAD.min(limits.read_ahead)),
-            kept: AtomicU64::new(0),
             disk_is_slow: AtomicBool::new(true),
             idle: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             sent: AtomicU64::new(0),
             stop: AtomicBool::new(false),
-            store: Mutex::new(Store::new(buffer_len)),
+            store: Mutex::new(Store::new(buffer_len, limits.keep)),
             room: Condvar::new(),
             ledger: Mutex::default(),
         }
@@ -179,11 +174,18 @@ impl Shared {
 
     /// Waits until the receiver is ready. `None`: the job is over.
     pub(crate) fn wait_until_ready(&self) -> Option<Destination> {
+        self.wait_for(|_| self.destination())
+    }
+
+    /// Waits until there is `something`. `None`: the job is over.
+    pub(crate) fn wait_for<T>(&self, something: impl Fn(&Store) -> Option<T>) -> Option<T> {
         let mut store = self.store.lock();
         while !self.stopped() {
-            if let Some(&destination) = self.ready.get() {
-                return Some(destination);
+            let found = something(&store);
+            if found.is_some() {
+                return found;
             }
+            // A notification may arrive between the check and the wait, hence the timeout.
             self.room.wait_for(&mut store, RECV_TIMEOUT);
         }
         None
@@ -248,17 +250,10 @@ impl Shared {
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
-        let keep = Keep { in_all: self.limits.keep, of_large: self.kept.load(Ordering::Relaxed) };
         self.progress.worked.add(1);
-        self.store.lock().publish(block, self.sent.load(Ordering::Relaxed), keep);
+        self.store.lock().publish(block, self.sent.load(Ordering::Relaxed));
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();
-    }
-
-    /// Keeps more sent bytes of large files in memory. Only the data path calls this.
-    pub(crate) fn keep_more(&self) {
-        let kept = self.kept.load(Ordering::Relaxed);
-        self.kept.store((2 * kept).max(KEPT_OF_LARGE).min(self.limits.keep), Ordering::Relaxed);
     }
 
     pub(crate) fn end(&self) {
@@ -278,11 +273,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn has_space(&self) -> bool {
-        self.has_room_in(&self.store.lock())
-    }
-
-    fn has_room_in(&self, store: &Store) -> bool {
+    /// Whether the reader may continue.
+    pub(crate) fn has_room_in(&self, store: &Store) -> bool {
         let ahead = self.upto.load(Ordering::Relaxed).saturating_sub(self.sent.load(Ordering::Relaxed));
         let next_fits = |units: Units| ahead.max(store.held().1) <= units.longest() as u64;
         ahead < self.ahead.load(Ordering::Relaxed) || self.units.is_some_and(next_fits)
@@ -293,19 +285,6 @@ impl Shared {
         let most = units.memory().max(self.limits.read_ahead.saturating_add(self.limits.keep));
         let sent = self.sent.load(Ordering::Relaxed);
         self.store.lock().shrink(sent, most - units.longest() as u64);
-    }
-
-    /// Waits until the reader may continue. False: the job is over.
-    pub(crate) fn wait_for_space(&self) -> bool {
-        let mut store = self.store.lock();
-        while !self.stopped() {
-            if self.has_room_in(&store) {
-                return true;
-            }
-            // A notification may arrive between the check and the wait, hence the timeout.
-            self.room.wait_for(&mut store, RECV_TIMEOUT);
-        }
-        false
     }
 }
 
@@ -360,21 +339,6 @@ mod tests {
             shared.publish(block(n * LAST_BATCH));
             assert_eq!(ahead(), expected);
         }
-    }
-
-    #[test]
-    fn more_is_kept_when_reading_again_waits_and_never_more_than_permitted() {
-        let shared = shared(AHEAD);
-        let kept = || shared.kept.load(Ordering::Relaxed);
-        assert_eq!(kept(), 0);
-        shared.keep_more();
-        assert_eq!(kept(), KEPT_OF_LARGE);
-        shared.keep_more();
-        assert_eq!(kept(), 2 * KEPT_OF_LARGE);
-        for _ in 0..20 {
-            shared.keep_more();
-        }
-        assert_eq!(kept(), shared.limits.keep);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The object, the concatenated contents of the regular files, as read by the data path.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -13,19 +12,17 @@ use crate::send::blocks::{Block, SourceFile};
 use crate::send::shared::Shared;
 use crate::storage::{Inherited, fstat, read_exact_at};
 
-/// Maximum number of files kept open for re-reading.
-const OPEN_AGAIN: usize = 8;
-
 pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
-    again: VecDeque<(Arc<SourceFile>, Option<File>)>,
+    /// The last file that was opened again, if it could be.
+    again: Option<(Arc<SourceFile>, Option<File>)>,
     storage: Inherited,
 }
 
 impl FileSource {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, current: None, again: VecDeque::new(), storage: Inherited::here() }
+        Self { shared, current: None, again: None, storage: Inherited::here() }
     }
 
     /// Returns the block with the byte at `offset`; takes no lock while reads stay in the same block.
@@ -54,24 +51,20 @@ impl FileSource {
             into.fill(0);
         }
         if job::waits() > waits {
-            self.shared.keep_more();
+            self.shared.store.lock().keep_more();
         }
         len
     }
 
     fn reopened(&mut self, file: &Arc<SourceFile>) -> Option<&File> {
-        if let Some(index) = self.again.iter().position(|(known, _)| Arc::ptr_eq(known, file)) {
-            return self.again[index].1.as_ref();
+        if self.again.as_ref().is_none_or(|(known, _)| !Arc::ptr_eq(known, file)) {
+            let opened = file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).map(File::from);
+            // No data is sent from another file under the same name.
+            let is_same =
+                |opened: &File| fstat(opened).is_ok_and(|stat| FileId::of(&stat) == file.identity.id);
+            self.again = Some((file.clone(), opened.ok().filter(is_same)));
         }
-        if self.again.len() == OPEN_AGAIN {
-            self.again.pop_front();
-        }
-        let opened =
-            file.source_root.open(&file.path, OFlags::RDONLY | OFlags::NONBLOCK).ok().map(File::from);
-        // No data is sent from another file under the same name.
-        let is_same = |opened: &File| fstat(opened).is_ok_and(|stat| FileId::of(&stat) == file.identity.id);
-        self.again.push_back((file.clone(), opened.filter(is_same)));
-        self.again.back().and_then(|(_, opened)| opened.as_ref())
+        self.again.as_ref().and_then(|(_, opened)| opened.as_ref())
     }
 }
 

@@ -15,7 +15,7 @@ use opened::Opened;
 
 use crate::job::{self, Job as _, over};
 use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart};
+use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, Store};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job};
 use crate::send::shared::Shared;
 use crate::tree::Value;
@@ -194,13 +194,14 @@ impl Reader {
         }
         if self.used == 0 {
             // Memory may be unavailable for long, or a large file may take long to read.
-            if !self.shared.has_space() || self.statements.flushed.elapsed() >= TELL_WITHIN {
+            if !self.shared.has_room_in(&self.shared.store.lock())
+                || self.statements.flushed.elapsed() >= TELL_WITHIN
+            {
                 let end = |fault: &Fault| _ = self.shared.end_with(fault.clone(), false);
                 self.statements.flush().inspect_err(end)?;
             }
-            if !self.shared.wait_for_space() {
-                return Err(over(()));
-            }
+            let has_room = |store: &Store| self.shared.has_room_in(store).then_some(());
+            self.shared.wait_for(has_room).ok_or_else(|| over(()))?;
             if let Some(units) = self.shared.units.filter(|_| self.buffer.is_empty()) {
                 self.shared.make_room_for(units);
                 self.buffer = self.fresh_buffer(units.longest());

@@ -71,7 +71,7 @@ impl<'a> Opened<'a> {
                 let what = "has contents but no size, as files of /proc do";
                 Err(of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
             }
-            Err(errno) => Err(read_failed(path, errno)),
+            Err(errno) => Err(of_source("read", path, errno)),
         }
     }
 
@@ -81,7 +81,7 @@ impl<'a> Opened<'a> {
         let (at, run) = self.source.shape.locate(offset);
         let want = run.min(into.len() as u64) as usize;
         match read_at(&self.file, &mut into[..want], at) {
-            Err(errno) => Err(read_failed(path, errno)),
+            Err(errno) => Err(of_source("read", path, errno)),
             Ok(0) => Err(changed(path, "became shorter while it was read")),
             Ok(got) => Ok(got),
         }
@@ -104,10 +104,6 @@ impl<'a> Opened<'a> {
         }
         Ok(())
     }
-}
-
-fn read_failed(path: &[u8], errno: Errno) -> Fault {
-    of_source("read", path, errno)
 }
 
 fn changed(path: &[u8], how: &str) -> Fault {
