@@ -83,11 +83,12 @@ struct Drain {
 impl Drain {
     fn run(mut self) -> Result<(), Fault> {
         loop {
-            let (known, whole) = {
+            let (known, whole, next) = {
                 let book = self.shared.book.lock();
-                (book.layout.len, book.object_len)
+                let next = book.layout.pieces(self.in_order.upto, 1).first().map(|piece| piece.entry);
+                (book.layout.len, book.object_len, next.unwrap_or(book.decided))
             };
-            self.finish_entries()?;
+            self.finish_before(next)?;
             self.flush()?;
             if whole == Some(self.in_order.upto) && self.entry == self.shared.table(EntryTable::len) {
                 return Ok(());
@@ -132,15 +133,7 @@ impl Drain {
         Ok(())
     }
 
-    /// Finishes the files whose bytes have all been written.
-    fn finish_entries(&mut self) -> Result<(), Fault> {
-        let book = self.shared.book.lock();
-        let next =
-            book.layout.pieces(self.in_order.upto, 1).first().map_or(book.decided, |piece| piece.entry);
-        drop(book);
-        self.finish_before(next)
-    }
-
+    /// Finishes the files before the entry `next`, whose bytes have all been written.
     fn finish_before(&mut self, next: u32) -> Result<(), Fault> {
         while self.entry < next {
             let entry = self.entry;

@@ -59,8 +59,8 @@ pub fn send_stream(
 }
 
 fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<MoveReport, Fault> {
-    let feed = Feed { shared: shared.clone(), input, most };
-    let feeding = spawn_for(shared, "haul-feed", move || feed.run())?;
+    let reading = shared.clone();
+    let feeding = spawn_for(shared, "haul-feed", move || feed(&reading, input, most))?;
     let result = listen(shared);
     shared.stop();
     if result.is_ok() {
@@ -71,90 +71,75 @@ fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<M
     result
 }
 
-struct Feed {
-    shared: Arc<Shared>,
-    input: Box<dyn Read + Send>,
-    most: u64,
-}
-
-impl Feed {
-    fn run(mut self) -> Result<(), Fault> {
-        if self.shared.wait_until_ready().is_none() {
-            return Ok(());
-        }
-        let mut hasher = Hasher::new();
-        let mut offset = 0;
-        let mut buffer = AlignedBytes::zeroed(BLOCK);
-        // It is unknown when a pipe provides more, so each read is sent at once.
-        self.shared.set_idle(true);
-        loop {
-            if !self.wait_for_space() {
-                return Ok(());
-            }
-            let data = self.read(&mut buffer)?;
-            if data.is_empty() {
-                return self.finish(offset, *hasher.finalize().as_bytes());
-            }
-            hasher.update(&data);
-            let len = data.len();
-            let block = Block::new(offset, data, len);
-            offset = block.end();
-            if offset > MAX_OFFSET {
-                return Err(Fault::new(FaultCode::Usage, "the stream is longer than any file may be", ""));
-            }
-            self.shared.progress.bytes_known.add(len as u64);
-            self.shared.publish(block);
-        }
+/// Reads and publishes all of the input, then announces it; with `most` bytes in memory it waits.
+fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, most: u64) -> Result<(), Fault> {
+    if shared.wait_until_ready().is_none() {
+        return Ok(());
     }
-
-    /// Waits until there is memory for another block. False: the job is over.
-    fn wait_for_space(&self) -> bool {
-        while !self.shared.stopped() {
-            let (blocks, bytes) = self.shared.store.lock().held();
-            if bytes < self.most && blocks < MAX_BLOCKS {
-                return true;
-            }
+    let (mut hasher, mut offset, mut buffer) = (Hasher::new(), 0, AlignedBytes::zeroed(BLOCK));
+    let is_full = || {
+        let (blocks, bytes) = shared.store.lock().held();
+        bytes >= most || blocks >= MAX_BLOCKS
+    };
+    // It is unknown when a pipe provides more, so each read is sent at once.
+    shared.set_idle(true);
+    loop {
+        while is_full() && !shared.stopped() {
             std::thread::sleep(MEMORY_POLL);
         }
-        false
+        if shared.stopped() {
+            return Ok(());
+        }
+        let data = read(&mut input, &mut buffer)?;
+        if data.is_empty() {
+            return announce(shared, offset, *hasher.finalize().as_bytes());
+        }
+        hasher.update(&data);
+        let len = data.len();
+        let block = Block::new(offset, data, len);
+        offset = block.end();
+        if offset > MAX_OFFSET {
+            return Err(Fault::new(FaultCode::Usage, "the stream is longer than any file may be", ""));
+        }
+        shared.progress.bytes_known.add(len as u64);
+        shared.publish(block);
     }
+}
 
-    /// Reads the available bytes, at most a block; empty at the end of input.
-    fn read(&mut self, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
-        loop {
-            match self.input.read(buffer) {
-                Ok(got) => return Ok(AlignedBytes::from(&buffer[..got])),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    return Err(of_source("read", STREAM, errno));
-                }
+/// Reads the available bytes, at most a block; empty at the end of input.
+fn read(input: &mut dyn Read, buffer: &mut [u8]) -> Result<AlignedBytes, Fault> {
+    loop {
+        match input.read(buffer) {
+            Ok(got) => return Ok(AlignedBytes::from(&buffer[..got])),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+                return Err(of_source("read", STREAM, errno));
             }
         }
     }
+}
 
-    /// Announces the stream's entry, now that its length and hash are known.
-    fn finish(&self, len: u64, digest: [u8; 32]) -> Result<(), Fault> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let entry = Entry {
-            path: RelPath::new(STREAM).expect("the name is a valid path"),
-            kind: EntryKind::File { size: len, holes: Vec::new() },
-            mode: MODE,
-            mtime_secs: now.as_secs().try_into().unwrap_or(i64::MAX),
-            mtime_nanos: now.subsec_nanos(),
-            extras: None,
-        };
-        let mut ledger = self.shared.ledger.lock();
-        ledger.table.push(&entry)?;
-        ledger.table.set_digest(0, digest);
-        drop(ledger);
-        self.shared.progress.entries.add(1);
-        self.shared.progress.found_all();
-        let link = &self.shared.link;
-        link.send(ControlMessage::Entries(vec![entry]))?;
-        link.send(ControlMessage::EntriesEnd { entries: 1, bytes: len })?;
-        link.send(ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok(digest) }]))?;
-        self.shared.end();
-        Ok(())
-    }
+/// Announces the stream's entry, now that its length and hash are known.
+fn announce(shared: &Shared, len: u64, digest: [u8; 32]) -> Result<(), Fault> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let entry = Entry {
+        path: RelPath::new(STREAM).expect("the name is a valid path"),
+        kind: EntryKind::File { size: len, holes: Vec::new() },
+        mode: MODE,
+        mtime_secs: now.as_secs().try_into().unwrap_or(i64::MAX),
+        mtime_nanos: now.subsec_nanos(),
+        extras: None,
+    };
+    let mut ledger = shared.ledger.lock();
+    ledger.table.push(&entry)?;
+    ledger.table.set_digest(0, digest);
+    drop(ledger);
+    shared.progress.entries.add(1);
+    shared.progress.found_all();
+    shared.link.send(ControlMessage::Entries(vec![entry]))?;
+    shared.link.send(ControlMessage::EntriesEnd { entries: 1, bytes: len })?;
+    shared.link.send(ControlMessage::Digests(vec![FileDigest { entry: 0, result: Ok(digest) }]))?;
+    shared.end();
+    Ok(())
 }

@@ -50,11 +50,7 @@ pub fn receive_stream(
 fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     let stored = Arc::<OnceLock<Stored>>::default();
     let (writing, storing) = (shared.clone(), stored.clone());
-    let write = move || {
-        let written = write(&writing).map_err(|io_fault| io_fault.fault)?;
-        written.map(|written| storing.get_or_init(|| written));
-        Ok(())
-    };
+    let write = move || write(&writing, &storing).map_err(|io_fault| io_fault.fault);
     let writer = spawn_for(shared, "haul-write", write)?;
     let result = listen(shared, &stored);
     shared.queue.close();
@@ -71,8 +67,8 @@ struct Stored {
     digest: [u8; 32],
 }
 
-/// Writes received bytes to the temporary file. `None`: the job ended before.
-fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
+/// Writes received bytes to the temporary file, and sets `stored` when all are written.
+fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault> {
     let path = shared.place.local(STREAM);
     let identity = FileIdentity { path: path.clone(), size: 0, mtime: Mtime::default(), shape: [0; 32] };
     let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
@@ -89,10 +85,12 @@ fn write(shared: &Arc<Shared>) -> Result<Option<Stored>, IoFault> {
                 }
             }
             Work::Look => {}
-            Work::Closed => return Ok(None),
+            Work::Closed => return Ok(()),
         }
         if shared.queue.completed() == Some(in_order.upto) {
-            return Ok(Some(Stored { len: in_order.upto, digest: *hasher.finalize().as_bytes() }));
+            let digest = *hasher.finalize().as_bytes();
+            stored.get_or_init(|| Stored { len: in_order.upto, digest });
+            return Ok(());
         }
     }
 }
