@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use nix::unistd::{Gid, Group, Uid, User};
+use nix::unistd::{Group, User};
 use parking_lot::Mutex;
 use rustix::process::{getegid, geteuid, getgroups};
 
@@ -16,17 +16,12 @@ const KEPT: usize = 10_000;
 struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
 
 impl<K: Eq + Hash, V: Clone> Known<K, V> {
-    fn get(&self, key: K, ask: impl FnOnce(&K) -> Option<V>) -> Option<V> {
+    fn get(&self, key: K, ask: impl FnOnce() -> Option<V>) -> Option<V> {
         let mut known = self.0.lock();
-        if let Some(answer) = known.get(&key) {
-            return answer.clone();
-        }
-        if known.len() >= KEPT {
+        if known.len() >= KEPT && !known.contains_key(&key) {
             known.clear();
         }
-        let answer = ask(&key);
-        known.insert(key, answer.clone());
-        answer
+        known.entry(key).or_insert_with(ask).clone()
     }
 }
 
@@ -41,26 +36,23 @@ pub(crate) struct Accounts {
 
 impl Accounts {
     pub(crate) fn user_name(&self, number: u32) -> Option<Vec<u8>> {
-        let ask = |&number: &u32| Some(User::from_uid(Uid::from_raw(number)).ok()??.name.into_bytes());
-        self.user_names.get(number, ask)
+        self.user_names.get(number, || Some(User::from_uid(number.into()).ok()??.name.into_bytes()))
     }
 
     pub(crate) fn group_name(&self, number: u32) -> Option<Vec<u8>> {
-        let ask = |&number: &u32| Some(Group::from_gid(Gid::from_raw(number)).ok()??.name.into_bytes());
-        self.group_names.get(number, ask)
+        self.group_names.get(number, || Some(Group::from_gid(number.into()).ok()??.name.into_bytes()))
     }
 
     /// Returns the local ID of the user `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
     pub(crate) fn user(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask = |name: &Vec<u8>| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
-        name.and_then(|name| self.users.get(name.to_vec(), ask)).unwrap_or(elsewhere)
+        let ask = |name| Some(User::from_name(std::str::from_utf8(name).ok()?).ok()??.uid.as_raw());
+        name.and_then(|name| self.users.get(name.to_vec(), || ask(name))).unwrap_or(elsewhere)
     }
 
     /// Returns the local ID of the group `name`, or `elsewhere`, its ID on the peer, if the name is unknown.
     pub(crate) fn group(&self, name: Option<&[u8]>, elsewhere: u32) -> u32 {
-        let ask =
-            |name: &Vec<u8>| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
-        name.and_then(|name| self.groups.get(name.to_vec(), ask)).unwrap_or(elsewhere)
+        let ask = |name| Some(Group::from_name(std::str::from_utf8(name).ok()?).ok()??.gid.as_raw());
+        name.and_then(|name| self.groups.get(name.to_vec(), || ask(name))).unwrap_or(elsewhere)
     }
 }
 
@@ -99,14 +91,14 @@ mod tests {
     fn answers_are_remembered_and_do_not_pile_up() {
         let (known, mut asked) = (Known::default(), 0);
         for number in [1, 1, 2] {
-            known.get(number, |_: &usize| {
+            known.get(number, || {
                 asked += 1;
                 None::<u32>
             });
         }
         assert_eq!(asked, 2);
         for number in 0..3 * KEPT {
-            known.get(number, |_| Some(5));
+            known.get(number, || Some(5));
         }
         assert!(known.0.lock().len() <= KEPT);
     }

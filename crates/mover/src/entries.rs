@@ -85,7 +85,7 @@ pub(crate) struct EntryTable {
     by_name: HashTable<u32>,
     hasher: RandomState,
     pub(crate) bytes: u64,
-    /// Path and index of the last entry's directory: the next entry is usually in it too.
+    /// Path and index of the directory of the last entry: the next entry is usually in it too.
     last_directory: Option<(Vec<u8>, u32)>,
 }
 
@@ -111,16 +111,11 @@ impl EntryTable {
     pub(crate) fn push(&mut self, entry: &Entry) -> Result<Option<Fault>, Fault> {
         match self.place(entry) {
             Ok(parent) => {
-                let path = entry.path.as_bytes();
                 let name = entry.path.file_name();
                 let index = self.append(entry, parent, name, EntryState::Waiting)?;
                 // A repeated directory resolves to its first entry.
-                let first = self.find(parent, name);
-                if first.is_none() {
+                if self.find(parent, name).is_none() {
                     self.insert_name(index);
-                }
-                if entry.kind == EntryKind::Directory {
-                    self.last_directory = Some((path.to_vec(), first.unwrap_or(index)));
                 }
                 Ok(None)
             }

@@ -1,5 +1,7 @@
 //! Result of a job: counters, faults and the digest of its set.
 
+use std::collections::HashMap;
+
 use haul_wire::control::{Fault, FaultCode, Notes, Removal};
 
 use crate::entries::{EntryState, EntryTable, Kind};
@@ -84,9 +86,8 @@ impl MoveReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     named: Vec<(Vec<u8>, Fault)>,
-    /// Paths of named directories that failed, each with the number of entries below that failed because of
-    /// it.
-    below: Vec<(Vec<u8>, u64)>,
+    /// Number of entries below a named directory that failed because of it, by its path.
+    below: HashMap<Vec<u8>, u64>,
     count: u64,
     special: u64,
     /// The code that all failures share, if they do.
@@ -113,7 +114,7 @@ impl Failures {
 
     /// Returns the number of entries that failed because the named directory at `path` above them did.
     pub fn below(&self, path: &[u8]) -> u64 {
-        self.below.iter().find(|(directory, _)| directory == path).map_or(0, |&(_, count)| count)
+        self.below.get(path).copied().unwrap_or(0)
     }
 
     pub(crate) fn add(&mut self, path: &[u8], fault: Fault) {
@@ -135,15 +136,10 @@ impl Failures {
 
     /// Counts an entry at the named directory that it failed with, if there is one.
     fn count_below(&mut self, path: &[u8]) {
-        // Entries of one directory are adjacent.
-        if let Some((_, count)) = self.below.iter_mut().rev().find(|(above, _)| lies_below(path, above)) {
-            *count += 1;
-        } else if let Some((above, _)) = self
-            .named
-            .iter()
-            .rfind(|(above, fault)| lies_below(path, above) && !follows_from_directory(fault))
-        {
-            self.below.push((above.clone(), 1));
+        let is_cause =
+            |(above, fault): &&(Vec<u8>, Fault)| lies_below(path, above) && !follows_from_directory(fault);
+        if let Some((above, _)) = self.named.iter().rfind(is_cause) {
+            *self.below.entry(above.clone()).or_default() += 1;
         }
     }
 }
@@ -178,10 +174,7 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
     for index in table.those(|_, state| state != EntryState::Failed) {
         let path = table.path(index);
         let shape = table.shape(index);
-        let linked = match table.kind(index) {
-            Kind::HardLink(file) => table.path(file),
-            _ => Vec::new(),
-        };
+        let linked;
         let (kind, size, contents): (u8, u64, &[u8]) = match table.kind(index) {
             Kind::File(_) if table.state(index) == EntryState::Kept => (b'k', table.size(index), &[]),
             Kind::File(_) => {
@@ -190,7 +183,10 @@ pub(crate) fn set_digest(table: &EntryTable) -> [u8; 32] {
             }
             Kind::Directory => (b'd', 0, &[]),
             Kind::Symlink => (b'l', table.target(index).len() as u64, table.target(index)),
-            Kind::HardLink(_) => (b'h', linked.len() as u64, &linked),
+            Kind::HardLink(file) => {
+                linked = table.path(file);
+                (b'h', linked.len() as u64, &linked)
+            }
             Kind::Unread => continue,
         };
         hasher.update(&(path.len() as u32).to_le_bytes());

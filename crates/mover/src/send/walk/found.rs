@@ -231,41 +231,42 @@ impl Preserver {
             user_name: self.accounts.as_ref().and_then(|a| a.user_name(stat.st_uid)),
             group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
         });
-        let wanted = |keep, list: Vec<Xattr>| (keep == Keep::Preserve).then_some(list);
-        let (xattrs, acls, left_out) = self.attributes(directory, name);
-        let xattrs = wanted(self.preserve.xattrs, xattrs);
-        Extras { owner, xattrs, acls: wanted(self.preserve.acls, acls), left_out }
+        let list = |keep| (keep == Keep::Preserve).then(Vec::new);
+        let (xattrs, acls) = (list(self.preserve.xattrs), list(self.preserve.acls));
+        let mut extras = Extras { owner, xattrs, acls, left_out: 0 };
+        if extras.xattrs.is_some() || extras.acls.is_some() {
+            add_attributes(&mut extras, directory, name);
+        }
+        extras
     }
+}
 
-    /// Returns attributes, ACLs, and the number of attributes that could not be read or exceeded
-    /// [`MAX_EXTRAS`] bytes.
-    fn attributes(&self, directory: BorrowedFd<'_>, name: &[u8]) -> (Vec<Xattr>, Vec<Xattr>, u32) {
-        let (mut xattrs, mut acls, mut left_out, mut room) = (Vec::new(), Vec::new(), 0, MAX_EXTRAS);
-        if (self.preserve.xattrs, self.preserve.acls) == (Keep::Drop, Keep::Drop) {
-            return (xattrs, acls, left_out);
-        }
-        let bearer = Bearer::named(directory, name);
-        let Ok(mut names) = bearer.list() else { return (xattrs, acls, 1) };
-        names.sort_unstable();
-        for name in names {
-            let list = match Space::of(&name) {
-                Space::User if self.preserve.xattrs == Keep::Preserve => &mut xattrs,
-                Space::Trusted | Space::Security if self.preserve.xattrs == Keep::Preserve && is_root() => {
-                    &mut xattrs
-                }
-                Space::Acl if self.preserve.acls == Keep::Preserve => &mut acls,
-                _ => continue,
-            };
-            let read = bearer.get(&name).ok().map(|value| Xattr { name, value });
-            match read.filter(|xattr| xattr.bytes() <= room) {
-                Some(xattr) => {
-                    room -= xattr.bytes();
-                    list.push(xattr);
-                }
-                None => left_out += 1,
+/// Adds the attributes to the lists that are wanted, and counts those that cannot be read or exceed
+/// [`MAX_EXTRAS`] bytes.
+fn add_attributes(extras: &mut Extras, directory: BorrowedFd<'_>, name: &[u8]) {
+    let bearer = Bearer::named(directory, name);
+    let Ok(mut names) = bearer.list() else {
+        extras.left_out = 1;
+        return;
+    };
+    names.sort_unstable();
+    let mut room = MAX_EXTRAS;
+    for name in names {
+        let list = match Space::of(&name) {
+            Space::User => &mut extras.xattrs,
+            Space::Trusted | Space::Security if is_root() => &mut extras.xattrs,
+            Space::Acl => &mut extras.acls,
+            _ => continue,
+        };
+        let Some(list) = list else { continue };
+        let read = bearer.get(&name).ok().map(|value| Xattr { name, value });
+        match read.filter(|xattr| xattr.bytes() <= room) {
+            Some(xattr) => {
+                room -= xattr.bytes();
+                list.push(xattr);
             }
+            None => extras.left_out += 1,
         }
-        (xattrs, acls, left_out)
     }
 }
 
