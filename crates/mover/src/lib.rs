@@ -6,7 +6,6 @@
 
 mod accounts;
 mod budget;
-mod confine;
 mod entries;
 mod fault;
 mod identity;
@@ -22,11 +21,9 @@ mod send;
 mod storage;
 mod stream;
 mod tree;
-mod units;
 mod xattrs;
 
 pub use budget::SET_MEMORY;
-pub use confine::open_named;
 pub use job::{JobHandle, Stage};
 pub use journal::{
     JournalReport, JournalState, PartialFile, check, find_journals, remove_journal, subdirectories,
@@ -36,7 +33,7 @@ pub use pipe::{receive_stream, receive_to, send_stream};
 pub use progress::{Counter, Progress, Tell, Wake};
 pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_from_directory};
-pub use root::{Root, copies_content, layout_for};
+pub use root::{Root, copies_content, layout_for, open_named};
 pub use send::{
     BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
     send_files,

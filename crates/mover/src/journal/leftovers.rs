@@ -10,11 +10,10 @@ use rustix::fs::{FileType, FlockOperation, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use crate::confine::{Links, open_beneath};
 use crate::journal::record::{
     Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
 };
-use crate::root::{join, split};
+use crate::root::{Links, join, open_beneath, split};
 use crate::storage::{Mtime, dup, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
 
 /// Maximum number of journals read per directory, the newest ones.

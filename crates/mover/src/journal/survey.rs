@@ -11,9 +11,9 @@ use haul_base::Bytes;
 use rustix::fs::{CWD, FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::confine::open_long;
 use crate::journal::leftovers::{self, Hold, Leftover, reason};
 use crate::journal::record::{Why, journal_name, part_name};
+use crate::root::open_long;
 use crate::storage::{Mtime, kind_of, list, lstatat};
 
 /// Summary of a journal.

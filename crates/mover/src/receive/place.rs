@@ -12,7 +12,6 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::confine::{Links, open_beneath};
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, show};
 use crate::identity::FileId;
@@ -22,7 +21,7 @@ use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
 use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
 use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
-use crate::root::split;
+use crate::root::{Links, open_beneath, split};
 use crate::storage::{
     self, create_in, fstat, kind_of, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary,
     unlinkat,

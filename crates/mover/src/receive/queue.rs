@@ -18,7 +18,7 @@ use haul_base::{AlignedBytes, Piece};
 use parking_lot::{Condvar, Mutex};
 
 use crate::progress::WakeSlot;
-use crate::units::Units;
+use crate::stream::Units;
 
 pub(crate) const BUFFER: usize = 1 << 20;
 

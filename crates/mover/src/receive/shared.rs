@@ -21,7 +21,7 @@ use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
 use crate::receive::write::writeback::Writeback;
-use crate::units::Units;
+use crate::stream::Units;
 
 /// Timeout for the sender to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -17,7 +17,7 @@ use crate::link::ControlLink;
 use crate::report::Failures;
 use crate::send::blocks::{BLOCK, Block, Store};
 use crate::send::plan::jobs::Requests;
-use crate::units::Units;
+use crate::stream::Units;
 
 /// Maximum wait of a thread before it checks again whether the job is over.
 const RECV_TIMEOUT: Duration = Duration::from_millis(20);

@@ -6,11 +6,10 @@ use haul_wire::control::{DestinationLineage, Fault, FaultCode, Layout, RelPath, 
 use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::confine::{NotOpened, open_own};
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Hold, Leftovers, is_reserved, reserved};
-use crate::root::{Named, Root};
+use crate::root::{Named, NotOpened, Root, open_own};
 use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a newly created destination before the umask, as with `mkdir`.

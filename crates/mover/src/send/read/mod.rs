@@ -18,8 +18,8 @@ use crate::link::send_list;
 use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, Store};
 use crate::send::plan::jobs::{BlockHashes, HashJob, Job};
 use crate::send::shared::Shared;
+use crate::stream::Units;
 use crate::tree::Value;
-use crate::units::Units;
 
 const DIGEST_BATCH: usize = 256;
 
