@@ -58,8 +58,8 @@ fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
     let mut wanted = shared.wanted.lock();
     let mut ledger = shared.ledger.lock();
     for Outcome { entry, fault } in outcomes {
-        let known = u32::try_from(entry).ok().filter(|&e| e < ledger.table.len());
-        let Some(index) = known.filter(|&e| ledger.table.state(e) == EntryState::Waiting) else {
+        let is_open = |&e: &u32| e < ledger.table.len() && ledger.table.state(e) == EntryState::Waiting;
+        let Some(index) = u32::try_from(entry).ok().filter(is_open) else {
             return Err(protocol("an outcome of an entry that is not open"));
         };
         let (state, resumed) = wanted.settled(index);

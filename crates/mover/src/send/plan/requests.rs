@@ -55,13 +55,11 @@ impl Requests {
         let is_file = self.announced.front().is_some_and(|file| file.entry == entry);
         let file = if is_file { self.announced.pop_front() } else { None };
         match (want, file) {
-            (Want::Whole | Want::Nothing, None) => Ok(()),
+            (Want::Nothing, _) | (Want::Whole, None) => Ok(()),
             (_, None) => Err(protocol("parts of an entry that is not a file were requested")),
             (Want::Whole, Some(file)) => self.read(shared, file, None, None),
-            (Want::Nothing | Want::Kept, Some(_)) => {
-                if *want == Want::Kept {
-                    shared.ledger.lock().table.set_state(entry, EntryState::Kept);
-                }
+            (Want::Kept, Some(_)) => {
+                shared.ledger.lock().table.set_state(entry, EntryState::Kept);
                 Ok(())
             }
             (Want::Compare, Some(file)) => self.rest(shared, file, &[], EntryState::Kept),

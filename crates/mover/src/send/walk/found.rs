@@ -198,18 +198,12 @@ fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
     holes
 }
 
-pub(crate) struct Preserver {
-    preserve: Preserve,
-    /// Looks up names; `None` if no names are sent.
-    accounts: Option<Accounts>,
+pub(super) struct Preserver {
+    pub(super) preserve: Preserve,
+    pub(super) accounts: Accounts,
 }
 
 impl Preserver {
-    pub(crate) fn new(preserve: Preserve) -> Self {
-        let accounts = (preserve.owner == Ownership::Names).then(Accounts::default);
-        Self { preserve, accounts }
-    }
-
     /// Adds the extra metadata of `name` in `directory` to an entry; `.` is the directory itself.
     pub(crate) fn with_extras(
         &self,
@@ -225,11 +219,12 @@ impl Preserver {
     }
 
     fn extras(&self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Extras {
+        let named = self.preserve.owner == Ownership::Names;
         let owner = (self.preserve.owner != Ownership::Receiver).then(|| Owner {
             user: stat.st_uid,
             group: stat.st_gid,
-            user_name: self.accounts.as_ref().and_then(|a| a.user_name(stat.st_uid)),
-            group_name: self.accounts.as_ref().and_then(|a| a.group_name(stat.st_gid)),
+            user_name: named.then(|| self.accounts.user_name(stat.st_uid)).flatten(),
+            group_name: named.then(|| self.accounts.group_name(stat.st_gid)).flatten(),
         });
         let list = |keep| (keep == Keep::Preserve).then(Vec::new);
         let (xattrs, acls) = (list(self.preserve.xattrs), list(self.preserve.acls));

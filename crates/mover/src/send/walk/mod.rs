@@ -18,6 +18,7 @@ use haul_wire::control::{
 use rustix::fs::{FileType, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
 
+use crate::accounts::Accounts;
 use crate::identity::{FileId, Identity, directory_id};
 use crate::journal::is_reserved;
 use crate::progress::Progress;
@@ -112,7 +113,7 @@ impl Walker {
             listing: None,
             ready: VecDeque::new(),
             buffer,
-            preserver: Preserver::new(preserve),
+            preserver: Preserver { preserve, accounts: Accounts::default() },
             completeness,
             destination: None,
             had_contents: false,
