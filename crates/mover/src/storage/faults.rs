@@ -29,7 +29,6 @@ pub enum Verdict {
 }
 
 type Rule = dyn Fn(u64, Call) -> Verdict + Send + Sync;
-type Fold = dyn Fn(&[u8]) -> Vec<u8> + Send + Sync;
 
 /// A disk with a rule that decides the outcome of each call.
 #[derive(Clone, Debug)]
@@ -39,28 +38,21 @@ pub struct Disk(Arc<Inner>);
 struct Inner {
     calls: AtomicU64,
     rule: Box<Rule>,
-    /// Names that it maps to the same value are one name. Locked from lookup to call: nothing is created in
-    /// between.
-    fold: Option<Mutex<Box<Fold>>>,
+    /// Whether it folds names. Locked from lookup to call: nothing is created in between.
+    folds: Option<Mutex<()>>,
 }
 
 impl Disk {
     /// Creates a disk. `rule` receives the number of the call (from 0) and its kind.
     pub fn new(rule: impl Fn(u64, Call) -> Verdict + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule), fold: None }))
+        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule: Box::new(rule), folds: None }))
     }
 
-    /// Creates a disk on which names that `fold` maps to the same value are one name, as on file systems that
-    /// ignore case or normalise Unicode. An existing file keeps its spelling.
-    pub fn folding(fold: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> Self {
+    /// Creates a disk on which names that differ only in case, or in the normalisation of `é`, are one name. An
+    /// existing file keeps its spelling.
+    pub fn folding() -> Self {
         let rule = Box::new(|_, _| Verdict::Pass);
-        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, fold: Some(Mutex::new(Box::new(fold))) }))
-    }
-
-    /// Returns a name in lower case, with `é` as one character: a `fold` for [`Disk::folding`].
-    pub fn lower_case(name: &[u8]) -> Vec<u8> {
-        let text = String::from_utf8_lossy(name).to_lowercase();
-        text.replace("e\u{301}", "\u{e9}").into_bytes()
+        Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, folds: Some(Mutex::default()) }))
     }
 
     /// Delays reads and writes to this many bytes per second.
@@ -103,13 +95,12 @@ thread_local! {
 }
 
 /// Returns the disk of the whole process, from the environment: `HAUL_DISK_RATE` is its speed in bytes per
-/// second, followed by ` of work` if that takes processor time; `HAUL_DISK_FOLDS` makes it fold names with
-/// [`Disk::lower_case`].
+/// second, followed by ` of work` if that takes processor time; `HAUL_DISK_FOLDS` makes it fold names.
 fn of_process() -> Option<Disk> {
     static DISK: OnceLock<Option<Disk>> = OnceLock::new();
     let parse = || {
         if std::env::var_os("HAUL_DISK_FOLDS").is_some() {
-            return Some(Disk::folding(Disk::lower_case));
+            return Some(Disk::folding());
         }
         let value = std::env::var("HAUL_DISK_RATE").ok()?;
         match value.strip_suffix(" of work") {
@@ -158,12 +149,12 @@ pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
 /// Calls `real` with `name` as it is spelled in `directory`, if the disk folds names.
 pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
-    let Some(fold) = disk.as_ref().and_then(|disk| disk.0.fold.as_ref()) else { return real(name) };
-    let fold = fold.lock();
+    let Some(folds) = disk.as_ref().and_then(|disk| disk.0.folds.as_ref()) else { return real(name) };
+    let _nothing_is_created = folds.lock();
     let mut path = Vec::new();
     for component in name.to_bytes().split_inclusive(|&byte| byte == b'/') {
         let bare = component.strip_suffix(b"/").unwrap_or(component);
-        let there = same_name(directory, &path, bare, &**fold).ok().flatten();
+        let there = same_name(directory, &path, bare).ok().flatten();
         path.extend(there.as_deref().unwrap_or(bare));
         path.extend(&component[bare.len()..]);
     }
@@ -172,13 +163,14 @@ pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOn
     real(path.as_deref().unwrap_or(name))
 }
 
+/// Returns a name in lower case, with `é` as one character.
+fn folded(name: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(name).to_lowercase();
+    text.replace("e\u{301}", "\u{e9}").into_bytes()
+}
+
 /// Returns the name in the directory `below` that is the same as `name`: preferably `name` itself.
-fn same_name(
-    directory: BorrowedFd<'_>,
-    below: &[u8],
-    name: &[u8],
-    fold: &Fold,
-) -> Result<Option<Vec<u8>>, Errno> {
+fn same_name(directory: BorrowedFd<'_>, below: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let below = if below.is_empty() { b"." } else { below };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let listed = Dir::read_from(rustix::fs::openat(directory, below, flags, Mode::empty())?)?;
@@ -188,7 +180,7 @@ fn same_name(
         if there == name {
             return Ok(Some(there));
         }
-        if fold(&there) == fold(name) {
+        if folded(&there) == folded(name) {
             same = Some(there);
         }
     }

@@ -18,7 +18,7 @@ const PAIRS: [(&str, &str); 3] = [("README", "readme"), ("caf\u{e9}", "cafe\u{30
 
 /// A case-insensitive disk that normalises.
 fn folding() -> Disk {
-    Disk::folding(Disk::lower_case)
+    Disk::folding()
 }
 
 /// An empty source and an empty destination.
