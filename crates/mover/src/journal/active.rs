@@ -43,7 +43,6 @@ struct Book {
     pending_bytes: u64,
     untidy: bool,
     broken: Option<Errno>,
-    name_synced: bool,
     flushed: Instant,
 }
 
@@ -68,7 +67,6 @@ impl Journal {
             pending_bytes: 0,
             untidy: false,
             broken: None,
-            name_synced: false,
             flushed: Instant::now(),
         };
         Self { id, directory, file, book: Mutex::new(book) }
@@ -180,15 +178,10 @@ impl Journal {
 
     /// Flushes and syncs: records survive a power failure if the temporary files were synced before.
     pub(crate) fn sync(&self) {
-        let mut book = self.book.lock();
-        book.flush(&self.file);
-        let first = !std::mem::replace(&mut book.name_synced, true);
-        drop(book);
+        self.flush();
         let done = fdatasync(&self.file);
-        if first {
-            // A directory without read permission cannot be synced.
-            let _ = fsync(&self.directory);
-        }
+        // A directory without read permission cannot be synced.
+        let _ = fsync(&self.directory);
         if let Err(errno) = done {
             self.book.lock().broken.get_or_insert(errno);
         }

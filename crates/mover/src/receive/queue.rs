@@ -107,7 +107,6 @@ struct Inner {
     buffers: VecDeque<Filling>,
     spare: Vec<AlignedBytes>,
     queued: u64,
-    writer_waits: bool,
     /// Whether data has arrived since the writer began to wait.
     came: bool,
     /// Bytes taken of incomplete units, by the units' offsets.
@@ -210,7 +209,7 @@ impl Queue {
             inner.take_in(piece.offset, &data[piece.range.clone()]);
         }
         inner.came = true;
-        let notify = inner.writer_waits && inner.is_enough();
+        let notify = inner.is_enough();
         let fits = inner.queued <= self.budget;
         drop(inner);
         if notify {
@@ -276,11 +275,9 @@ impl Queue {
             if closed {
                 return Work::Closed;
             }
-            inner.writer_waits = true;
             inner.came = false;
             let timed_out = self.ready.wait_for(&mut inner, linger).timed_out();
             lingered = timed_out && !(inner.came && inner.units.is_some());
-            inner.writer_waits = false;
         }
     }
 
