@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use haul_wire::control::{Extras, Keep, Owner, Ownership, Preserve, Xattr};
+use haul_wire::control::{Extras, Keep, Ownership, Preserve, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, Stat, Uid};
 use rustix::io::Errno;
 
@@ -124,7 +124,8 @@ impl MetadataWriter {
         let mode = mode_of(&now);
         let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
         let other_list = |list| {
-            extras.is_some_and(|extras| self.differs(fd, list, extras).is_some_and(|found| found.is_any()))
+            let found = extras.and_then(|extras| self.differs(fd, list, extras));
+            found.is_some_and(|found| !found.remove.is_empty() || !found.set.is_empty())
         };
         other_owner || other_bits || other_list(List::Xattrs) || other_list(List::Acls)
     }
@@ -141,7 +142,14 @@ impl MetadataWriter {
 
     /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
     fn wanted_owner(&self, extras: &Extras, now: &Stat, undone: &mut Undone) -> Option<(u32, u32)> {
-        let (user, group) = self.numbers(extras.owner.as_ref()?);
+        let owner = extras.owner.as_ref()?;
+        let (user, group) = match self.permit.owner {
+            Ownership::Numbers => (owner.user, owner.group),
+            _ => (
+                self.accounts.user(owner.user_name.as_deref(), owner.user),
+                self.accounts.group(owner.group_name.as_deref(), owner.group),
+            ),
+        };
         if self.permit.owner != Ownership::Receiver {
             return Some((user, group));
         }
@@ -149,14 +157,6 @@ impl MetadataWriter {
             undone.push(format!("the receiver does not permit the owner {user}:{group}"));
         }
         None
-    }
-
-    fn numbers(&self, owner: &Owner) -> (u32, u32) {
-        if self.permit.owner == Ownership::Numbers {
-            return (owner.user, owner.group);
-        }
-        let user = self.accounts.user(owner.user_name.as_deref(), owner.user);
-        (user, self.accounts.group(owner.group_name.as_deref(), owner.group))
     }
 
     /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
@@ -248,10 +248,6 @@ struct Difference<'w> {
 }
 
 impl Difference<'_> {
-    fn is_any(&self) -> bool {
-        !self.remove.is_empty() || !self.set.is_empty()
-    }
-
     fn make_up(self, fd: BorrowedFd<'_>, undone: &mut Undone) {
         let bearer = Bearer::new(fd);
         let mut note = |name: &[u8], done: Result<(), Errno>| {

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use derive_more::From;
 use haul_base::Bytes;
@@ -76,14 +77,10 @@ impl NoSpace {
 #[derive(Default)]
 pub(crate) struct Space {
     min_free: MinFree,
-    state: Mutex<SpaceState>,
-}
-
-#[derive(Default)]
-struct SpaceState {
     /// Files for which space is reserved as they arrive, by entry.
-    files: HashMap<u32, Growing>,
-    unlooked: u64,
+    files: Mutex<HashMap<u32, Growing>>,
+    /// Bytes written since the last check of the free space.
+    unchecked: AtomicU64,
 }
 
 struct Growing {
@@ -95,7 +92,7 @@ struct Growing {
 
 impl Space {
     pub(crate) fn new(min_free: MinFree) -> Self {
-        Self { min_free, state: Mutex::default() }
+        Self { min_free, ..Self::default() }
     }
 
     pub(crate) fn begin(&self, entry: u32, file: &File, shape: &Shape) -> Result<(), NoSpace> {
@@ -109,17 +106,17 @@ impl Space {
         self.check(&there, shape.len)?;
         // On tmpfs there is no fragmentation, and reserving costs half as much time as writing.
         if !shape.is_sparse() && there.f_type as u64 != TMPFS_MAGIC {
-            self.state.lock().files.insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
+            self.files.lock().insert(entry, Growing { size: shape.size, arrived: 0, reserved: 0 });
         }
         Ok(())
     }
 
     pub(crate) fn arrived(&self, entry: u32, file: &File, bytes: u64) -> Result<(), NoSpace> {
-        let ahead = self.state.lock().files.get_mut(&entry).and_then(|file| file.grow(bytes));
+        let ahead = self.files.lock().get_mut(&entry).and_then(|file| file.grow(bytes));
         if let Some((offset, len)) = ahead {
             match fallocate(file, FallocateFlags::KEEP_SIZE, offset, len) {
                 // Without support for reservations, a full disk is detected when writing.
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.state.lock().files.remove(&entry)),
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => drop(self.files.lock().remove(&entry)),
                 done => done?,
             }
         }
@@ -130,13 +127,10 @@ impl Space {
         if self.min_free == MinFree::Nothing {
             return Ok(());
         }
-        let mut state = self.state.lock();
-        state.unlooked += bytes;
-        if state.unlooked < CHECK_INTERVAL {
+        if self.unchecked.fetch_add(bytes, Relaxed) + bytes < CHECK_INTERVAL {
             return Ok(());
         }
-        state.unlooked = 0;
-        drop(state);
+        self.unchecked.store(0, Relaxed);
         self.check(&fstatfs(file)?, 0)
     }
 
@@ -158,12 +152,12 @@ impl Space {
     }
 
     pub(crate) fn forget(&self, entry: u32) {
-        self.state.lock().files.remove(&entry);
+        self.files.lock().remove(&entry);
     }
 
     /// Frees the space that was reserved for a file and not written.
     pub(crate) fn give_back(&self, entry: u32, file: &File) {
-        let Some(growing) = self.state.lock().files.remove(&entry) else { return };
+        let Some(growing) = self.files.lock().remove(&entry) else { return };
         if growing.reserved > 0 {
             // Truncating to the current length frees the blocks beyond it (ext4, XFS). If that fails, the
             // excess is at most what has arrived.
