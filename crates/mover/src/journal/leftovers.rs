@@ -14,7 +14,7 @@ use crate::journal::record::{
     Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
 };
 use crate::root::{Links, join, open_beneath, split};
-use crate::storage::{Mtime, dup, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
+use crate::storage::{Mtime, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
 
 /// Maximum number of journals read per directory, the newest ones.
 const MOST: usize = 64;
@@ -70,10 +70,10 @@ pub(crate) struct Token {
 }
 
 impl Leftovers {
-    /// Takes over or inspects the journals of earlier jobs in a directory. An unreadable directory has none.
-    pub(crate) fn find(directory: BorrowedFd<'_>, hold: Hold) -> Result<Self, Errno> {
+    /// Takes over or inspects the journals of earlier jobs in a directory. `None` if it cannot be read.
+    pub(crate) fn find(directory: BorrowedFd<'_>, hold: Hold) -> Option<Self> {
         let mut found = Self {
-            directory: dup(directory)?,
+            directory: open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY).ok()?,
             journals: Vec::new(),
             by_path: HashMap::new(),
             skipped: Vec::new(),
@@ -81,18 +81,14 @@ impl Leftovers {
             began: Instant::now(),
             hold,
         };
-        if let Ok(readable) = open_in(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY) {
-            let ids = newest(&readable, MOST);
-            found.directory = readable;
-            for id in ids.into_iter().rev() {
-                match Leftover::open(found.directory.as_fd(), id, hold) {
-                    Ok(leftover) if leftover.is_running => found.running.push(leftover),
-                    Ok(leftover) => found.add(leftover),
-                    Err(why) => found.skipped.push((id, why)),
-                }
+        for id in newest(&found.directory, MOST).into_iter().rev() {
+            match Leftover::open(found.directory.as_fd(), id, hold) {
+                Ok(leftover) if leftover.is_running => found.running.push(leftover),
+                Ok(leftover) => found.add(leftover),
+                Err(why) => found.skipped.push((id, why)),
             }
         }
-        Ok(found)
+        Some(found)
     }
 
     /// Adds a journal; older ones must be added first.

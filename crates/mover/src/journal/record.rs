@@ -10,6 +10,7 @@
 //! record.
 
 use crate::storage::{Mtime, ftruncate, write_all};
+use crate::stream::Shape;
 use derive_more::From;
 use haul_base::RangeSet;
 use rustix::io::Errno;
@@ -40,6 +41,12 @@ pub(crate) struct FileIdentity {
     pub(crate) mtime: Mtime,
     /// Hash of the list of its data extents; zeros if it has no holes.
     pub(crate) shape: [u8; 32],
+}
+
+impl FileIdentity {
+    pub(crate) fn new(path: Vec<u8>, shape: &Shape, mtime: Mtime) -> Self {
+        Self { path, size: shape.size, mtime, shape: shape.fingerprint() }
+    }
 }
 
 /// One record. The order of the variants is part of the format.

@@ -13,8 +13,8 @@ use crate::fault::IoFault;
 use crate::job::{self, JobHandle, Stage, over};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
-    Base, BufferGuard, Check, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions, Shared, Work,
-    Written, made_whole, run,
+    Base, BufferGuard, Check, FilePiece, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions,
+    Shared, Work, Written, made_whole, run,
 };
 use crate::tree::Groups;
 
@@ -85,7 +85,7 @@ impl Drain {
         loop {
             let (known, whole, next) = {
                 let book = self.shared.book.lock();
-                let next = book.layout.pieces(self.in_order.upto, 1).first().map(|piece| piece.entry);
+                let next = book.layout.pieces(self.in_order.upto, 0..1).first().map(|piece| piece.entry);
                 (book.layout.len, book.object_len, next.unwrap_or(book.decided))
             };
             self.finish_before(next)?;
@@ -108,15 +108,11 @@ impl Drain {
 
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
-        let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, len);
-        let mut start = run.start;
-        for piece in pieces {
-            self.finish_before(piece.entry)?;
-            let range = start..start + piece.len as usize;
-            start = range.end;
-            let shape = self.shared.table(|table| table.shape(piece.entry));
-            let stretch = piece.offset..piece.offset + piece.len;
-            let mut from = guard.bytes(range.clone());
+        let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, run);
+        for FilePiece { entry, stretch, bytes } in pieces {
+            self.finish_before(entry)?;
+            let shape = self.shared.table(|table| table.shape(entry));
+            let mut from = guard.bytes(bytes.clone());
             for (at, len) in shape.pieces(stretch.clone()) {
                 self.zeros_to(at)?;
                 let (part, later) = from.split_at(len as usize);
@@ -125,9 +121,8 @@ impl Drain {
             }
             let groups = made_whole(Groups::of(shape.len), &stretch, &(0..stretch.end));
             // Always, even if that fills the queue: a pipe cannot be read back.
-            let bytes = Some((guard.clone(), range));
-            let (entry, offset) = (piece.entry, piece.offset);
-            self.written.push(Written { entry, offset, bytes, groups, len: shape.len });
+            let bytes = Some((guard.clone(), bytes));
+            self.written.push(Written { entry, offset: stretch.start, bytes, groups, len: shape.len });
         }
         self.shared.progress.bytes_done.add(len);
         Ok(())

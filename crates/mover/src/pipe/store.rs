@@ -11,7 +11,6 @@ use rustix::io::Errno;
 
 use crate::fault::{IoFault, protocol, unexpected};
 use crate::job::{self, Job as _, JobHandle, Stage, spawn_for};
-use crate::journal::FileIdentity;
 use crate::link::ControlLink;
 use crate::pipe::{RECV_TIMEOUT, STREAM};
 use crate::receive::{
@@ -58,7 +57,10 @@ fn run(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
     if result.is_err() {
         shared.place.discard(0, STREAM);
     }
-    shared.place.finish(result.is_ok());
+    // Otherwise the committer has done it.
+    if !shared.finished() {
+        shared.place.finish(false);
+    }
     joined.and(result)
 }
 
@@ -70,8 +72,7 @@ struct Stored {
 /// Writes received bytes to the temporary file, and sets `stored` when all are written.
 fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault> {
     let path = shared.place.local(STREAM);
-    let identity = FileIdentity { path: path.clone(), size: 0, mtime: Mtime::default(), shape: [0; 32] };
-    let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), &identity)?;
+    let file = shared.place.create(0, STREAM, &Shape::new(0, &[]), Mtime::default())?;
     let (mut in_order, mut hasher) = (InOrder::default(), Hasher::new());
     loop {
         match shared.queue.take(u64::MAX) {

@@ -35,8 +35,6 @@ pub(crate) struct Book {
     pub(crate) extent: Extent,
     pub(crate) left_out: Selection,
     pub(crate) filtered: FilteredNames,
-    /// Entries whose place holds another kind of entry, which may be removed.
-    pub(crate) blocked: Vec<u32>,
     pub(crate) removal: Removal,
     pub(crate) destination: Option<DestinationAttributes>,
     budget: Arc<Budget>,
@@ -88,13 +86,6 @@ impl Book {
         around
     }
 
-    /// Marks an entry as failed. Returns false if it was already, and is settled elsewhere.
-    pub(crate) fn fail(&mut self, entry: u32) -> bool {
-        let was = self.table.state(entry);
-        self.table.set_state(entry, EntryState::Failed);
-        was != EntryState::Failed
-    }
-
     pub(crate) fn forget(&mut self, entry: u32, range: Range<u64>) {
         let len = self.table.stream_len(entry);
         let is_whole = !self.partial.contains_key(&entry);
@@ -104,11 +95,6 @@ impl Book {
             }
             written.remove(range);
         });
-    }
-
-    pub(crate) fn must_be_all(&self, entries: u64, bytes: u64) -> Result<(), Fault> {
-        let are_all = entries == u64::from(self.table.len()) && bytes == self.table.bytes;
-        if are_all { Ok(()) } else { Err(protocol("the entries are not as many as announced")) }
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -133,12 +119,8 @@ impl Book {
     }
 
     pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>) -> Result<(), Fault> {
-        let before = self.layout.extents.len();
-        if !self.layout.append(entry, range, MAX_OFFSET) {
-            return Err(protocol("the set is larger than any object may be"));
-        }
-        let new = self.layout.extents.len() - before;
-        self.budget.take(in_vec(new * size_of::<LayoutExtent>()))
+        let bytes = self.layout.append(entry, range, MAX_OFFSET);
+        self.budget.take(bytes.ok_or_else(|| protocol("the set is larger than any object may be"))?)
     }
 }
 
@@ -151,11 +133,11 @@ struct LayoutExtent {
 }
 
 /// A piece of a file's stream: part of a range of the object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FilePiece {
     pub(crate) entry: u32,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+    pub(crate) stretch: Range<u64>,
+    /// Where its bytes are in the buffer.
+    pub(crate) bytes: Range<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -165,26 +147,26 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Appends bytes of an entry's stream. Returns false if the object would be longer than `most`.
-    pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>, most: u64) -> bool {
+    /// Appends bytes of an entry's stream. Returns the memory for it; `None` if the object would be longer than
+    /// `most`.
+    pub(crate) fn append(&mut self, entry: u32, range: &Range<u64>, most: u64) -> Option<u64> {
         let len = range.end.saturating_sub(range.start);
-        let Some(end) = self.len.checked_add(len).filter(|&end| end <= most) else {
-            return false;
-        };
+        let end = self.len.checked_add(len).filter(|&end| end <= most)?;
         let continues =
             |last: &LayoutExtent| last.entry == entry && last.start + (self.len - last.at) == range.start;
-        if len > 0 && !self.extents.last().is_some_and(continues) {
+        let is_new = len > 0 && !self.extents.last().is_some_and(continues);
+        if is_new {
             make_room(&mut self.extents, 1);
             self.extents.push(LayoutExtent { at: self.len, start: range.start, entry });
         }
         self.len = end;
-        true
+        Some(if is_new { in_vec(size_of::<LayoutExtent>()) } else { 0 })
     }
 
-    /// Returns the pieces that make up bytes `[offset, offset + len)` of the object, which must lie below its
-    /// length.
-    pub(crate) fn pieces(&self, offset: u64, len: u64) -> Vec<FilePiece> {
-        let (mut at, end) = (offset, (offset + len).min(self.len));
+    /// Returns the pieces that make up the object from `offset` on, whose bytes are at `bytes` of a buffer. They
+    /// must lie below the object's length.
+    pub(crate) fn pieces(&self, offset: u64, mut bytes: Range<usize>) -> Vec<FilePiece> {
+        let (mut at, end) = (offset, (offset + bytes.len() as u64).min(self.len));
         let mut pieces = Vec::with_capacity(1);
         let first = self.extents.partition_point(|extent| extent.at <= offset).saturating_sub(1);
         for (index, extent) in self.extents.iter().enumerate().skip(first) {
@@ -193,7 +175,10 @@ impl Layout {
             }
             let extent_end = self.extents.get(index + 1).map_or(self.len, |next| next.at);
             let len = extent_end.min(end) - at;
-            pieces.push(FilePiece { entry: extent.entry, offset: extent.start + (at - extent.at), len });
+            let start = extent.start + (at - extent.at);
+            let there = bytes.start..bytes.start + len as usize;
+            bytes.start = there.end;
+            pieces.push(FilePiece { entry: extent.entry, stretch: start..start + len, bytes: there });
             at += len;
         }
         pieces
@@ -204,31 +189,39 @@ impl Layout {
 mod tests {
     use super::*;
 
-    fn piece(entry: u32, offset: u64, len: u64) -> FilePiece {
-        FilePiece { entry, offset, len }
+    /// The entry, offset and length of each piece. Their bytes follow each other in the buffer.
+    fn pieces(layout: &Layout, offset: u64, len: usize) -> Vec<(u32, u64, usize)> {
+        let (pieces, mut at) = (layout.pieces(offset, 7..7 + len), 7);
+        let mut described = Vec::new();
+        for FilePiece { entry, stretch, bytes } in pieces {
+            assert_eq!((bytes.start, bytes.len() as u64), (at, stretch.end - stretch.start));
+            at = bytes.end;
+            described.push((entry, stretch.start, bytes.len()));
+        }
+        described
     }
 
     #[test]
     fn the_object_is_what_was_appended() {
         let mut layout = Layout::default();
         for (entry, range) in [(0, 0..10), (1, 0..0), (2, 5..8), (2, 8..9), (2, 20..30), (0, 3..4)] {
-            assert!(layout.append(entry, &range, 1000));
+            assert!(layout.append(entry, &range, 1000).is_some());
         }
         assert_eq!(layout.len, 25);
-        let all = [piece(0, 0, 10), piece(2, 5, 4), piece(2, 20, 10), piece(0, 3, 1)];
-        assert_eq!(layout.pieces(0, 25), all);
-        assert_eq!(layout.pieces(9, 3), [piece(0, 9, 1), piece(2, 5, 2)]);
-        assert_eq!(layout.pieces(14, 10), [piece(2, 20, 10)]);
-        assert_eq!(layout.pieces(24, 1), [piece(0, 3, 1)]);
-        assert_eq!(layout.pieces(0, 0), []);
+        let all = [(0, 0, 10), (2, 5, 4), (2, 20, 10), (0, 3, 1)];
+        assert_eq!(pieces(&layout, 0, 25), all);
+        assert_eq!(pieces(&layout, 9, 3), [(0, 9, 1), (2, 5, 2)]);
+        assert_eq!(pieces(&layout, 14, 10), [(2, 20, 10)]);
+        assert_eq!(pieces(&layout, 24, 1), [(0, 3, 1)]);
+        assert_eq!(pieces(&layout, 0, 0), []);
     }
 
     #[test]
     fn it_ends_before_it_is_too_long() {
         let mut layout = Layout::default();
-        assert!(layout.append(0, &(0..10), 10));
-        assert!(!layout.append(1, &(0..1), 10));
-        assert!(layout.append(1, &(0..0), 10));
+        assert!(layout.append(0, &(0..10), 10).is_some());
+        assert!(layout.append(1, &(0..1), 10).is_none());
+        assert!(layout.append(1, &(0..0), 10).is_some());
         assert_eq!(layout.len, 10);
     }
 }

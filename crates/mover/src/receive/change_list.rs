@@ -4,42 +4,38 @@ use haul_wire::control::{Action, ControlMessage, Fault, Item, RelPath, RunMode, 
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use crate::entries::{EntryState, Kind};
+use crate::entries::Kind;
 use crate::fault::IoFault;
 use crate::link::send_list;
-use crate::receive::decide::{Decider, Verdict, is_claim_on};
+use crate::receive::decide::{Verdict, is_claim_on};
 use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::Settle;
+use crate::receive::peer::Peer;
 use crate::receive::place::{fits, in_the_way};
 use crate::receive::shared::Shared;
 use crate::receive::write::orphaned;
 use crate::root::split;
 use crate::storage::{kind_of, lstatat_if_any};
 
-impl Decider {
+impl Peer {
     /// Returns the request needed to report what would be done to an entry.
-    pub(crate) fn list_changes(&mut self, entry: u32) -> Result<Want, Fault> {
-        let (state, kind, path) =
-            self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
-        if state == EntryState::Failed {
-            return Ok(Want::Nothing);
-        }
-        let (there, is_blocked) = match self.found(entry, kind, &path) {
+    pub(crate) fn list_changes(&mut self, entry: u32, kind: Kind, path: &[u8]) -> Result<Want, Fault> {
+        let (there, is_blocked) = match self.found(entry, kind, path) {
             Ok(found) => found,
             Err(io_fault) => return self.fail(entry, io_fault.fault),
         };
         match kind {
             // Reported once it is known whether the entry in its way is removed.
             Kind::File(_) if is_blocked => {
-                self.would_resume(entry, &path, None)?;
+                self.would_resume(entry, path, None)?;
                 self.shared.settle(Settle::Verified(entry))?;
                 Ok(Want::Nothing)
             }
-            Kind::File(_) => self.list_file_changes(entry, &path, there.is_some()),
+            Kind::File(_) => self.list_file_changes(entry, path, there.is_some()),
             // Links are reported when everything else has arrived.
             Kind::Directory | Kind::Symlink | Kind::HardLink(_) => {
                 if kind == Kind::Directory && there.is_none() {
-                    self.shared.tell(&path, Action::MakeDirectory)?;
+                    self.shared.tell(path, Action::MakeDirectory)?;
                 }
                 self.shared.settle(Settle::Held)?;
                 Ok(Want::Whole)
@@ -95,7 +91,7 @@ impl Decider {
                 self.shared.tell(path, Action::Keep)?;
                 self.kept(entry)
             }
-            Verdict::Compare => self.compare_final(entry),
+            Verdict::Compare => self.compare_existing(entry),
             Verdict::Send(existing) => {
                 self.would_resume(entry, path, existing.as_ref())?;
                 self.shared.report_installed(entry, path, replaces)?;
@@ -107,7 +103,7 @@ impl Decider {
 
     /// Records how many bytes of the file exist already, if it would be resumed.
     fn would_resume(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<(), Fault> {
-        let identity = self.shared.identity(entry, self.shared.place.local(path));
+        let (identity, _) = self.shared.identity(entry, path);
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
             .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
@@ -137,13 +133,8 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        self.report_local(self.place.local(path), action)
-    }
-
-    /// Reports an action on a name relative to the destination.
-    pub(crate) fn report_local(&self, local: Vec<u8>, action: Action) -> Result<(), Fault> {
         // A path that is too long is not reported.
-        let Ok(path) = RelPath::new(local) else { return Ok(()) };
+        let Ok(path) = RelPath::new(self.place.local(path)) else { return Ok(()) };
         let item = Item { path, action };
         self.progress.tell(&item);
         // The user is on this side.

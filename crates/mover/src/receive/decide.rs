@@ -3,31 +3,21 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
 use haul_base::RangeSet;
 use haul_wire::control::{Destination, Equal, Fault, Leftovers as UseLeftovers, Newer, Want};
 use rustix::fs::Stat;
 
 use crate::entries::{EntryState, Kind};
-use crate::job::over;
 use crate::journal::{Claim, FileIdentity, Hold, Leftovers};
-use crate::receive::messages::{Check, Comparison, Held, Settle};
+use crate::receive::messages::{Check, Comparison, Settle};
+use crate::receive::peer::Peer;
 use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
 use crate::receive::shared::Shared;
-use crate::receive::write::Pipeline;
 use crate::storage::Mtime;
 
 /// Minimum size of a shorter existing file to be compared; smaller ones are sent again.
 const WORTH_PROVING: u64 = 1 << 20;
-
-pub(crate) struct Decider {
-    pub(crate) shared: Pipeline,
-    pub(crate) leftovers: Option<Leftovers>,
-    pub(crate) hashing: Sender<Comparison>,
-    /// Files to be hashed once the entries have been requested.
-    pub(crate) to_hash: Vec<Comparison>,
-}
 
 pub(super) enum Verdict {
     /// Keep it, and correct its metadata.
@@ -37,26 +27,15 @@ pub(super) enum Verdict {
     Send(Option<Stat>),
 }
 
-impl Decider {
-    /// Takes over the directory that an earlier job made for the one source.
-    pub(crate) fn take_made(&mut self) {
-        if let (Some(leftovers), Some(name), false) =
-            (&mut self.leftovers, self.shared.place.base.rename.as_deref(), self.shared.is_dry_run())
-        {
-            leftovers.take_made(name);
-        }
-    }
-
+impl Peer {
     pub(crate) fn want(&mut self, entry: u32) -> Result<Want, Fault> {
-        if self.shared.is_dry_run() {
-            return self.list_changes(entry);
-        }
         let (state, kind, path) =
             self.shared.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
             // Without requests files arrive whole, also those refused here.
             _ if self.shared.destination == Destination::Fresh => Ok(Want::Whole),
             _ if state == EntryState::Failed => Ok(Want::Nothing),
+            _ if self.shared.is_dry_run() => self.list_changes(entry, kind, &path),
             Kind::File(_) => self.want_file(entry, &path),
             Kind::Unread | Kind::Directory | Kind::Symlink | Kind::HardLink(_) => Ok(Want::Whole),
         }
@@ -76,7 +55,7 @@ impl Decider {
                 self.kept(entry)
             }
             Verdict::KeepNewer(_) => self.kept(entry),
-            Verdict::Compare => self.compare_final(entry),
+            Verdict::Compare => self.compare_existing(entry),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
     }
@@ -103,7 +82,7 @@ impl Decider {
     }
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
-        self.shared.book.lock().table.set_state(entry, EntryState::Failed);
+        self.shared.give_up(entry);
         self.shared.settle(Settle::failed(&self.shared.budget, entry, fault, false)?)?;
         Ok(Want::Nothing)
     }
@@ -114,25 +93,23 @@ impl Decider {
         Ok(Want::Kept)
     }
 
-    pub(super) fn compare_final(&mut self, entry: u32) -> Result<Want, Fault> {
-        self.compare(entry, Held::Final, RangeSet::new())?;
+    pub(super) fn compare_existing(&mut self, entry: u32) -> Result<Want, Fault> {
+        self.compare(entry, None)?;
         Ok(Want::Compare)
     }
 
     /// Reuses what an earlier attempt left, if it was the same file.
     fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<Want, Fault> {
-        let local = self.shared.place.local(path);
-        let identity = self.shared.identity(entry, local.clone());
-        let shape = self.shared.book.lock().table.shape(entry);
+        let (identity, shape) = self.shared.identity(entry, path);
         if let Some(leftovers) = &mut self.leftovers {
-            while let Some(claim) = leftovers.take(&local) {
+            while let Some(claim) = leftovers.take(&identity.path) {
                 if is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
                     && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
                 {
-                    leftovers.consumed(&local, claim.token);
+                    leftovers.consumed(&identity.path, claim.token);
                     return self.resume(entry, &claim.noted.written);
                 }
-                leftovers.discard(&local, claim.token);
+                leftovers.discard(&identity.path, claim.token);
             }
         }
         match self.extends(entry, existing) {
@@ -158,28 +135,16 @@ impl Decider {
         missing.insert(0..len);
         written.iter().for_each(|range| missing.remove(range));
         self.shared.book.lock().start_with(entry, written.clone());
-        self.compare(entry, Held::Part, written.clone())?;
+        self.compare(entry, Some(written.clone()))?;
         Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 
-    fn compare(&mut self, entry: u32, held: Held, claimed: RangeSet) -> Result<(), Fault> {
+    fn compare(&mut self, entry: u32, claimed: Option<RangeSet>) -> Result<(), Fault> {
         self.shared.open_comparison();
-        let comparison = Comparison { entry, held, claimed, is_over: Arc::default() };
+        let comparison = Comparison { entry, claimed, is_over: Arc::default() };
         self.shared.check(Check::Compare(comparison.clone()))?;
         self.to_hash.push(comparison);
         Ok(())
-    }
-
-    /// Starts hashing existing data. Called after the requests have been sent, since it may lead to more.
-    pub(crate) fn asked(&mut self) -> Result<(), Fault> {
-        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))
-    }
-
-    /// Removes useless leftovers, before directories get their times.
-    pub(crate) fn finish(&mut self) {
-        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.is_dry_run()) {
-            leftovers.finish();
-        }
     }
 }
 
@@ -196,7 +161,9 @@ pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: Use
 /// Removes leftovers of files that are complete now. If a killed copy is repeated at once, the first receiver
 /// is still running, and leaves its journal after the second one has looked for journals.
 pub(crate) fn clear_overtaken(shared: &Shared) {
-    let Ok(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), Hold::Keep) else { return };
+    let Some(mut leftovers) = Leftovers::find(shared.place.base.directory.as_fd(), Hold::Keep) else {
+        return;
+    };
     if !leftovers.is_empty() {
         let is_complete =
             |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Done | EntryState::Kept));

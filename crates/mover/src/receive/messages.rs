@@ -43,9 +43,8 @@ pub(crate) fn text(fault: &Fault) -> usize {
 #[derive(Clone)]
 pub(crate) struct Comparison {
     pub(crate) entry: u32,
-    pub(crate) held: Held,
-    /// Ranges of the stream in the temporary file; the others are in the final file.
-    pub(crate) claimed: RangeSet,
+    /// Ranges of the stream in the temporary file; `None`: the existing file is compared.
+    pub(crate) claimed: Option<RangeSet>,
     /// Set when the rest of the file need not be hashed.
     pub(crate) is_over: Arc<AtomicBool>,
 }
@@ -84,12 +83,4 @@ impl Settle {
         let reserved = budget.reserve(text(&fault) as u64)?;
         Ok(Self::Failed { entry, fault, is_known, _reserved: reserved })
     }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
-    /// In a temporary file.
-    Part,
-    /// In the existing file.
-    Final,
 }

@@ -21,6 +21,7 @@ use crossbeam_channel::Sender;
 use haul_proto::ObjectSink;
 use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
+pub(crate) use book::FilePiece;
 pub(crate) use commit::commit_only;
 pub(crate) use messages::{Check, Written};
 pub use options::{Expectations, ReceiveOptions};
@@ -40,12 +41,11 @@ use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
 use commit::Committer;
-use decide::Decider;
+use commit::sync::Order;
 use peer::Peer;
 use place::base::Presence;
 use verify::Verifier;
 use write::Writer;
-use write::writeback::Order;
 
 const CHECKS: usize = 1024;
 
@@ -78,11 +78,11 @@ pub fn receive_files(
     let moves = options.receive_policy.run != RunMode::ListChanges;
     let hold = if moves { Hold::Keep } else { Hold::Release };
     let is_there = place.base.presence == Presence::There;
-    let leftovers = is_there.then(|| Leftovers::find(place.base.directory.as_fd(), hold).ok()).flatten();
+    let leftovers = is_there.then(|| Leftovers::find(place.base.directory.as_fd(), hold)).flatten();
     let skipped = leftovers.as_ref().map(Leftovers::notes).unwrap_or_default();
     let nothing_left =
         |leftovers: &Leftovers| leftovers.is_empty_at(place.base.rename.as_deref().unwrap_or_default());
-    let fresh = moves && place.is_fresh() && leftovers.as_ref().is_none_or(nothing_left);
+    let fresh = moves && place.is_fresh && leftovers.as_ref().is_none_or(nothing_left);
     let destination = if fresh { Destination::Fresh } else { Destination::Occupied };
     let mut shared = Shared::new(link, place, options, destination, Stage::Listing);
     for note in &skipped {
@@ -122,7 +122,6 @@ pub(crate) fn run(
     let (hashing, hashing_in) = crossbeam_channel::unbounded();
     let comparing = shared.clone();
     let compare = move || verify::compare(&comparing, &hashing_in, &checks);
-    let decider = Decider { shared: pipeline.clone(), leftovers, hashing, to_hash: Vec::new() };
     let workers: [Worker; 5] = [
         ("haul-write", write),
         ("haul-verify", Box::new(move || verifier.run())),
@@ -131,30 +130,25 @@ pub(crate) fn run(
         ("haul-writeback", Box::new(write_back)),
     ];
     let threads = spawn_all(shared, workers);
-    let mut peer = Peer { shared: pipeline, decider, source_root: None, ended: false };
+    let to_hash = Vec::new();
+    let mut peer = Peer { shared: pipeline, leftovers, hashing, to_hash, source_root: None, ended: false };
     let result = peer.listen();
-    peer.decider.finish();
+    peer.remove_leftovers();
     // The threads end when their channels are closed.
     drop(peer);
     shared.queue.close();
     let joined = threads.into_iter().try_for_each(job::join);
-    remove_temporaries(shared);
-    shared.place.finish(result.as_ref().is_ok_and(|report| report.failures.is_all_special()));
+    let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
+    let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
+    for entry in unfinished {
+        shared.place.abandon(entry, &shared.path(entry));
+    }
+    // Otherwise the committer has done it.
+    if !shared.finished() {
+        shared.place.finish(false);
+    }
     if result.is_err() {
         shared.place.base.remove_made();
     }
     joined.and(result)
-}
-
-fn remove_temporaries(shared: &Shared) {
-    let is_started = |kind, state| matches!((kind, state), (Kind::File(_), EntryState::Started));
-    let unfinished: Vec<u32> = shared.table(|table| table.those(is_started).collect());
-    for entry in unfinished {
-        let path = shared.path(entry);
-        if shared.place.opened_journal().is_some_and(|journal| journal.is_claimed(entry)) {
-            shared.place.leave(entry, &path);
-        } else {
-            shared.place.discard(entry, &path);
-        }
-    }
 }

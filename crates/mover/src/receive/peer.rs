@@ -1,22 +1,25 @@
 //! Handles the sender's messages until the job ends.
 
+use crossbeam_channel::Sender;
 use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Rule,
 };
 
 use crate::fault::{left_early, of_path, protocol, show, unexpected};
-use crate::job::Job as _;
-use crate::journal::{is_reserved, reserved};
+use crate::job::{Job as _, over};
+use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::link::RECV_TIMEOUT;
-use crate::receive::decide::Decider;
 use crate::receive::delete::exclude::FilteredNames;
-use crate::receive::messages::{Check, Settle};
+use crate::receive::messages::{Check, Comparison, Settle};
 use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
 pub(crate) struct Peer {
     pub(crate) shared: Pipeline,
-    pub(crate) decider: Decider,
+    pub(crate) leftovers: Option<Leftovers>,
+    pub(crate) hashing: Sender<Comparison>,
+    /// Files to be hashed once the entries have been requested.
+    pub(crate) to_hash: Vec<Comparison>,
     /// First component of the single top-level entry, if it is renamed.
     pub(crate) source_root: Option<Vec<u8>>,
     pub(crate) ended: bool,
@@ -110,14 +113,15 @@ impl Peer {
                 let is_known = matches!(entry.kind, EntryKind::Failed(_));
                 self.shared.settle(Settle::failed(&self.shared.budget, index, fault, is_known)?)?;
             }
-            wants.push(self.decider.want(index)?);
+            wants.push(self.want(index)?);
             if !self.shared.makes_nothing() {
                 self.shared.prepare(index)?;
             }
         }
         self.shared.report_remaining()?;
         self.shared.ask(first, &wants)?;
-        self.decider.asked()?;
+        // Only now, since it may lead to more requests.
+        self.to_hash.drain(..).try_for_each(|job| self.hashing.send(job).map_err(over))?;
         self.shared.queue.signal_work();
         Ok(())
     }
@@ -133,7 +137,12 @@ impl Peer {
             );
             return Err(Fault::new(FaultCode::Usage, message, hint));
         }
-        self.decider.take_made();
+        // Takes over the directory that an earlier job made for this source.
+        if let (Some(leftovers), Some(name), false) =
+            (&mut self.leftovers, self.shared.place.base.rename.as_deref(), self.shared.is_dry_run())
+        {
+            leftovers.take_made(name);
+        }
         self.source_root = Some(root.to_vec());
         Ok(())
     }
@@ -194,12 +203,21 @@ impl Peer {
         if self.ended {
             return Err(protocol("the entries ended twice"));
         }
-        self.shared.book.lock().must_be_all(entries, bytes)?;
+        if self.shared.table(|table| (table.len().into(), table.bytes)) != (entries, bytes) {
+            return Err(protocol("the entries are not as many as announced"));
+        }
         self.ended = true;
         self.shared.progress.found_all();
-        self.decider.finish();
+        self.remove_leftovers();
         self.shared.end_requests()?;
         self.shared.settle(Settle::End(entries))
+    }
+
+    /// Removes useless leftovers, before directories get their times.
+    pub(crate) fn remove_leftovers(&mut self) {
+        if let Some(leftovers) = self.leftovers.take().filter(|_| !self.shared.is_dry_run()) {
+            leftovers.finish();
+        }
     }
 
     fn digests(&self, digests: Vec<FileDigest>) -> Result<(), Fault> {

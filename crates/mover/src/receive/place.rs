@@ -3,19 +3,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::{Extraneous, Fault, FaultCode};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, show};
 use crate::identity::FileId;
-use crate::journal::{FileIdentity, Journal};
+use crate::journal::{Claim, FileIdentity, Journal, is_ours};
 use crate::receive::options::ReceiveOptions;
 use crate::receive::place::base::{Base, PRIVATE_DIRECTORY, Presence};
 use crate::receive::place::dir_entry::{Installed, collision, folds, has_one_name};
@@ -23,8 +24,8 @@ use crate::receive::place::open_files::OpenFiles;
 use crate::receive::place::space::Space;
 use crate::root::{Links, open_beneath, split};
 use crate::storage::{
-    self, create_in, fstat, kind_of, lstatat, lstatat_if_any, mkdirat, open_in, rename_in, unlink_temporary,
-    unlinkat,
+    self, Mtime, create_in, fallocate, fstat, ftruncate, kind_of, lstatat, lstatat_if_any, mkdirat, open_in,
+    rename_in, unlink_temporary, unlinkat,
 };
 use crate::stream::Shape;
 
@@ -33,7 +34,6 @@ pub(crate) mod base;
 pub(crate) mod dir_entry;
 pub(crate) mod links;
 mod open_files;
-mod resume;
 pub(crate) mod space;
 
 pub(crate) use dir_entry::{DirEntry, fits, in_the_way, mismatch, replaceable};
@@ -53,12 +53,11 @@ pub(crate) struct Place {
     /// Unless `Keep`, directories, pipes and devices may be removed for a file once the file is complete.
     extraneous: Extraneous,
     /// Whether the destination was empty or missing when the job started.
-    fresh: OnceLock<bool>,
+    pub(crate) is_fresh: bool,
     /// Directories whose permissions are relaxed during the job, by path at the destination: identity, and
     /// the permissions to set at the end unless the set has some.
     pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
     pub(crate) is_included: AtomicBool,
-    finished: AtomicBool,
     pub(crate) space: Space,
 }
 
@@ -70,6 +69,10 @@ impl Place {
         {
             loosened.insert(Vec::new(), (FileId::of(&stat), mode));
         }
+        let is_fresh = match &base.rename {
+            Some(name) => matches!(lstatat_if_any(&base.directory, name), Ok(None)),
+            None => storage::list(&base.directory).is_ok_and(|names| names.is_empty()),
+        };
         Self {
             base,
             session: options.session,
@@ -78,24 +81,15 @@ impl Place {
             open_files: Mutex::default(),
             installed: Installed::default(),
             extraneous: options.receive_policy.extraneous,
-            fresh: OnceLock::new(),
+            is_fresh,
             loosened: Mutex::new(loosened),
             is_included: AtomicBool::new(false),
-            finished: AtomicBool::new(false),
             space: Space::new(options.min_free),
         }
     }
 
     pub(crate) fn is_nowhere(&self) -> bool {
         self.base.presence == Presence::Nowhere
-    }
-
-    /// Whether the destination contained nothing at the first call.
-    pub(crate) fn is_fresh(&self) -> bool {
-        *self.fresh.get_or_init(|| match &self.base.rename {
-            Some(name) => matches!(lstatat_if_any(&self.base.directory, name), Ok(None)),
-            None => storage::list(&self.base.directory).is_ok_and(|names| names.is_empty()),
-        })
     }
 
     /// Returns an entry's path below the destination directory.
@@ -219,17 +213,17 @@ impl Place {
         entry: u32,
         path: &[u8],
         shape: &Shape,
-        identity: &FileIdentity,
+        mtime: Mtime,
     ) -> Result<Arc<File>, IoFault> {
         let dirent = self.dir_entry(path)?;
-        if !self.is_fresh() && self.extraneous == Extraneous::Keep {
+        if !self.is_fresh && self.extraneous == Extraneous::Keep {
             // Fails before the contents are transferred.
             self.must_be_replaceable(&dirent)?;
         }
         if let Some(journal) = self.journal() {
-            journal.note_directory(split(&identity.path).0);
+            journal.note_directory(dirent.parent());
             if shape.len >= JOURNAL_ABOVE {
-                journal.begin(entry, identity);
+                journal.begin(entry, &FileIdentity::new(dirent.local.clone(), shape, mtime));
             }
         }
         let name = self.temporary(entry);
@@ -242,16 +236,15 @@ impl Place {
         // Otherwise the journal would list a file that does not exist, and would not be removed.
         let opened = opened.inspect_err(|_| self.gone(entry));
         let file = Arc::new(File::from(opened.map_err(|errno| dirent.cannot_create("create", errno))?));
-        let begun = self.space.begin(entry, &file, shape);
-        match begun.and_then(|()| Ok(fstat(&file)?)) {
-            Ok(stat) => self.open_files.lock().expect(entry, FileId::of(&stat)),
-            Err(no_space) => {
-                self.remove(&dirent, &name);
-                self.gone(entry);
-                return Err(no_space.io_fault("reserve the space of", path));
-            }
-        }
-        self.open_files.lock().keep(entry, &file);
+        let begun = self.space.begin(entry, &file, shape).and_then(|()| Ok(fstat(&file)?));
+        let stat = begun.map_err(|no_space| {
+            self.discard(entry, path);
+            no_space.io_fault("reserve the space of", path)
+        })?;
+        let mut open_files = self.open_files.lock();
+        open_files.expect(entry, FileId::of(&stat));
+        open_files.keep(entry, &file);
+        drop(open_files);
         Ok(file)
     }
 
@@ -331,7 +324,7 @@ impl Place {
     /// Returns whether a file was replaced. A fresh destination needs one system call.
     fn rename_over(&self, dirent: &DirEntry<'_>, name: &str) -> Result<bool, IoFault> {
         let rename = |how| rename_in(&dirent.directory, name, dirent.name(), how);
-        if self.is_fresh() && rename(RenameFlags::NOREPLACE).is_ok() {
+        if self.is_fresh && rename(RenameFlags::NOREPLACE).is_ok() {
             return Ok(false);
         }
         let replaces = self.must_be_replaceable(dirent)?;
@@ -356,4 +349,141 @@ impl Place {
         }
         Ok(directory.ok())
     }
+
+    pub(crate) fn journal(&self) -> Option<&Journal> {
+        let create = || Journal::create(self.base.directory.as_fd());
+        let created = || match create() {
+            Err(Errno::ACCESS) if self.is_included.load(Ordering::Acquire) => {
+                self.open_up(&[], &self.base.directory).and_then(|()| create())
+            }
+            created => created,
+        };
+        self.journal.get_or_init(|| created().ok()).as_ref()
+    }
+
+    pub(crate) fn opened_journal(&self) -> Option<&Journal> {
+        self.journal.get().and_then(Option::as_ref)
+    }
+
+    pub(crate) fn temporary(&self, entry: u32) -> String {
+        match self.journal() {
+            Some(journal) => journal.part_name(entry),
+            None => format!(".haul-{:08x}-{entry}.part", self.session),
+        }
+    }
+
+    pub(crate) fn note_written(&self, entry: u32, range: Range<u64>) {
+        if let Some(journal) = self.opened_journal() {
+            journal.wrote(entry, range);
+        }
+    }
+
+    /// Leaves an entry's temporary file to a later job if the journal claims data in it; otherwise removes it.
+    pub(crate) fn abandon(&self, entry: u32, path: &[u8]) {
+        if !self.opened_journal().is_some_and(|journal| journal.is_claimed(entry)) {
+            self.discard(entry, path);
+        } else if let Ok(file) = self.file(entry, || path.to_vec()) {
+            self.space.give_back(entry, &file);
+        }
+    }
+
+    /// Finishes the journal, which stays if a later job can use it, and restores directory permissions. Must be
+    /// called before the sender is told of success, as it may then end the process.
+    pub(crate) fn finish(&self, complete: bool) {
+        if let Some(journal) = self.opened_journal() {
+            if complete {
+                journal.complete();
+            }
+            journal.finish();
+        }
+        self.tighten();
+    }
+
+    /// Takes over an entry's temporary file from an earlier job. Returns false if it is unusable.
+    pub(crate) fn adopt(
+        &self,
+        (entry, path): (u32, &[u8]),
+        claim: &Claim,
+        identity: &FileIdentity,
+        shape: &Shape,
+    ) -> bool {
+        let (Some(journal), Ok(dirent)) = (self.journal(), self.dir_entry(path)) else {
+            return false;
+        };
+        let old = claim.part.as_slice();
+        let Ok(part) = lstatat(&dirent.directory, old) else { return false };
+        if !is_ours(&part) {
+            return false;
+        }
+        // Recorded before the rename: if the process is killed, one of the two journals has its current name.
+        journal.note_directory(dirent.parent());
+        journal.begin(entry, identity);
+        claim.noted.written.iter().for_each(|range| journal.wrote(entry, range));
+        journal.flush();
+        if rename_in(&dirent.directory, old, self.temporary(entry), RenameFlags::empty()).is_err() {
+            journal.gone(entry);
+            return false;
+        }
+        self.open_files.lock().expect(entry, FileId::of(&part));
+        // Holes and bytes beyond the end are not part of the stream, so they are not verified. Checks
+        // `is_ours` again: the file may have got a further hard link meanwhile.
+        let is_shaped = self.file(entry, || path.to_vec()).is_ok_and(|file| {
+            fstat(&file).is_ok_and(|stat| is_ours(&stat))
+                && ftruncate(&file, identity.size).is_ok()
+                && empty_holes(&file, shape)
+        });
+        if !is_shaped {
+            self.discard(entry, path);
+        }
+        is_shaped
+    }
+
+    /// Creates a file under an entry's temporary name and renames it to the final one. Removes it on failure.
+    pub(crate) fn put_in_place<T>(
+        &self,
+        entry: u32,
+        dirent: &DirEntry<'_>,
+        make: impl FnOnce(&str) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let name = self.temporary(entry);
+        if let Some(journal) = self.journal() {
+            journal.note_directory(dirent.parent());
+        } else {
+            // Left behind by an earlier session with the same number.
+            let _ = unlinkat(&dirent.directory, &name, AtFlags::empty());
+        }
+        let made = make(&name).and_then(|made| {
+            rename_in(&dirent.directory, &name, dirent.name(), RenameFlags::empty())?;
+            Ok(made)
+        });
+        made.inspect_err(|_| self.remove(dirent, &name))
+    }
+
+    pub(crate) fn gone(&self, entry: u32) {
+        self.space.forget(entry);
+        if let Some(journal) = self.opened_journal() {
+            journal.gone(entry);
+        }
+    }
+
+    /// Creates an entry's temporary file from the first `have` bytes of the existing file. Returns false if
+    /// that fails and the file has to be received completely.
+    pub(crate) fn begin_with(&self, entry: u32, path: &[u8], have: u64, identity: &FileIdentity) -> bool {
+        let Some(there) = self.open_final(path) else { return false };
+        let Ok(part) = self.create(entry, path, &Shape::new(identity.size, &[]), identity.mtime) else {
+            return false;
+        };
+        if storage::copy(&there, &part, have).is_ok_and(|copied| copied == have) {
+            self.note_written(entry, 0..have);
+            return true;
+        }
+        self.discard(entry, path);
+        false
+    }
+}
+
+/// Deallocates the holes of a file. Returns false if the file system cannot.
+fn empty_holes(file: &File, shape: &Shape) -> bool {
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    shape.holes().into_iter().all(|(start, len)| fallocate(file, flags, start, len).is_ok())
 }

@@ -11,17 +11,17 @@ use haul_wire::control::{
 };
 use parking_lot::Mutex;
 
-use crate::entries::EntryTable;
+use crate::entries::{EntryState, EntryTable};
 use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::book::Book;
 use crate::receive::commit::metadata::{MetadataWriter, Undone};
+use crate::receive::commit::sync::Writeback;
 use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
 use crate::receive::queue::Queue;
-use crate::receive::write::writeback::Writeback;
-use crate::stream::Units;
+use crate::stream::{Shape, Units};
 
 /// Timeout for the sender to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -139,12 +139,23 @@ impl Shared {
         self.table(|table| table.path(entry))
     }
 
-    /// Returns the identity of a file, which distinguishes it from others of the same name; `local` is its
-    /// destination.
-    pub(crate) fn identity(&self, entry: u32, local: Vec<u8>) -> FileIdentity {
+    /// Returns the shape of a file, and the identity that distinguishes it from others of the same name.
+    pub(crate) fn identity(&self, entry: u32, path: &[u8]) -> (FileIdentity, Arc<Shape>) {
         let (attributes, shape) = self.table(|table| (table.attributes(entry), table.shape(entry)));
-        let shape_hash = shape.fingerprint();
-        FileIdentity { path: local, size: shape.size, mtime: attributes.mtime, shape: shape_hash }
+        (FileIdentity::new(self.place.local(path), &shape, attributes.mtime), shape)
+    }
+
+    /// Marks an entry as failed and removes its temporary file. Returns false if it had failed before, and is
+    /// settled elsewhere.
+    pub(crate) fn give_up(&self, entry: u32) -> bool {
+        let mut book = self.book.lock();
+        let (state, path) = (book.table.state(entry), book.table.path(entry));
+        book.table.set_state(entry, EntryState::Failed);
+        drop(book);
+        if state == EntryState::Started {
+            self.place.discard(entry, &path);
+        }
+        state != EntryState::Failed
     }
 
     pub(crate) fn await_close(&self) {
@@ -165,9 +176,7 @@ impl Shared {
     pub(crate) fn finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
     }
-}
 
-impl Shared {
     /// Starts a comparison: more of the file may be requested until [`end_requests`](Self::end_requests).
     pub(crate) fn open_comparison(&self) {
         *self.asking.lock() += 1;

@@ -4,6 +4,7 @@
 //! temporary file once it is complete. Data that existed before the job is hashed by [`compare`] in another
 //! thread, and compared here group by group.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::ops::Range;
@@ -13,17 +14,18 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use blake3::Hasher;
 use crossbeam_channel::{Receiver, Sender};
 use haul_base::AlignedBytes;
-use haul_wire::control::{Action, Fault, FileDigest, Proof};
+use haul_wire::control::{Action, Fault, FaultCode, FileDigest, Proof};
+use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
 use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
 use crate::job::over;
-use crate::receive::messages::{Check, Comparison, Held, Settle, Written, text};
+use crate::receive::messages::{Check, Comparison, Settle, Written, text};
 use crate::receive::place::dir_entry::mismatch;
 use crate::receive::shared::Shared;
-use crate::storage::read_exact_at;
+use crate::storage::{fdatasync, read_exact_at};
 use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
 
@@ -36,12 +38,20 @@ const IN_PROGRESS: u64 = 384;
 /// Memory per incomplete file with a known digest, in bytes.
 const EXPECTED: usize = 2 * size_of::<(u32, Result<Value, Fault>)>();
 
+/// Hashes of groups of an incomplete file.
+struct Hashing {
+    tree: Tree,
+    /// If the file has existing data.
+    compared: Option<Box<Compared>>,
+    _reserved: Reserved,
+}
+
 struct Compared {
-    held: Held,
     proofs: Tree,
     /// Groups with existing bytes that have not been compared yet; when none is left, the requests end.
     unchecked: BTreeSet<u32>,
-    asked: u64,
+    /// Requested bytes of a temporary file; `None` for an existing file.
+    asked: Option<u64>,
     is_over: Arc<AtomicBool>,
     _reserved: Reserved,
 }
@@ -50,11 +60,9 @@ pub(crate) struct Verifier {
     shared: Arc<Shared>,
     checks: Receiver<Check>,
     settles: Sender<Settle>,
-    /// Hashes of groups of incomplete files.
-    hashing: HashMap<u32, (Tree, Reserved)>,
+    hashing: HashMap<u32, Hashing>,
     /// Hashers of groups that have arrived in order so far, by file and number, and their ends.
     in_order: BTreeMap<(u32, u32), Box<(Hasher, u64)>>,
-    compared: HashMap<u32, Compared>,
     /// In a dry run: files found to differ.
     different: HashSet<u32>,
     expected: HashMap<u32, (Result<Value, Fault>, Reserved)>,
@@ -69,7 +77,6 @@ impl Verifier {
             settles,
             hashing: HashMap::new(),
             in_order: BTreeMap::new(),
-            compared: HashMap::new(),
             different: HashSet::new(),
             expected: HashMap::new(),
             buffer: AlignedBytes::zeroed(READ),
@@ -94,26 +101,41 @@ impl Verifier {
             Check::Compare(comparison) => self.compare(comparison),
             Check::Held { entry, group, value } => self.held(entry, group, value),
             Check::Proofs { proofs, .. } => proofs.iter().try_for_each(|proof| self.proof(proof)),
-            Check::GivenUp(entry) => self.drop_entry(entry),
+            Check::GivenUp(entry) => self.drop_entry(entry).map(drop),
         }
     }
 
-    fn begin(&mut self, entry: u32, len: u64) -> Result<(), Fault> {
-        if !self.hashing.contains_key(&entry) {
-            let groups = Groups::of(len);
-            // Without the hashers, which are few.
-            let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
-            let reserved = self.shared.budget.reserve(bytes)?;
-            self.hashing.insert(entry, (Tree::new(groups), reserved));
+    fn begin(&mut self, entry: u32, len: u64) -> Result<&mut Hashing, Fault> {
+        match self.hashing.entry(entry) {
+            Entry::Occupied(begun) => Ok(begun.into_mut()),
+            Entry::Vacant(vacant) => {
+                let groups = Groups::of(len);
+                // Without the hashers, which are few.
+                let bytes = IN_PROGRESS + u64::from(groups.count()) * size_of::<Option<Value>>() as u64;
+                let reserved = self.shared.budget.reserve(bytes)?;
+                Ok(vacant.insert(Hashing { tree: Tree::new(groups), compared: None, _reserved: reserved }))
+            }
         }
-        Ok(())
     }
 
-    fn forget(&mut self, entry: u32) {
-        self.hashing.remove(&entry);
+    /// Forgets the hashes of a file, and ends its comparison with existing data. Returns the comparison.
+    fn forget(&mut self, entry: u32) -> Result<Option<Box<Compared>>, Fault> {
         while let Some((&group, _)) = self.in_order.range((entry, 0)..=(entry, u32::MAX)).next() {
             self.in_order.remove(&group);
         }
+        let compared = self.hashing.remove(&entry).and_then(|hashing| hashing.compared);
+        if let Some(compared) = &compared {
+            compared.is_over.store(true, Relaxed);
+            // With the last group, its requests have ended.
+            if !compared.unchecked.is_empty() {
+                self.shared.end_requests()?;
+            }
+        }
+        Ok(compared)
+    }
+
+    fn compared(&mut self, entry: u32) -> Option<&mut Compared> {
+        self.hashing.get_mut(&entry)?.compared.as_deref_mut()
     }
 
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
@@ -125,10 +147,7 @@ impl Verifier {
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
                     // The file may have been given up meanwhile.
-                    self.begin(entry, written.len)?;
-                    if let Some((tree, _)) = self.hashing.get_mut(&entry) {
-                        tree.set(group, value);
-                    }
+                    self.begin(entry, written.len)?.tree.set(group, value);
                     self.check_group(entry, group)?;
                 }
                 Err(io_fault) => self.unreadable(entry, group, io_fault)?,
@@ -168,7 +187,7 @@ impl Verifier {
     /// failure, a journal can claim more than the file contains.
     fn unreadable(&mut self, entry: u32, group: u32, io_fault: IoFault) -> Result<(), Fault> {
         let given_up = self.shared.book.lock().table.state(entry) == EntryState::Failed;
-        let was_there = self.compared.get(&entry).is_some_and(|c| c.unchecked.contains(&group));
+        let was_there = self.compared(entry).is_some_and(|c| c.unchecked.contains(&group));
         match io_fault.scope {
             _ if given_up => Ok(()),
             _ if was_there => self.differs(entry, group),
@@ -180,10 +199,10 @@ impl Verifier {
         }
     }
 
-    fn drop_entry(&mut self, entry: u32) -> Result<(), Fault> {
-        self.forget(entry);
+    fn drop_entry(&mut self, entry: u32) -> Result<Option<Box<Compared>>, Fault> {
         self.expected.remove(&entry);
-        self.close(entry)
+        self.different.remove(&entry);
+        self.forget(entry)
     }
 
     fn hash_from_disk(&mut self, entry: u32, group: u32) -> Result<Value, IoFault> {
@@ -195,27 +214,25 @@ impl Verifier {
     }
 
     fn compare(&mut self, comparison: Comparison) -> Result<(), Fault> {
-        let Comparison { entry, held, claimed, is_over } = comparison;
+        let Comparison { entry, claimed, is_over } = comparison;
         let len = self.shared.book.lock().table.stream_len(entry);
         let groups = Groups::of(len);
-        let (unchecked, asked): (BTreeSet<u32>, u64) = match held {
-            Held::Final => ((0..groups.count()).collect(), 0),
-            Held::Part => {
-                (claimed.iter().flat_map(|range| groups.touched(&range)).collect(), len - claimed.total())
-            }
+        let unchecked: BTreeSet<u32> = match &claimed {
+            None => (0..groups.count()).collect(),
+            Some(claimed) => claimed.iter().flat_map(|range| groups.touched(&range)).collect(),
         };
-        self.begin(entry, len)?;
+        let asked = claimed.map(|claimed| len - claimed.total());
         // A hash per group, and twice the numbers of unchecked groups.
         let bytes = IN_PROGRESS + u64::from(groups.count()) * (size_of::<Option<Value>>() as u64 + 20);
         let reserved = self.shared.budget.reserve(bytes)?;
         let (proofs, has_none) = (Tree::new(groups), unchecked.is_empty());
-        self.compared
-            .insert(entry, Compared { held, proofs, unchecked, asked, is_over, _reserved: reserved });
+        let compared = Compared { proofs, unchecked, asked, is_over, _reserved: reserved };
+        self.begin(entry, len)?.compared = Some(Box::new(compared));
         if has_none { self.shared.end_requests() } else { Ok(()) }
     }
 
     fn held(&mut self, entry: u32, group: u32, value: Option<Value>) -> Result<(), Fault> {
-        let (Some(_), Some((tree, _))) = (self.compared.get(&entry), self.hashing.get_mut(&entry)) else {
+        let Some(Hashing { tree, compared: Some(_), .. }) = self.hashing.get_mut(&entry) else {
             return Ok(());
         };
         let Some(value) = value else {
@@ -228,14 +245,14 @@ impl Verifier {
 
     fn proof(&mut self, proof: &Proof) -> Result<(), Fault> {
         // The rest of the proof of a file that is settled or known to differ is ignored.
-        let Some(entry) = u32::try_from(proof.entry).ok().filter(|entry| self.compared.contains_key(entry))
+        let Some(entry) = u32::try_from(proof.entry).ok().filter(|&entry| self.compared(entry).is_some())
         else {
             return Ok(());
         };
         let foreign = || protocol("a proof of a group that the file does not have");
         let first = u32::try_from(proof.first).map_err(|_| foreign())?;
         for (at, &value) in (u64::from(first)..).zip(&proof.values) {
-            let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
+            let Some(compared) = self.compared(entry) else { return Ok(()) };
             let group = u32::try_from(at).ok().filter(|&g| g < compared.proofs.groups.count());
             let group = group.ok_or_else(foreign)?;
             compared.proofs.set(group, value);
@@ -245,8 +262,7 @@ impl Verifier {
     }
 
     fn check_group(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let (Some(compared), Some((tree, _))) = (self.compared.get_mut(&entry), self.hashing.get(&entry))
-        else {
+        let Some(Hashing { tree, compared: Some(compared), .. }) = self.hashing.get_mut(&entry) else {
             return Ok(());
         };
         let (Some(ours), Some(theirs)) = (tree.get(group), compared.proofs.get(group)) else {
@@ -263,49 +279,32 @@ impl Verifier {
     }
 
     fn differs(&mut self, entry: u32, group: u32) -> Result<(), Fault> {
-        let Some(compared) = self.compared.get_mut(&entry) else { return Ok(()) };
-        let groups = compared.proofs.groups;
-        if compared.held == Held::Final {
-            compared.is_over.store(true, Relaxed);
-            self.forget(entry);
-            let whole = 0..self.shared.table(|table| table.stream_len(entry));
-            let looks = self.shared.is_dry_run();
-            self.shared.request_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
-            self.close(entry)?;
-            return if looks { self.would_replace(entry) } else { Ok(()) };
-        }
-        let range = groups.range(group);
+        let Some(Hashing { tree, compared: Some(compared), .. }) = self.hashing.get_mut(&entry) else {
+            return Ok(());
+        };
+        let Some(asked) = &mut compared.asked else {
+            return self.differs_from_existing(entry);
+        };
+        let range = tree.groups.range(group);
+        *asked += range.end - range.start;
+        tree.clear(group);
         let done = compared.unchecked.remove(&group) && compared.unchecked.is_empty();
-        compared.asked += range.end - range.start;
-        if let Some((tree, _)) = self.hashing.get_mut(&entry) {
-            tree.clear(group);
-        }
         self.in_order.remove(&(entry, group));
         self.shared.book.lock().forget(entry, range.clone());
         self.shared.request_more(entry, vec![range.into()])?;
         if done { self.shared.end_requests() } else { Ok(()) }
     }
 
-    /// In a dry run: records that the file differs from the sender's.
-    fn would_replace(&mut self, entry: u32) -> Result<(), Fault> {
-        self.different.insert(entry);
-        let Some((expected, _)) = self.expected.remove(&entry) else { return Ok(()) };
-        self.different.remove(&entry);
-        let digest = match expected {
-            Ok(digest) => digest,
-            Err(fault) => return self.is_wrong(entry, fault),
-        };
-        self.shared.book.lock().table.set_digest(entry, digest);
-        let (path, size) = self.shared.table(|table| (table.path(entry), table.size(entry)));
-        self.shared.tell(&path, Action::Replace { size })?;
-        self.settles.send(Settle::Verified(entry)).map_err(over)
-    }
-
-    fn close(&mut self, entry: u32) -> Result<(), Fault> {
-        let Some(compared) = self.compared.remove(&entry) else { return Ok(()) };
-        compared.is_over.store(true, Relaxed);
-        // With the last group, its requests have ended.
-        if compared.unchecked.is_empty() { Ok(()) } else { self.shared.end_requests() }
+    /// Requests the whole file; in a dry run only records that it would be replaced.
+    fn differs_from_existing(&mut self, entry: u32) -> Result<(), Fault> {
+        let whole = 0..self.shared.table(|table| table.stream_len(entry));
+        let looks = self.shared.is_dry_run();
+        self.shared.request_more(entry, if looks { Vec::new() } else { vec![whole.into()] })?;
+        self.forget(entry)?;
+        if looks {
+            self.different.insert(entry);
+        }
+        self.try_settle(entry)
     }
 
     fn expect(&mut self, digest: FileDigest) -> Result<(), Fault> {
@@ -316,47 +315,47 @@ impl Verifier {
             let reserved = self.shared.budget.reserve(bytes as u64)?;
             self.expected.insert(entry, (digest.result, reserved));
         }
-        if self.different.contains(&entry) {
-            return self.would_replace(entry);
-        }
         self.try_settle(entry)
     }
 
     fn try_settle(&mut self, entry: u32) -> Result<(), Fault> {
-        let (Some((tree, _)), Some((expected, _))) = (self.hashing.get(&entry), self.expected.get(&entry))
-        else {
+        let Some((expected, _)) = self.expected.get(&entry) else { return Ok(()) };
+        let hashing = self.hashing.get(&entry);
+        let found = hashing.and_then(|hashing| hashing.tree.root());
+        if found.is_none() && !self.different.contains(&entry) {
             return Ok(());
-        };
-        let Some(found) = tree.root() else { return Ok(()) };
-        let unchecked = self.compared.get(&entry).is_some_and(|c| !c.unchecked.is_empty());
-        let fault = match expected {
-            Ok(expected) if *expected == found => None,
+        }
+        let compared = hashing.and_then(|hashing| hashing.compared.as_ref());
+        let result = match expected {
+            Ok(expected) if found.is_none_or(|found| found == *expected) => Ok(*expected),
             // The proofs will identify the group.
-            Ok(_) if unchecked => return Ok(()),
-            Ok(_) => Some(mismatch(&self.shared.path(entry))),
-            Err(fault) => Some(fault.clone()),
+            Ok(_) if compared.is_some_and(|c| !c.unchecked.is_empty()) => return Ok(()),
+            Ok(_) => Err(mismatch(&self.shared.path(entry))),
+            Err(fault) => Err(fault.clone()),
         };
-        let kind = self.compared.get(&entry).map(|c| (c.held, c.asked));
-        self.drop_entry(entry)?;
-        match fault {
-            None => self.is_right(entry, found, kind),
-            Some(fault) => self.is_wrong(entry, fault),
+        let compared = self.drop_entry(entry)?;
+        match result {
+            Ok(digest) => self.is_right(entry, digest, compared.as_deref()),
+            Err(fault) => self.is_wrong(entry, fault),
         }
     }
 
-    fn is_right(&self, entry: u32, digest: Value, was: Option<(Held, u64)>) -> Result<(), Fault> {
+    fn is_right(&self, entry: u32, digest: Value, compared: Option<&Compared>) -> Result<(), Fault> {
         let mut book = self.shared.book.lock();
         book.table.set_digest(entry, digest);
-        if let Some((Held::Part, asked)) = was {
+        let (path, size) = (book.table.path(entry), book.table.size(entry));
+        if let Some(asked) = compared.and_then(|compared| compared.asked) {
             let len = book.table.stream_len(entry);
             book.resumed(entry, len.saturating_sub(asked))?;
         }
-        let same = matches!(was, Some((Held::Final, _)));
-        let path = book.table.path(entry);
         drop(book);
-        if same && self.shared.is_dry_run() {
-            let there = self.shared.place.existing(&path);
-            let action = there.map_or(Action::Keep, |there| self.shared.would_correct(entry, &path, &there));
+        let same = compared.is_some_and(|compared| compared.asked.is_none());
+        if self.shared.is_dry_run() {
+            let action = match self.shared.place.existing(&path) {
+                _ if !same => Action::Replace { size },
+                Some(there) => self.shared.would_correct(entry, &path, &there),
+                None => Action::Keep,
+            };
             self.shared.tell(&path, action)?;
         }
         let settle = if same { Settle::Same(entry) } else { Settle::Verified(entry) };
@@ -364,10 +363,9 @@ impl Verifier {
     }
 
     fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
-        if !self.shared.book.lock().fail(entry) {
+        if !self.shared.give_up(entry) {
             return Ok(());
         }
-        self.shared.place.discard(entry, &self.shared.path(entry));
         self.settles.send(Settle::failed(&self.shared.budget, entry, fault, false)?).map_err(over)
     }
 }
@@ -389,13 +387,14 @@ pub(crate) fn compare(
     let mut buffer = AlignedBytes::zeroed(READ);
     for job in jobs {
         let path = shared.path(job.entry);
-        let file = match job.held {
-            Held::Part => shared.place.file(job.entry, || path).ok(),
-            Held::Final => shared.place.open_final(&path).map(Arc::new),
+        let file = match job.claimed {
+            Some(_) => shared.place.file(job.entry, || path).ok(),
+            None => shared.place.open_final(&path).map(Arc::new),
         };
         let shape = shared.table(|table| table.shape(job.entry));
         let groups = Groups::of(shape.len);
-        let is_there = |&group: &u32| job.held == Held::Final || job.claimed.covers(groups.range(group));
+        let is_there =
+            |&group: &u32| job.claimed.as_ref().is_none_or(|claimed| claimed.covers(groups.range(group)));
         for group in (0..groups.count()).filter(is_there) {
             if shared.has_ended() {
                 return Ok(());
@@ -426,4 +425,34 @@ pub(crate) fn hash_group(file: &File, shape: &Shape, group: u32, buffer: &mut [u
         }
     }
     Ok(groups.value(&hasher))
+}
+
+/// Reads a complete, verified file back from disk and compares its digest.
+pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
+    let (shape, digest) = shared.table(|table| (table.shape(entry), table.digest(entry).copied()));
+    let path = || shared.path(entry);
+    let io_fault = |errno| IoFault::destination("read back", &path(), errno);
+    // Only clean pages are dropped from the page cache (posix_fadvise(2)).
+    fdatasync(file).map_err(io_fault)?;
+    // May fail: in-memory file systems have no page cache to drop.
+    let _ = fadvise(file, 0, None, Advice::DontNeed);
+    let groups = Groups::of(shape.len);
+    let mut tree = Tree::new(groups);
+    for group in 0..groups.count() {
+        if shared.has_ended() {
+            break;
+        }
+        shared.progress.worked.add(1);
+        tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
+    }
+    match tree.root() {
+        Some(found) if Some(found) != digest => Err(IoFault::entry(
+            FaultCode::VerifyFailed,
+            &path(),
+            "differs on disk from what was written: its BLAKE3 digest differs",
+            "check the system log of the receiving machine and test its disk",
+        )),
+        // No root: the job has ended.
+        _ => Ok(()),
+    }
 }

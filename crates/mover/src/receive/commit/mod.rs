@@ -2,7 +2,7 @@
 
 mod correct;
 pub(super) mod metadata;
-mod sync;
+pub(super) mod sync;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,9 +23,9 @@ use crate::receive::place::dir_entry::collision;
 use crate::receive::place::links::Linked;
 use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
-use crate::receive::verify::READ;
+use crate::receive::verify::{READ, read_back};
 use metadata::Metadata;
-use sync::{Syncs, read_back};
+use sync::Syncs;
 
 const GROUP: usize = 1024;
 
@@ -43,21 +43,17 @@ pub(crate) struct Committer {
     told: usize,
     settled: u64,
     total: Option<u64>,
+    /// Files whose place holds another kind of entry, which may be removed.
+    blocked: Vec<u32>,
     /// File systems to sync once at the end.
     at_end: Syncs,
     buffer: AlignedBytes,
 }
 
-struct Item {
-    entry: u32,
-    path: Vec<u8>,
-    size: u64,
-}
-
 /// Commits a set's only file, which is verified, and finishes the set.
 pub(crate) fn commit_only(shared: &Arc<Shared>, entry: u32) -> Result<(), Fault> {
     let mut committer = Committer::new(shared.clone(), never());
-    committer.commit(&[entry])?;
+    committer.commit(vec![entry])?;
     let failed = shared.book.lock().failures.named().first().map(|(_, fault)| fault.clone());
     failed.map_or_else(|| committer.finish(), Err)
 }
@@ -72,6 +68,7 @@ impl Committer {
             told: 0,
             settled: 0,
             total: None,
+            blocked: Vec::new(),
             at_end: Syncs::default(),
             buffer: AlignedBytes::zeroed(READ),
         }
@@ -83,7 +80,7 @@ impl Committer {
                 return Ok(());
             }
             let ready = std::mem::take(&mut self.ready);
-            self.commit(&ready)?;
+            self.commit(ready)?;
             self.flush()?;
             if self.shared.is_verbose() {
                 self.shared.report_remaining()?;
@@ -136,7 +133,7 @@ impl Committer {
             match kept {
                 Ok(there) => self.shared.correct(entry, &path, &there),
                 Err(io_fault) => {
-                    self.shared.book.lock().table.set_state(entry, EntryState::Failed);
+                    self.shared.give_up(entry);
                     return self.failed(entry, io_fault.fault);
                 }
             }
@@ -161,161 +158,137 @@ impl Committer {
     }
 
     /// Fails an entry and discards its temporary file, or returns an error that ends the job.
-    fn give_up(&mut self, entry: u32, path: &[u8], io_fault: IoFault) -> Result<(), Fault> {
+    fn give_up(&mut self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
-        self.shared.place.discard(entry, path);
-        self.shared.book.lock().table.set_state(entry, EntryState::Failed);
+        self.shared.give_up(entry);
         self.failed(entry, io_fault.fault);
         Ok(())
     }
 
-    fn commit(&mut self, entries: &[u32]) -> Result<(), Fault> {
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let items = self.items(entries);
-        let items = if self.shared.makes_nothing() { items } else { self.complete(items)? };
-        let items = self.defer_blocked(items);
-        self.install(items)
-    }
-
-    fn items(&self, entries: &[u32]) -> Vec<Item> {
-        self.shared.table(|table| {
-            let item = |&entry: &u32| Item { entry, path: table.path(entry), size: table.size(entry) };
-            entries.iter().map(item).collect()
-        })
+    fn commit(&mut self, entries: Vec<u32>) -> Result<(), Fault> {
+        let complete = if self.shared.makes_nothing() { entries } else { self.complete(entries)? };
+        let free = self.defer_blocked(complete);
+        self.install(free)
     }
 
     /// Defers files whose names are blocked by something that is only removed once everything has arrived.
     /// Returns the others.
-    fn defer_blocked(&mut self, items: Vec<Item>) -> Vec<Item> {
-        if !self.shared.clears() || self.shared.place.is_fresh() {
-            return items;
+    fn defer_blocked(&mut self, entries: Vec<u32>) -> Vec<u32> {
+        if !self.shared.clears() || self.shared.place.is_fresh {
+            return entries;
         }
-        let (blocked, free): (Vec<_>, Vec<_>) =
-            items.into_iter().partition(|item| self.is_blocked(item.entry, &item.path));
+        let (blocked, free): (Vec<u32>, _) = entries.into_iter().partition(|&entry| self.is_blocked(entry));
         self.settled += blocked.len() as u64;
-        self.shared.book.lock().blocked.extend(blocked.iter().map(|item| item.entry));
+        self.blocked.extend(blocked);
         free
     }
 
-    fn is_blocked(&self, entry: u32, path: &[u8]) -> bool {
-        let kind = self.shared.table(|table| table.kind(entry));
-        self.shared.place.obstacle(path).is_some_and(|there| is_in_the_way(kind, there))
+    fn is_blocked(&self, entry: u32) -> bool {
+        let (kind, path) = self.shared.table(|table| (table.kind(entry), table.path(entry)));
+        self.shared.place.obstacle(&path).is_some_and(|there| is_in_the_way(kind, there))
     }
 
     /// Removes obstacles, and installs the files that they blocked.
     fn make_way(&mut self) -> Result<(), Fault> {
-        let files = std::mem::take(&mut self.shared.book.lock().blocked);
-        let mut entries = files.clone();
-        if self.shared.clears() {
-            self.refuse_links()?;
-            let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
-            entries.extend(links.filter(|&entry| self.is_blocked(entry, &self.shared.path(entry))));
-        }
-        if entries.is_empty() {
+        if !self.shared.clears() {
             return Ok(());
         }
-        let blocked = self.items(&entries);
-        let paths: Vec<&[u8]> = blocked.iter().map(|item| &item.path[..]).collect();
-        let stay = delete::clear(&self.shared, &paths)?;
-        if self.shared.is_dry_run() {
-            self.would_make_way(blocked, &stay)
-        } else {
-            self.install(self.items(&files))
+        // Links that would replace their own target fail before any obstacle is removed.
+        self.each(self.held(|kind| kind == Kind::Symlink), |Self { shared, .. }, entry, path| {
+            let target = shared.table(|table| table.target(entry).to_vec());
+            shared.place.may_link(path, &target)
+        })?;
+        let files = std::mem::take(&mut self.blocked);
+        let links = self.held(|kind| matches!(kind, Kind::Symlink | Kind::HardLink(_))).into_iter();
+        let blocked_links = links.filter(|&entry| self.is_blocked(entry));
+        let blocked: Vec<u32> = files.iter().copied().chain(blocked_links).collect();
+        if blocked.is_empty() {
+            return Ok(());
         }
-    }
-
-    /// Fails symbolic links that would replace their own target, before any obstacle is removed.
-    fn refuse_links(&mut self) -> Result<(), Fault> {
-        for entry in self.held(|kind| kind == Kind::Symlink) {
-            let book = self.shared.book.lock();
-            let (path, target) = (book.table.path(entry), book.table.target(entry).to_vec());
-            drop(book);
-            if let Err(io_fault) = self.shared.place.may_link(&path, &target) {
-                self.give_up(entry, &path, io_fault)?;
-                self.flush_if_full()?;
-            }
-        }
-        Ok(())
+        let stay = delete::clear(&self.shared, &blocked)?;
+        if self.shared.is_dry_run() { self.would_make_way(blocked, stay) } else { self.install(files) }
     }
 
     /// Dry run: lists files whose obstacle would be removed, and fails entries whose obstacle would `stay`.
-    fn would_make_way(&mut self, blocked: Vec<Item>, stay: &[bool]) -> Result<(), Fault> {
-        let mut free = Vec::new();
-        for (item, &stays) in blocked.into_iter().zip(stay) {
-            let (Item { entry, path, .. }, there) = (&item, self.shared.place.obstacle(&item.path));
-            let kind = self.shared.book.lock().table.kind(*entry);
-            match (kind, replaceable(there.filter(|_| stays), path)) {
+    fn would_make_way(&mut self, blocked: Vec<u32>, stay: Vec<bool>) -> Result<(), Fault> {
+        let mut stay = stay.into_iter();
+        let mut free = self.each(blocked, |Self { shared, .. }, entry, path| {
+            let stays = stay.next() == Some(true);
+            let there = shared.place.obstacle(path).filter(|_| stays);
+            match shared.table(|table| table.kind(entry)) {
                 // Fails later because its file did.
-                (Kind::HardLink(file), _)
-                    if self.shared.book.lock().table.state(file) == EntryState::Failed => {}
-                (_, Err(io_fault)) => self.give_up(*entry, path, io_fault)?,
-                (Kind::File(_), Ok(())) => {
-                    self.shared.report_installed(*entry, path, false)?;
-                    free.push(item);
+                Kind::HardLink(file) if shared.table(|table| table.state(file)) == EntryState::Failed => {
+                    Ok(())
                 }
-                (_, Ok(())) => {}
+                Kind::File(_) => {
+                    replaceable(there, path)?;
+                    Ok(shared.report_installed(entry, path, false)?)
+                }
+                _ => replaceable(there, path),
             }
-            self.flush_if_full()?;
-        }
+        })?;
+        free.retain(|&entry| self.shared.table(|table| matches!(table.kind(entry), Kind::File(_))));
         self.install(free)
     }
 
-    /// Runs `work` on each item. Returns those that succeeded; gives up the others.
+    /// Runs `work` on each entry. Returns those that succeeded; gives up the others.
     fn each(
         &mut self,
-        items: Vec<Item>,
-        mut work: impl FnMut(&mut Self, &Item) -> Result<(), IoFault>,
-    ) -> Result<Vec<Item>, Fault> {
-        let mut kept = Vec::with_capacity(items.len());
-        for item in items {
-            match work(self, &item) {
-                Ok(()) => kept.push(item),
-                Err(io_fault) => self.give_up(item.entry, &item.path, io_fault)?,
+        entries: Vec<u32>,
+        mut work: impl FnMut(&mut Self, u32, &[u8]) -> Result<(), IoFault>,
+    ) -> Result<Vec<u32>, Fault> {
+        let mut kept = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let path = self.shared.path(entry);
+            self.shared.progress.worked.add(1);
+            match work(self, entry, &path) {
+                Ok(()) => kept.push(entry),
+                Err(io_fault) => self.give_up(entry, io_fault)?,
             }
+            self.flush_if_full()?;
         }
         Ok(kept)
     }
 
     /// Sets metadata, syncs contents, and reads them back if requested.
-    fn complete(&mut self, items: Vec<Item>) -> Result<Vec<Item>, Fault> {
-        let (count, mut group) = (items.len(), Syncs::default());
-        let complete = self.each(items, |committer, item| {
+    fn complete(&mut self, entries: Vec<u32>) -> Result<Vec<u32>, Fault> {
+        let (count, mut group) = (entries.len(), Syncs::default());
+        let complete = self.each(entries, |committer, entry, path| {
             let shared = &committer.shared;
-            let file = shared.place.file(item.entry, || item.path.clone())?;
-            let set = committer.apply(item.entry, &item.path, file.as_fd());
-            let synced = set.and_then(|()| match committer.shared.durability {
+            let file = shared.place.file(entry, || path.to_vec())?;
+            let set = committer.apply(entry, path, file.as_fd());
+            let synced = set.and_then(|()| match shared.durability {
                 Durability::Synced => group.contents(&file, count),
                 Durability::AtEnd => committer.at_end.file_system_of(&file),
                 Durability::Cached => Ok(()),
             });
             // After the sync: the kernel reports a write error once, to this sync or to the writeback.
-            let written = synced.and_then(|()| committer.shared.writeback.outcome(item.entry));
-            written.map_err(|errno| IoFault::destination("finish", &item.path, errno))
+            let written = synced.and_then(|()| shared.writeback.outcome(entry));
+            written.map_err(|errno| IoFault::destination("finish", path, errno))
         })?;
         group.finish()?;
         if self.shared.receive_policy.readback == Readback::No {
             return Ok(complete);
         }
-        self.each(complete, |Self { shared, buffer, .. }, item| {
-            let file = shared.place.file(item.entry, || item.path.clone())?;
-            read_back(shared, item.entry, &file, buffer)
+        self.each(complete, |Self { shared, buffer, .. }, entry, path| {
+            let file = shared.place.file(entry, || path.to_vec())?;
+            read_back(shared, entry, &file, buffer)
         })
     }
 
     /// Renames files to their final names. In a dry run, or when writing to a pipe, only updates their state.
-    fn install(&mut self, items: Vec<Item>) -> Result<(), Fault> {
+    fn install(&mut self, entries: Vec<u32>) -> Result<(), Fault> {
         let mut directories: HashMap<*const OwnedFd, Arc<OwnedFd>> = HashMap::new();
-        let done = self.each(items, |Self { shared, .. }, item| {
+        let done = self.each(entries, |Self { shared, .. }, entry, path| {
             if !shared.makes_nothing() {
-                let (directory, replaced) = shared.place.install(item.entry, &item.path, item.size)?;
+                let size = shared.table(|table| table.size(entry));
+                let (directory, replaced) = shared.place.install(entry, path, size)?;
                 directories.insert(Arc::as_ptr(&directory), directory);
-                shared.report_installed(item.entry, &item.path, replaced)?;
+                shared.report_installed(entry, path, replaced)?;
             }
-            shared.book.lock().table.set_state(item.entry, EntryState::Done);
+            shared.book.lock().table.set_state(entry, EntryState::Done);
             Ok(())
         })?;
         if self.shared.durability == Durability::Synced {
@@ -325,7 +298,7 @@ impl Committer {
             }
             group.finish()?;
         }
-        for Item { entry, .. } in done {
+        for entry in done {
             self.succeeded(entry);
             self.settled += 1;
             self.shared.progress.files_done.add(1);
@@ -367,25 +340,19 @@ impl Committer {
         entries: Vec<u32>,
         finish: impl Fn(&Self, u32, &[u8]) -> Result<Option<D>, IoFault>,
     ) -> Result<(), Fault> {
-        for entry in entries {
-            let path = self.shared.path(entry);
-            self.shared.progress.worked.add(1);
-            match finish(self, entry, &path) {
-                Ok(directory) => {
-                    // Another file system may be mounted below the destination.
-                    if let Some(directory) =
-                        directory.filter(|_| self.shared.durability != Durability::Cached)
-                    {
-                        self.at_end.file_system_of(&directory).map_err(sync::failed)?;
-                    }
-                    self.shared.book.lock().table.set_state(entry, EntryState::Done);
-                    self.succeeded(entry);
-                }
-                Err(io_fault) => self.give_up(entry, &path, io_fault)?,
+        let finished = self.each(entries, |committer, entry, path| {
+            let shared = &committer.shared;
+            // Another file system may be mounted below the destination.
+            if let Some(directory) = finish(committer, entry, path)?
+                && shared.durability != Durability::Cached
+            {
+                committer.at_end.file_system_of(&directory).map_err(sync::failed)?;
             }
-            self.flush_if_full()?;
-        }
-        Ok(())
+            shared.book.lock().table.set_state(entry, EntryState::Done);
+            committer.succeeded(entry);
+            Ok(())
+        });
+        finished.map(drop)
     }
 
     fn finish_hard_link(&self, entry: u32, path: &[u8]) -> Result<Option<Arc<OwnedFd>>, IoFault> {

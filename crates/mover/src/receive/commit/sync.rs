@@ -1,20 +1,19 @@
-//! Syncs written data to disk, and reads files back.
+//! Syncs written data to disk.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use haul_wire::control::{Fault, FaultCode};
-use rustix::fs::{Advice, fadvise};
+use crossbeam_channel::Receiver;
+use haul_wire::control::Fault;
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::fault::IoFault;
 use crate::identity::FileId;
-use crate::receive::shared::Shared;
-use crate::receive::verify::hash_group;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
-use crate::tree::{Groups, Tree};
 
 /// Maximum files or directories to sync individually.
 pub(crate) const FEW: usize = 8;
@@ -59,32 +58,44 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// Reads a complete, verified file back from disk and compares its digest.
-pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [u8]) -> Result<(), IoFault> {
-    let (shape, digest) = shared.table(|table| (table.shape(entry), table.digest(entry).copied()));
-    let path = || shared.path(entry);
-    let io_fault = |errno| IoFault::destination("read back", &path(), errno);
-    // Only clean pages are dropped from the page cache (posix_fadvise(2)).
-    fdatasync(file).map_err(io_fault)?;
-    // May fail: in-memory file systems have no page cache to drop.
-    let _ = fadvise(file, 0, None, Advice::DontNeed);
-    let groups = Groups::of(shape.len);
-    let mut tree = Tree::new(groups);
-    for group in 0..groups.count() {
-        if shared.has_ended() {
-            break;
+/// Bytes of large files between two write-backs; smaller files are left to the final sync.
+pub(crate) const EVERY: u64 = 64 << 20;
+
+pub(crate) type Order = (u32, Arc<File>);
+
+/// Write-behind: large files are written to disk as they arrive, so that the final sync has little left to do.
+#[derive(Default)]
+pub(crate) struct Writeback {
+    state: Mutex<WritebackState>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct WritebackState {
+    busy: Option<u32>,
+    /// The kernel reports a write-back error only once; the final sync would not see it.
+    failed: HashMap<u32, Errno>,
+}
+
+impl Writeback {
+    pub(crate) fn run(&self, orders: &Receiver<Order>) {
+        while let Ok((entry, file)) = orders.recv() {
+            self.state.lock().busy = Some(entry);
+            let done = fdatasync(&*file);
+            let mut state = self.state.lock();
+            state.busy = None;
+            if let Err(errno) = done {
+                state.failed.insert(entry, errno);
+            }
+            drop(state);
+            self.done.notify_all();
         }
-        shared.progress.worked.add(1);
-        tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
-    match tree.root() {
-        Some(found) if Some(found) != digest => Err(IoFault::entry(
-            FaultCode::VerifyFailed,
-            &path(),
-            "differs on disk from what was written: its BLAKE3 digest differs",
-            "check the system log of the receiving machine and test its disk",
-        )),
-        // No root: the job has ended.
-        _ => Ok(()),
+
+    /// Returns the result for a file. Waits while it is being written back.
+    pub(crate) fn outcome(&self, entry: u32) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        self.done.wait_while(&mut state, |state| state.busy == Some(entry));
+        state.failed.remove(&entry).map_or(Ok(()), Err)
     }
 }

@@ -35,9 +35,8 @@ enum Seen {
 }
 
 struct Emptying {
-    path: Vec<u8>,
     /// The path as it would be in the set.
-    in_set: Vec<u8>,
+    path: Vec<u8>,
     names: std::vec::IntoIter<Vec<u8>>,
     /// Whether something in the directory stays.
     keeps: bool,
@@ -74,17 +73,18 @@ pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
 }
 
 /// Removes obstacles at these entries' paths if everything has arrived. Returns for each whether one remains.
-pub(crate) fn clear(shared: &Shared, paths: &[&[u8]]) -> Result<Vec<bool>, Fault> {
+pub(crate) fn clear(shared: &Shared, entries: &[u32]) -> Result<Vec<bool>, Fault> {
     let stay = match incomplete(shared) {
         Some(_) => None,
         None => remove(shared, |sweep| {
             // Ignore files are only evaluated in directories of the set, not inside an obstacle.
             let is_known = !sweep.delete_exclude.filtered.obeys_ignore_files;
-            paths.iter().map(|path| if is_known { sweep.one(path) } else { Ok(true) }).collect()
+            let one = |&entry: &u32| if is_known { sweep.one(&shared.path(entry)) } else { Ok(true) };
+            entries.iter().map(one).collect()
         })?,
     };
     shared.place.forget_directories();
-    Ok(stay.unwrap_or_else(|| vec![true; paths.len()]))
+    Ok(stay.unwrap_or_else(|| vec![true; entries.len()]))
 }
 
 /// Runs `go_through` and records what was removed. With a limit, counts first; returns `None` if exceeded.
@@ -143,18 +143,16 @@ pub(crate) fn too_many(most: u64) -> Fault {
 
 impl Sweep<'_> {
     /// Removes what is at an entry's path. Returns true if something stays.
-    fn one(&mut self, in_set: &[u8]) -> Result<bool, Fault> {
-        let local = self.shared.place.local(in_set);
-        let (parent, name) = split(&local);
+    fn one(&mut self, path: &[u8]) -> Result<bool, Fault> {
+        let (parent, name) = split(path);
         let names = vec![name.to_vec()].into_iter();
-        let in_set = split(in_set).0.to_vec();
-        self.empty(Emptying { path: parent.to_vec(), in_set, names, keeps: false })
+        self.empty(Emptying { path: parent.to_vec(), names, keeps: false })
     }
 
     fn everything(&mut self) -> Result<(), Fault> {
         let extent = self.shared.book.lock().extent;
         if extent == Extent::Destination && self.shared.place.base.rename.is_none() {
-            self.directory(None, Vec::new(), Vec::new())?;
+            self.directory(None, Vec::new())?;
         }
         let directories: Vec<u32> =
             self.shared.table(|table| table.those(|kind, _| kind == Kind::Directory).collect());
@@ -163,8 +161,7 @@ impl Sweep<'_> {
                 break;
             }
             if self.shared.table(|table| table.is_first(entry)) {
-                let path = self.shared.path(entry);
-                self.directory(Some(entry), self.shared.place.local(&path), path)?;
+                self.directory(Some(entry), self.shared.path(entry))?;
             }
         }
         Ok(())
@@ -176,51 +173,51 @@ impl Sweep<'_> {
     }
 
     /// Deletes the names in an entry's directory that the set lacks.
-    fn directory(&mut self, entry: Option<u32>, local: Vec<u8>, in_set: Vec<u8>) -> Result<(), Fault> {
+    fn directory(&mut self, entry: Option<u32>, path: Vec<u8>) -> Result<(), Fault> {
         // The sender did not enter this directory.
-        if self.delete_exclude.filtered.has(&in_set) {
+        if self.delete_exclude.filtered.has(&path) {
             return Ok(());
         }
-        let names = match self.names(&local) {
+        let names = match self.names(&path) {
             Ok(names) => names,
             // In a dry run the directory may not exist yet, or another kind of file may be in its place.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.shared.is_dry_run() => return Ok(()),
             Err(errno) => {
-                self.stays("list", &local, errno);
+                self.stays("list", &path, errno);
                 return Ok(());
             }
         };
         if self.delete_exclude.filtered.obeys_ignore_files {
-            self.obey(entry, &local, &in_set, &names);
+            self.obey(entry, &path, &names);
         }
         let extraneous: Vec<_> = self.shared.table(|table| {
             let foreign = |name: &Vec<u8>| table.find(entry, name).is_none() && !is_working_name(name);
             names.into_iter().filter(foreign).collect()
         });
-        self.empty(Emptying { path: local, in_set, names: extraneous.into_iter(), keeps: false }).map(drop)
+        self.empty(Emptying { path, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
     /// Loads the ignore files that apply in a directory of the set: those in the set and those that stay.
     /// Ignore files that are deleted do not apply, so that a second run has nothing left to delete.
-    fn obey(&mut self, entry: Option<u32>, local: &[u8], in_set: &[u8], names: &[Vec<u8>]) {
+    fn obey(&mut self, entry: Option<u32>, path: &[u8], names: &[Vec<u8>]) {
         let is_there = |name: &&[u8]| names.iter().any(|there| there == name);
         let stays = |name: &&[u8]| {
             self.shared.table(|table| table.find(entry, name).is_some())
-                || self.delete_exclude.has(&join(in_set, name), false, None)
+                || self.delete_exclude.has(&join(path, name), false, None)
         };
         let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(is_there).filter(stays).collect();
-        let above = self.ignores_above(in_set);
-        let directory = match self.shared.place.directory(local) {
+        let above = self.ignores_above(path);
+        let directory = match self.shared.place.directory(&self.shared.place.local(path)) {
             Ok(directory) => directory,
             Err(errno) => {
                 self.is_blind = true;
-                return self.stays("list", local, errno);
+                return self.stays("list", path, errno);
             }
         };
-        match obey_ignore_files(above, &*directory, in_set, &there) {
+        match obey_ignore_files(above, &*directory, path, &there) {
             Ok(found) => {
                 if let Some(found) = found.as_ref().filter(|_| !there.is_empty()) {
-                    self.ignores.insert(in_set.to_vec(), found.clone());
+                    self.ignores.insert(path.to_vec(), found.clone());
                 }
                 self.current = found;
             }
@@ -231,8 +228,8 @@ impl Sweep<'_> {
         }
     }
 
-    fn ignores_above(&self, in_set: &[u8]) -> Option<Arc<Ignores>> {
-        let mut at = in_set;
+    fn ignores_above(&self, path: &[u8]) -> Option<Arc<Ignores>> {
+        let mut at = path;
         while !at.is_empty() {
             at = split(at).0;
             if let Some(ignores) = self.ignores.get(at) {
@@ -251,14 +248,13 @@ impl Sweep<'_> {
             }
             if let Some(name) = innermost.names.next() {
                 let path = join(&innermost.path, &name);
-                let in_set = join(&innermost.in_set, &name);
-                match self.look(&innermost.path, &name, &in_set) {
+                match self.look(&path) {
                     _ if is_working_name(&name) => innermost.keeps = true,
                     Ok(Seen::Excluded) => innermost.keeps = true,
                     Ok(Seen::Directory(names)) => {
-                        open.push(Emptying { path, in_set, names: names.into_iter(), keeps: false });
+                        open.push(Emptying { path, names: names.into_iter(), keeps: false });
                     }
-                    Ok(Seen::Leaf) => innermost.keeps |= !self.remove(path, AtFlags::empty())?,
+                    Ok(Seen::Leaf) => innermost.keeps |= !self.remove(&path, AtFlags::empty())?,
                     Err(errno) => {
                         innermost.keeps = true;
                         self.stays("remove", &path, errno);
@@ -268,19 +264,21 @@ impl Sweep<'_> {
             }
             let Some(done) = open.pop() else { break };
             match open.last_mut() {
-                Some(above) => above.keeps |= done.keeps || !self.remove(done.path, AtFlags::REMOVEDIR)?,
+                Some(above) => above.keeps |= done.keeps || !self.remove(&done.path, AtFlags::REMOVEDIR)?,
                 None => return Ok(done.keeps),
             }
         }
         Ok(false)
     }
 
-    fn look(&self, parent: &[u8], name: &[u8], in_set: &[u8]) -> Result<Seen, Errno> {
+    fn look(&self, path: &[u8]) -> Result<Seen, Errno> {
         self.shared.progress.worked.add(1);
+        let local = self.shared.place.local(path);
+        let (parent, name) = split(&local);
         let directory = self.shared.place.directory(parent)?;
         let stat = self.within(parent, |directory| lstatat(directory, name))?;
         let is_directory = kind_of(&stat) == FileType::Directory;
-        if self.delete_exclude.has(in_set, is_directory, self.current.as_deref()) {
+        if self.delete_exclude.has(path, is_directory, self.current.as_deref()) {
             return Ok(Seen::Excluded);
         }
         if !is_directory {
@@ -290,7 +288,7 @@ impl Sweep<'_> {
         if stat.st_dev != fstat(&directory)?.st_dev {
             return Err(Errno::BUSY);
         }
-        self.names(&join(parent, name)).map(Seen::Directory)
+        self.names(path).map(Seen::Directory)
     }
 
     /// Runs `act` in a directory. If permissions are missing, relaxes them for the job where the user owns
@@ -306,10 +304,11 @@ impl Sweep<'_> {
         }
     }
 
-    fn names(&self, local: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-        match self.within(local, |directory| names(directory)) {
+    fn names(&self, path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
+        let local = self.shared.place.local(path);
+        match self.within(&local, |directory| names(directory)) {
             // Its contents are not counted: listing them would require changing its permissions.
-            Err(Errno::ACCESS) if self.shared.is_dry_run() && self.shared.place.could_open_up(local) => {
+            Err(Errno::ACCESS) if self.shared.is_dry_run() && self.shared.place.could_open_up(&local) => {
                 Ok(Vec::new())
             }
             names => names.map(|mut names| {
@@ -320,35 +319,36 @@ impl Sweep<'_> {
     }
 
     /// Removes a name, counts and lists it. A dry run removes nothing. Returns false if the name stays.
-    fn remove(&mut self, path: Vec<u8>, flags: AtFlags) -> Result<bool, Fault> {
+    fn remove(&mut self, path: &[u8], flags: AtFlags) -> Result<bool, Fault> {
         if self.counts.is_none() && !self.shared.is_dry_run() {
-            let (parent, name) = split(&path);
+            let local = self.shared.place.local(path);
+            let (parent, name) = split(&local);
             match self.within(parent, |directory| unlinkat(directory, name, flags)) {
                 Ok(()) => {}
                 Err(Errno::NOENT) => return Ok(true),
                 Err(errno) => {
-                    self.stays("remove", &path, errno);
+                    self.stays("remove", path, errno);
                     return Ok(false);
                 }
             }
         }
         self.removal.removed += 1;
         if self.counts.is_none() {
-            self.shared.report_local(path, Action::Delete)?;
+            self.shared.tell(path, Action::Delete)?;
         }
         Ok(true)
     }
 
     /// Records why a name stays, for the first one only.
     fn stays(&mut self, doing: &str, path: &[u8], errno: Errno) {
-        let shown = if path.is_empty() { &b"."[..] } else { path };
+        let local = self.shared.place.local(path);
         let fault = || match errno {
             Errno::BUSY => Fault::new(
                 FaultCode::Io,
-                format!("cannot remove `{}`: something is mounted there", show(shown)),
+                format!("cannot remove `{}`: something is mounted there", show(&local)),
                 "unmount it, or leave it out of the destination",
             ),
-            errno => IoFault::destination(doing, shown, errno).fault,
+            errno => IoFault::destination(doing, &local, errno).fault,
         };
         self.removal.fault.get_or_insert_with(fault);
     }

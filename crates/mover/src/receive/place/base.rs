@@ -122,7 +122,7 @@ pub(crate) fn open_base(
 /// Returns the source for which an earlier, incomplete job created this directory.
 fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     let directory = open_directory(root, &named.directory).ok()?;
-    Leftovers::find(directory.as_fd(), Hold::Keep).ok()?.made_for(&named.name)
+    Leftovers::find(directory.as_fd(), Hold::Keep)?.made_for(&named.name)
 }
 
 fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {

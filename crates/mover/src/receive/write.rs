@@ -1,7 +1,5 @@
 //! Creates directories, writes received pieces to temporary files, and reports completed data.
 
-pub(super) mod writeback;
-
 use std::fs::File;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,10 +11,11 @@ use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
 use rustix::io::Errno;
 
-use crate::entries::{EntryState, Kind};
+use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::{IoFault, Scope, protocol};
 use crate::job::{Job as _, over};
 use crate::receive::book::FilePiece;
+use crate::receive::commit::sync::{EVERY, Order};
 use crate::receive::messages::{Check, Settle, Written};
 use crate::receive::queue::{BufferGuard, Work};
 use crate::receive::shared::Shared;
@@ -25,7 +24,6 @@ use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
-use writeback::{EVERY, Order};
 
 /// Number of buffers in use above which the verifier gets no more, and reads from the page cache instead.
 const IN_USE: usize = 16;
@@ -73,13 +71,10 @@ impl Pipeline {
             },
             Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held),
             Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => match self.start(entry) {
-                Ok(_) => self.check(Check::Written(Written {
-                    entry,
-                    offset: 0,
-                    bytes: None,
-                    groups: 0..0,
-                    len: 0,
-                })),
+                Ok(_) => {
+                    let nothing = Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 };
+                    self.check(Check::Written(nothing))
+                }
                 Err(io_fault) => self.failed(entry, io_fault),
             },
             Kind::File(_) | Kind::Unread => Ok(()),
@@ -87,10 +82,9 @@ impl Pipeline {
     }
 
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
-        let path = self.path(entry);
-        let identity = self.identity(entry, self.place.local(&path));
-        let shape = self.table(|table| table.shape(entry));
-        let file = self.place.create(entry, &path, &shape, &identity)?;
+        let look = |table: &EntryTable| (table.path(entry), table.shape(entry), table.attributes(entry));
+        let (path, shape, attributes) = self.table(look);
+        let file = self.place.create(entry, &path, &shape, attributes.mtime)?;
         self.book.lock().table.set_state(entry, EntryState::Started);
         Ok(file)
     }
@@ -99,15 +93,8 @@ impl Pipeline {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
-        let mut book = self.book.lock();
-        let started = book.table.state(entry) == EntryState::Started;
-        if !book.fail(entry) {
+        if !self.give_up(entry) {
             return Ok(());
-        }
-        let path = book.table.path(entry);
-        drop(book);
-        if started {
-            self.place.discard(entry, &path);
         }
         self.check(Check::GivenUp(entry))?;
         self.settle(Settle::failed(&self.budget, entry, io_fault.fault, false)?)
@@ -144,61 +131,46 @@ impl Writer {
     }
 
     fn write(&mut self, guard: &Arc<BufferGuard>) -> Result<(), Fault> {
-        let is_lent = guard.is_one_of(IN_USE);
         for run in guard.runs() {
-            let len = run.range.len() as u64;
-            let pieces = self.shared.book.lock().layout.pieces(run.offset, len);
-            let mut at = run.range.start;
+            let pieces = self.shared.book.lock().layout.pieces(run.offset, run.range.clone());
             for piece in pieces {
-                let range = at..at + piece.len as usize;
-                at = range.end;
-                if let Err(io_fault) = self.write_piece(piece, guard, is_lent, range) {
-                    self.shared.failed(piece.entry, io_fault)?;
+                let entry = piece.entry;
+                if let Err(io_fault) = self.write_piece(piece, guard) {
+                    self.shared.failed(entry, io_fault)?;
                 }
             }
-            self.shared.progress.bytes_done.add(len);
+            self.shared.progress.bytes_done.add(run.range.len() as u64);
         }
         Ok(())
     }
 
-    fn write_piece(
-        &mut self,
-        piece: FilePiece,
-        guard: &Arc<BufferGuard>,
-        is_lent: bool,
-        range: Range<usize>,
-    ) -> Result<(), IoFault> {
+    fn write_piece(&mut self, piece: FilePiece, guard: &Arc<BufferGuard>) -> Result<(), IoFault> {
+        let FilePiece { entry, stretch, bytes } = piece;
         // Bytes of a failed file are dropped.
-        let Some(opened) = self.open(piece)? else { return Ok(()) };
-        let shape = self.shared.table(|table| table.shape(piece.entry));
-        let stretch = piece.offset..piece.offset + piece.len;
-        let room = self.shared.place.space.arrived(piece.entry, &opened, piece.len);
+        let Some(opened) = self.open(entry)? else { return Ok(()) };
+        let shape = self.shared.table(|table| table.shape(entry));
+        let len = bytes.len() as u64;
+        let room = self.shared.place.space.arrived(entry, &opened, len);
         let written = room
-            .and_then(|()| Ok(write_stretch(&opened, &shape, stretch.clone(), guard.bytes(range.clone()))?));
-        written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(piece.entry)))?;
+            .and_then(|()| Ok(write_stretch(&opened, &shape, stretch.clone(), guard.bytes(bytes.clone()))?));
+        written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(entry)))?;
         if self.shared.durability != Durability::Cached && shape.len >= EVERY {
-            self.since += piece.len;
+            self.since += len;
             // If the disk is still busy with the last write-back, the next one is postponed.
-            if self.since >= EVERY && self.writeback.try_send((piece.entry, opened.clone())).is_ok() {
+            if self.since >= EVERY && self.writeback.try_send((entry, opened.clone())).is_ok() {
                 self.since = 0;
             }
         }
-        let around = self.shared.book.lock().note_written(piece.entry, &stretch, shape.len);
+        let around = self.shared.book.lock().note_written(entry, &stretch, shape.len);
         self.shared.budget.take(0)?;
-        self.shared.place.note_written(piece.entry, stretch.clone());
-        let bytes = is_lent.then(|| (guard.clone(), range));
+        self.shared.place.note_written(entry, stretch.clone());
+        let bytes = guard.is_one_of(IN_USE).then(|| (guard.clone(), bytes));
         let groups = made_whole(Groups::of(shape.len), &stretch, &around);
-        Ok(self.shared.check(Check::Written(Written {
-            entry: piece.entry,
-            offset: piece.offset,
-            bytes,
-            groups,
-            len: shape.len,
-        }))?)
+        let written = Written { entry, offset: stretch.start, bytes, groups, len: shape.len };
+        Ok(self.shared.check(Check::Written(written))?)
     }
 
-    fn open(&self, piece: FilePiece) -> Result<Option<Arc<File>>, IoFault> {
-        let entry = piece.entry;
+    fn open(&self, entry: u32) -> Result<Option<Arc<File>>, IoFault> {
         let (state, orphan) = self.shared.table(|table| (table.state(entry), table.parent_failed(entry)));
         match state {
             EntryState::Failed | EntryState::Kept => Ok(None),
