@@ -115,10 +115,6 @@ impl Peer {
 const BATCH: usize = 1024;
 
 impl Shared {
-    pub(crate) fn report_if_requested(&self, path: &[u8], action: Action) -> Result<(), Fault> {
-        if self.receive_policy.run == RunMode::Move { Ok(()) } else { self.tell(path, action) }
-    }
-
     /// Reports that a file was or would be installed, replacing another one if `replaced`.
     pub(crate) fn report_installed(&self, entry: u32, path: &[u8], replaced: bool) -> Result<(), Fault> {
         let book = self.book.lock();
@@ -129,10 +125,14 @@ impl Shared {
             None if replaced => Action::Replace { size },
             None => Action::Send { size },
         };
-        self.report_if_requested(path, action)
+        self.tell(path, action)
     }
 
+    /// Reports a change to a name: removals always, others in a dry run and with `--verbose`.
     pub(crate) fn tell(&self, path: &[u8], action: Action) -> Result<(), Fault> {
+        if self.receive_policy.run == RunMode::Move && action != Action::Delete {
+            return Ok(());
+        }
         // A path that is too long is not reported.
         let Ok(path) = RelPath::new(self.place.local(path)) else { return Ok(()) };
         let item = Item { path, action };

@@ -83,7 +83,7 @@ impl Peer {
 
     pub(super) fn fail(&self, entry: u32, fault: Fault) -> Result<Want, Fault> {
         self.shared.give_up(entry);
-        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault, false)?)?;
+        self.shared.settle(Settle::failed(&self.shared.budget, entry, fault)?)?;
         Ok(Want::Nothing)
     }
 
@@ -107,7 +107,7 @@ impl Peer {
                     && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
                 {
                     leftovers.consumed(&identity.path, claim.token);
-                    return self.resume(entry, &claim.noted.written);
+                    return self.resume(entry, claim.noted.written);
                 }
                 leftovers.discard(&identity.path, claim.token);
             }
@@ -116,7 +116,7 @@ impl Peer {
             Some(have) if self.shared.place.begin_with(entry, path, have, &identity) => {
                 let mut written = RangeSet::new();
                 written.insert(0..have);
-                self.resume(entry, &written)
+                self.resume(entry, written)
             }
             _ => Ok(Want::Whole),
         }
@@ -129,13 +129,13 @@ impl Peer {
         (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&have)).then_some(have)
     }
 
-    fn resume(&mut self, entry: u32, written: &RangeSet) -> Result<Want, Fault> {
+    fn resume(&mut self, entry: u32, written: RangeSet) -> Result<Want, Fault> {
         let len = self.shared.book.lock().table.stream_len(entry);
         let mut missing = RangeSet::new();
         missing.insert(0..len);
         written.iter().for_each(|range| missing.remove(range));
         self.shared.book.lock().start_with(entry, written.clone());
-        self.compare(entry, Some(written.clone()))?;
+        self.compare(entry, Some(written))?;
         Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 

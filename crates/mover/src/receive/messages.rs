@@ -67,20 +67,18 @@ pub(crate) enum Settle {
     Verified(u32),
     /// The existing file is equal.
     Same(u32),
-    /// `is_known`: it failed at the sender, which need not be told.
-    Failed { entry: u32, fault: Fault, is_known: bool, _reserved: Reserved },
+    Failed {
+        entry: u32,
+        fault: Fault,
+        _reserved: Reserved,
+    },
     /// Total number of entries.
     End(u64),
 }
 
 impl Settle {
-    pub(crate) fn failed(
-        budget: &Arc<Budget>,
-        entry: u32,
-        fault: Fault,
-        is_known: bool,
-    ) -> Result<Self, Fault> {
+    pub(crate) fn failed(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
         let reserved = budget.reserve(text(&fault) as u64)?;
-        Ok(Self::Failed { entry, fault, is_known, _reserved: reserved })
+        Ok(Self::Failed { entry, fault, _reserved: reserved })
     }
 }

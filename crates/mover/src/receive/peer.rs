@@ -2,7 +2,7 @@
 
 use crossbeam_channel::Sender;
 use haul_wire::control::{
-    ControlMessage, Entry, EntryKind, Extent, Extraneous, Fault, FaultCode, FileDigest, Filtered, Rule,
+    ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Filtered, Rule,
 };
 
 use crate::fault::{left_early, of_path, protocol, show, unexpected};
@@ -104,14 +104,13 @@ impl Peer {
                 self.shared.budget.take(book.extras.insert(index, extras))?;
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
-            if is_special && self.shared.receive_policy.extraneous != Extraneous::Keep {
+            if is_special && self.shared.clears() {
                 book.filtered.take_special(entry.path.as_bytes());
             }
             drop(book);
             self.shared.progress.entries.add(1);
             if let Some(fault) = failed {
-                let is_known = matches!(entry.kind, EntryKind::Failed(_));
-                self.shared.settle(Settle::failed(&self.shared.budget, index, fault, is_known)?)?;
+                self.shared.settle(Settle::failed(&self.shared.budget, index, fault)?)?;
             }
             wants.push(self.want(index)?);
             if !self.shared.makes_nothing() {
@@ -154,7 +153,7 @@ impl Peer {
     }
 
     fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {
-        if self.shared.receive_policy.extraneous == Extraneous::Keep {
+        if !self.shared.clears() {
             return Ok(());
         }
         self.shared.budget.take(FilteredNames::cost(filtered))?;

@@ -274,7 +274,6 @@ impl Place {
     }
 
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
-        self.open_files.lock().forget(entry);
         match (self.dir_entry(path), self.opened_journal()) {
             (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.untidy(),
@@ -310,7 +309,6 @@ impl Place {
         // By name, since that is what is renamed: another process may have replaced the file.
         let stat = lstatat(&dirent.directory, self.temporary(entry)).map_err(dirent.fail("look at"))?;
         self.must_be_expected(entry, path, &stat)?;
-        self.open_files.lock().forget(entry);
         if stat.st_size as u64 != size {
             return Err(IoFault { fault: mismatch(path), scope: Scope::Entry });
         }
@@ -460,6 +458,7 @@ impl Place {
     }
 
     pub(crate) fn gone(&self, entry: u32) {
+        self.open_files.lock().forget(entry);
         self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
             journal.gone(entry);

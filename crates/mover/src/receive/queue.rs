@@ -115,6 +115,7 @@ struct Inner {
     completed: Option<u64>,
 }
 
+#[derive(Default)]
 pub(crate) struct Queue {
     inner: Mutex<Inner>,
     ready: Condvar,
@@ -187,16 +188,8 @@ pub(crate) enum Work {
 
 impl Queue {
     pub(crate) fn new(budget: u64, units: Option<Units>, wake: WakeSlot) -> Self {
-        Self {
-            inner: Mutex::new(Inner { units, ..Inner::default() }),
-            ready: Condvar::new(),
-            budget: budget.max(units.map_or(0, Units::memory)),
-            freed: AtomicU64::new(0),
-            woken: AtomicU64::new(0),
-            taken: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-            wake,
-        }
+        let inner = Mutex::new(Inner { units, ..Inner::default() });
+        Self { inner, budget: budget.max(units.map_or(0, Units::memory)), wake, ..Self::default() }
     }
 
     /// Adds pieces from the data path. Returns false if they exceed the flow-control limit.

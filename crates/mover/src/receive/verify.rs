@@ -366,7 +366,7 @@ impl Verifier {
         if !self.shared.give_up(entry) {
             return Ok(());
         }
-        self.settles.send(Settle::failed(&self.shared.budget, entry, fault, false)?).map_err(over)
+        self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)
     }
 }
 

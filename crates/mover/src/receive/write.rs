@@ -54,31 +54,31 @@ impl Pipeline {
     /// Creates directories and empty files, before bytes of them or of later entries are
     /// [requested](Shared::ask).
     pub(crate) fn prepare(&self, entry: u32) -> Result<(), Fault> {
+        self.make(entry).or_else(|io_fault| self.failed(entry, io_fault))
+    }
+
+    fn make(&self, entry: u32) -> Result<(), IoFault> {
         let (state, kind, path) =
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
-            _ if matches!(state, EntryState::Failed | EntryState::Kept) => Ok(()),
-            _ if self.table(|table| table.parent_failed(entry)) => self.failed(entry, orphaned(&path)),
-            Kind::Directory => match self.make_directory(&path) {
-                Ok(made) => {
-                    if made {
-                        self.book.lock().table.set_state(entry, EntryState::Started);
-                        self.report_if_requested(&path, Action::MakeDirectory)?;
-                    }
-                    self.settle(Settle::Held)
+            _ if matches!(state, EntryState::Failed | EntryState::Kept) => {}
+            _ if self.table(|table| table.parent_failed(entry)) => return Err(orphaned(&path)),
+            Kind::Directory => {
+                if self.make_directory(&path)? {
+                    self.book.lock().table.set_state(entry, EntryState::Started);
+                    self.tell(&path, Action::MakeDirectory)?;
                 }
-                Err(io_fault) => self.failed(entry, io_fault),
-            },
-            Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held),
-            Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => match self.start(entry) {
-                Ok(_) => {
-                    let nothing = Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 };
-                    self.check(Check::Written(nothing))
-                }
-                Err(io_fault) => self.failed(entry, io_fault),
-            },
-            Kind::File(_) | Kind::Unread => Ok(()),
+                self.settle(Settle::Held)?;
+            }
+            Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held)?,
+            Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => {
+                self.start(entry)?;
+                let nothing = Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 };
+                self.check(Check::Written(nothing))?;
+            }
+            Kind::File(_) | Kind::Unread => {}
         }
+        Ok(())
     }
 
     fn start(&self, entry: u32) -> Result<Arc<File>, IoFault> {
@@ -97,7 +97,7 @@ impl Pipeline {
             return Ok(());
         }
         self.check(Check::GivenUp(entry))?;
-        self.settle(Settle::failed(&self.budget, entry, io_fault.fault, false)?)
+        self.settle(Settle::failed(&self.budget, entry, io_fault.fault)?)
     }
 }
 

@@ -12,7 +12,7 @@ use haul_mover::faults::{Call, Disk, Verdict};
 use haul_mover::{ControlLink as _, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
     ControlMessage, Durability, Entry, EntryKind, Equal, Fault, FaultCode, FileDigest, Layout, Leftovers,
-    Preserve, Proof, ReceivePolicy, RelPath, Selection,
+    Preserve, Proof, ReceivePolicy, RelPath, RunMode, Selection,
 };
 use rustix::io::Errno;
 
@@ -304,6 +304,30 @@ fn reading_stops_at_the_first_difference() {
     // The group that differed, and perhaps the next one, whose read had already begun.
     let reads = reads.load(Ordering::Relaxed);
     assert!((1..=2).contains(&reads), "{reads} of eight groups were read");
+}
+
+#[test]
+fn a_dry_run_creates_nothing_if_a_source_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("f"), contents(5000, 1)).unwrap();
+    let modified = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::File::open(dir.path()).unwrap().set_modified(modified).unwrap();
+    let (peer, link) = link_pair();
+    let receive_policy = ReceivePolicy { run: RunMode::ListChanges, ..by_contents() };
+    let options = ReceiveOptions { receive_policy, ..options() };
+    let job = receive_files(&bytes(dir.path()), &Root::Anywhere, Layout::Into, link, options).unwrap();
+    let kind = EntryKind::File { size: 5000, holes: vec![] };
+    let path = RelPath::new(b"f".to_vec()).unwrap();
+    let entry = Entry { path, kind, mode: 0o644, mtime_secs: 0, mtime_nanos: 0, extras: None };
+    peer.send(ControlMessage::Entries(vec![entry])).unwrap();
+    peer.send(ControlMessage::EntriesEnd { entries: 1, bytes: 5000 }).unwrap();
+    peer.send(ControlMessage::Proofs(vec![Proof { entry: 0, first: 0, values: vec![[7; 32]] }])).unwrap();
+    let changed = Err(Fault::new(FaultCode::SourceChanged, "it changed", ""));
+    peer.send(ControlMessage::Digests(vec![FileDigest { entry: 0, result: changed }])).unwrap();
+    while !matches!(peer.recv(Duration::from_secs(60)).unwrap(), Some(ControlMessage::Finish(_))) {}
+    peer.send(ControlMessage::Close).unwrap();
+    assert_eq!(job.handle.join().unwrap().failures.count(), 1);
+    assert_eq!(fs::metadata(dir.path()).unwrap().modified().unwrap(), modified);
 }
 
 #[test]

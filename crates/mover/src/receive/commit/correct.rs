@@ -84,9 +84,9 @@ impl Shared {
         // Fails if another user owns the file, whose contents are right nevertheless.
         let Ok(undone) = applied else { return };
         self.note(path, undone);
-        if is_said && self.is_verbose() {
+        if is_said {
             // A broken connection ends the job elsewhere.
-            let _ = self.report_if_requested(path, Action::Adjust);
+            let _ = self.tell(path, Action::Adjust);
         }
     }
 

@@ -14,7 +14,7 @@ use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, O
 use rustix::io::Errno;
 
 use crate::entries::{EntryState, Kind};
-use crate::fault::{IoFault, Scope, show};
+use crate::fault::{IoFault, Scope, of_path, show};
 use crate::link::send_list;
 use crate::receive::decide::clear_overtaken;
 use crate::receive::delete::{self, is_in_the_way};
@@ -117,25 +117,19 @@ impl Committer {
             Settle::Held => self.settled += 1,
             Settle::Verified(entry) => self.ready.push(entry),
             Settle::Same(entry) => self.same(entry),
-            Settle::Failed { entry, fault, is_known: false, .. } => self.failed(entry, fault),
-            Settle::Failed { entry, fault, .. } => self.count_failure(entry, fault),
+            Settle::Failed { entry, fault, .. } => self.failed(entry, fault),
         }
     }
 
     fn same(&mut self, entry: u32) {
         let path = self.shared.path(entry);
         if !self.shared.is_dry_run() {
-            let kept = match self.shared.place.existing(&path) {
-                None => Err(gone(&path)),
-                Some(there) if !self.shared.place.keeps(&path, &there) => Err(collision(&path)),
-                Some(there) => Ok(there),
-            };
-            match kept {
-                Ok(there) => self.shared.correct(entry, &path, &there),
-                Err(io_fault) => {
-                    self.shared.give_up(entry);
-                    return self.failed(entry, io_fault.fault);
+            match self.shared.place.existing(&path) {
+                None => return self.failed(entry, gone(&path)),
+                Some(there) if !self.shared.place.keeps(&path, &there) => {
+                    return self.failed(entry, collision(&path).fault);
                 }
+                Some(there) => self.shared.correct(entry, &path, &there),
             }
         }
         self.shared.book.lock().table.set_state(entry, EntryState::Kept);
@@ -144,25 +138,24 @@ impl Committer {
     }
 
     fn failed(&mut self, entry: u32, fault: Fault) {
-        self.told += text(&fault);
-        self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
-        self.count_failure(entry, fault);
-    }
-
-    fn count_failure(&mut self, entry: u32, fault: Fault) {
+        self.shared.give_up(entry);
         self.settled += 1;
         self.shared.progress.failed.add(1);
         let mut book = self.shared.book.lock();
+        // The sender knows of an entry that it could not read.
+        if book.table.kind(entry) != Kind::Unread {
+            self.told += text(&fault);
+            self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
+        }
         let path = book.table.path(entry);
         book.failures.add(&path, fault);
     }
 
-    /// Fails an entry and discards its temporary file, or returns an error that ends the job.
+    /// Fails an entry, or returns an error that ends the job.
     fn give_up(&mut self, entry: u32, io_fault: IoFault) -> Result<(), Fault> {
         if io_fault.scope == Scope::Job {
             return Err(io_fault.fault);
         }
-        self.shared.give_up(entry);
         self.failed(entry, io_fault.fault);
         Ok(())
     }
@@ -387,7 +380,7 @@ impl Committer {
             self.shared.note(path, vec![note.to_owned()]);
         }
         if matches!(linked, Linked::Name | Linked::Copy) {
-            self.shared.report_if_requested(path, Action::Link)?;
+            self.shared.tell(path, Action::Link)?;
         }
         Ok(Some(directory))
     }
@@ -449,9 +442,9 @@ impl Committer {
     }
 }
 
-fn gone(path: &[u8]) -> IoFault {
+fn gone(path: &[u8]) -> Fault {
     let what = "disappeared from the destination while it was compared";
-    IoFault::entry(FaultCode::Io, path, what, "run the same command again")
+    of_path(FaultCode::Io, path, what, "run the same command again")
 }
 
 fn without_file(path: &[u8], target: &[u8]) -> IoFault {

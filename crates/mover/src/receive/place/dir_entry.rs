@@ -140,11 +140,6 @@ impl Installed {
         self.files.lock().insert(key)
     }
 
-    fn has(&self, id: FileId) -> bool {
-        let key = self.hasher.hash_one(id);
-        self.files.lock().contains(&key)
-    }
-
     /// Whether the file found at `name` was installed or kept by this job under another name. `names` lists
     /// the directory: a file with several hard links is listed under each, which is no collision. A file with
     /// a single name (`is_single`) may be listed under `name` too, if it was called so before the job
@@ -158,7 +153,9 @@ impl Installed {
         folds: impl FnOnce() -> bool,
     ) -> bool {
         let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
-        self.has(id) && names().is_ok_and(|names| !is_listed(names) || (is_single && folds()))
+        let key = self.hasher.hash_one(id);
+        let is_ours = self.files.lock().contains(&key);
+        is_ours && names().is_ok_and(|names| !is_listed(names) || (is_single && folds()))
     }
 }
 

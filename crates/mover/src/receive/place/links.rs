@@ -95,37 +95,7 @@ impl Place {
         });
         done.map_err(dirent.fail("copy"))
     }
-}
 
-/// Returns why the existing file stays, if it does: it is `file` itself, or newer and to be kept.
-fn stays(
-    dirent: &DirEntry<'_>,
-    file: Option<FileId>,
-    (attributes, newer): (Attributes, Newer),
-) -> Option<Linked> {
-    let there = dirent.stat().ok()?;
-    if Some(FileId::of(&there)) == file {
-        return Some(Linked::Already);
-    }
-    let is_file = kind_of(&there) == FileType::RegularFile;
-    let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
-    is_kept.then_some(Linked::KeptNewer)
-}
-
-/// Creates a file with the contents of `source`, then runs `apply` on it.
-fn copy(
-    source: &File,
-    to: &DirEntry<'_>,
-    name: &str,
-    apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-) -> Result<File, Errno> {
-    let copy = File::from(create_in(&to.directory, name, OFlags::WRONLY)?);
-    storage::copy(source, &copy, fstat(source)?.st_size as u64)?;
-    apply(copy.as_fd())?;
-    Ok(copy)
-}
-
-impl Place {
     /// Fails if a symbolic link with this target would replace the target itself.
     pub(crate) fn may_link(&self, path: &[u8], target: &[u8]) -> Result<(), IoFault> {
         self.dir_entry(path).map_or(Ok(()), |dirent| must_not_lose_target(&dirent, target))
@@ -172,6 +142,34 @@ impl Place {
         made.map_err(dirent.fail("create the link"))?;
         Ok((Linked::Name, dirent.directory))
     }
+}
+
+/// Returns why the existing file stays, if it does: it is `file` itself, or newer and to be kept.
+fn stays(
+    dirent: &DirEntry<'_>,
+    file: Option<FileId>,
+    (attributes, newer): (Attributes, Newer),
+) -> Option<Linked> {
+    let there = dirent.stat().ok()?;
+    if Some(FileId::of(&there)) == file {
+        return Some(Linked::Already);
+    }
+    let is_file = kind_of(&there) == FileType::RegularFile;
+    let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
+    is_kept.then_some(Linked::KeptNewer)
+}
+
+/// Creates a file with the contents of `source`, then runs `apply` on it.
+fn copy(
+    source: &File,
+    to: &DirEntry<'_>,
+    name: &str,
+    apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+) -> Result<File, Errno> {
+    let copy = File::from(create_in(&to.directory, name, OFlags::WRONLY)?);
+    storage::copy(source, &copy, fstat(source)?.st_size as u64)?;
+    apply(copy.as_fd())?;
+    Ok(copy)
 }
 
 /// Opens a symbolic link itself, so that later changes cannot affect a file that replaces it.
