@@ -98,10 +98,6 @@ impl Journal {
         }
     }
 
-    pub(crate) fn complete(&self) {
-        self.book.lock().log.state.made = None;
-    }
-
     /// Records that a temporary file could not be removed, so that the journal is kept for a later job.
     pub(crate) fn untidy(&self) {
         self.book.lock().untidy = true;
@@ -187,11 +183,13 @@ impl Journal {
         }
     }
 
-    /// Removes the journal if nothing can be resumed; otherwise keeps and syncs it.
-    pub(crate) fn finish(&self) {
+    /// Removes the journal if a later job has no use for it; otherwise keeps and syncs it. A directory made for
+    /// the source is of use until the set `is_complete`.
+    pub(crate) fn finish(&self, is_complete: bool) {
         let mut book = self.book.lock();
         book.flush(&self.file);
-        if book.log.state.made.is_some() || book.untidy || !book.log.state.files.is_empty() {
+        let made = book.log.state.made.as_ref().filter(|_| !is_complete);
+        if made.is_some() || book.untidy || !book.log.state.files.is_empty() {
             drop(book);
             return self.sync();
         }

@@ -389,10 +389,7 @@ impl Place {
     /// called before the sender is told of success, as it may then end the process.
     pub(crate) fn finish(&self, complete: bool) {
         if let Some(journal) = self.opened_journal() {
-            if complete {
-                journal.complete();
-            }
-            journal.finish();
+            journal.finish(complete);
         }
         self.tighten();
     }

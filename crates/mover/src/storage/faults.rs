@@ -55,25 +55,18 @@ impl Disk {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, folds: Some(Mutex::default()) }))
     }
 
-    /// Delays reads and writes to this many bytes per second.
-    pub fn slow(bytes_per_second: u64) -> Self {
-        Self::taking(bytes_per_second, std::thread::sleep)
-    }
-
-    /// Makes reads and writes take processor time, at this many bytes per second.
-    pub fn laborious(bytes_per_second: u64) -> Self {
-        Self::taking(bytes_per_second, |time| {
-            let start = Instant::now();
-            while start.elapsed() < time {
-                std::hint::spin_loop();
-            }
-        })
-    }
-
-    fn taking(bytes_per_second: u64, take: impl Fn(Duration) + Send + Sync + 'static) -> Self {
+    /// Limits reads and writes to this many bytes per second; with `works` they take processor time.
+    pub fn slow(bytes_per_second: u64, works: bool) -> Self {
         Self::new(move |_, call| {
             if let Call::Read(len) | Call::Write(len) = call {
-                take(Duration::from_secs_f64(len as f64 / bytes_per_second as f64));
+                let start = Instant::now();
+                let time = Duration::from_secs_f64(len as f64 / bytes_per_second as f64);
+                if !works {
+                    std::thread::sleep(time);
+                }
+                while start.elapsed() < time {
+                    std::hint::spin_loop();
+                }
             }
             Verdict::Pass
         })
@@ -103,10 +96,8 @@ fn of_process() -> Option<Disk> {
             return Some(Disk::folding());
         }
         let value = std::env::var("HAUL_DISK_RATE").ok()?;
-        match value.strip_suffix(" of work") {
-            Some(rate) => Some(Disk::laborious(rate.parse().ok()?)),
-            None => Some(Disk::slow(value.parse().ok()?)),
-        }
+        let work = value.strip_suffix(" of work");
+        Some(Disk::slow(work.unwrap_or(&value).parse().ok()?, work.is_some()))
     };
     DISK.get_or_init(parse).clone()
 }

@@ -406,7 +406,7 @@ fn a_slow_disk_blocks_the_sender_and_never_the_receiver() {
     let (src, dst) = places(dir.path(), &[8 * MIB], 1);
     // Far slower than the network: without a limit, data would accumulate in memory.
     let options = ReceiveOptions { memory: 1 << 20, ..options() };
-    let mut pair = pair(&src, &dst, options, &Disk::slow(40 << 20));
+    let mut pair = pair(&src, &dst, options, &Disk::slow(40 << 20, false));
     let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
     let moved =
         Pump { loss: 0.0, ..Pump::default() }.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);

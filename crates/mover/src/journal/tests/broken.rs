@@ -49,7 +49,7 @@ fn what_was_noted_stays_and_nothing_is_added() {
     journal.wrote(2, 0..20);
     journal.wrote(1, 60..100);
     assert_eq!((journal.is_claimed(1), journal.is_claimed(2)), (true, false));
-    journal.finish();
+    journal.finish(false);
     let state = read(&file).state;
     assert_eq!(state.files.len(), 1);
     assert_eq!(state.files[&1].written, ranges(&[(0, 50)]));
@@ -65,7 +65,7 @@ fn a_broken_journal_is_removed_when_everything_worked_out() {
     assert_eq!(journal.broken(), Some(Errno::PERM));
     journal.gone(2);
     journal.gone(1);
-    journal.finish();
+    journal.finish(false);
     assert!(hidden(dir.path()).is_empty());
 }
 

@@ -24,7 +24,7 @@ fn a_job_that_finishes_leaves_nothing() {
     journal.begin(4, &identity("f", 100));
     journal.wrote(4, 0..100);
     journal.gone(4);
-    journal.finish();
+    journal.finish(false);
     assert!(hidden(dir.path()).is_empty());
 }
 
@@ -150,7 +150,7 @@ fn a_running_job_is_left_alone() {
     assert!(leftovers.skipped().is_empty() && leftovers.is_waiting_for(journal.id()));
     assert_eq!(leftovers.take(b"f"), None);
     leftovers.finish();
-    journal.finish();
+    journal.finish(false);
     assert_eq!(hidden(dir.path()).len(), 1);
 }
 
@@ -171,7 +171,7 @@ fn a_job_that_ends_at_the_same_file_is_waited_for() {
             scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
                 ending.wrote(1, 0..10);
-                ending.finish();
+                ending.finish(false);
             });
             assert_eq!(leftovers.take(b"f").unwrap().noted.written, ranges(&[(0, 10)]));
         });
@@ -238,7 +238,7 @@ fn a_journal_is_not_lost_to_those_who_tidy_up_while_it_is_made() {
             assert!(path.exists(), "it was removed");
             assert_eq!(on_disk(dir.path(), journal.id()).state.files.len(), 1);
             journal.gone(1);
-            journal.finish();
+            journal.finish(false);
             assert!(!path.exists(), "it stays");
         }
     });
