@@ -31,8 +31,8 @@ pub(crate) struct Leftovers {
     directory: OwnedFd,
     /// Newest last.
     journals: Vec<Leftover>,
-    /// Claims by path; the last one is handed out next.
-    by_path: HashMap<Vec<u8>, Vec<Token>>,
+    /// Claims by path, each the index of a journal and a number in it; the last one is handed out next.
+    by_path: HashMap<Vec<u8>, Vec<(usize, u32)>>,
     skipped: Vec<(u32, Why)>,
     running: Vec<Leftover>,
     began: Instant,
@@ -60,11 +60,6 @@ pub(crate) struct Claim {
     pub(crate) noted: Noted,
     /// Name of the temporary file, in the path's directory.
     pub(crate) part: Vec<u8>,
-    pub(crate) token: Token,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Token {
     journal: usize,
     number: u32,
 }
@@ -96,7 +91,7 @@ impl Leftovers {
         let journal = self.journals.len();
         for (&number, noted) in leftover.log.state.files.iter().filter(|(_, noted)| !noted.written.is_empty())
         {
-            self.by_path.entry(noted.identity.path.clone()).or_default().push(Token { journal, number });
+            self.by_path.entry(noted.identity.path.clone()).or_default().push((journal, number));
         }
         self.journals.push(leftover);
     }
@@ -165,36 +160,40 @@ impl Leftovers {
     /// Returns a claim on a file, the newest first. Each is handed out once, if its temporary file exists.
     pub(crate) fn take(&mut self, path: &[u8]) -> Option<Claim> {
         self.wait_for(|job| job.is_at(path));
-        while let Some(token) = self.by_path.get_mut(path)?.pop() {
-            let leftover = &self.journals[token.journal];
-            let Some(noted) = leftover.log.state.files.get(&token.number) else { continue };
-            let part = part_name(leftover.id, token.number);
+        while let Some((journal, number)) = self.by_path.get_mut(path)?.pop() {
+            let leftover = &self.journals[journal];
+            let Some(noted) = leftover.log.state.files.get(&number) else { continue };
+            let part = part_name(leftover.id, number);
             if has_part(self.directory.as_fd(), &part, noted) {
-                return Some(Claim { noted: noted.clone(), part: part.into_bytes(), token });
+                return Some(Claim { noted: noted.clone(), part: part.into_bytes(), journal, number });
             }
         }
         None
     }
 
     /// Records that a claim's temporary file was renamed, and discards older claims on its path.
-    pub(crate) fn consumed(&mut self, path: &[u8], token: Token) {
-        self.journals[token.journal].gone(token.number);
-        self.discard_all(path);
+    pub(crate) fn consumed(&mut self, claim: &Claim) {
+        self.journals[claim.journal].gone(claim.number);
+        self.discard_all(&claim.noted.identity.path);
     }
 
     pub(crate) fn discard_all(&mut self, path: &[u8]) {
         self.wait_for(|job| job.is_at(path));
-        for token in self.by_path.remove(path).unwrap_or_default() {
-            self.discard(path, token);
+        for (journal, number) in self.by_path.remove(path).unwrap_or_default() {
+            self.remove_part(path, journal, number);
         }
     }
 
-    pub(crate) fn discard(&mut self, path: &[u8], token: Token) {
-        let leftover = &mut self.journals[token.journal];
+    pub(crate) fn discard(&mut self, claim: &Claim) {
+        self.remove_part(&claim.noted.identity.path, claim.journal, claim.number);
+    }
+
+    fn remove_part(&mut self, path: &[u8], journal: usize, number: u32) {
+        let leftover = &mut self.journals[journal];
         // Nothing can be done about a name that cannot be removed.
         let _ = open_directory(self.directory.as_fd(), split(path).0, OFlags::PATH)
-            .and_then(|parent| unlink_temporary(&parent, part_name(leftover.id, token.number)));
-        leftover.gone(token.number);
+            .and_then(|parent| unlink_temporary(&parent, part_name(leftover.id, number)));
+        leftover.gone(number);
     }
 
     /// Removes useless journals with their temporary files. The others are unlocked and kept.

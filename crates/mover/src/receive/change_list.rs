@@ -91,7 +91,7 @@ impl Peer {
                 self.shared.tell(path, Action::Keep)?;
                 self.kept(entry)
             }
-            Verdict::Compare => self.compare_existing(entry),
+            Verdict::Compare => self.compare(entry, None).map(|()| Want::Compare),
             Verdict::Send(existing) => {
                 self.would_resume(entry, path, existing.as_ref())?;
                 self.shared.report_installed(entry, path, replaces)?;

@@ -55,7 +55,7 @@ impl Peer {
                 self.kept(entry)
             }
             Verdict::KeepNewer(_) => self.kept(entry),
-            Verdict::Compare => self.compare_existing(entry),
+            Verdict::Compare => self.compare(entry, None).map(|()| Want::Compare),
             Verdict::Send(existing) => self.claimed(entry, path, existing.as_ref()),
         }
     }
@@ -93,11 +93,6 @@ impl Peer {
         Ok(Want::Kept)
     }
 
-    pub(super) fn compare_existing(&mut self, entry: u32) -> Result<Want, Fault> {
-        self.compare(entry, None)?;
-        Ok(Want::Compare)
-    }
-
     /// Reuses what an earlier attempt left, if it was the same file.
     fn claimed(&mut self, entry: u32, path: &[u8], existing: Option<&Stat>) -> Result<Want, Fault> {
         let (identity, shape) = self.shared.identity(entry, path);
@@ -106,10 +101,10 @@ impl Peer {
                 if is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
                     && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
                 {
-                    leftovers.consumed(&identity.path, claim.token);
+                    leftovers.consumed(&claim);
                     return self.resume(entry, claim.noted.written);
                 }
-                leftovers.discard(&identity.path, claim.token);
+                leftovers.discard(&claim);
             }
         }
         match self.extends(entry, existing) {
@@ -139,7 +134,7 @@ impl Peer {
         Ok(Want::Rest(missing.iter().map(Into::into).collect()))
     }
 
-    fn compare(&mut self, entry: u32, claimed: Option<RangeSet>) -> Result<(), Fault> {
+    pub(super) fn compare(&mut self, entry: u32, claimed: Option<RangeSet>) -> Result<(), Fault> {
         self.shared.open_comparison();
         let comparison = Comparison { entry, claimed, is_over: Arc::default() };
         self.shared.check(Check::Compare(comparison.clone()))?;

@@ -76,7 +76,7 @@ fn the_next_job_takes_what_is_there_once() {
     let mut leftovers = adopt(dir.path());
     let claim = leftovers.take(b"d/f").unwrap();
     fs::rename(dir.path().join(format!("d/.haul-{id:08x}-1.part")), dir.path().join("d/mine")).unwrap();
-    leftovers.consumed(&claim.noted.identity.path, claim.token);
+    leftovers.consumed(&claim);
     leftovers.finish();
     assert_eq!(hidden(dir.path()), [""; 0]);
     assert!(dir.path().join("d/mine").exists());
@@ -95,7 +95,7 @@ fn the_newest_journal_wins_and_the_older_ones_follow() {
     let second = leftovers.take(b"f").unwrap();
     assert_eq!(second.noted.written, ranges(&[(0, 20)]));
     fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
-    leftovers.consumed(b"f", second.token);
+    leftovers.consumed(&second);
     leftovers.finish();
     // The newest was not consumed and stays; the oldest was overtaken.
     let stays = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
@@ -132,7 +132,7 @@ fn what_nobody_claims_is_removed_and_nothing_else() {
     }
     let mut leftovers = adopt(dir.path());
     let claim = leftovers.take(b"d/f").unwrap();
-    leftovers.discard(&claim.noted.identity.path, claim.token);
+    leftovers.discard(&claim);
     leftovers.finish();
     assert!(hidden(dir.path()).is_empty());
     let left: Vec<bool> = names.iter().map(|name| dir.path().join(name).exists()).collect();
@@ -283,7 +283,7 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     let mut leftovers = adopt(dir.path());
     assert_eq!(leftovers.take(b"g"), None);
     let claim = leftovers.take(b"f").unwrap();
-    leftovers.consumed(&claim.noted.identity.path, claim.token);
+    leftovers.consumed(&claim);
     drop(leftovers);
     let read = on_disk(dir.path(), id);
     assert!(read.state.files.is_empty());

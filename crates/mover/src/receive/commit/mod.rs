@@ -82,9 +82,7 @@ impl Committer {
             let ready = std::mem::take(&mut self.ready);
             self.commit(ready)?;
             self.flush()?;
-            if self.shared.is_verbose() {
-                self.shared.report_remaining()?;
-            }
+            self.shared.report_remaining()?;
         }
         self.make_way()?;
         // Hard links, once the outcomes of their files are known.

@@ -10,6 +10,7 @@
 pub(super) mod exclude;
 
 use std::collections::HashMap;
+use std::iter::successors;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -229,14 +230,8 @@ impl Sweep<'_> {
     }
 
     fn ignores_above(&self, path: &[u8]) -> Option<Arc<Ignores>> {
-        let mut at = path;
-        while !at.is_empty() {
-            at = split(at).0;
-            if let Some(ignores) = self.ignores.get(at) {
-                return Some(ignores.clone());
-            }
-        }
-        None
+        let mut above = successors(Some(path), |at| (!at.is_empty()).then(|| split(at).0)).skip(1);
+        above.find_map(|at| self.ignores.get(at)).cloned()
     }
 
     /// Removes these names with their contents, contents first. Returns true if something stays.
