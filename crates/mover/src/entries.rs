@@ -114,8 +114,12 @@ impl EntryTable {
                 let name = entry.path.file_name();
                 let index = self.append(entry, parent, name, EntryState::Waiting)?;
                 // A repeated directory resolves to its first entry.
-                if self.find(parent, name).is_none() {
+                let first = self.find(parent, name);
+                if first.is_none() {
                     self.insert_name(index);
+                }
+                if entry.kind == EntryKind::Directory {
+                    self.last_directory = Some((entry.path.as_bytes().to_vec(), first.unwrap_or(index)));
                 }
                 Ok(None)
             }

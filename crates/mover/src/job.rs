@@ -127,7 +127,7 @@ impl JobHandle {
         self.job.stage()
     }
 
-    /// Sets the callback, once, that any thread calls when there is more to send or flow control permits
+    /// Sets the callback that any thread calls when there is more to send or flow control permits
     /// substantially more.
     pub fn on_wake(&self, wake: Wake) {
         self.job.common().progress.wake.set(wake);

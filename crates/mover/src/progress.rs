@@ -1,7 +1,7 @@
 //! Live progress of a job on either side, and waking the data path.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
 use haul_wire::control::Item;
 use parking_lot::Mutex;
@@ -91,15 +91,17 @@ pub type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// Slot for the data path's [`Wake`], set once it runs.
 #[derive(Clone, Default)]
-pub(crate) struct WakeSlot(Arc<OnceLock<Wake>>);
+pub(crate) struct WakeSlot(Arc<Mutex<Option<Wake>>>);
 
 impl WakeSlot {
     pub(crate) fn set(&self, wake: Wake) {
-        self.0.get_or_init(|| wake)();
+        *self.0.lock() = Some(wake);
+        self.call();
     }
 
     pub(crate) fn call(&self) {
-        if let Some(wake) = self.0.get() {
+        let wake = self.0.lock().clone();
+        if let Some(wake) = wake {
             wake();
         }
     }

@@ -138,7 +138,7 @@ impl Failures {
     fn count_below(&mut self, path: &[u8]) {
         let is_cause =
             |(above, fault): &&(Vec<u8>, Fault)| lies_below(path, above) && !follows_from_directory(fault);
-        if let Some((above, _)) = self.named.iter().rfind(is_cause) {
+        if let Some((above, _)) = self.named.iter().filter(is_cause).max_by_key(|(above, _)| above.len()) {
             *self.below.entry(above.clone()).or_default() += 1;
         }
     }

@@ -177,11 +177,11 @@ impl Shared {
         self.wait_for(|_| self.destination())
     }
 
-    /// Waits until there is `something`. `None`: the job is over.
-    pub(crate) fn wait_for<T>(&self, something: impl Fn(&Store) -> Option<T>) -> Option<T> {
+    /// Waits until `ready` returns a value. `None`: the job is over.
+    pub(crate) fn wait_for<T>(&self, ready: impl Fn(&Store) -> Option<T>) -> Option<T> {
         let mut store = self.store.lock();
         while !self.stopped() {
-            let found = something(&store);
+            let found = ready(&store);
             if found.is_some() {
                 return found;
             }

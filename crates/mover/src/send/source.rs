@@ -15,7 +15,7 @@ use crate::storage::{Inherited, fstat, read_exact_at};
 pub(crate) struct FileSource {
     shared: Arc<Shared>,
     current: Option<Arc<Block>>,
-    /// The last file that was opened again, if it could be.
+    /// The file that was reopened last; without a descriptor if it cannot be opened or is another file now.
     again: Option<(Arc<SourceFile>, Option<File>)>,
     storage: Inherited,
 }

@@ -34,6 +34,8 @@ fn is_wild(pattern: &[u8]) -> bool {
 pub(crate) struct Pattern {
     /// Whether the whole path has to match. Otherwise a match may start at any component.
     anchored: bool,
+    /// Whether only the last component can match.
+    is_name: bool,
     only_directories: bool,
     parts: Vec<Part>,
     /// Literal suffix of the pattern.
@@ -84,7 +86,8 @@ impl Pattern {
         let from_slash = [b"/", rest].concat();
         let whole = if !anchored && rest.starts_with(b"**") { rest } else { &from_slash };
         let (parts, ending) = parts(whole, have_meaning)?;
-        Ok(Self { anchored, only_directories, parts, ending })
+        let is_name = !anchored && !rest.contains(&b'/') && !rest.windows(2).any(|pair| pair == b"**");
+        Ok(Self { anchored, is_name, only_directories, parts, ending })
     }
 
     /// Returns the only path (with a slash in front) or last component that matches, if there is only one.
@@ -107,7 +110,8 @@ impl Pattern {
         let mut places = vec![false; self.parts.len() + 1];
         let mut next = places.clone();
         self.reach(&mut places, 0);
-        for &byte in path {
+        let start = path.iter().rposition(|&byte| self.is_name && byte == b'/').unwrap_or(0);
+        for &byte in &path[start..] {
             next.fill(false);
             for (at, part) in self.parts.iter().enumerate() {
                 if places[at] && part.takes(byte) {

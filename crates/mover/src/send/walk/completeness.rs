@@ -37,7 +37,7 @@ pub(crate) struct Completeness {
     link: Arc<dyn ControlLink>,
     extent: Extent,
     rules: Vec<Rule>,
-    /// Names to send; `None` if none are requested, or left out.
+    /// Names to send; `None` if the selection does not request them, or cannot leave out names in this way.
     filtered: Option<Filtered>,
     bytes: usize,
     sent: Result<(), Fault>,
@@ -83,8 +83,8 @@ impl Completeness {
         }
     }
 
-    /// Sends the remaining names, and in any case whether ignore files are obeyed; then rules and extent, but
-    /// only a partial extent unless the walk `is_whole`.
+    /// Sends the remaining names and, if names are requested, whether ignore files are obeyed, even if no name
+    /// is left; then rules and extent, but only a partial extent unless the walk `is_whole`.
     pub(crate) fn finish(mut self, is_whole: bool) -> Result<(), Fault> {
         self.flush();
         self.sent?;
