@@ -100,7 +100,7 @@ impl Remote {
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
                 Ok(Scanned::TooMuch(line)) => return Err(flood(command, &self.host, line.as_deref())),
-                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout, command, cancel)),
+                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout.as_deref(), command, cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
             }
@@ -108,7 +108,7 @@ impl Remote {
         Err(self.interrupted())
     }
 
-    fn why_ended(&mut self, stdout: Option<String>, command: &SshCommand, cancel: &Cancel) -> Fault {
+    fn why_ended(&mut self, stdout: Option<&str>, command: &SshCommand, cancel: &Cancel) -> Fault {
         self.has_ended = true;
         let status = wait(&mut self.child, GRACE);
         // A lingering ssh master connection may keep stderr open.
@@ -119,7 +119,7 @@ impl Remote {
         }
         let tail = self.tail.lock();
         let stderr = String::from_utf8_lossy(&tail).into_owned();
-        Ended { status, stdout, stderr }.fault(command, &self.host)
+        fault_of_end(status, stdout, &stderr, (command, &self.host))
     }
 
     fn interrupted(&self) -> Fault {
@@ -224,84 +224,72 @@ const NOT_LET_IN: [&str; 7] = [
     "Authentication failed",
 ];
 
-/// What is known of an ssh process that has ended.
-#[derive(Debug)]
-struct Ended {
+/// Returns the fault for an ssh process that has ended; `stdout` is the first nonblank line of the remote side.
+fn fault_of_end(
     status: Option<ExitStatus>,
-    /// First nonblank line of the remote side's stdout.
-    stdout: Option<String>,
-    stderr: String,
+    stdout: Option<&str>,
+    stderr: &str,
+    (command, host): (&SshCommand, &SshHost),
+) -> Fault {
+    let (binary, version, last) = (&command.binary, command.version(host), last_line(stderr));
+    let code = status.and_then(|status| status.code());
+    let is_unknown = stderr.contains("ommand not found") && code != Some(0);
+    match code {
+        Some(SSH_FAILED) => ssh_failed(stderr, &last, (command, host)),
+        Some(NOT_FOUND) => not_found(command, host),
+        _ if is_unknown => not_found(command, host),
+        Some(2) if stderr.contains("--for-ssh") => {
+            let ours = env!("CARGO_PKG_VERSION");
+            let message = format!(
+                "`{binary}` on {host} is older than haul here ({ours}) and does not support copies over ssh"
+            );
+            let hint = "upgrade it there, or name another haul with --remote-binary";
+            Fault::new(FaultCode::VersionMismatch, message, hint)
+        }
+        Some(NOT_EXECUTABLE) => unusable(
+            format!("`{binary}` on {host} cannot be executed"),
+            "check its permissions (chmod +x), and that it was built for that machine",
+        ),
+        Some(0) => {
+            let printed = stdout.map_or("nothing".to_owned(), |line| format!("`{line}`"));
+            unusable(
+                format!("{host} did not start haul (it printed {printed})"),
+                format!(
+                    "`{version}` should print a version; a forced command or restricted shell may prevent it"
+                ),
+            )
+        }
+        Some(code) => unusable(
+            format!("haul on {host} ended with code {code} before it was ready{last}"),
+            format!("check with `{version}` whether it starts there"),
+        ),
+        None => {
+            let signal = status.and_then(|status| status.signal());
+            let how = signal.map(|signal| format!("was killed by signal {signal}"));
+            let how = how.as_deref().unwrap_or("closed its output");
+            let message = format!("ssh to {host} {how} before haul was ready there");
+            Fault::new(FaultCode::ControlLost, message, "run the same command again")
+        }
+    }
 }
 
-impl Ended {
-    fn fault(&self, command: &SshCommand, host: &SshHost) -> Fault {
-        let code = self.status.and_then(|status| status.code());
-        let is_unknown = self.stderr.contains("ommand not found") && code != Some(0);
-        match code {
-            Some(SSH_FAILED) => self.of_ssh(command, host),
-            Some(NOT_FOUND) => not_found(command, host),
-            _ if is_unknown => not_found(command, host),
-            Some(2) if self.stderr.contains("--for-ssh") => {
-                let (binary, ours) = (&command.binary, env!("CARGO_PKG_VERSION"));
-                let message = format!(
-                    "`{binary}` on {host} is older than haul here ({ours}) and does not support copies over ssh"
-                );
-                let hint = "upgrade it there, or name another haul with --remote-binary";
-                Fault::new(FaultCode::VersionMismatch, message, hint)
-            }
-            Some(code) => self.of_program(command, host, code),
-            None => {
-                let signal = self.status.and_then(|status| status.signal());
-                let how = signal.map(|signal| format!("was killed by signal {signal}"));
-                let how = how.as_deref().unwrap_or("closed its output");
-                let message = format!("ssh to {host} {how} before haul was ready there");
-                Fault::new(FaultCode::ControlLost, message, "run the same command again")
-            }
-        }
+fn ssh_failed(stderr: &str, last: &str, (command, host): (&SshCommand, &SshHost)) -> Fault {
+    let ssh = command.shown(host);
+    if NOT_LET_IN.iter().any(|words| stderr.contains(words)) {
+        let message = format!("ssh authentication to {host} failed{last}");
+        let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
+        let hint = format!("make `{ssh} true` work first; {asked}");
+        return Fault::new(FaultCode::NotAuthorised, message, hint);
     }
+    let hint = format!("make `{ssh} true` work first; -P, -J, -o and the ssh configuration apply");
+    Fault::new(FaultCode::Unreachable, format!("ssh could not connect to {host}{last}"), hint)
+}
 
-    fn of_ssh(&self, command: &SshCommand, host: &SshHost) -> Fault {
-        let (ssh, last) = (command.shown(host), self.last_line());
-        if NOT_LET_IN.iter().any(|words| self.stderr.contains(words)) {
-            let message = format!("ssh authentication to {host} failed{last}");
-            let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
-            let hint = format!("make `{ssh} true` work first; {asked}");
-            return Fault::new(FaultCode::NotAuthorised, message, hint);
-        }
-        let hint = format!("make `{ssh} true` work first; -P, -J, -o and the ssh configuration apply");
-        Fault::new(FaultCode::Unreachable, format!("ssh could not connect to {host}{last}"), hint)
-    }
-
-    /// Returns the fault if haul, or another program in its place, ended.
-    fn of_program(&self, command: &SshCommand, host: &SshHost, code: i32) -> Fault {
-        let version = command.version(host);
-        match code {
-            NOT_EXECUTABLE => unusable(
-                format!("`{}` on {host} cannot be executed", command.binary),
-                "check its permissions (chmod +x), and that it was built for that machine",
-            ),
-            0 => {
-                let printed = self.stdout.as_ref().map_or("nothing".to_owned(), |line| format!("`{line}`"));
-                unusable(
-                    format!("{host} did not start haul (it printed {printed})"),
-                    format!(
-                        "`{version}` should print a version; a forced command or restricted shell may prevent it"
-                    ),
-                )
-            }
-            _ => unusable(
-                format!("haul on {host} ended with code {code} before it was ready{}", self.last_line()),
-                format!("check with `{version}` whether it starts there"),
-            ),
-        }
-    }
-
-    /// Returns the last line of stderr that is neither blank nor a hint, preceded by a colon.
-    fn last_line(&self) -> String {
-        let mut lines = self.stderr.lines().map(str::trim);
-        let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
-        line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
-    }
+/// Returns the last line of stderr that is neither blank nor a hint, preceded by a colon.
+fn last_line(stderr: &str) -> String {
+    let mut lines = stderr.lines().map(str::trim);
+    let line = lines.rfind(|line| !line.is_empty() && !line.starts_with("hint:"));
+    line.map_or(String::new(), |line| format!(": {}", line.chars().take(200).collect::<String>()))
 }
 
 /// Returns the fault if there was more output than of a login shell.
@@ -347,12 +335,8 @@ mod tests {
     fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
         let host = SshPath::parse(OsStr::new("me@far:x")).unwrap().unwrap().host;
         let command = SshCommand::new(&SshArgs::default()).unwrap();
-        let ended = Ended {
-            status: Some(ExitStatus::from_raw(raw)),
-            stdout: Some(stdout.to_owned()).filter(|text| !text.is_empty()),
-            stderr: stderr.to_owned(),
-        };
-        ended.fault(&command, &host)
+        let (status, stdout) = (ExitStatus::from_raw(raw), Some(stdout).filter(|text| !text.is_empty()));
+        fault_of_end(Some(status), stdout, stderr, (&command, &host))
     }
 
     #[test]

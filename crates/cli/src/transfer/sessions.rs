@@ -14,23 +14,20 @@ use crate::output::{Stall, clock, count};
 
 /// Progress of a session, shared by clones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pulse(Arc<Beat>);
-
-#[derive(Debug, Default)]
-struct Beat {
-    state: Mutex<Unchanged>,
-    gives_way: AtomicBool,
+pub(crate) struct Pulse {
+    state: Arc<Mutex<Unchanged>>,
+    gives_way: Arc<AtomicBool>,
 }
 
 impl Pulse {
     /// To be called often with a number that changes with progress.
     pub(crate) fn note(&self, done: u64) {
-        self.0.state.lock().lasts(done, Instant::now());
+        self.state.lock().lasts(done, Instant::now());
     }
 
     /// Returns why the session has to end, if another one got its place.
     pub(crate) fn given_up(&self) -> Option<Fault> {
-        self.0.gives_way.load(Ordering::Relaxed).then(|| {
+        self.gives_way.load(Ordering::Relaxed).then(|| {
             let message =
                 "the server had too many sessions, and this one had made no progress for a long time";
             Fault::new(FaultCode::Busy, message, "run the same command again to resume")
@@ -77,12 +74,12 @@ impl Sessions {
 
     /// Ends the session of the `meant` addresses without progress for longest, if that exceeds the idle time.
     fn make_room(&self, running: &mut Vec<(IpAddr, Pulse)>, meant: impl Fn(IpAddr) -> bool) -> Option<()> {
-        let since = |at: &usize| running[*at].1.0.state.lock().since;
+        let since = |at: &usize| running[*at].1.state.lock().since;
         let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
         if since(&longest).elapsed() < self.idle {
             return None;
         }
-        running.remove(longest).1.0.gives_way.store(true, Ordering::Relaxed);
+        running.remove(longest).1.gives_way.store(true, Ordering::Relaxed);
         Some(())
     }
 }
@@ -93,7 +90,7 @@ fn busy(what: &str) -> Fault {
 
 impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
-        self.sessions.running.lock().retain(|(_, pulse)| !Arc::ptr_eq(&pulse.0, &self.pulse.0));
+        self.sessions.running.lock().retain(|(_, pulse)| !Arc::ptr_eq(&pulse.state, &self.pulse.state));
     }
 }
 
