@@ -11,8 +11,8 @@ use haul_base::printable_bytes;
 use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, Global, TransferOptions};
-use crate::config::{Resolved, Sources, StartError, resolve};
+use crate::args::{Cli, Command, Global};
+use crate::config::{Resolved, Sources, StartError, resolve, table};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
     EventLog, Lines, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json,
@@ -20,7 +20,7 @@ use crate::output::{
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
-use crate::transfer::{Context, Cpu};
+use crate::transfer::Context;
 use crate::{commands, logging};
 
 /// Runs the program with this process's arguments and environment.
@@ -90,15 +90,14 @@ fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     for note in notes.iter().filter(|_| !global.quiet) {
         tell(format_args!("note: {note}"));
     }
-    let preset = command.transfer().recipe.preset;
-    let preset = preset.as_deref().map_or_else(|| Ok(Preset::default_preset()), Preset::find)?;
+    let preset = Preset::find(resolved.preset.as_deref().unwrap_or_else(|| command.default_preset()))?;
     if global.show_config {
         let values = Settings::collect(&preset, settings)?;
         let rows = [rows.clone(), values.rows(&preset, settings)].concat();
         if global.json {
             out_json(&serde_json::json!(rows));
         } else {
-            out(&*rows);
+            out(table(&rows));
         }
         return Ok(0);
     }
@@ -151,7 +150,7 @@ impl Start<'_> {
                 }
                 Ok(0)
             }),
-            Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args, Cpu::ALL)),
+            Command::Bench(args) => self.reporting(|context| commands::bench::run(context, args)),
             Command::Demo(args) => {
                 // Entering a user namespace takes a process with one thread, whose files in /proc are not
                 // hidden.
@@ -185,7 +184,7 @@ impl Start<'_> {
     }
 
     fn context(&self) -> Result<Context, Fault> {
-        let Resolved { global, command, settings, typed, .. } = self.resolved;
+        let Resolved { global, command, diagnosis_model, events, settings, typed, .. } = self.resolved;
         // A server started over ssh needs ssh only until its session is established.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
         let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
@@ -206,8 +205,7 @@ impl Start<'_> {
             }
             _ => None,
         };
-        let TransferOptions { recipe, events, .. } = &quiet.transfer;
-        let model = recipe.diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
+        let model = diagnosis_model.as_deref().map(commands::diagnose::model_in).transpose()?;
         Ok(Context {
             on_item,
             loss_model: model.map(Arc::new),

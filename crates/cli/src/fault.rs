@@ -183,17 +183,17 @@ mod tests {
     #[test]
     fn a_fault_reads_as_a_sentence_and_a_hint() {
         let fault = usage("`x` is no option\u{1b}[2J\nb", "try --help");
-        assert_eq!(shown(&fault).to_string(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
-        assert_eq!(shown(&usage("no", "")).to_string(), "error: no\n");
+        assert_eq!(shown(&fault).as_str(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
+        assert_eq!(shown(&usage("no", "")).as_str(), "error: no\n");
     }
 
     #[test]
     fn a_fault_names_the_machine_that_it_happened_on() {
         let full = || Fault::new(FaultCode::DiskFull, "no room", "");
         let far = full().on(Host::Named("far\n".to_owned()));
-        assert_eq!(shown(&far).to_string(), "error: on far\\n: no room\n");
+        assert_eq!(shown(&far).as_str(), "error: on far\\n: no room\n");
         assert_eq!(on_this_machine(far.clone()), far);
-        assert_eq!(shown(&on_this_machine(full())).to_string(), "error: here: no room\n");
+        assert_eq!(shown(&on_this_machine(full())).as_str(), "error: here: no room\n");
         let lost = Fault::new(FaultCode::ControlLost, "lost", "");
         assert_eq!(on_this_machine(lost.clone()), lost);
     }

@@ -107,7 +107,7 @@ pub(crate) enum Command {
 }
 
 /// Transfer options of a command, serialised for `haul` on another machine.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TransferOptions {
     /// How existing entries at the destination are treated.
     pub receive_policy: ReceivePolicy,
@@ -117,18 +117,12 @@ pub(crate) struct TransferOptions {
     pub preserve: Preserve,
     /// Memory limit for the names, links, holes and attributes of one file set.
     pub set_memory: Bytes,
-    /// Options that set recipe parameters.
-    #[serde(skip)]
-    pub recipe: RecipeArgs,
-    /// File to write a trace of the run to.
-    #[serde(skip)]
-    pub events: Option<PathBuf>,
 }
 
 impl Default for TransferOptions {
     fn default() -> Self {
-        let (receive_policy, growth, preserve, recipe) = Default::default();
-        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY, recipe, events: None }
+        let (receive_policy, growth, preserve) = Default::default();
+        Self { receive_policy, growth, preserve, set_memory: haul_mover::SET_MEMORY }
     }
 }
 
@@ -138,35 +132,28 @@ impl Command {
         let others = TransferOptions::default();
         match self {
             Self::Cp(args) => args.transfer(),
-            Self::Bench(args) => {
-                let TransferArgs { events, recipe, .. } = args.transfer.clone();
-                TransferOptions { recipe, events, ..others }
-            }
-            // A reliable byte stream.
-            Self::Pipe(args) => {
-                let recipe = args.recipe.or_preset(Some("bulk"));
-                TransferOptions { recipe, events: args.events.clone(), ..others }
-            }
-            Self::Doctor(args) => TransferOptions { recipe: args.recipe.clone(), ..others },
             Self::Serve(args) => TransferOptions {
                 preserve: copy::of(&args.preserve),
                 set_memory: args.set_memory.unwrap_or(others.set_memory),
-                recipe: RecipeArgs {
-                    set: args.set.clone(),
-                    diagnosis_model: args.diagnosis_model.clone(),
-                    ..RecipeArgs::default()
-                },
                 ..others
             },
-            Self::Demo(args) => TransferOptions {
+            Self::Demo(_) => TransferOptions {
                 // The files are deleted afterwards.
                 receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
-                // It can act on the cause of losses.
-                recipe: args.recipe.or_preset(args.busy_receiver.then_some("fobs-classifier")),
-                events: args.events.clone(),
                 ..others
             },
             _ => others,
+        }
+    }
+
+    /// Returns the preset of the command if none is given.
+    pub(crate) fn default_preset(&self) -> &'static str {
+        match self {
+            // A reliable byte stream.
+            Self::Pipe(_) => "bulk",
+            // It can act on the cause of losses.
+            Self::Demo(args) if args.busy_receiver => "fobs-classifier",
+            _ => "default",
         }
     }
 }
@@ -176,7 +163,7 @@ fn controller_help() -> String {
     format!("Rate control law: {}; `haul presets` describes each", haul_proto::law_names().join(", "))
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Transport")]
 pub(crate) struct RecipeArgs {
     /// Preset name (see `haul presets`) or recipe file
@@ -197,12 +184,6 @@ pub(crate) struct RecipeArgs {
     /// Loss model written by `haul train`; used when this side sends
     #[arg(long, value_name = "FILE")]
     pub diagnosis_model: Option<PathBuf>,
-}
-
-impl RecipeArgs {
-    fn or_preset(&self, default: Option<&str>) -> Self {
-        Self { preset: self.preset.clone().or(default.map(str::to_owned)), ..self.clone() }
-    }
 }
 
 /// Options of the commands that move data to or from a server.
@@ -247,15 +228,13 @@ pub(crate) struct CpArgs {
 
 impl CpArgs {
     fn transfer(&self) -> TransferOptions {
-        let TransferArgs { dry_run, no_resume, events, recipe } = self.transfer.clone();
-        let run = if dry_run { RunMode::ListChanges } else { RunMode::Move };
+        let run = if self.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
+        let policy = self.sync.receive_policy(self.transfer.no_resume, &self.storage);
         TransferOptions {
-            receive_policy: ReceivePolicy { run, ..self.sync.receive_policy(no_resume, &self.storage) },
+            receive_policy: ReceivePolicy { run, ..policy },
             growth: if self.sync.growing { Growth::Accept } else { Growth::Refuse },
             preserve: self.preserve.preserve(),
             set_memory: self.set_memory.unwrap_or(haul_mover::SET_MEMORY),
-            recipe,
-            events,
         }
     }
 }

@@ -195,7 +195,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, 
             tell(lines);
         }
     };
-    job.actions.iter().for_each(|action| log(action.as_str().into()));
+    job.actions.iter().for_each(|action| log(action.into()));
     let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     log((&report).into());
     Ok(report)
@@ -220,7 +220,7 @@ fn context(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<Context, Fa
     let recipe = haulage::Recipe::parse(&job.recipe)
         .map_err(|error| fault::usage(format!("the job's recipe: {error}"), ""))?;
     let settings = Settings { crypto, offload, socket_buffer, recipe };
-    let quiet = Context::quiet(settings, job.transfer.clone(), cancel);
+    let quiet = Context::quiet(settings, job.transfer, cancel);
     Ok(Context { on_item: item_callback(job, reporter), events: reporter.log(send_or_drop), ..quiet })
 }
 
@@ -241,7 +241,7 @@ fn try_copy(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport,
         download(&context, &url, sources, selection, destination)
     } else {
         let url = HaulUrl { path: destination.clone(), ..url };
-        upload(&context, &url, sources.clone(), selection, Cpu::ALL)
+        upload(&context, &url, sources.clone(), selection)
     };
     report.error = report.error.map(add_hint);
     Ok(report)

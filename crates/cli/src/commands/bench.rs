@@ -1,7 +1,5 @@
 //! `haul bench`: memory-to-memory transfers.
 
-use std::time::Instant;
-
 use haul_base::Span;
 use haul_engine::HaulUrl;
 use haul_wire::control::{BenchLimit, Fault, Request};
@@ -12,31 +10,24 @@ use crate::args::BenchArgs;
 use crate::endpoint;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::{
-    Context, Cpu, DryRun, Sides,
-    bench::{receive, send},
-    negotiate,
-    session::open,
-};
+use crate::transfer::bench::{receive, send};
+use crate::transfer::{Context, DryRun, negotiate, over};
 
 const DEFAULT_TIME: Span = Span::from_secs(10);
 /// Size of a full packet on Ethernet, bytes.
 const PACKET: u64 = 1_500;
 
-pub(crate) fn run(context: &Context, args: &BenchArgs, cpu: Cpu) -> RunReport {
-    try_bench(context, args, cpu).unwrap_or_else(|fault| context.failed(fault))
-}
-
-fn try_bench(context: &Context, args: &BenchArgs, cpu: Cpu) -> Result<RunReport, Fault> {
-    let (url, limit) = checked(context, args)?;
+pub(crate) fn run(context: &Context, args: &BenchArgs) -> RunReport {
+    let (url, limit) = match checked(context, args) {
+        Ok(checked) => checked,
+        Err(fault) => return context.failed(fault),
+    };
     let request = if args.reverse { Request::BenchReceive } else { Request::BenchSend };
-    context.events.write("start", json!({ "bench": url.authority(), "reverse": args.reverse }));
-    let began = Instant::now();
-    let mut session = open(context, &url, request, limit)?;
-    let sides = Sides::new(context, &session, began, cpu, &url.host);
-    let report = if args.reverse { receive(&mut session, &sides) } else { send(&mut session, limit, &sides) };
-    context.trace_end(&report);
-    Ok(report)
+    context.traced(json!({ "bench": url.authority(), "reverse": args.reverse }), || {
+        Ok(over(context, &url, (request, limit), |session, sides| {
+            if args.reverse { receive(session, sides) } else { send(session, limit, sides) }
+        }))
+    })
 }
 
 /// Returns the server, and how much to transfer or for how long; fails if no packet would leave in that time.

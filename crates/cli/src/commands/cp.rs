@@ -62,13 +62,17 @@ fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
 fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
     let How { selection, ssh } = how;
     match plan.way()? {
-        Way::Send(sources) => at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |url| {
-            let url = HaulUrl { path: plan.path.clone(), ..url };
-            upload(context, &url, sources.to_vec(), selection, plan.to.cpu())
-        }),
-        Way::Fetch(from, sources) => at_server(context, ssh, from, &Permit::Get(sources.to_vec()), |url| {
-            download(context, &url, sources, selection, &plan.path)
-        }),
+        Way::Send(sources) => {
+            at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |context, url| {
+                let url = HaulUrl { path: plan.path.clone(), ..url };
+                upload(context, &url, sources.to_vec(), selection)
+            })
+        }
+        Way::Fetch(from, sources) => {
+            at_server(context, ssh, from, &Permit::Get(sources.to_vec()), |context, url| {
+                download(context, &url, sources, selection, &plan.path)
+            })
+        }
         Way::Between { at, serves } => third::copy(context, how, (plan, at, serves)),
         Way::Many => {
             if let Some(tell) = &context.on_agreed {

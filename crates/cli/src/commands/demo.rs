@@ -23,7 +23,7 @@ use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
 use fileset::FileSet;
-use path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
+use path::{EmulatedPath, End, Namespaces, row, show_counts, start};
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
@@ -35,7 +35,6 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     let scratch = scratch_directory()?;
     let source = source(context, args, scratch.path())?;
     let spec = &args.emulated;
-    announce(context, spec);
     let path = start(context, spec, namespaces)?;
     let mut report = copy(context, &path, source, &scratch.path().join("received"))?;
     show_counts(context, &path)?;
@@ -74,6 +73,7 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 
 /// Copies to a server in this process at the other end of the path.
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
+    let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
     let policy = Policy::own(context);
     path.at(End::Server, || {
         with_own_server(&policy, path.server_ip(), |listener| {
@@ -82,7 +82,7 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();
                 let sources = vec![source.into_os_string().into_vec()];
-                Ok(upload(context, &url, sources, &Selection::default(), Cpu::DataThread))
+                Ok(upload(context, &url, sources, &Selection::default()))
             })
         })?
     })

@@ -12,7 +12,7 @@ use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
 use crate::output::{Lines, RunReport, count, json_value, out, out_fields};
-use crate::transfer::{Context, Cpu, counters};
+use crate::transfer::{Context, counters};
 
 /// Smallest gain worth mentioning, as a factor.
 const LEAST_GAIN: f64 = 1.1;
@@ -191,7 +191,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     let bench_args =
         BenchArgs { url: args.url.clone(), time: Some(args.time), reverse, ..BenchArgs::default() };
     let before = ProcessorTimes::now();
-    let report = bench::run(context, &bench_args, Cpu::ALL);
+    let report = bench::run(context, &bench_args);
     if let Some(fault) = report.error {
         return Err(fault);
     }

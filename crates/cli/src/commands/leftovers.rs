@@ -16,15 +16,11 @@ pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     if as_object {
         let journals: Vec<Value> = search.found.iter().map(as_json).collect();
         out_fields(json!({ "journals": journals }), search.faults.first());
-        return search.end();
+    } else {
+        search.found.iter().for_each(|found| out(row(found)));
     }
-    for found in &search.found {
-        out(row(found));
-    }
-    if search.found.is_empty() && search.faults.is_empty() && !quiet {
-        tell(format_args!("No leftovers here{}.", elsewhere(place.recursive)));
-    }
-    search.end()
+    let is_to_be_said = search.found.is_empty() && !quiet && !as_object;
+    search.end(is_to_be_said.then_some("No leftovers here"), place)
 }
 
 pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
@@ -49,7 +45,7 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
         objects.iter_mut().zip(&left).for_each(|(object, (_, why))| object["why"] = json!(why));
         let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": objects });
         out_fields(fields, search.faults.first());
-        return search.end();
+        return search.end(None, &args.place);
     }
     let does = if args.dry_run { "would remove" } else { "removed" };
     for found in &removed {
@@ -59,10 +55,8 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     for (found, why) in left.iter().filter(|_| !quiet) {
         tell(format_args!("left alone: {}: {why}", found.shown()));
     }
-    if removed.is_empty() && left.is_empty() && search.faults.is_empty() && !quiet {
-        tell(format_args!("Nothing to remove{}.", elsewhere(args.place.recursive)));
-    }
-    search.end()
+    let is_nothing = removed.is_empty() && left.is_empty() && !quiet;
+    search.end(is_nothing.then_some("Nothing to remove"), &args.place)
 }
 
 /// Removes a journal and its files (unless it is a dry run), or returns why it stays.
@@ -95,11 +89,6 @@ struct Found {
 struct Search {
     found: Vec<Found>,
     faults: Vec<Fault>,
-}
-
-/// Says where else to look if nothing was found.
-fn elsewhere(recursive: bool) -> &'static str {
-    if recursive { "" } else { " (-r includes subdirectories)" }
 }
 
 impl Found {
@@ -139,11 +128,13 @@ impl Search {
         search
     }
 
-    /// Prints the faults, and returns the exit code.
-    fn end(&self) -> u8 {
-        for fault in &self.faults {
-            tell(shown(fault));
+    /// Prints the faults, or that there is `nothing`, and returns the exit code.
+    fn end(&self, nothing: Option<&str>, place: &PlaceArgs) -> u8 {
+        if let Some(nothing) = nothing.filter(|_| self.faults.is_empty()) {
+            let elsewhere = if place.recursive { "" } else { " (-r includes subdirectories)" };
+            tell(format_args!("{nothing}{elsewhere}."));
         }
+        self.faults.iter().for_each(|fault| tell(shown(fault)));
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
     }
 }
@@ -237,7 +228,8 @@ mod tests {
         };
         journal.files = (0..23).map(file).collect();
         let found = Found { directory: PathBuf::from("d"), journal, age: Span::from_secs(5) };
-        let text = row(&found).to_string();
+        let text = row(&found);
+        let text = text.as_str();
         assert!(text.starts_with("d/.haul-00000001.journal  leftover, can be resumed, 5 s old"), "{text}");
         assert!(text.ends_with("f19  19 B of 100 B\n    and 3 files more\n"), "{text}");
         assert_eq!(as_json(&found)["have_bytes"], 253);

@@ -4,6 +4,7 @@ mod layers;
 mod options;
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
@@ -12,7 +13,7 @@ use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
 pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, truth};
+pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, table, truth};
 use options::{Kind, Layer, OptionSpec, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
@@ -23,6 +24,10 @@ const COMMAND_SHOWN: &str = "cp";
 pub(crate) struct Resolved {
     pub global: Global,
     pub command: Command,
+    pub preset: Option<String>,
+    pub diagnosis_model: Option<PathBuf>,
+    /// File for the trace of the run.
+    pub events: Option<PathBuf>,
     /// Recipe parameters in order; later ones override earlier ones.
     pub settings: Vec<Setting>,
     /// Every option of the command with its value and origin.
@@ -64,11 +69,17 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
         Cli::command().try_get_matches_from(&completed).map_err(|error| name_origin(error, &chosen))?;
     let Cli { global, command } = Cli::from_arg_matches(&matches)?;
     let command = command.expect("a subcommand was typed, or was put in by `complete`");
-    let settings = settings(&layers)?;
-    let rows = options::rows(&options, &matches, &chosen);
-    let typed = options.iter().map(|option| option.long.clone());
-    let typed = typed.filter(|long| layers[0].contains_key(long)).collect();
-    Ok(Resolved { global, command, settings, rows, typed, notes })
+    Ok(Resolved {
+        global,
+        command,
+        preset: options::value(&matches, "preset"),
+        diagnosis_model: options::value(&matches, "diagnosis_model"),
+        events: options::value(&matches, "events"),
+        settings: settings(&layers)?,
+        rows: options::rows(&options, &matches, &chosen),
+        typed: layers[0].keys().cloned().collect(),
+        notes,
+    })
 }
 
 /// Mutually exclusive options; a source of higher precedence hides the other option in lower ones.
@@ -166,19 +177,16 @@ const PARAMETER_OPTIONS: [(&str, &str); 3] =
 fn settings(layers: &[Layer]) -> Result<Vec<Setting>, Fault> {
     let mut settings = Vec::new();
     for layer in layers.iter().rev() {
-        for (origin, text) in options::values(layer, "set") {
+        let given = options::values(layer, "set").map(|(origin, text)| (origin, text.to_owned()));
+        let of_options = PARAMETER_OPTIONS.into_iter().flat_map(|(name, key)| {
+            options::values(layer, name).map(move |(origin, value)| (origin, format!("{key}={value}")))
+        });
+        for (origin, text) in given.chain(of_options) {
             let Assignment { key, value } = text.parse().map_err(|problem: String| {
                 let hint = "separate several with spaces: HAUL_SET=\"chunk=64MB offload=off\"";
                 fault::usage(format!("{origin}: `{text}`: {problem}"), hint)
             })?;
             settings.push(Setting { origin: origin.clone(), key, value });
-        }
-        for (name, key) in PARAMETER_OPTIONS {
-            settings.extend(options::values(layer, name).map(|(origin, value)| Setting {
-                origin: origin.clone(),
-                key: key.to_owned(),
-                value: value.to_owned(),
-            }));
         }
     }
     Ok(settings)

@@ -77,6 +77,11 @@ fn scope(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, sub)| sub)
 }
 
+/// Returns the value of an option, if the command has the option and it has a value.
+pub(super) fn value<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, id: &str) -> Option<T> {
+    scope(matches).try_get_one(id).ok().flatten().cloned()
+}
+
 fn is_typed(matches: &ArgMatches, id: &str) -> bool {
     let scope = scope(matches);
     scope.try_contains_id(id).unwrap_or(false) && scope.value_source(id) == Some(ValueSource::CommandLine)
@@ -176,17 +181,15 @@ pub(crate) struct ConfigRow {
     pub origin: String,
 }
 
-impl From<&[ConfigRow]> for Lines {
-    fn from(rows: &[ConfigRow]) -> Self {
-        let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
-        let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
-        let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
-        let mut lines = Self::default();
-        for row in rows {
-            lines.push(format_args!("{:keys$}  {:values$}  {}", row.key, shown(row), row.origin));
-        }
-        lines
+pub(crate) fn table(rows: &[ConfigRow]) -> Lines {
+    let shown = |row: &ConfigRow| row.value.clone().unwrap_or_else(|| "-".to_owned());
+    let keys = rows.iter().map(|row| row.key.len()).max().unwrap_or(0);
+    let values = rows.iter().map(|row| shown(row).chars().count()).max().unwrap_or(0);
+    let mut lines = Lines::default();
+    for row in rows {
+        lines.push(format_args!("{:keys$}  {:values$}  {}", row.key, shown(row), row.origin));
     }
+    lines
 }
 
 pub(super) fn typed_layer(options: &[OptionSpec], matches: &ArgMatches) -> Layer {

@@ -181,8 +181,11 @@ fn show_config_needs_no_command() {
     let resolved = resolve(&argv("haul --show-config"), &sources).unwrap();
     assert!(resolved.global.show_config);
     assert_eq!(row(&resolved, "rate"), (Some("1Mbit".into()), "environment HAUL_RATE".into()));
-    let text = crate::output::Lines::from(&*resolved.rows).to_string();
-    assert!(text.lines().any(|line| line.starts_with("controller ") && line.ends_with("default")), "{text}");
+    let text = table(&resolved.rows);
+    assert!(
+        text.as_str().lines().any(|line| line.starts_with("controller ") && line.ends_with("default")),
+        "{text:?}"
+    );
 }
 
 #[test]

@@ -74,29 +74,29 @@ fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
 
 #[test]
 fn the_summary_of_a_finished_run() {
-    insta::assert_snapshot!(Lines::from(&finished()).to_string());
+    insta::assert_snapshot!(Lines::from(&finished()).as_str());
 }
 
 #[test]
 fn the_summary_of_a_failed_run() {
-    insta::assert_snapshot!(Lines::from(&broken()).to_string());
+    insta::assert_snapshot!(Lines::from(&broken()).as_str());
 }
 
 #[test]
 fn the_summary_of_a_run_with_failed_files() {
-    insta::assert_snapshot!(Lines::from(&partly()).to_string());
+    insta::assert_snapshot!(Lines::from(&partly()).as_str());
 }
 
 #[test]
 fn the_summary_of_a_run_that_moved_nothing() {
     let report = RunReport { files: 0, bytes: 0, ..partly() };
-    insta::assert_snapshot!(Lines::from(&report).to_string());
+    insta::assert_snapshot!(Lines::from(&report).as_str());
 }
 
 #[test]
 fn the_summary_of_a_bench() {
     let report = RunReport { files: 0, digest: None, capacity: None, ..finished() };
-    insta::assert_snapshot!(Lines::from(&report).to_string());
+    insta::assert_snapshot!(Lines::from(&report).as_str());
 }
 
 /// What failed by itself, and entries `0` to `named` below it that failed with it, out of `below`.
@@ -119,7 +119,8 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
 fn what_fails_with_its_directory_takes_one_line() {
     let failed = [blocked(None, "x", 3, 301), blocked(None, "x2", 1, 1), blocked(None, "y", 0, 0)].concat();
     let report = RunReport { failed, failed_files: 306, ..finished() };
-    let lines = report.failures().to_string();
+    let lines = report.failures();
+    let lines = lines.as_str();
     assert_eq!(
         lines,
         "failed: x: permission denied (check the permissions)\n\
@@ -141,7 +142,8 @@ fn what_failed_with_a_directory_of_another_machine_or_an_unknown_one_is_named() 
     // Its failure is not known.
     failed.remove(1);
     let report = RunReport { failed, failed_files: 7, ..finished() };
-    let lines = report.failures().to_string();
+    let lines = report.failures();
+    let lines = lines.as_str();
     assert!(lines.contains("failed: x/0 from b: no directory"), "{lines}");
     assert_eq!((lines.lines().count(), lines.contains("more")), (3, false), "{lines}");
 }
@@ -223,7 +225,7 @@ fn all_of(word: &str) -> RunReport {
 proptest! {
     #[test]
     fn no_text_of_a_report_forges_a_line_or_is_obeyed(word in hostile()) {
-        let (said, plain) = (Lines::from(&all_of(&word)).to_string(), Lines::from(&all_of("x")).to_string());
+        let [said, plain] = [&*word, "x"].map(|word| Lines::from(&all_of(word)).as_str().to_owned());
         prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
         prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
         let object = inert(&json_value(&all_of(&word)).to_string());

@@ -248,6 +248,7 @@ pub(crate) struct Preset {
 }
 
 impl Preset {
+    #[cfg(test)]
     pub(crate) fn default_preset() -> Self {
         Self::compiled_in(&SHIPPED[0])
     }

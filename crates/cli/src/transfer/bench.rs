@@ -15,13 +15,13 @@ use crate::output::{RunReport, Snapshot, count};
 use crate::transfer::Sides;
 use crate::transfer::control_socket::Side;
 use crate::transfer::outcome::of_memory;
-use crate::transfer::watch::{Measured, Watch};
+use crate::transfer::watch::Watch;
 
 const TICK: Duration = Duration::from_millis(5);
 /// Timeout for the peer's last message.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(15);
 
-pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> RunReport {
+pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> Result<RunReport, Fault> {
     let gauge = Gauge::default();
     let source = MemorySource::new(limit, gauge.clone());
     let total = match limit {
@@ -31,7 +31,7 @@ pub(crate) fn send(session: &mut Session, limit: BenchLimit, sides: &Sides) -> R
     run(sides, Side::Sends, (&gauge, total), |waker| session.start_sending(Box::new(source), waker))
 }
 
-pub(crate) fn receive(session: &mut Session, sides: &Sides) -> RunReport {
+pub(crate) fn receive(session: &mut Session, sides: &Sides) -> Result<RunReport, Fault> {
     let gauge = Gauge::default();
     let sink = Box::new(NullSink(gauge.clone()));
     run(sides, Side::Receives, (&gauge, None), |waker| session.start_receiving(sink, waker))
@@ -43,14 +43,8 @@ fn run(
     side: Side,
     (gauge, total): (&Gauge, Option<u64>),
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
-) -> RunReport {
-    let mut watch = match Watch::start(sides, side, start) {
-        Ok(watch) => watch,
-        Err(fault) => {
-            sides.control.abort(fault.clone());
-            return of_memory(sides, Err(fault), &Measured::default());
-        }
-    };
+) -> Result<RunReport, Fault> {
+    let mut watch = Watch::start(sides, side, start)?;
     let delivered = wait(&mut watch, gauge, total);
     let bytes = delivered.and_then(|()| {
         let bytes = match watch.transfer.counters() {
@@ -65,7 +59,7 @@ fn run(
         Err(fault) => sides.control.abort(watch.for_peer(fault)),
     }
     let bytes = bytes.map_err(|fault| sides.context.cancel.or_own(fault, ""));
-    of_memory(sides, bytes, &watch.stop())
+    Ok(of_memory(sides, bytes, &watch.stop()))
 }
 
 fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Result<(), Fault> {

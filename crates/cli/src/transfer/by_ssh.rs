@@ -10,7 +10,7 @@ use crate::endpoint::{self, Machine};
 use crate::fault;
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, Policy, session, with_own_server};
+use crate::transfer::{Context, CopyPlan, Cpu, Policy, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -50,29 +50,30 @@ pub(crate) fn put(context: &Context, plan: &CopyPlan) -> Permit {
     Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
-/// Calls `work` with the URL of a server on `machine`: a running one, one that ssh starts with `permit`, or
-/// one within this process.
+/// Calls `work` with the URL of a server on `machine`, and its context: a running one, one that ssh starts with
+/// `permit`, or one within this process.
 pub(crate) fn at_server(
     context: &Context,
     args: &SshArgs,
     machine: &Machine,
     permit: &Permit,
-    work: impl FnOnce(HaulUrl) -> RunReport,
+    work: impl FnOnce(&Context, HaulUrl) -> RunReport,
 ) -> Result<RunReport, Fault> {
     let host = match machine {
         Machine::Here => {
+            let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
             return with_own_server(&Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
-                work(listener.url("127.0.0.1", b""))
+                work(context, listener.url("127.0.0.1", b""))
             });
         }
-        Machine::Url(url) => return Ok(work(url.clone())),
+        Machine::Url(url) => return Ok(work(context, url.clone())),
         Machine::Ssh(host) => host,
     };
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
     let add_hint = |fault| with_firewall_hint(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.hosts).map_err(add_hint)?;
-    let mut report = work(url);
+    let mut report = work(context, url);
     report.error = report.error.map(add_hint);
     if let Some(note) = server.remote.early_end() {
         let rest = if report.error.is_none() { "; the transfer did not need it" } else { "" };

@@ -13,7 +13,7 @@ use crate::fault::{self, Fault};
 use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
-use crate::transfer::{Negotiated, Pulse, Quotas};
+use crate::transfer::{Cpu, Negotiated, Pulse, Quotas};
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -29,6 +29,7 @@ pub(crate) struct Context {
     /// Divides this receiver's capacity among its senders.
     pub quotas: Quotas,
     pub role: Role,
+    pub cpu: Cpu,
     /// Progress of a server's session.
     pub pulse: Pulse,
     pub cancel: Cancel,
@@ -51,6 +52,7 @@ impl Context {
             on_agreed: None,
             quotas: Quotas::default(),
             role: Role::Client,
+            cpu: Cpu::ALL,
             pulse: Pulse::default(),
             cancel,
             events: EventLog::none(),

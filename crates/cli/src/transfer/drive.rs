@@ -16,7 +16,7 @@ use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::carried;
 use crate::transfer::quota::Part;
-use crate::transfer::watch::{Measured, REST_HINT, Watch};
+use crate::transfer::watch::{REST_HINT, Watch};
 use crate::transfer::{Sides, Unchanged, outcome, sessions};
 
 const TICK: Duration = Duration::from_millis(5);
@@ -29,7 +29,7 @@ pub(crate) fn send(
     begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
     let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
-    Ok(run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker)))
+    run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker))
 }
 
 /// Receives what a job writes; `begin` starts it.
@@ -46,7 +46,7 @@ pub(crate) fn receive(
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    Ok(run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker)))
+    run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker))
 }
 
 /// Returns the recipe's chunk size if files are read and written by chunks.
@@ -60,7 +60,7 @@ fn run(
     sides: &Sides,
     side: Side,
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
-) -> RunReport {
+) -> Result<RunReport, Fault> {
     let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
     let watch = Watch::start(sides, side, |waker| {
@@ -68,22 +68,14 @@ fn run(
         job.on_wake(Arc::new(move || wake.wake()));
         start(waker)
     });
-    let mut watch = match watch {
-        Ok(watch) => watch,
-        Err(fault) => {
-            job.abort(fault.clone());
-            let notes = job.notes();
-            let _ = job.join();
-            return outcome::of_files(sides, Err(fault), notes, &Measured::default());
-        }
-    };
+    let mut watch = watch.inspect_err(|fault| job.abort(fault.clone()))?;
     let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(&watch.transfer));
     let part = (side == Side::Receives).then(join).flatten();
     let stopped_by = supervise(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
     let result = result(job, stopped_by).map_err(|fault| context.cancel.or_own(fault, REST_HINT));
-    outcome::of_files(sides, result, notes, &watch.stop())
+    Ok(outcome::of_files(sides, result, notes, &watch.stop()))
 }
 
 /// Returns the result of a job. One that does not end, as a disk does not respond, ends with the process.

@@ -32,7 +32,6 @@ pub(crate) struct Sides {
     pub(crate) ceiling: Option<Rate>,
     /// `rate_control` of the negotiated recipe.
     pub(crate) agreed: Option<Part>,
-    pub(crate) cpu: Cpu,
     /// Name or address of the other machine; `None` if both sides are on this one.
     pub(crate) other: Option<String>,
     /// Start of the connection.
@@ -59,7 +58,6 @@ impl Sides {
         context: &Context,
         session: &Session,
         began: Instant,
-        cpu: Cpu,
         other: &impl ToString,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -70,8 +68,7 @@ impl Sides {
             round_trip: session.round_trip(),
             ceiling: haul_engine::ceiling(session.recipe()),
             agreed: session.law(),
-            cpu,
-            other: (cpu != Cpu::DataThread).then(|| other.to_string()),
+            other: (context.cpu != Cpu::DataThread).then(|| other.to_string()),
             began,
             started: Instant::now(),
             state: Mutex::default(),
@@ -134,7 +131,7 @@ impl Sides {
             }
             _ => None,
         };
-        Counted { cpu_us: self.cpu.used(transfer.cpu()).as_micros(), sending }
+        Counted { cpu_us: self.context.cpu.used(transfer.cpu()).as_micros(), sending }
     }
 
     pub(crate) fn counted_sending(&self, stats: &SenderStats, moving: Span) -> CountedSending {
@@ -342,7 +339,7 @@ mod tests {
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
-            let sides = Sides::new(&context(), &server, Instant::now(), Cpu::ALL, &"client");
+            let sides = Sides::new(&context(), &server, Instant::now(), &"client");
             sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
             Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
@@ -430,7 +427,7 @@ mod tests {
     #[test]
     fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
         let pair = Pair::new(LawLimits::default());
-        let client = Sides::new(&context(), &pair.client, Instant::now(), Cpu::ALL, &"server");
+        let client = Sides::new(&context(), &pair.client, Instant::now(), &"server");
         let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
         pair.server.control().send(message.clone()).unwrap();
         assert_eq!(client.recv(SOON).unwrap(), Some(message));

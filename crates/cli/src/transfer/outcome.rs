@@ -82,7 +82,7 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
     });
     report.controller.clone_from(&sides.controller);
     report.fallbacks = counters::fallbacks(&sides.context.settings);
-    let own_cpu = Some(sides.cpu.used(measured.data_cpu).as_secs_f64());
+    let own_cpu = Some(sides.context.cpu.used(measured.data_cpu).as_secs_f64());
     match measured.counters {
         Some(Counters::Sending(sending)) => {
             report.cpu = CpuSeconds { sender: own_cpu, receiver: None };

@@ -12,7 +12,6 @@ use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
 use crate::ssh::SshHost;
-use crate::transfer::Cpu;
 
 impl Machine {
     /// Whether sources on both share a session. Another port of ssh is another machine, such as a container.
@@ -40,11 +39,6 @@ impl Machine {
             Self::Url(url) => format!("{}:/{}", url.authority(), printable_bytes(path)),
             Self::Ssh(host) => host.place(path),
         }
-    }
-
-    /// Returns what this side's processor time is measured of if this is the other side.
-    pub(crate) fn cpu(&self) -> Cpu {
-        if *self == Self::Here { Cpu::DataThread } else { Cpu::ALL }
     }
 }
 
@@ -276,7 +270,7 @@ mod tests {
             actions: vec!["copy a to b".to_owned()],
             negotiated: vec![("cipher".into(), "aes-128-gcm".to_owned())],
         };
-        assert_eq!(Lines::from(&plan).to_string(), "would copy a to b\ncipher: aes-128-gcm\n");
+        assert_eq!(Lines::from(&plan).as_str(), "would copy a to b\ncipher: aes-128-gcm\n");
         let json = plan.value();
         assert_eq!(json["negotiated"]["cipher"], "aes-128-gcm");
     }

@@ -23,7 +23,7 @@ const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
 pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Pulse) -> RunReport {
     let began = Instant::now();
-    let context = &Context { pulse: pulse.clone(), ..policy.context.clone() };
+    let context = &Context { pulse: pulse.clone(), cpu, ..policy.context.clone() };
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings().clone(), incoming.recipe());
     if let Err(fault) = policy.check(&request, incoming.recipe()) {
@@ -35,7 +35,7 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(context, &session, began, cpu, &session.peer().ip());
+    let sides = Sides::new(context, &session, began, &session.peer().ip());
     if matches!(request, Request::Get { .. } | Request::BenchReceive)
         && let Some(law) = session.law()
     {
@@ -83,8 +83,8 @@ fn serve_request(
                 send_files(sources.clone(), policy.root.clone(), selection, link, limits)
             })
         }
-        Request::BenchSend => Ok(bench::receive(session, sides)),
-        Request::BenchReceive => Ok(bench::send(session, limit, sides)),
+        Request::BenchSend => bench::receive(session, sides),
+        Request::BenchReceive => bench::send(session, limit, sides),
         // Only a check: the policy has refused the others.
         Request::Check | Request::Connect { .. } | Request::StreamSend | Request::StreamReceive => {
             check_path(session).map(|()| context.report(RunReport::default()))

@@ -22,12 +22,7 @@ const TICK: Duration = Duration::from_millis(20);
 const RESUME_HINT: &str = "run the same command again to resume";
 const CHECK: Duration = Duration::from_secs(6);
 
-pub(crate) fn open(
-    context: &Context,
-    url: &HaulUrl,
-    request: Request,
-    limit: BenchLimit,
-) -> Result<Session, Fault> {
+fn open(context: &Context, url: &HaulUrl, request: Request, limit: BenchLimit) -> Result<Session, Fault> {
     let purpose = request.name();
     let sends = matches!(request, Request::Put { .. } | Request::PutStream { .. } | Request::BenchSend);
     let mut options = ConnectOptions::new(request, context.settings.asked(limit));
@@ -91,7 +86,6 @@ pub(crate) fn upload(
     url: &HaulUrl,
     sources: Vec<Vec<u8>>,
     selection: &Selection,
-    cpu: Cpu,
 ) -> RunReport {
     let layout = layout_for(&sources, &url.path);
     let request = Request::Put {
@@ -99,7 +93,7 @@ pub(crate) fn upload(
         layout,
         receive_policy: context.transfer.receive_policy,
     };
-    over(context, url, request, cpu, |session, sides| {
+    over(context, url, (request, BenchLimit::Unlimited), |session, sides| {
         let TransferOptions { growth, preserve, set_memory, .. } = context.transfer;
         let begin = |link, chunk| {
             let limits = SendLimits { growth, preserve, set_memory, chunk, ..SendLimits::default() };
@@ -128,7 +122,7 @@ pub(crate) fn download(
         },
         preserve: context.transfer.preserve,
     };
-    over(context, from, request, Cpu::ALL, |session, sides| {
+    over(context, from, (request, BenchLimit::Unlimited), |session, sides| {
         let begin = |link, options| {
             let TransferOptions { preserve: permit, set_memory, .. } = context.transfer;
             let expectations = Some(Expectations::new(sources, selection));
@@ -139,25 +133,25 @@ pub(crate) fn download(
     })
 }
 
+/// Opens a session and does `work` in it; `limit` is that of a bench.
 pub(crate) fn over(
     context: &Context,
     url: &HaulUrl,
-    request: Request,
-    cpu: Cpu,
+    (request, limit): (Request, BenchLimit),
     work: impl FnOnce(&mut Session, &Arc<Sides>) -> Result<RunReport, Fault>,
 ) -> RunReport {
     let began = Instant::now();
     let connect = || {
         if let Some(tell) = &context.on_agreed {
-            tell(if cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
+            tell(if context.cpu == Cpu::DataThread { Vec::new() } else { negotiate(context, url)? });
         }
-        open(context, url, request, BenchLimit::Unlimited)
+        open(context, url, request, limit)
     };
     let mut session = match connect() {
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(context, &session, began, cpu, &url.host);
+    let sides = Sides::new(context, &session, began, &url.host);
     match work(&mut session, &sides) {
         Ok(report) => {
             if report.error.is_none() {

@@ -318,7 +318,7 @@ mod tests {
         assert!(report.files_fault.is_none());
         let machines: Vec<_> = report.failed.iter().map(|of| of.machine.as_deref()).collect();
         assert_eq!(machines, [Some("a"), Some("b")]);
-        assert!(report.failures().to_string().starts_with("failed: x from a: closed\n"));
+        assert!(report.failures().as_str().starts_with("failed: x from a: closed\n"));
     }
 
     #[test]

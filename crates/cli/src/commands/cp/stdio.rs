@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use haul_engine::HaulUrl;
 use haul_mover::{ReceiveOptions, SendLimits, copies_content, receive_to, send_stream};
-use haul_wire::control::{Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
+use haul_wire::control::{BenchLimit, Fault, HardLinks, Preserve, ReceivePolicy, Request, Selection};
 use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
@@ -16,7 +16,7 @@ use crate::fault::usage;
 use crate::output::{RunReport, without_keys};
 use crate::ssh::Permit;
 use crate::standard_streams::{check_stdin, check_stdout};
-use crate::transfer::{Context, CopyPlan, Cpu, at_server, by_ssh, drive, over, selection};
+use crate::transfer::{Context, CopyPlan, at_server, by_ssh, drive, over, selection};
 
 const STDIO: &str = "-";
 
@@ -84,9 +84,9 @@ fn from_stdin(context: &Context, words: &[OsString], ssh: &SshArgs) -> Result<Ru
     }
     let (destination, durability) = (plan.path, context.transfer.receive_policy.durability);
     let permit = Permit::PutStream(destination.clone(), durability);
-    at_server(context, ssh, &plan.to, &permit, |url| {
+    at_server(context, ssh, &plan.to, &permit, |context, url| {
         let request = Request::PutStream { destination, durability };
-        over(context, &url, request, plan.to.cpu(), |session, sides| {
+        over(context, &url, (request, BenchLimit::Unlimited), |session, sides| {
             let begin = |link, _| send_stream(Box::new(io::stdin()), link, SendLimits::default());
             drive::send(session, sides, begin)
         })
@@ -111,18 +111,12 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     let [(from, sources)] = plan.sources.as_slice() else {
         return Err(usage("stdout accepts files of one machine only", "use one command for each machine"));
     };
-    at_server(context, &args.ssh, from, &Permit::Get(sources.clone()), |url| {
-        receive(context, &url, sources.clone(), chosen, from.cpu())
+    at_server(context, &args.ssh, from, &Permit::Get(sources.clone()), |context, url| {
+        receive(context, &url, sources.clone(), chosen)
     })
 }
 
-fn receive(
-    context: &Context,
-    from: &HaulUrl,
-    sources: Vec<Vec<u8>>,
-    selection: Selection,
-    cpu: Cpu,
-) -> RunReport {
+fn receive(context: &Context, from: &HaulUrl, sources: Vec<Vec<u8>>, selection: Selection) -> RunReport {
     let request = Request::Get {
         sources,
         selection,
@@ -133,7 +127,7 @@ fn receive(
     };
     let gone = Arc::new(AtomicBool::new(false));
     let output = Output(gone.clone());
-    let mut report = over(context, from, request, cpu, |session, sides| {
+    let mut report = over(context, from, (request, BenchLimit::Unlimited), |session, sides| {
         let begin = |link, options| {
             let options = ReceiveOptions { set_memory: context.transfer.set_memory, ..options };
             receive_to(Box::new(output), link, options)

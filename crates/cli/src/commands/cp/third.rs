@@ -79,7 +79,7 @@ fn start(
         sources: plan.sources[0].1.clone(),
         destination: plan.path.clone(),
         selection: selection.clone(),
-        transfer: context.transfer.clone(),
+        transfer: context.transfer,
         detach,
         actions: plan.actions(),
         ports: command.ports.clone(),

@@ -15,7 +15,7 @@ use haul_wire::control::Fault;
 use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::path::{EmulatedPath, End, Namespaces, announce, row, show_counts, start};
+use super::path::{EmulatedPath, End, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, out_url};
@@ -33,14 +33,13 @@ const SHARE: f64 = 2.0 / 3.0;
 /// Returns the report of the run that acts on the verdict; if it succeeded, with the report of the other run.
 pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Result<RunReport, Fault> {
     let spec = &args.emulated;
-    announce(context, spec);
+    let path = start(context, spec, namespaces)?;
     let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
         SUSPENDED.as_millis()
     ));
     context.say("Now with the verdict");
-    let path = start(context, spec, namespaces)?;
     let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
     if !aware.is_ok() {
         return Ok(aware);
@@ -67,7 +66,7 @@ fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<Ru
             let address = path.address_of((path.server_ip(), url.port).into())?;
             let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url };
             let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };
-            Ok(receiver.suspended(|| bench::run(context, &args, Cpu::DataThread)))
+            Ok(receiver.suspended(|| bench::run(context, &args)))
         })
     })?;
     show_counts(context, path)?;
@@ -122,7 +121,7 @@ impl Receiver {
 
 /// Returns `context` with an untuned host's buffer, this ceiling, and whether the law `acts` on the verdict.
 fn acting(context: &Context, ceiling: Rate, acts: bool) -> Result<Context, Fault> {
-    let mut context = context.clone();
+    let mut context = Context { cpu: Cpu::DataThread, ..context.clone() };
     let told = |law: &mut RateControlConfig| (law.rate, law.cause_aware) = (ceiling, acts);
     context.settings.recipe.change(told).map_err(fault::of)?;
     context.settings.socket_buffer = UNTUNED_BUFFER;

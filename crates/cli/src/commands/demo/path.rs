@@ -166,8 +166,13 @@ pub(super) fn emulator(spec: &PathArgs) -> Result<Emulator, WanError> {
     })
 }
 
-/// Prints the parameters of the path, and writes the trace's `start`.
-pub(super) fn announce(context: &Context, spec: &PathArgs) {
+/// Prints the parameters of the path, writes the trace's `start`, and starts the path; if it is not between
+/// network namespaces, prints why.
+pub(super) fn start(
+    context: &Context,
+    spec: &PathArgs,
+    namespaces: &Namespaces,
+) -> Result<EmulatedPath, Fault> {
     let &PathArgs { rtt, path_rate, loss, seed } = spec;
     let (loss, queue) = (loss.get(), spec.queue());
     context.say(format!(
@@ -179,14 +184,6 @@ pub(super) fn announce(context: &Context, spec: &PathArgs) {
         "queue_bytes": queue.0,
     });
     context.events.write("start", start);
-}
-
-/// Starts the path; if it is not between network namespaces, prints why.
-pub(super) fn start(
-    context: &Context,
-    spec: &PathArgs,
-    namespaces: &Namespaces,
-) -> Result<EmulatedPath, Fault> {
     let path = EmulatedPath::start(spec, namespaces)?;
     if let Some(why) = path.why_relay() {
         context.say(format!(
