@@ -62,34 +62,30 @@ pub(crate) struct SelectArgs {
     pub copy_links: bool,
 }
 
-fn rule_options() -> [Arg; 3] {
-    // Rejects patterns that do not compile.
-    let pattern = |verdict| {
-        OsStringValueParser::new().try_map(move |word: OsString| {
-            check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word))
-        })
-    };
-    let file = OsStringValueParser::new().map(|word| RuleArg::ExcludeFrom(PathBuf::from(word)));
-    let option = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).action(clap::ArgAction::Append).value_name(value).help(help)
-    };
-    [
-        option("exclude", "PATTERN", "Skip matching entries, for example '*.tmp' or /build/; repeatable")
-            .value_parser(pattern(Verdict::Exclude)),
-        option("include", "PATTERN", "Send matching entries despite later rules; the first match counts")
-            .value_parser(pattern(Verdict::Include)),
-        option(
-            "exclude-from",
-            "FILE",
-            "Read exclude patterns from a file, one per line (a leading + includes)",
-        )
-        .value_parser(file),
-    ]
-}
-
 impl Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
-        command.args(rule_options())
+        // Rejects patterns that do not compile.
+        let pattern = |verdict| {
+            OsStringValueParser::new().try_map(move |word: OsString| {
+                check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word))
+            })
+        };
+        let file = OsStringValueParser::new().map(|word| RuleArg::ExcludeFrom(PathBuf::from(word)));
+        let option = |name: &'static str, value: &'static str, help: &'static str| {
+            Arg::new(name).long(name).action(clap::ArgAction::Append).value_name(value).help(help)
+        };
+        command.args([
+            option("exclude", "PATTERN", "Skip matching entries, for example '*.tmp' or /build/; repeatable")
+                .value_parser(pattern(Verdict::Exclude)),
+            option("include", "PATTERN", "Send matching entries despite later rules; the first match counts")
+                .value_parser(pattern(Verdict::Include)),
+            option(
+                "exclude-from",
+                "FILE",
+                "Read exclude patterns from a file, one per line (a leading + includes)",
+            )
+            .value_parser(file),
+        ])
     }
 
     fn augment_args_for_update(command: Command) -> Command {

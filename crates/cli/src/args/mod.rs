@@ -13,6 +13,7 @@ use clap::builder::ArgPredicate;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use haul_base::{Bytes, Probability, Rate, Span};
 use haul_diagnosis::PAPERS_WORD;
+use haul_proto::law_names;
 use haul_wire::control::{Durability, Growth, Preserve, ReceivePolicy, RunMode};
 use serde::{Deserialize, Serialize};
 
@@ -158,11 +159,6 @@ impl Command {
     }
 }
 
-/// Help text that lists the control laws.
-fn controller_help() -> String {
-    format!("Rate control law: {}; `haul presets` describes each", haul_proto::law_names().join(", "))
-}
-
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Transport")]
 pub(crate) struct RecipeArgs {
@@ -176,7 +172,8 @@ pub(crate) struct RecipeArgs {
     #[arg(long, value_parser = values::ceiling)]
     pub rate: Option<String>,
     /// Rate control law
-    #[arg(long, value_name = "NAME", help = controller_help())]
+    #[arg(long, value_name = "NAME")]
+    #[arg(help = format!("Rate control law: {}; `haul presets` describes each", law_names().join(", ")))]
     pub controller: Option<String>,
     /// Evidence used to classify losses; reported, and acted on by recipes with `cause_aware` (the default)
     #[arg(long, value_name = "MODE", value_parser = values::diagnosis())]

@@ -1,6 +1,5 @@
 //! Sources of option values, in order of precedence: command line, environment, user's file, system's file.
 
-mod layers;
 mod options;
 
 use std::ffi::OsString;
@@ -12,8 +11,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
-pub(crate) use layers::{Sources, scalar};
-pub(crate) use options::{ConfigRow, Origin, Setting, heading_in_cp, table, truth};
+pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, scalar, table, truth};
 use options::{Kind, Layer, OptionSpec, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
@@ -58,9 +56,9 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     let mut notes = Vec::new();
     // In order of precedence.
     let mut layers =
-        vec![options::typed_layer(&options, &typed), layers::of_environment(&options, sources, &mut notes)?];
+        vec![options::typed_layer(&options, &typed), options::of_environment(&options, sources, &mut notes)?];
     for path in sources.files()? {
-        layers.push(layers::of_file(&command, &options, &path)?);
+        layers.push(options::of_file(&command, &options, &path)?);
     }
     let chosen = choose(&options, &layers, &options::rivals_of_typed(&command, &typed));
 
