@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use crate::fault::{self, Fault};
-use crate::ssh::{SshHost, SshPath};
+use crate::ssh::{self, SshHost};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -56,8 +56,8 @@ pub(crate) fn place(word: &OsStr) -> Result<Place, Fault> {
         let hint = "use the haul:// URL that `haul serve` prints on the other machine, or HOST:PATH for ssh";
         return Err(fault::usage(format!("`{scheme}://` URLs are not supported"), hint));
     }
-    Ok(match SshPath::parse(word)? {
-        Some(SshPath { host, path }) => (Machine::Ssh(host), path),
+    Ok(match ssh::parse(word)? {
+        Some((host, path)) => (Machine::Ssh(host), path),
         None => (Machine::Here, word.as_bytes().to_vec()),
     })
 }

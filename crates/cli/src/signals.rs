@@ -56,10 +56,7 @@ impl Cancel {
 
     /// Like [`fault`](Self::fault) for the peer, without the sender; `role` is this side's role.
     pub(crate) fn fault_for_peer(&self, role: Role, hint: &str) -> Fault {
-        let role = match role {
-            Role::Client => "client",
-            Role::Server => "server",
-        };
+        let role = if role == Role::Client { "client" } else { "server" };
         let by = self.0.get().and_then(Option::as_ref);
         let by = by.map_or_else(String::new, |stop| format!(" by {}", stop.signal));
         Fault::new(FaultCode::Interrupted, format!("the {role} was stopped{by}"), hint)
@@ -112,12 +109,10 @@ pub(crate) enum Hangup {
 /// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal later than
 /// [`TOGETHER`] after the first ends the process. Catches SIGXFSZ (`ulimit -f`), so that writes fail instead.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
-    let cancel = Cancel::default();
-    handle(&cancel, hangup).map_err(|e| fault::io("cannot install signal handlers", &e))?;
-    Ok(cancel)
+    handle(hangup).map_err(|e| fault::io("cannot install signal handlers", &e))
 }
 
-fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
+fn handle(hangup: Hangup) -> std::io::Result<Cancel> {
     flag::register(SIGXFSZ, Arc::default())?;
     let mut heeded = vec![SIGINT, SIGTERM];
     match hangup {
@@ -130,15 +125,16 @@ fn handle(cancel: &Cancel, hangup: Hangup) -> std::io::Result<()> {
     for signal in heeded {
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&is_late))?;
     }
-    let cancel = cancel.clone();
+    let cancel = Cancel::default();
+    let requested = cancel.clone();
     let wait = move || {
         if let Some(first) = signals.forever().next() {
-            cancel.take(&first);
+            requested.take(&first);
             thread::sleep(TOGETHER);
             is_late.store(true, Ordering::Relaxed);
         }
     };
-    thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(drop)
+    thread::Builder::new().name("haul-signals".to_owned()).spawn(wait).map(|_| cancel)
 }
 
 /// Whether this process ignores `signal`, also if that is unknown: the signal is then left alone.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -80,7 +81,7 @@ pub(crate) struct PortRange {
 }
 
 impl PortRange {
-    pub(crate) fn ports(self) -> impl Iterator<Item = u16> {
+    pub(crate) fn ports(self) -> RangeInclusive<u16> {
         self.first..=self.last
     }
 }

@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 use crate::transfer::{
-    Context, Cpu, Policy, Pulse, answer, bind_within, download, listen_options, next_client, reach,
-    server::POLL, upload, with_firewall_hint,
+    Context, Cpu, Policy, Pulse, answer, bind, download, listen_options, next_client, reach, server::POLL,
+    upload, with_firewall_hint,
 };
 
 /// Reads the request, one line of at most `longest` bytes; `None` if stdin ends without one.
@@ -75,7 +75,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         expires: args.expires.map(Into::into),
         ..listen_options((ANY[0], 0).into(), &policy)
     };
-    let listener = bind(&options, args).inspect_err(|fault| {
+    let listener = bind(&options, &ANY, args.port_range).inspect_err(|fault| {
         announce(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
     })?;
     announce(&Announcement {
@@ -107,14 +107,6 @@ fn listen_to_stdin() -> Result<Receiver<Result<Permit, Fault>>, Fault> {
         wait_for_end_of_stdin();
     })?;
     Ok(permits)
-}
-
-fn bind(options: &ListenOptions, args: &ServeArgs) -> Result<Listener, Fault> {
-    if let Some(range) = args.port_range {
-        return bind_within(options, &ANY, range);
-    }
-    let v4 = ListenOptions { addr: SocketAddr::new(ANY[1], 0), ..options.clone() };
-    Listener::bind(options.clone()).or_else(|_| Listener::bind(v4)).map_err(fault::of)
 }
 
 /// Returns the addresses to announce: `--host`, and the address at which ssh was reached.

@@ -7,16 +7,16 @@ mod third;
 use std::sync::Arc;
 
 use haul_engine::HaulUrl;
-use haul_wire::control::{Fault, Item, Selection};
+use haul_wire::control::{Fault, Item};
 use parking_lot::Mutex;
 use serde_json::json;
 
-use crate::args::CpArgs;
+use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
-use crate::transfer::{Context, CopyPlan, DryRun, How, Way, at_server, by_ssh, chosen, download, upload};
+use crate::transfer::{Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, upload};
 
 pub(crate) use stdio::check_options as check_streams;
 
@@ -25,13 +25,13 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
         return report;
     }
     match parse(context, args) {
-        Ok((plan, selection)) => copy(context, &plan, How { selection: &selection, ssh: &args.ssh }),
+        Ok(plan) => copy(context, &plan, &args.ssh),
         Err(fault) => context.failed(fault),
     }
 }
 
-fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Fault> {
-    let plan = CopyPlan::parse(&args.paths)?;
+fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
+    let mut plan = CopyPlan::parse(&args.paths)?;
     context.check_loss_model(plan.is_sent_from_here())?;
     if args.ssh.detach && !matches!(plan.way()?, Way::Between { .. }) {
         return Err(by_ssh::not_detached());
@@ -43,7 +43,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
             "leave it out; the port of a server is in its URL",
         ));
     }
-    let selection = chosen(args, plan.count())?;
+    plan.selection = chosen(args, plan.count())?;
     if args.sync.delete && plan.way()? == Way::Many {
         // Each machine has its own session, which knows only its own files.
         return Err(fault::usage(
@@ -51,16 +51,16 @@ fn parse(context: &Context, args: &CpArgs) -> Result<(CopyPlan, Selection), Faul
             "copy each machine into its own directory with a separate command, or leave --delete out",
         ));
     }
-    Ok((plan, selection))
+    Ok(plan)
 }
 
-fn copy(context: &Context, plan: &CopyPlan, how: How<'_>) -> RunReport {
-    context.traced(json!({ "actions": plan.actions() }), || one(context, plan, how))
+fn copy(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> RunReport {
+    context.traced(json!({ "actions": plan.actions() }), || one(context, plan, ssh))
 }
 
 /// Copies without the trace's `start` and `end`.
-fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fault> {
-    let How { selection, ssh } = how;
+fn one(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, Fault> {
+    let selection = &plan.selection;
     match plan.way()? {
         Way::Send(sources) => {
             at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |context, url| {
@@ -73,20 +73,20 @@ fn one(context: &Context, plan: &CopyPlan, how: How<'_>) -> Result<RunReport, Fa
                 download(context, &url, sources, selection, &plan.path)
             })
         }
-        Way::Between { at, serves } => third::copy(context, how, (plan, at, serves)),
+        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves)),
         Way::Many => {
             if let Some(tell) = &context.on_agreed {
                 tell(Vec::new());
             }
             Ok(many::copy_all(context, plan, |each, plan| {
-                one(each, plan, how).unwrap_or_else(|fault| each.failed(fault))
+                one(each, plan, ssh).unwrap_or_else(|fault| each.failed(fault))
             }))
         }
     }
 }
 
 pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
-    let (plan, selection) = parse(context, args)?;
+    let plan = parse(context, args)?;
     let dry = Arc::new(Mutex::new(DryRun { actions: plan.actions(), negotiated: Vec::new() }));
     let items = Arc::<Mutex<Vec<Item>>>::default();
     let mut context = context.clone();
@@ -101,7 +101,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
             out(&*dry);
         }
     }));
-    let report = copy(&context, &plan, How { selection: &selection, ssh: &args.ssh });
+    let report = copy(&context, &plan, &args.ssh);
     // With another exit code only some of several machines failed, and the others are shown.
     if let Some(error) = report.error.clone().filter(|error| error.code.exit_code() == report.exit_code()) {
         return Err(error);

@@ -7,11 +7,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate};
-use haul_wire::control::Fault;
 use serde_json::{Value, json};
 
 use crate::args::CtlArgs;
-use crate::fault;
+use crate::fault::{self, Fault};
 use crate::output::{out, out_fields, tell};
 use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 

@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use haul_base::{Bytes, Rate, Span};
+use haul_engine::Role;
 use haul_wire::control::{Fault, Selection};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
 use fileset::FileSet;
-use path::{EmulatedPath, End, Namespaces, row, show_counts, start};
+use path::{EmulatedPath, Namespaces, row, show_counts, start};
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
@@ -75,9 +76,9 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
     let policy = Policy::own(context);
-    path.at(End::Server, || {
+    path.at(Role::Server, || {
         with_own_server(&policy, path.server_ip(), |listener| {
-            path.at(End::Client, || {
+            path.at(Role::Client, || {
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());
                 url.port = address.port();

@@ -23,7 +23,7 @@ use crate::output::{RunReport, json_value, lost_result, out_json, out_url, tell}
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::{
-    Context, Cpu, Policy, Pulse, Quotas, Sessions, answer, bind_within, listen_options, next_client,
+    Context, Cpu, Policy, Pulse, Quotas, Sessions, answer, bind, listen_options, next_client,
 };
 
 /// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
@@ -50,10 +50,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     // Before the first thread that receives from the network is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
     let restricted = filesystem::restrict(&root, offer);
-    let listener = match args.port_range {
-        Some(range) => bind_within(&options, &[args.listen.ip()], range)?,
-        None => Listener::bind(options).map_err(fault::of)?,
-    };
+    let listener = bind(&options, &[args.listen.ip()], args.port_range)?;
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
     if let Some(write) = write_url {

@@ -5,7 +5,6 @@ mod format;
 mod lines;
 mod progress;
 mod report;
-mod summary;
 
 pub(crate) use events::EventLog;
 pub(crate) use format::{clock, count, grouped, item_lines, item_lists, percent, put_name};

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use parking_lot::Mutex;
 
 use super::lines::BAR;
-use super::summary::lost_by;
+use super::report::lost_by;
 use super::{clock, count, percent, tell};
 use crate::args::Global;
 

@@ -18,30 +18,22 @@ pub(crate) struct SshHost {
     pub port: Option<u16>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SshPath {
-    pub host: SshHost,
-    /// Absolute, or relative to the remote user's home directory; never empty.
-    pub path: Vec<u8>,
-}
-
-impl SshPath {
-    /// Parses an argument; `None` for a local path: without a colon before the first slash.
-    pub(crate) fn parse(word: &OsStr) -> Result<Option<Self>, Fault> {
-        let bytes = word.as_bytes();
-        if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
-            return from_url(&bytes[SCHEME.len()..]).map(Some);
-        }
-        let Some((host, path)) = split(bytes) else { return Ok(None) };
-        // What is not text is a local name with a colon.
-        let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
-        if host.is_empty() {
-            let shown = printable_bytes(word.as_bytes());
-            let hint = format!("write ./{shown} for a local file");
-            return Err(fault::usage(format!("`{shown}` does not name a host"), hint));
-        }
-        Ok(Some(Self { host: SshHost::new(host, None)?, path: from_home(path)? }))
+/// Parses an argument; `None` for a local path: without a colon before the first slash. The path on the host is
+/// absolute, or relative to the remote user's home directory, and never empty.
+pub(crate) fn parse(word: &OsStr) -> Result<Option<(SshHost, Vec<u8>)>, Fault> {
+    let bytes = word.as_bytes();
+    if bytes.get(..SCHEME.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCHEME.as_bytes())) {
+        return from_url(&bytes[SCHEME.len()..]).map(Some);
     }
+    let Some((host, path)) = split(bytes) else { return Ok(None) };
+    // What is not text is a local name with a colon.
+    let Ok(host) = std::str::from_utf8(host) else { return Ok(None) };
+    if host.is_empty() {
+        let shown = printable_bytes(word.as_bytes());
+        let hint = format!("write ./{shown} for a local file");
+        return Err(fault::usage(format!("`{shown}` does not name a host"), hint));
+    }
+    Ok(Some((SshHost::new(host, None)?, from_home(path)?)))
 }
 
 /// Splits at the colon behind the host, which may be in brackets.
@@ -59,7 +51,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Parses `[USER@]HOST[:PORT]/PATH`; `/~/PATH` is relative to the home directory, as in git.
-fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
+fn from_url(rest: &[u8]) -> Result<(SshHost, Vec<u8>), Fault> {
     let wrong = |what: &str| {
         let shown = printable_bytes(rest);
         fault::usage(format!("`{SCHEME}{shown}`: {what}"), "write ssh://[USER@]HOST[:PORT]/PATH")
@@ -74,7 +66,7 @@ fn from_url(rest: &[u8]) -> Result<SshPath, Fault> {
     let path =
         decoded(&rest[slash..]).ok_or_else(|| wrong("a % is not followed by two hexadecimal digits"))?;
     let path = path.strip_prefix(b"/").filter(|path| path.starts_with(b"~")).unwrap_or(&path);
-    Ok(SshPath { host: SshHost::new(host, port)?, path: from_home(path)? })
+    Ok((SshHost::new(host, port)?, from_home(path)?))
 }
 
 fn decoded(path: &[u8]) -> Option<Vec<u8>> {
@@ -139,8 +131,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Option<(String, Option<u16>, String)> {
-        let found = SshPath::parse(OsStr::new(text)).unwrap_or_else(|fault| panic!("{text}: {fault}"))?;
-        Some((found.host.destination, found.host.port, String::from_utf8(found.path).unwrap()))
+        let found = super::parse(OsStr::new(text)).unwrap_or_else(|fault| panic!("{text}: {fault}"));
+        found.map(|(host, path)| (host.destination, host.port, String::from_utf8(path).unwrap()))
     }
 
     #[test]
@@ -173,38 +165,38 @@ mod tests {
         for text in
             ["-oProxyCommand=x:y", "me@-host:x", "-l@host:x", "@host:x", "a b:c", ":x", "h@:x", "[]:x"]
         {
-            assert!(SshPath::parse(OsStr::new(text)).is_err(), "{text}");
+            assert!(super::parse(OsStr::new(text)).is_err(), "{text}");
         }
         for text in
             ["ssh:///x", "ssh://host:0/x", "ssh://host:x/y", "ssh://h/%4", "ssh://h/%zz", "host:~you/x"]
         {
-            assert!(SshPath::parse(OsStr::new(text)).is_err(), "{text}");
+            assert!(super::parse(OsStr::new(text)).is_err(), "{text}");
         }
     }
 
     #[test]
     fn paths_are_bytes_and_hosts_are_text() {
-        let parse = |bytes: &[u8]| SshPath::parse(OsStr::from_bytes(bytes)).unwrap();
-        assert_eq!(parse(b"host:\xff").unwrap().path, b"\xff");
-        assert_eq!(parse(b"host:a@[b").unwrap().path, b"a@[b");
+        let parse = |bytes: &[u8]| super::parse(OsStr::from_bytes(bytes)).unwrap();
+        assert_eq!(parse(b"host:\xff").unwrap().1, b"\xff");
+        assert_eq!(parse(b"host:a@[b").unwrap().1, b"a@[b");
         assert_eq!(parse(b"\xff:x"), None);
-        assert_eq!(parse(b"ssh://host/%FF").unwrap().path, b"/\xff");
+        assert_eq!(parse(b"ssh://host/%FF").unwrap().1, b"/\xff");
     }
 
     #[test]
     fn it_is_shown_as_it_is_written() {
         for text in ["me@host:/x", "me@[::1]:/x", "[::1]:y"] {
-            let found = SshPath::parse(OsStr::new(text)).unwrap().unwrap();
-            assert_eq!(found.host.place(&found.path), text);
+            let (host, path) = super::parse(OsStr::new(text)).unwrap().unwrap();
+            assert_eq!(host.place(&path), text);
         }
     }
 
     proptest! {
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "[a:@/\\[\\]~%-]{0,12}") {
-            let _ = SshPath::parse(OsStr::from_bytes(&bytes));
-            let _ = SshPath::parse(OsStr::new(&text));
-            let _ = SshPath::parse(OsStr::new(&format!("ssh://{text}")));
+            let _ = super::parse(OsStr::from_bytes(&bytes));
+            let _ = super::parse(OsStr::new(&text));
+            let _ = super::parse(OsStr::new(&format!("ssh://{text}")));
         }
 
         #[test]
@@ -212,16 +204,16 @@ mod tests {
             prop_assume!(path[0] != b'~');
             let mut word = format!("{user}host:").into_bytes();
             word.extend(&path);
-            let found = SshPath::parse(OsStr::from_bytes(&word)).unwrap().unwrap();
-            prop_assert_eq!(found.path, path);
-            prop_assert_eq!(found.host.name(), "host");
+            let (host, found) = super::parse(OsStr::from_bytes(&word)).unwrap().unwrap();
+            prop_assert_eq!(found, path);
+            prop_assert_eq!(host.name(), "host");
         }
 
         #[test]
         fn a_leading_dot_slash_is_always_local(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
             let mut word = b"./".to_vec();
             word.extend(bytes);
-            prop_assert_eq!(SshPath::parse(OsStr::from_bytes(&word)), Ok(None));
+            prop_assert_eq!(super::parse(OsStr::from_bytes(&word)), Ok(None));
         }
     }
 }

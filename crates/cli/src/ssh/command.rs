@@ -1,7 +1,7 @@
 //! Command lines of the local ssh and the remote haul.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read, Seek};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -117,20 +117,16 @@ impl SshCommand {
     /// Returns the output of `ssh -G`, which not every program given by `--ssh` supports.
     fn configuration(&self, host: &SshHost) -> Option<String> {
         let mut command = self.to(host, "-G");
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut output = tempfile::tempfile().ok()?;
+        command.stdin(Stdio::null()).stdout(output.try_clone().ok()?).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
-        let stdout = child.stdout.take()?;
-        let reader = thread::Builder::new().spawn(move || {
-            let mut text = Vec::new();
-            let _ = stdout.take(1 << 20).read_to_end(&mut text);
-            text
-        });
         if wait(&mut child, LOOK_UP).is_none() {
             let _ = child.kill();
             let _ = child.wait();
             return None;
         }
-        String::from_utf8(reader.ok()?.join().ok()?).ok()
+        output.rewind().ok()?;
+        io::read_to_string(output.take(1 << 20)).ok()
     }
 }
 
@@ -163,10 +159,10 @@ mod tests {
     use std::ffi::OsStr;
 
     use super::*;
-    use crate::ssh::SshPath;
+    use crate::ssh::address;
 
     fn host(word: &str) -> SshHost {
-        SshPath::parse(OsStr::new(word)).unwrap().unwrap().host
+        address::parse(OsStr::new(word)).unwrap().unwrap().0
     }
 
     fn spelled(command: &Command) -> String {

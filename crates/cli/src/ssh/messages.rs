@@ -184,10 +184,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ssh::SshPath;
+    use crate::ssh::address;
 
     fn host() -> SshHost {
-        SshPath::parse(OsStr::new("far:x")).unwrap().unwrap().host
+        address::parse(OsStr::new("far:x")).unwrap().unwrap().0
     }
 
     fn announcement() -> Announcement {

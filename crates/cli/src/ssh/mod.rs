@@ -6,7 +6,7 @@ mod command;
 mod messages;
 mod remote;
 
-pub(crate) use address::{SshHost, SshPath};
+pub(crate) use address::{SshHost, parse};
 pub(crate) use command::SshCommand;
 pub(crate) use messages::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 pub(crate) use remote::Remote;

@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use haul_base::printable_bytes;
-use haul_wire::control::{Fault, FaultCode};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -16,7 +15,7 @@ use serde::Serialize;
 use super::command::wait;
 use super::messages::{Scanned, scan_output};
 use super::{Announcement, SshCommand, SshHost};
-use crate::fault;
+use crate::fault::{self, Fault, FaultCode};
 use crate::output::tell;
 use crate::signals::Cancel;
 
@@ -330,10 +329,10 @@ mod tests {
 
     use super::*;
     use crate::args::SshArgs;
-    use crate::ssh::SshPath;
+    use crate::ssh::address;
 
     fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
-        let host = SshPath::parse(OsStr::new("me@far:x")).unwrap().unwrap().host;
+        let host = address::parse(OsStr::new("me@far:x")).unwrap().unwrap().0;
         let command = SshCommand::new(&SshArgs::default()).unwrap();
         let (status, stdout) = (ExitStatus::from_raw(raw), Some(stdout).filter(|text| !text.is_empty()));
         fault_of_end(Some(status), stdout, stderr, (&command, &host))

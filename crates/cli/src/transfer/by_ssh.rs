@@ -3,11 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use haul_engine::HaulUrl;
-use haul_wire::control::{Fault, FaultCode};
 
 use crate::args::SshArgs;
 use crate::endpoint::{self, Machine};
-use crate::fault;
+use crate::fault::{self, Fault, FaultCode};
 use crate::output::RunReport;
 use crate::ssh::{Permit, Remote, SshCommand, SshHost};
 use crate::transfer::{Context, CopyPlan, Cpu, Policy, session, with_own_server};
@@ -17,8 +16,6 @@ pub(crate) struct Served {
     pub(crate) remote: Remote,
     /// The server's URL, with a placeholder for the host.
     pub(crate) url: HaulUrl,
-    /// Addresses of the server, best first.
-    pub(crate) hosts: Vec<String>,
 }
 
 impl Served {
@@ -32,10 +29,10 @@ impl Served {
         let missing = || fault::usage(format!("{host} announced no server"), "");
         let url = endpoint::parse_url(remote.announcement.url.as_deref().ok_or_else(missing)?)?;
         remote.tell(permit)?;
-        let mut hosts = vec![command.hostname(host)];
-        hosts.extend(remote.announcement.hosts.iter().cloned());
+        // The best address is the first.
+        remote.announcement.hosts.insert(0, command.hostname(host));
         tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
-        Ok(Self { remote, url, hosts })
+        Ok(Self { remote, url })
     }
 }
 
@@ -72,7 +69,7 @@ pub(crate) fn at_server(
     let command = SshCommand::new(args)?;
     let mut server = Served::start(context, &command, host, permit)?;
     let add_hint = |fault| with_firewall_hint(fault, server.url.port, command.ports.as_deref());
-    let url = reach(context, &server.url, &server.hosts).map_err(add_hint)?;
+    let url = reach(context, &server.url, &server.remote.announcement.hosts).map_err(add_hint)?;
     let mut report = work(context, url);
     report.error = report.error.map(add_hint);
     if let Some(note) = server.remote.early_end() {

@@ -10,13 +10,12 @@ use std::process;
 use std::time::Duration;
 
 use haul_proto::{ControllerError, Part};
-use haul_wire::control::Fault;
 use haulage::{LawRequestError, LawRequests};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::fault;
+use crate::fault::{self, Fault};
 
 /// Timeout for a client to send its request and to accept the reply.
 const CLIENT_TIMEOUT: Duration = Duration::from_millis(200);

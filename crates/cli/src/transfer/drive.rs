@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::carried;
-use crate::transfer::quota::Part;
+use crate::transfer::sessions::Part;
 use crate::transfer::watch::{REST_HINT, Watch};
 use crate::transfer::{Sides, Unchanged, outcome, sessions};
 

@@ -88,8 +88,9 @@ impl Sides {
         }
     }
 
-    pub(crate) fn permit_law(&self, law: AskedLaw) {
-        self.state.lock().law = Some(law);
+    /// Lets the client change the `agreed` law, within `limits`.
+    pub(crate) fn permit_law(&self, agreed: Part, limits: LawLimits) {
+        self.state.lock().law = Some(AskedLaw { asked: agreed, is_changed: false, limits });
     }
 
     /// Changes the law if the client may do that, otherwise gives the message back.
@@ -237,7 +238,7 @@ impl LawLimits {
 }
 
 #[derive(Debug)]
-pub(crate) struct AskedLaw {
+struct AskedLaw {
     /// Without the limits, as the client has it: both sides check changes against the same law.
     asked: Part,
     is_changed: bool,
@@ -245,16 +246,9 @@ pub(crate) struct AskedLaw {
 }
 
 impl AskedLaw {
-    pub(crate) fn new(agreed: Part, limits: LawLimits) -> Self {
-        Self { asked: agreed, is_changed: false, limits }
-    }
-
     /// Returns the law from now on; `None` if there is none within the limits, so that the running one stays.
     /// Fails if the law is invalid, which the client should have noticed itself.
-    pub(crate) fn change(
-        &mut self,
-        changes: &[(String, String)],
-    ) -> Result<Option<ChosenLaw>, ControllerError> {
+    fn change(&mut self, changes: &[(String, String)]) -> Result<Option<ChosenLaw>, ControllerError> {
         let chosen = ChosenLaw::change(&mut self.asked, changes)?;
         self.is_changed = true;
         Ok(self.limited(chosen))
@@ -340,7 +334,7 @@ mod tests {
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
             let sides = Sides::new(&context(), &server, Instant::now(), &"client");
-            sides.permit_law(AskedLaw::new(server.law().unwrap(), limits));
+            sides.permit_law(server.law().unwrap(), limits);
             Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
 
@@ -443,7 +437,8 @@ mod law_tests {
         let agreed = Part { name: "rate_control".to_owned(), parameters: Vec::new() };
         let rules = [("switch".to_owned(), "after 1s -> cubic".to_owned())];
         for (controller, kept) in [(Some("bbr"), ""), (None, "after 1s -> cubic")] {
-            let mut asked = AskedLaw::new(agreed.clone(), LawLimits { rate: None, controller });
+            let limits = LawLimits { rate: None, controller };
+            let mut asked = AskedLaw { asked: agreed.clone(), is_changed: false, limits };
             let law = asked.change(&rules).unwrap().unwrap();
             assert_eq!(law.rules(), kept, "{controller:?}");
         }

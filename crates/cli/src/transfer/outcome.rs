@@ -6,7 +6,7 @@ use haul_engine::Counters;
 use haul_host::peak_memory;
 use haul_mover::MoveReport;
 use haul_proto::{Limit, limit_of_receiver};
-use haul_wire::control::{Counted, CountedSending, Fault, FaultCode, MAX_NOTES};
+use haul_wire::control::{CountedSending, Fault, FaultCode, MAX_NOTES};
 
 use crate::fault;
 use crate::output::{CpuSeconds, FileFailure, Packets, RunReport};
@@ -59,13 +59,22 @@ fn complete(mut report: RunReport, elapsed: Span, sides: &Sides, measured: &Meas
             _ => {}
         }
     }
-    if let (Some(Counters::Receiving(stats)), None) = (counters, &report.error)
-        && report.goodput > Rate::ZERO
-    {
-        let drops = u64::from(stats.socket_drops);
-        report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops));
+    let theirs = sides.theirs();
+    let their_cpu = theirs.as_ref().map(|theirs| theirs.cpu_us as f64 / 1e6);
+    match counters {
+        Some(Counters::Sending(_)) => report.cpu.receiver = their_cpu,
+        Some(Counters::Receiving(stats)) => {
+            if report.error.is_none() && report.goodput > Rate::ZERO {
+                let drops = u64::from(stats.socket_drops);
+                report.limited_by = Some(limit_of_receiver(report.goodput, ceiling, stats.packets, drops));
+            }
+            if let Some(sending) = theirs.and_then(|theirs| theirs.sending) {
+                report.cpu.sender = their_cpu;
+                add_sending(&mut report, sending);
+            }
+        }
+        None => {}
     }
-    add_other_side(&mut report, sides.theirs(), counters);
     if report.bytes == 0 && report.files == 0 {
         report.limited_by = None;
     }
@@ -104,19 +113,6 @@ fn of_measured(sides: &Sides, measured: &Measured) -> RunReport {
         None => {}
     }
     report
-}
-
-fn add_other_side(report: &mut RunReport, theirs: Option<Counted>, counters: Option<&Counters>) {
-    let Some(theirs) = theirs else { return };
-    let cpu = Some(theirs.cpu_us as f64 / 1e6);
-    match (counters, theirs.sending) {
-        (Some(Counters::Sending(_)), _) => report.cpu.receiver = cpu,
-        (Some(Counters::Receiving(_)), Some(sending)) => {
-            report.cpu.sender = cpu;
-            add_sending(report, sending);
-        }
-        _ => {}
-    }
 }
 
 fn add_sending(report: &mut RunReport, sending: CountedSending) {

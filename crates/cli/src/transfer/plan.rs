@@ -7,7 +7,6 @@ use haul_base::printable_bytes;
 use haul_engine::HaulUrl;
 use haul_wire::control::Selection;
 
-use crate::args::SshArgs;
 use crate::endpoint::{Machine, place};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
@@ -48,6 +47,7 @@ pub(crate) struct CopyPlan {
     pub sources: Vec<(Machine, Vec<Vec<u8>>)>,
     pub to: Machine,
     pub path: Vec<u8>,
+    pub selection: Selection,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl CopyPlan {
             return Err(missing("a destination is"));
         }
         let (to, path) = place(destination)?;
-        let mut plan = Self { sources: Vec::new(), to, path };
+        let mut plan = Self { sources: Vec::new(), to, path, selection: Selection::default() };
         for word in words {
             let (machine, path) = place(word)?;
             match plan.sources.iter_mut().find(|(known, _)| known.is_same(&machine)) {
@@ -152,13 +152,6 @@ impl CopyPlan {
 
 fn missing(what: &str) -> Fault {
     fault::usage(format!("{what} missing"), "haul cp [OPTIONS] SRC... DST")
-}
-
-/// Options of a copy besides its plan.
-#[derive(Clone, Copy)]
-pub(crate) struct How<'a> {
-    pub selection: &'a Selection,
-    pub ssh: &'a SshArgs,
 }
 
 pub(crate) type Negotiated = Vec<(Cow<'static, str>, String)>;

@@ -13,7 +13,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::{AskedLaw, Context, Cpu, Policy, Pulse, Sides, bench, drive};
+use crate::transfer::{Context, Cpu, Policy, Pulse, Sides, bench, drive};
 
 /// Interval at which a server checks whether to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
     if matches!(request, Request::Get { .. } | Request::BenchReceive)
         && let Some(law) = session.law()
     {
-        sides.permit_law(AskedLaw::new(law, policy.law_limits()));
+        sides.permit_law(law, policy.law_limits());
     }
     let report = serve_request(&mut session, &request, policy, &sides);
     let report = report.unwrap_or_else(|fault| {
@@ -140,19 +140,23 @@ pub(crate) fn with_own_server<R: Send>(
     })
 }
 
-/// Listens on the first free port of `range`, at the first possible of `ips`.
-pub(crate) fn bind_within(
+/// Listens on the first free port of `range`, or on that of the options, at the first possible of `ips`.
+pub(crate) fn bind(
     options: &ListenOptions,
     ips: &[IpAddr],
-    range: PortRange,
+    range: Option<PortRange>,
 ) -> Result<Listener, Fault> {
-    let mut last = String::new();
-    for addr in range.ports().flat_map(|port| ips.iter().map(move |&ip| SocketAddr::new(ip, port))) {
+    let given = options.addr.port();
+    let ports = range.map_or(given..=given, PortRange::ports);
+    let mut last = Fault::new(FaultCode::Internal, "there is no address to listen on", "");
+    for addr in ports.flat_map(|port| ips.iter().map(move |&ip| SocketAddr::new(ip, port))) {
         match Listener::bind(ListenOptions { addr, ..options.clone() }) {
             Ok(listener) => return Ok(listener),
-            Err(error) => last = error.to_string(),
+            Err(error) => last = fault::of(error),
         }
     }
+    let Some(range) = range else { return Err(last) };
+    let last = last.message;
     let message = format!("none of the ports {range} is free for both TCP and UDP; the last: {last}");
     let hint = "choose a larger --port-range (`ss -tulpn` lists the ports in use)";
     Err(Fault::new(FaultCode::Busy, message, hint))
@@ -171,10 +175,10 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let options = ListenOptions::new(SocketAddr::new(ip, 0));
         let only: PortRange = port.to_string().parse().unwrap();
-        let fault = bind_within(&options, &[ip], only).unwrap_err();
+        let fault = bind(&options, &[ip], Some(only)).unwrap_err();
         assert!(fault.message.contains(&port.to_string()) && fault.hint.contains("--port-range"), "{fault}");
         let more: PortRange = format!("{port}-{}", port.saturating_add(200)).parse().unwrap();
-        let listener = bind_within(&options, &[ip], more).unwrap();
+        let listener = bind(&options, &[ip], Some(more)).unwrap();
         assert!(listener.local_addr().port() > port);
     }
 }

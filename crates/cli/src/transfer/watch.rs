@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use haul_base::{Cause, CauseCounts, Span};
 use haul_engine::{Counters, EngineError, Role, Transfer, Waker};
 use haul_proto::{ChosenLaw, Limit, LimitEvidence, Part, limit_of_sender};
-use haul_wire::control::{Fault, FaultCode};
 use haulage::LawRequests;
 use serde_json::{Value, json};
 
-use crate::fault;
+use crate::fault::{self, Fault, FaultCode};
 use crate::output::{Progress, Snapshot};
 use crate::transfer::{
     Context, Sides, Unchanged,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use haul_wire::control::{Fault, FaultCode, Host, RunMode};
 use serde_json::Value;
 
+use crate::args::SshArgs;
 use crate::endpoint::Machine;
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, How, LIMIT, REST_HINT, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, LIMIT, REST_HINT, Served, by_ssh};
 
 /// Interval of progress updates, and of checks for an interruption or silence.
 const TICK: Duration = Duration::from_millis(50);
@@ -24,12 +25,12 @@ const STOPPING: Duration = Duration::from_secs(10);
 
 pub(crate) fn copy(
     context: &Context,
-    how: How<'_>,
+    ssh: &SshArgs,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
 ) -> Result<RunReport, Fault> {
-    let detach = how.ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
+    let detach = ssh.detach && context.transfer.receive_policy.run != RunMode::ListChanges;
     // Dropped in reverse order: the machine that connects ends first.
-    let (mut server, mut client) = start(context, how, (plan, at, serves), detach)?;
+    let (mut server, mut client) = start(context, ssh, (plan, at, serves), detach)?;
     let progress = Progress::start(&context.style);
     let report = follow(&mut client, context, detach, &progress);
     progress.finish();
@@ -58,7 +59,7 @@ fn seen_from(host: &SshHost, mut fault: Fault, cancel: &Cancel) -> Fault {
 /// Starts a server by ssh, if one is needed, and the machine that connects to it, and sends that its job.
 fn start(
     context: &Context,
-    How { selection, ssh }: How<'_>,
+    ssh: &SshArgs,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     detach: bool,
 ) -> Result<(Option<Served>, Remote), Fault> {
@@ -74,11 +75,11 @@ fn start(
     let Settings { crypto, offload, socket_buffer, recipe } = &context.settings;
     client.tell(&Job {
         server: url.to_string(),
-        hosts: server.as_ref().map(|server| server.hosts.clone()).unwrap_or_default(),
+        hosts: server.as_ref().map(|server| server.remote.announcement.hosts.clone()).unwrap_or_default(),
         fetches,
         sources: plan.sources[0].1.clone(),
         destination: plan.path.clone(),
-        selection: selection.clone(),
+        selection: plan.selection.clone(),
         transfer: context.transfer,
         detach,
         actions: plan.actions(),

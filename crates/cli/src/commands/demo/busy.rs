@@ -10,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 
 use haul_base::{Bytes, Rate, Span};
-use haul_engine::{HaulUrl, Listener};
+use haul_engine::{HaulUrl, Listener, Role};
 use haul_wire::control::Fault;
 use haulage::config::RateControlConfig;
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use super::path::{EmulatedPath, End, Namespaces, row, show_counts, start};
+use super::path::{EmulatedPath, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, out_url};
@@ -59,10 +59,10 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
 
 /// Sends memory for `time` (default: that of `haul bench`) to a receiver that is suspended periodically.
 fn send(context: &Context, path: &EmulatedPath, time: Option<Span>) -> Result<RunReport, Fault> {
-    let report = path.at(End::Server, || {
+    let report = path.at(Role::Server, || {
         // The kernel kills the receiver when the thread that started it ends.
         let (receiver, url) = Receiver::start(path.server_ip())?;
-        path.at(End::Client, || {
+        path.at(Role::Client, || {
             let address = path.address_of((path.server_ip(), url.port).into())?;
             let url = HaulUrl { host: address.ip().to_string(), port: address.port(), ..url };
             let args = BenchArgs { url: Some(url.to_string().into()), time, ..BenchArgs::default() };

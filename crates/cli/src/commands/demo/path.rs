@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 
 use haul_base::{Bytes, Rate};
+use haul_engine::Role;
 use haul_sim::{BottleneckSpec, DropReason, Limit, QueueSpec, StageSpec};
 use haul_wan::{
     Emulator, EmulatorOptions, Names, Relay, Relayed, Side, Snapshot, TcpWindow, V4, WanError, acquire,
@@ -63,12 +64,6 @@ pub(crate) enum EmulatedPath {
     },
 }
 
-#[derive(Clone, Copy)]
-pub(crate) enum End {
-    Client,
-    Server,
-}
-
 impl EmulatedPath {
     /// Starts a path. Through a relay, the server has to start before the client.
     pub(crate) fn start(spec: &PathArgs, namespaces: &Namespaces) -> Result<Self, Fault> {
@@ -100,13 +95,13 @@ impl EmulatedPath {
     /// Runs `work` in the namespace of an end, if any. Threads and processes that it starts stay there.
     pub(crate) fn at<T: Send>(
         &self,
-        end: End,
+        end: Role,
         work: impl FnOnce() -> Result<T, Fault> + Send,
     ) -> Result<T, Fault> {
         let Self::Namespaces(emulator) = self else { return work() };
         let side = match end {
-            End::Client => &emulator.world.a,
-            End::Server => &emulator.world.b,
+            Role::Client => &emulator.world.a,
+            Role::Server => &emulator.world.b,
         };
         let entered = side.namespace.run(|| Ok(work()));
         entered.map_err(|error| fault::io("cannot work inside a network namespace", &error))?

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use haul_base::Rate;
 use haul_proto::{ChosenLaw, Part};
-use haul_wire::control::Fault;
 use haulage::{ByteWriter, Connection};
 
-use crate::fault;
+use crate::fault::{self, Fault};
 use crate::transfer::LawLimits;
 use crate::transfer::control_socket::{ControlSocket, Controlled, Side, borrowed, unknown};
 

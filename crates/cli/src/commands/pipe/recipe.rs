@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use haul_wire::control::Fault;
 use haulage::Recipe;
 use haulage::config::{FixedRateConfig, RateControlConfig};
 
 use crate::config::Setting;
-use crate::fault;
+use crate::fault::{self, Fault};
 use crate::settings::{Preset, Settings, TAG_LEN, session_key};
 
 const OTHER_PRESET: &str = "leave it out, or use another --preset; `haul presets NAME` prints a recipe";

@@ -4,13 +4,12 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use haul_base::Bytes;
-use haul_wire::control::Fault;
 use haul_wire::stream_frame::MESSAGE_HEADER;
 use haulage::Recipe;
 use haulage::config::FixedSizeConfig;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::fault;
+use crate::fault::{self, Fault};
 use crate::transfer::Context;
 
 /// Maximum length of a read, bytes.
