@@ -135,7 +135,7 @@ pub(crate) struct SyncArgs {
 }
 
 impl SyncArgs {
-    pub(crate) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
+    pub(super) fn receive_policy(&self, no_resume: bool, storage: &StorageArgs) -> ReceivePolicy {
         ReceivePolicy {
             equal: match (self.checksum, self.ignore_times) {
                 (true, _) => Equal::Contents,

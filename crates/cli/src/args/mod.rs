@@ -130,21 +130,26 @@ impl Default for TransferOptions {
 impl Command {
     /// Returns the command's transfer options; defaults for commands that transfer nothing.
     pub(crate) fn transfer(&self) -> TransferOptions {
-        let others = TransferOptions::default();
+        let mut options = TransferOptions::default();
         match self {
-            Self::Cp(args) => args.transfer(),
-            Self::Serve(args) => TransferOptions {
-                preserve: copy::of(&args.preserve),
-                set_memory: args.set_memory.unwrap_or(others.set_memory),
-                ..others
-            },
-            Self::Demo(_) => TransferOptions {
-                // The files are deleted afterwards.
-                receive_policy: ReceivePolicy { durability: Durability::Cached, ..others.receive_policy },
-                ..others
-            },
-            _ => others,
+            Self::Cp(args) => {
+                options.receive_policy = args.sync.receive_policy(args.transfer.no_resume, &args.storage);
+                if args.transfer.dry_run {
+                    options.receive_policy.run = RunMode::ListChanges;
+                }
+                options.growth = if args.sync.growing { Growth::Accept } else { Growth::Refuse };
+                options.preserve = args.preserve.preserve();
+                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+            }
+            Self::Serve(args) => {
+                options.preserve = copy::of(&args.preserve);
+                options.set_memory = args.set_memory.unwrap_or(options.set_memory);
+            }
+            // The files are deleted afterwards.
+            Self::Demo(_) => options.receive_policy.durability = Durability::Cached,
+            _ => {}
         }
+        options
     }
 
     /// Returns the preset of the command if none is given.
@@ -221,19 +226,6 @@ pub(crate) struct CpArgs {
     pub select: SelectArgs,
     #[command(flatten)]
     pub ssh: SshArgs,
-}
-
-impl CpArgs {
-    fn transfer(&self) -> TransferOptions {
-        let run = if self.transfer.dry_run { RunMode::ListChanges } else { RunMode::Move };
-        let policy = self.sync.receive_policy(self.transfer.no_resume, &self.storage);
-        TransferOptions {
-            receive_policy: ReceivePolicy { run, ..policy },
-            growth: if self.sync.growing { Growth::Accept } else { Growth::Refuse },
-            preserve: self.preserve.preserve(),
-            set_memory: self.set_memory.unwrap_or(haul_mover::SET_MEMORY),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Args)]
