@@ -15,8 +15,8 @@ use crate::args::{Cli, Command, Global};
 use crate::config::{Resolved, Sources, StartError, resolve, table};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, Lines, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json,
-    out_verbatim, tell, without_keys,
+    EventLog, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json, out_verbatim,
+    tell, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
 use crate::signals::{self, Hangup, INTERRUPTED};
@@ -73,9 +73,7 @@ fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
         _ => error,
     };
     let text = error.to_string();
-    let mut lines = Lines::default();
-    text.trim_end().lines().for_each(|line| lines.push(line));
-    tell(lines);
+    text.trim_end().lines().for_each(tell);
     if wants_json {
         let paragraph =
             text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
@@ -123,10 +121,7 @@ impl Start<'_> {
                 clap_complete::generate(*shell, &mut Cli::command(), "haul", &mut script);
                 Ok(print_generated(&script))
             }
-            Command::Man => {
-                let problem = |e| Fault::new(FaultCode::Internal, format!("no manual page: {e}"), "");
-                man().map(|page| print_generated(&page)).map_err(problem)
-            }
+            Command::Man => Ok(print_generated(&man().expect("it is written to memory"))),
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
             Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use haul_base::printable_bytes;
 use haul_engine::Role;
@@ -66,15 +66,6 @@ impl Cancel {
     /// terminal's Ctrl-C reaches both sides of a local run.
     pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
-    }
-
-    /// Whether a stop is requested within `time`: a terminal's Ctrl-C may reach other processes first.
-    pub(crate) fn is_requested_within(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        while !self.is_requested() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self.is_requested()
     }
 
     fn take(&self, origin: &Origin) {

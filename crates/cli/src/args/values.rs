@@ -73,18 +73,8 @@ pub(super) fn some_time(text: &str) -> Result<Span, String> {
     }
 }
 
-/// Inclusive range of ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PortRange {
-    first: u16,
-    last: u16,
-}
-
-impl PortRange {
-    pub(crate) fn ports(self) -> RangeInclusive<u16> {
-        self.first..=self.last
-    }
-}
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PortRange(pub RangeInclusive<u16>);
 
 impl FromStr for PortRange {
     type Err = String;
@@ -94,7 +84,7 @@ impl FromStr for PortRange {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let port = |text: &str| text.trim().parse().ok().filter(|&port| port > 0);
         match (port(first), port(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(Self { first, last }),
+            (Some(first), Some(last)) if first <= last => Ok(Self(first..=last)),
             _ => Err("write for example 50000-50100, the lower port first".to_owned()),
         }
     }
@@ -102,7 +92,8 @@ impl FromStr for PortRange {
 
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last { self.first.fmt(f) } else { write!(f, "{}-{}", self.first, self.last) }
+        let (first, last) = (self.0.start(), self.0.end());
+        if first == last { first.fmt(f) } else { write!(f, "{first}-{last}") }
     }
 }
 
@@ -202,9 +193,9 @@ mod tests {
     #[test]
     fn ranges_are_two_ports_or_one() {
         let range: PortRange = "50000-50002".parse().unwrap();
-        assert_eq!(range.ports().collect::<Vec<_>>(), [50_000, 50_001, 50_002]);
-        assert_eq!("7".parse::<PortRange>().unwrap().ports().count(), 1);
-        assert_eq!("1-65535".parse::<PortRange>().unwrap().ports().count(), 65_535);
+        assert_eq!(range.0.collect::<Vec<_>>(), [50_000, 50_001, 50_002]);
+        assert_eq!("7".parse::<PortRange>().unwrap().0.count(), 1);
+        assert_eq!("1-65535".parse::<PortRange>().unwrap().0.count(), 65_535);
         for wrong in ["", "-", "0-5", "9-8", "1-70000", "a-b", "1-2-3", "+1-2-"] {
             assert!(wrong.parse::<PortRange>().is_err(), "{wrong}");
         }
@@ -213,7 +204,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_shown_reads_back(a in 1u16.., b in 1u16..) {
-            let range = PortRange { first: a.min(b), last: a.max(b) };
+            let range = PortRange(a.min(b)..=a.max(b));
             prop_assert_eq!(range.to_string().parse(), Ok(range));
         }
 

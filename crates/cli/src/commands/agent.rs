@@ -14,14 +14,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Sender, bounded};
 use haul_engine::{HaulUrl, ListenOptions, Listener};
 use haul_mover::{MinFree, Root, Tell};
-use haul_wire::control::{Fault, Request, RunMode};
+use haul_wire::control::{Fault, Preserve, Request, RunMode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::args::ServeArgs;
 use crate::endpoint::parse_url;
 use crate::fault;
-use crate::output::{EventLog, Lines, RunReport, item_lines, out_verbatim, tell};
+use crate::output::{EventLog, RunReport, item_lines, out_verbatim, tell};
 use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
@@ -75,7 +75,7 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         expires: args.expires.map(Into::into),
         ..listen_options((ANY[0], 0).into(), &policy)
     };
-    let listener = bind(&options, &ANY, args.port_range).inspect_err(|fault| {
+    let listener = bind(&options, &ANY, args.port_range.as_ref()).inspect_err(|fault| {
         announce(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
     })?;
     announce(&Announcement {
@@ -93,7 +93,8 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     };
     let until =
         || context.cancel.is_requested() || matches!(permits.try_recv(), Err(TryRecvError::Disconnected));
-    let policy = policy.permitting(permit.preserve());
+    let preserve = if let Permit::Put(_, _, preserve) = permit { preserve } else { Preserve::default() };
+    let policy = policy.permitting(preserve);
     Ok(one_session(&listener, &policy, &permit, until))
 }
 
@@ -181,15 +182,14 @@ fn detach() -> Result<PathBuf, Fault> {
 
 fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
     begin(job, &cancel, reporter)?;
-    let log = |lines: Lines| {
-        if job.detach {
-            // Stderr is the log file.
-            tell(lines);
-        }
-    };
-    job.actions.iter().for_each(|action| log(action.into()));
+    // Stderr is then the log file.
+    if job.detach {
+        job.actions.iter().for_each(tell);
+    }
     let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
-    log((&report).into());
+    if job.detach {
+        tell(&report);
+    }
     Ok(report)
 }
 

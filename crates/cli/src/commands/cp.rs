@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
 fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
     let mut plan = CopyPlan::parse(&args.paths)?;
     context.check_loss_model(plan.is_sent_from_here())?;
-    if args.ssh.detach && !matches!(plan.way()?, Way::Between { .. }) {
+    if args.ssh.detach && !matches!(plan.way()?, Way::Between(..)) {
         return Err(by_ssh::not_detached());
     }
     let is_of_ssh = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
@@ -73,7 +73,7 @@ fn one(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, F
                 download(context, &url, sources, selection, &plan.path)
             })
         }
-        Way::Between { at, serves } => third::copy(context, ssh, (plan, at, serves)),
+        Way::Between(at, serves) => third::copy(context, ssh, (plan, at, serves)),
         Way::Many => {
             if let Some(tell) = &context.on_agreed {
                 tell(Vec::new());

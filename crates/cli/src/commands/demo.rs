@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use crate::args::{DemoArgs, PathArgs};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
-use crate::transfer::{Context, Cpu, Policy, upload, with_own_server};
+use crate::transfer::{Context, Cpu, upload, with_own_server};
 use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
 use fileset::FileSet;
@@ -44,7 +44,7 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
         let why = path.why_relay().map(str::to_owned);
         drop(path);
         match beside(context, spec, &report, why) {
-            Ok(tcp) => report.tcp = Some(tcp),
+            Ok(tcp) => report.compared = Some(("tcp", tcp)),
             Err(fault) => report.error = Some(fault),
         }
     }
@@ -75,9 +75,8 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
 /// Copies to a server in this process at the other end of the path.
 fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> Result<RunReport, Fault> {
     let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
-    let policy = Policy::own(context);
     path.at(Role::Server, || {
-        with_own_server(&policy, path.server_ip(), |listener| {
+        with_own_server(context, path.server_ip(), |listener| {
             path.at(Role::Client, || {
                 let address = path.address_of(listener.local_addr())?;
                 let mut url = listener.url(&address.ip().to_string(), to.as_os_str().as_bytes());

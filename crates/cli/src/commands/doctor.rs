@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::args::{BenchArgs, DoctorArgs};
 use crate::commands::bench;
 use crate::fault::Fault;
-use crate::output::{Lines, RunReport, count, json_value, out, out_fields};
+use crate::output::{RunReport, count, json_value, out, out_fields};
 use crate::transfer::{Context, counters};
 
 /// Smallest gain worth mentioning, as a factor.
@@ -155,10 +155,6 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
     [of_backlog, of_cards, of_budget].into_iter().flatten().collect()
 }
 
-fn idle_since(before: &ProcessorTimes) -> Vec<u32> {
-    ProcessorTimes::now().idle_since(before, IDLE_SHARE)
-}
-
 /// Advice if programs wait for a processor.
 fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
@@ -179,7 +175,7 @@ fn findings(context: &Context) -> Vec<String> {
     found.extend(load.map(|(load, processors)| {
         let before = ProcessorTimes::now();
         std::thread::sleep(LOOK);
-        crowded(load, processors, &idle_since(&before))
+        crowded(load, processors, &ProcessorTimes::now().idle_since(&before, IDLE_SHARE))
     }));
     found
 }
@@ -197,20 +193,18 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     }
     let limited_here = if reverse { "receiver_host" } else { "sender_cpu" };
     let is_here = report.limited_by.as_ref().is_some_and(|limit| limit.what == limited_here);
-    let idle = is_here.then(|| idle_since(&before));
+    let idle = is_here.then(|| ProcessorTimes::now().idle_since(&before, IDLE_SHARE));
     let advice = advice(&report, context.settings.socket_buffer, idle.as_deref());
     Ok((report, advice))
 }
 
 fn tell_way(name: &str, (report, advice): &Measured) {
-    let mut lines = Lines::default();
-    lines.push(format_args!("{name}:"));
-    lines.append(&Lines::from(report));
+    out(format_args!("{name}:"));
+    out(report);
     if let Some(advice) = advice {
-        lines.push(format_args!("What to do: {advice}"));
-        lines.push(format_args!("Gain to expect: {}", gain_in_words(report)));
+        out(format_args!("What to do: {advice}"));
+        out(format_args!("Gain to expect: {}", gain_in_words(report)));
     }
-    out(lines);
 }
 
 fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
@@ -226,14 +220,12 @@ fn object(found: &[String], ways: &[(&str, Measured)]) -> Value {
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
     let found = findings(context);
     if !context.json {
-        let mut lines = Lines::default();
         for finding in &found {
-            lines.push(format_args!("here: {finding}"));
+            out(format_args!("here: {finding}"));
         }
         if found.is_empty() {
-            lines.push("here: the kernel grants everything a transfer requests, and the processors are idle");
+            out("here: the kernel grants everything a transfer requests, and the processors are idle");
         }
-        out(lines);
     }
     let mut ways = Vec::new();
     if args.url.is_some() {

@@ -50,7 +50,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     // Before the first thread that receives from the network is started.
     let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
     let restricted = filesystem::restrict(&root, offer);
-    let listener = bind(&options, &[args.listen.ip()], args.port_range)?;
+    let listener = bind(&options, &[args.listen.ip()], args.port_range.as_ref())?;
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
     if let Some(write) = write_url {

@@ -339,8 +339,6 @@ pub(super) fn of_environment(
     Ok(layer)
 }
 
-const SYSTEM_FILE: &str = "/etc/haul/config.toml";
-
 /// Environment variables and the path of the system's file, replaceable in tests.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sources {
@@ -350,7 +348,10 @@ pub(crate) struct Sources {
 
 impl Sources {
     pub(crate) fn of_process() -> Self {
-        Self { variables: std::env::vars_os().collect(), system_file: Some(PathBuf::from(SYSTEM_FILE)) }
+        Self {
+            variables: std::env::vars_os().collect(),
+            system_file: Some(PathBuf::from("/etc/haul/config.toml")),
+        }
     }
 
     #[cfg(test)]

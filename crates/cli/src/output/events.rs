@@ -14,7 +14,6 @@ use super::lines::put;
 use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
 
-const STDOUT: &str = "-";
 const TRACE: &[u8] = b"{\"";
 
 #[derive(Clone)]
@@ -43,7 +42,7 @@ impl EventLog {
     /// Opens the log of `--events`; `-` is stdout, unless that is used for something else.
     pub(crate) fn open(path: Option<&Path>, use_of_stdout: Option<&str>) -> Result<Self, Fault> {
         let Some(path) = path else { return Ok(Self::none()) };
-        if path.as_os_str() != STDOUT {
+        if path.as_os_str() != "-" {
             return Self::create(path);
         }
         if let Some(other) = use_of_stdout {

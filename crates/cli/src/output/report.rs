@@ -99,12 +99,9 @@ pub(crate) struct RunReport {
     /// without `error`, failures count as 3.
     pub files_exit_code: Option<u8>,
     pub files_fault: Option<Fault>,
-    /// TCP on the same path (demo only).
+    /// What the demo compares the run with, and its name in the JSON object.
     #[serde(skip)]
-    pub tcp: Option<Value>,
-    /// The same run without acting on the cause of losses (demo only).
-    #[serde(skip)]
-    pub without_verdict: Option<Box<RunReport>>,
+    pub compared: Option<(&'static str, Value)>,
     pub error: Option<Fault>,
 }
 
@@ -161,117 +158,7 @@ impl RunReport {
         let message = format!("{failed}; the first is {}: {}{message}", first.place(), place(&first.fault));
         Some(Fault::new(*code, message, hint))
     }
-}
 
-const SCHEMA: u32 = 1;
-
-pub(crate) fn by_cause(lost: CauseCounts) -> Value {
-    Cause::ALL.into_iter().map(|cause| (cause.name(), lost.of(cause))).collect()
-}
-
-fn fault_value(fault: &Fault) -> Value {
-    let on = fault.host.as_ref().map(|host| match host {
-        Host::Here => "here",
-        Host::Named(name) => name,
-    });
-    json!({
-        "code": fault.code.as_str(), "message": without_keys(&fault.message), "hint": without_keys(&fault.hint),
-        "retryable": fault.retryable, "on": on,
-    })
-}
-
-fn failure_value(failure: &FileFailure) -> Value {
-    let mut object = fault_value(&failure.fault);
-    put_name(&mut object, "path", &failure.path);
-    if let Some(machine) = &failure.machine {
-        object["machine"] = json!(machine);
-    }
-    object
-}
-
-pub(crate) fn json_value(report: &RunReport) -> Value {
-    let (Packets { sent, resent }, limit) = (report.packets, report.limited_by.as_ref());
-    // Failed files alone are an error too.
-    let error =
-        report.error.clone().or_else(|| report.files_fault.clone()).or_else(|| report.first_failure());
-    let mut object = json!({
-        "schema": SCHEMA,
-        "ok": report.is_ok(),
-        "bytes": report.bytes,
-        "files": report.files,
-        "seconds": report.elapsed.as_secs_f64(),
-        "goodput_bps": report.goodput.as_bps() as f64,
-        "rtt_ms": report.rtt.map(Span::as_millis_f64),
-        "preset": report.preset,
-        "controller": report.controller,
-        "cipher": report.cipher,
-        "packets_sent": sent,
-        "packets_resent": resent,
-        "loss_rate": if sent == 0 { 0.0 } else { report.lost.whole() as f64 / sent as f64 },
-        "lost_by_cause": by_cause(report.lost),
-        "limited_by": limit.map(|limit| &limit.what),
-        "limited_by_evidence": limit.map(|limit| &limit.evidence),
-        "digest": report.digest,
-        "cpu_seconds": report.cpu,
-        "max_rss_bytes": report.max_rss,
-        "resumed_bytes": report.resumed_bytes,
-        "kept_files": report.kept_files,
-        "deleted_files": report.deleted_files,
-        "hard_links": report.hard_links,
-        "notes": report.notes,
-        "noted": report.noted,
-        "fallbacks": report.fallbacks,
-        "failed_files": report.failed_files,
-        "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
-        "error": error.as_ref().map(fault_value),
-    });
-    if let Some(tcp) = &report.tcp {
-        object["tcp"] = tcp.clone();
-    }
-    if let Some(other) = &report.without_verdict {
-        object["without_verdict"] = json_value(other);
-    }
-    object
-}
-
-/// Prints an object for scripts with `fields` and the outcome.
-pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
-    (fields["schema"], fields["ok"]) = (SCHEMA.into(), error.is_none().into());
-    fields["error"] = json!(error.map(fault_value));
-    out_json(&fields);
-}
-
-/// Limit whose summary mentions what this system lacks.
-const RECEIVER_HOST: &str = "receiver_host";
-
-impl From<&RunReport> for Lines {
-    fn from(report: &RunReport) -> Self {
-        let mut lines = report.failures();
-        lines.append(&report.note_lines());
-        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
-            report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
-        }
-        if let Some(error) = &report.error {
-            lines.append(&shown(error));
-            if report.bytes == 0 {
-                return lines;
-            }
-        }
-        if report.is_nothing_to_do() {
-            lines.push(report.nothing_to_do());
-        } else if report.is_nothing_done() {
-            lines.push("Nothing was moved.");
-        } else {
-            lines.push(report.details());
-            report.lost_in_words().into_iter().for_each(|line| lines.push(line));
-            lines.push(report.moved());
-            lines.push(report.limit());
-        }
-        lines
-    }
-}
-
-impl RunReport {
     fn nothing_to_do(&self) -> String {
         let mut parts = vec![format!("Nothing to send: {} already there", count(self.kept_files, "file"))];
         parts.extend((self.deleted_files > 0).then(|| self.deleted()));
@@ -397,6 +284,111 @@ impl RunReport {
             None if self.error.is_some() => "Limited by: unknown (the transfer did not finish)".to_owned(),
             None => "Limited by: unknown (the run was too short to tell)".to_owned(),
         }
+    }
+}
+
+const SCHEMA: u32 = 1;
+
+pub(crate) fn by_cause(lost: CauseCounts) -> Value {
+    Cause::ALL.into_iter().map(|cause| (cause.name(), lost.of(cause))).collect()
+}
+
+fn fault_value(fault: &Fault) -> Value {
+    let on = fault.host.as_ref().map(|host| match host {
+        Host::Here => "here",
+        Host::Named(name) => name,
+    });
+    json!({
+        "code": fault.code.as_str(), "message": without_keys(&fault.message), "hint": without_keys(&fault.hint),
+        "retryable": fault.retryable, "on": on,
+    })
+}
+
+fn failure_value(failure: &FileFailure) -> Value {
+    let mut object = fault_value(&failure.fault);
+    put_name(&mut object, "path", &failure.path);
+    if let Some(machine) = &failure.machine {
+        object["machine"] = json!(machine);
+    }
+    object
+}
+
+pub(crate) fn json_value(report: &RunReport) -> Value {
+    let (Packets { sent, resent }, limit) = (report.packets, report.limited_by.as_ref());
+    // Failed files alone are an error too.
+    let error =
+        report.error.clone().or_else(|| report.files_fault.clone()).or_else(|| report.first_failure());
+    let mut object = json!({
+        "schema": SCHEMA,
+        "ok": report.is_ok(),
+        "bytes": report.bytes,
+        "files": report.files,
+        "seconds": report.elapsed.as_secs_f64(),
+        "goodput_bps": report.goodput.as_bps() as f64,
+        "rtt_ms": report.rtt.map(Span::as_millis_f64),
+        "preset": report.preset,
+        "controller": report.controller,
+        "cipher": report.cipher,
+        "packets_sent": sent,
+        "packets_resent": resent,
+        "loss_rate": if sent == 0 { 0.0 } else { report.lost.whole() as f64 / sent as f64 },
+        "lost_by_cause": by_cause(report.lost),
+        "limited_by": limit.map(|limit| &limit.what),
+        "limited_by_evidence": limit.map(|limit| &limit.evidence),
+        "digest": report.digest,
+        "cpu_seconds": report.cpu,
+        "max_rss_bytes": report.max_rss,
+        "resumed_bytes": report.resumed_bytes,
+        "kept_files": report.kept_files,
+        "deleted_files": report.deleted_files,
+        "hard_links": report.hard_links,
+        "notes": report.notes,
+        "noted": report.noted,
+        "fallbacks": report.fallbacks,
+        "failed_files": report.failed_files,
+        "failures": report.failed.iter().map(failure_value).collect::<Vec<_>>(),
+        "error": error.as_ref().map(fault_value),
+    });
+    if let Some((name, other)) = &report.compared {
+        object[*name] = other.clone();
+    }
+    object
+}
+
+/// Prints an object for scripts with `fields` and the outcome.
+pub(crate) fn out_fields(mut fields: Value, error: Option<&Fault>) {
+    (fields["schema"], fields["ok"]) = (SCHEMA.into(), error.is_none().into());
+    fields["error"] = json!(error.map(fault_value));
+    out_json(&fields);
+}
+
+/// Limit whose summary mentions what this system lacks.
+const RECEIVER_HOST: &str = "receiver_host";
+
+impl From<&RunReport> for Lines {
+    fn from(report: &RunReport) -> Self {
+        let mut lines = report.failures();
+        lines.append(&report.note_lines());
+        if report.limited_by.as_ref().is_some_and(|limit| limit.what == RECEIVER_HOST) {
+            report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
+        }
+        if let Some(error) = &report.error {
+            lines.append(&shown(error));
+            if report.bytes == 0 {
+                return lines;
+            }
+        }
+        if report.is_nothing_to_do() {
+            lines.push(report.nothing_to_do());
+        } else if report.is_nothing_done() {
+            lines.push("Nothing was moved.");
+        } else {
+            lines.push(report.details());
+            report.lost_in_words().into_iter().for_each(|line| lines.push(line));
+            lines.push(report.moved());
+            lines.push(report.limit());
+        }
+        lines
     }
 }
 

@@ -320,7 +320,6 @@ impl Preset {
             socket_buffer: Bytes(64 << 20),
             recipe: haulage::preset("bulk").map_err(fault::of)?,
         };
-        settings.recipe.name.clone_from(&self.name);
         let origin = self.origin();
         let table: Table =
             self.text.parse().map_err(|error| self.problem(&toml_problem(&self.text, &error)))?;
@@ -328,7 +327,6 @@ impl Preset {
             let recipe = haulage::Recipe::parse(&self.text)
                 .map_err(|e| fault::usage(format!("{origin}: {e}"), RECIPES))?;
             settings.recipe = recipe.clone();
-            settings.recipe.name.clone_from(&self.name);
             // Checks the parameters that have short names.
             for (of_part, key) in IN_RECIPE {
                 let value = of_part.split_once('.').and_then(|(part, parameter)| recipe.get(part, parameter));
@@ -341,6 +339,7 @@ impl Preset {
                 settings.set(&origin, key, &text)?;
             }
         }
+        settings.recipe.name.clone_from(&self.name);
         Ok(settings)
     }
 

@@ -19,6 +19,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone)]
 pub(crate) struct SshCommand {
+    pub(crate) host: SshHost,
     pub(super) program: OsString,
     /// Arguments behind the program in `--ssh`.
     words: Vec<OsString>,
@@ -29,7 +30,7 @@ pub(crate) struct SshCommand {
 }
 
 impl SshCommand {
-    pub(crate) fn new(args: &SshArgs) -> Result<Self, Fault> {
+    pub(crate) fn new(args: &SshArgs, host: &SshHost) -> Result<Self, Fault> {
         let text = args.ssh.as_deref().unwrap_or("ssh");
         let unclosed = || fault::usage(format!("--ssh: `{text}` has an unterminated quote"), "close it");
         let mut words = shlex::split(text).ok_or_else(unclosed)?.into_iter().map(OsString::from);
@@ -46,77 +47,74 @@ impl SshCommand {
             let hint = "write --remote-binary PATH";
             return Err(fault::usage("--remote-binary does not name a program", hint));
         }
-        let ports = args.port_range.map(|range| range.to_string());
-        Ok(Self { program, words: words.collect(), options, binary, ports })
+        let ports = args.port_range.as_ref().map(ToString::to_string);
+        Ok(Self { host: host.clone(), program, words: words.collect(), options, binary, ports })
     }
 
     /// Returns the ssh command up to the host, quoted for the shell.
-    pub(crate) fn shown(&self, host: &SshHost) -> String {
-        command_line([self.program.clone()].into_iter().chain(self.arguments(host)))
+    pub(crate) fn shown(&self) -> String {
+        command_line([self.program.clone()].into_iter().chain(self.arguments()))
     }
 
     /// Returns the command that prints the version of the remote haul.
-    pub(super) fn version(&self, host: &SshHost) -> String {
+    pub(super) fn version(&self) -> String {
         let there = format!("{} --version", quote_path(&self.binary));
         let is_plain = quote(&self.binary) == self.binary;
-        format!("{} {}", self.shown(host), if is_plain { there } else { quote(&there) })
+        format!("{} {}", self.shown(), if is_plain { there } else { quote(&there) })
     }
 
-    /// Returns the command that copies the program at `path` to the home directory on `host`.
-    pub(super) fn install(&self, host: &SshHost, path: &str) -> String {
+    /// Returns the command that copies the program at `path` to the home directory on the host.
+    pub(super) fn install(&self, path: &str) -> String {
         if self.program != "ssh" || !self.words.is_empty() {
             // scp may not support the arguments of this program.
-            return format!("{} 'cat > haul && chmod +x haul' < {}", self.shown(host), quote(path));
+            return format!("{} 'cat > haul && chmod +x haul' < {}", self.shown(), quote(path));
         }
         let (ports, others): (Vec<_>, Vec<_>) = self.options.iter().partition(|(name, _)| *name == PORT);
-        let port = host.port.map(|port| port.to_string().into());
+        let port = self.host.port.map(|port| port.to_string().into());
         let port = port.or_else(|| ports.first().map(|(_, port)| port.clone()));
         let options = port.map(|port| ("-P", port)).into_iter().chain(others.into_iter().cloned());
         let options = options.flat_map(|(name, value)| [OsString::from(name), value]);
-        let to = format!("{}:", host.in_brackets());
+        let to = format!("{}:", self.host.in_brackets());
         command_line(["scp".into()].into_iter().chain(options).chain([path.into(), to.into()]))
     }
 
-    fn to(&self, host: &SshHost, first: &str) -> Command {
+    fn to_host(&self, first: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_remove(VARIABLE).arg(first).args(self.arguments(host));
+        command.env_remove(VARIABLE).arg(first).args(self.arguments());
         command
     }
 
-    fn arguments(&self, host: &SshHost) -> Vec<OsString> {
+    fn arguments(&self) -> Vec<OsString> {
         // ssh uses the first port: that of a URL takes precedence.
-        let port = host.port.map(|port| (PORT, OsString::from(port.to_string())));
+        let port = self.host.port.map(|port| (PORT, OsString::from(port.to_string())));
         let pair = |(name, value): (&str, OsString)| [OsString::from(name), value];
         let port = port.into_iter().flat_map(pair).chain(self.words.iter().cloned());
         let options = self.options.iter().cloned().flat_map(pair);
-        port.chain(options).chain([OsString::from(&host.destination)]).collect()
+        port.chain(options).chain([OsString::from(&self.host.destination)]).collect()
     }
 
-    pub(crate) fn serve(&self, host: &SshHost) -> Command {
+    pub(crate) fn serve(&self) -> Command {
         let ports = self.ports.iter().map(|ports| format!(" --port-range {ports}"));
-        self.remote(host, &format!("serve --once --for-ssh{}", ports.collect::<String>()))
+        self.remote(&format!("serve --once --for-ssh{}", ports.collect::<String>()))
     }
 
-    pub(crate) fn copy(&self, host: &SshHost) -> Command {
-        self.remote(host, "cp --for-ssh")
-    }
-
-    fn remote(&self, host: &SshHost, words: &str) -> Command {
+    /// Returns the command that runs haul on the host with these `words`.
+    pub(crate) fn remote(&self, words: &str) -> Command {
         // A remote terminal would merge stdout and stderr.
-        let mut command = self.to(host, "-T");
+        let mut command = self.to_host("-T");
         command.arg(format!("{} {words}", quote_path(&self.binary)));
         command
     }
 
     /// Returns the name or address by which ssh's configuration replaces the host.
-    pub(crate) fn hostname(&self, host: &SshHost) -> String {
-        let found = self.configuration(host).and_then(|text| hostname_in(&text));
-        found.unwrap_or_else(|| host.name().to_owned())
+    pub(crate) fn hostname(&self) -> String {
+        let found = self.configuration().and_then(|text| hostname_in(&text));
+        found.unwrap_or_else(|| self.host.name().to_owned())
     }
 
     /// Returns the output of `ssh -G`, which not every program given by `--ssh` supports.
-    fn configuration(&self, host: &SshHost) -> Option<String> {
-        let mut command = self.to(host, "-G");
+    fn configuration(&self) -> Option<String> {
+        let mut command = self.to_host("-G");
         let mut output = tempfile::tempfile().ok()?;
         command.stdin(Stdio::null()).stdout(output.try_clone().ok()?).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
@@ -183,15 +181,14 @@ mod tests {
             ssh_option: vec!["A=1".to_owned(), "B=2".to_owned()],
             ..SshArgs::default()
         };
-        let command = SshCommand::new(&args).unwrap();
+        let command = SshCommand::new(&args, &host("me@far:x")).unwrap();
         assert_eq!(
-            spelled(&command.serve(&host("me@far:x"))),
+            spelled(&command.serve()),
             "my ssh|-T|-v|-F|file|-p|2222|-i|key|-J|jump|-o|A=1|-o|B=2|me@far|~/'my bin/haul' serve --once \
              --for-ssh --port-range 5000-5001"
         );
-        assert!(spelled(&command.copy(&host("far:x"))).ends_with("|far|~/'my bin/haul' cp --for-ssh"));
-        let far = host("far:x");
-        for ssh in [command.serve(&far), command.copy(&far), command.to(&far, "-G")] {
+        assert!(spelled(&command.remote("cp --for-ssh")).ends_with("|me@far|~/'my bin/haul' cp --for-ssh"));
+        for ssh in [command.serve(), command.remote("cp"), command.to_host("-G")] {
             let withheld = ssh.get_envs().any(|(name, value)| name == VARIABLE && value.is_none());
             assert!(withheld, "ssh inherits the URL");
         }
@@ -205,34 +202,35 @@ mod tests {
             ssh_option: vec!["A=1".to_owned()],
             ..SshArgs::default()
         };
-        let command = SshCommand::new(&args).unwrap();
-        let (plain, url) = (host("me@far:x"), host("ssh://me@[::1]:22/x"));
-        assert_eq!(command.shown(&plain), "ssh -F 'my file' -p 2222 -o A=1 me@far");
-        assert_eq!(command.install(&plain, "/b/haul"), "scp -P 2222 -F 'my file' -o A=1 /b/haul me@far:");
-        assert_eq!(command.install(&url, "/b/haul"), "scp -P 22 -F 'my file' -o A=1 /b/haul 'me@[::1]:'");
-        assert_eq!(command.version(&plain), "ssh -F 'my file' -p 2222 -o A=1 me@far haul --version");
+        let plain = SshCommand::new(&args, &host("me@far:x")).unwrap();
+        let url = SshCommand::new(&args, &host("ssh://me@[::1]:22/x")).unwrap();
+        assert_eq!(plain.shown(), "ssh -F 'my file' -p 2222 -o A=1 me@far");
+        assert_eq!(plain.install("/b/haul"), "scp -P 2222 -F 'my file' -o A=1 /b/haul me@far:");
+        assert_eq!(url.install("/b/haul"), "scp -P 22 -F 'my file' -o A=1 /b/haul 'me@[::1]:'");
+        assert_eq!(plain.version(), "ssh -F 'my file' -p 2222 -o A=1 me@far haul --version");
         let args = SshArgs {
             ssh: Some("ssh -v".to_owned()),
             remote_binary: Some("~/bin/haul".to_owned()),
             ..SshArgs::default()
         };
-        let command = SshCommand::new(&args).unwrap();
-        assert_eq!(command.version(&plain), "ssh -v me@far '~/bin/haul --version'");
-        assert_eq!(command.install(&plain, "/a b"), "ssh -v me@far 'cat > haul && chmod +x haul' < '/a b'");
+        let command = SshCommand::new(&args, &host("me@far:x")).unwrap();
+        assert_eq!(command.version(), "ssh -v me@far '~/bin/haul --version'");
+        assert_eq!(command.install("/a b"), "ssh -v me@far 'cat > haul && chmod +x haul' < '/a b'");
     }
 
     #[test]
     fn without_options_it_is_plain_ssh_and_haul() {
-        let command = SshCommand::new(&SshArgs::default()).unwrap();
-        let url = host("ssh://me@[::1]:22/x");
-        assert_eq!(spelled(&command.serve(&url)), "ssh|-T|-p|22|me@::1|haul serve --once --for-ssh");
-        assert_eq!(spelled(&command.to(&url, "-G")), "ssh|-G|-p|22|me@::1");
+        let command = SshCommand::new(&SshArgs::default(), &host("ssh://me@[::1]:22/x")).unwrap();
+        assert_eq!(spelled(&command.serve()), "ssh|-T|-p|22|me@::1|haul serve --once --for-ssh");
+        assert_eq!(spelled(&command.to_host("-G")), "ssh|-G|-p|22|me@::1");
     }
 
     #[test]
     fn words_are_cut_as_a_shell_cuts_them() {
-        let command =
-            |text: &str| SshCommand::new(&SshArgs { ssh: Some(text.to_owned()), ..SshArgs::default() });
+        let command = |text: &str| {
+            let args = SshArgs { ssh: Some(text.to_owned()), ..SshArgs::default() };
+            SshCommand::new(&args, &host("far:x"))
+        };
         let SshCommand { program, words, .. } = command(" a  'b c'\"d'\" '' ").unwrap();
         assert_eq!((program, words), ("a".into(), vec!["b cd'".into(), "".into()]));
         for wrong in ["", "  ", "'", "a 'b"] {

@@ -25,12 +25,10 @@ pub(crate) struct Announcement {
     pub program: String,
     pub protocol: u16,
     /// URL of its server, with a placeholder for the host.
-    #[serde(default)]
     pub url: Option<String>,
     #[serde(default)]
     pub hosts: Vec<String>,
     /// Why it cannot serve.
-    #[serde(default)]
     pub fault: Option<Fault>,
 }
 
@@ -119,14 +117,6 @@ pub(crate) enum Permit {
 }
 
 impl Permit {
-    /// Returns the file attributes that the client may set.
-    pub(crate) fn preserve(&self) -> Preserve {
-        match self {
-            Self::Put(_, _, preserve) => *preserve,
-            Self::PutStream(..) | Self::Get(_) => Preserve::default(),
-        }
-    }
-
     pub(crate) fn check(&self, request: &Request) -> Result<(), Fault> {
         let is_permitted = match (self, request) {
             (_, Request::Check) => true,

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::command::wait;
 use super::messages::{Scanned, scan_output};
-use super::{Announcement, SshCommand, SshHost};
+use super::{Announcement, SshCommand};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::tell;
 use crate::signals::Cancel;
@@ -35,9 +35,7 @@ const QUEUE: usize = 64;
 /// The remote haul and the ssh process connected to it. Dropping this ends both.
 #[derive(Debug)]
 pub(crate) struct Remote {
-    pub(crate) host: SshHost,
-    /// The ssh command up to the host, for the user's shell.
-    pub(crate) way: String,
+    pub(crate) command: SshCommand,
     child: Child,
     stdin: Option<ChildStdin>,
     /// Lines behind the announcement; disconnected when the remote side ends.
@@ -51,13 +49,8 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Runs `started`, which `command` has made for `host`, and waits until the remote haul is ready.
-    pub(crate) fn start(
-        command: &SshCommand,
-        host: &SshHost,
-        mut started: Command,
-        cancel: &Cancel,
-    ) -> Result<Self, Fault> {
+    /// Runs `started`, which `command` has made, and waits until the remote haul is ready.
+    pub(crate) fn start(command: &SshCommand, mut started: Command, cancel: &Cancel) -> Result<Self, Fault> {
         started.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = started.spawn().map_err(|e| no_ssh(command, &e))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -65,7 +58,7 @@ impl Remote {
         let (found, scanned) = sync_channel(1);
         let (sender, lines) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(0);
-        let (kept, name) = (Arc::clone(&tail), host.name().to_owned());
+        let (kept, name) = (Arc::clone(&tail), command.host.name().to_owned());
         let read = move || stdout.map(|stdout| read_out(BufReader::new(stdout), &found, &sender));
         fault::spawn("haul-ssh-out", read)?;
         fault::spawn("haul-ssh-err", move || {
@@ -74,40 +67,38 @@ impl Remote {
             }
             drop(closed);
         })?;
-        let (host, way, announcement) = (host.clone(), command.shown(host), Announcement::ours());
-        let mut remote =
-            Self { host, way, child, stdin, lines, has_ended: false, tail, errors, announcement };
-        remote.announcement = remote.wait_for_announcement(&scanned, command, cancel)?;
+        let (command, announcement) = (command.clone(), Announcement::ours());
+        let mut remote = Self { command, child, stdin, lines, has_ended: false, tail, errors, announcement };
+        remote.announcement = remote.wait_for_announcement(&scanned, cancel)?;
         Ok(remote)
     }
 
     fn wait_for_announcement(
         &mut self,
         scanned: &Receiver<Scanned>,
-        command: &SshCommand,
         cancel: &Cancel,
     ) -> Result<Announcement, Fault> {
         let until = Instant::now() + READY_WITHIN;
         while !cancel.is_requested() {
             if Instant::now() >= until {
-                let (host, minutes) = (&self.host, READY_WITHIN.as_secs() / 60);
+                let (host, minutes) = (&self.command.host, READY_WITHIN.as_secs() / 60);
                 let message =
                     format!("haul on {host} was not ready within {minutes} minutes: waited for ssh");
                 let hint = "answer the questions of ssh, and check that ssh alone can connect";
                 return Err(Fault::new(FaultCode::Unreachable, message, hint));
             }
             match scanned.recv_timeout(TICK) {
-                Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.host),
-                Ok(Scanned::TooMuch(line)) => return Err(flood(command, &self.host, line.as_deref())),
-                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout.as_deref(), command, cancel)),
+                Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.command.host),
+                Ok(Scanned::TooMuch(line)) => return Err(flood(&self.command, line.as_deref())),
+                Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout.as_deref(), cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, command, cancel)),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, cancel)),
             }
         }
         Err(self.interrupted())
     }
 
-    fn why_ended(&mut self, stdout: Option<&str>, command: &SshCommand, cancel: &Cancel) -> Fault {
+    fn why_ended(&mut self, stdout: Option<&str>, cancel: &Cancel) -> Fault {
         self.has_ended = true;
         let status = wait(&mut self.child, GRACE);
         // A lingering ssh master connection may keep stderr open.
@@ -118,11 +109,11 @@ impl Remote {
         }
         let tail = self.tail.lock();
         let stderr = String::from_utf8_lossy(&tail).into_owned();
-        fault_of_end(status, stdout, &stderr, (command, &self.host))
+        fault_of_end(status, stdout, &stderr, &self.command)
     }
 
     fn interrupted(&self) -> Fault {
-        let message = format!("interrupted while ssh was connecting to {}", self.host);
+        let message = format!("interrupted while ssh was connecting to {}", self.command.host);
         Fault::new(FaultCode::Interrupted, message, "run the same command again")
     }
 
@@ -134,7 +125,7 @@ impl Remote {
             stdin.write_all(&line).and_then(|()| stdin.flush())
         };
         write(self.stdin.as_mut()).map_err(|error: io::Error| {
-            let message = format!("the ssh connection to {} was lost: {error}", self.host);
+            let message = format!("the ssh connection to {} was lost: {error}", self.command.host);
             Fault::new(FaultCode::ControlLost, message, "run the same command again")
         })
     }
@@ -160,7 +151,7 @@ impl Remote {
             Some(_) => return None,
             None => "by a signal".to_owned(),
         };
-        Some(format!("the ssh connection to {} ended early ({how})", self.host))
+        Some(format!("the ssh connection to {} ended early ({how})", self.command.host))
     }
 }
 
@@ -228,15 +219,16 @@ fn fault_of_end(
     status: Option<ExitStatus>,
     stdout: Option<&str>,
     stderr: &str,
-    (command, host): (&SshCommand, &SshHost),
+    command: &SshCommand,
 ) -> Fault {
-    let (binary, version, last) = (&command.binary, command.version(host), last_line(stderr));
+    let SshCommand { host, binary, .. } = command;
+    let (version, last) = (command.version(), last_line(stderr));
     let code = status.and_then(|status| status.code());
     let is_unknown = stderr.contains("ommand not found") && code != Some(0);
     match code {
-        Some(SSH_FAILED) => ssh_failed(stderr, &last, (command, host)),
-        Some(NOT_FOUND) => not_found(command, host),
-        _ if is_unknown => not_found(command, host),
+        Some(SSH_FAILED) => ssh_failed(stderr, &last, command),
+        Some(NOT_FOUND) => not_found(command),
+        _ if is_unknown => not_found(command),
         Some(2) if stderr.contains("--for-ssh") => {
             let ours = env!("CARGO_PKG_VERSION");
             let message = format!(
@@ -272,8 +264,8 @@ fn fault_of_end(
     }
 }
 
-fn ssh_failed(stderr: &str, last: &str, (command, host): (&SshCommand, &SshHost)) -> Fault {
-    let ssh = command.shown(host);
+fn ssh_failed(stderr: &str, last: &str, command: &SshCommand) -> Fault {
+    let (ssh, host) = (command.shown(), &command.host);
     if NOT_LET_IN.iter().any(|words| stderr.contains(words)) {
         let message = format!("ssh authentication to {host} failed{last}");
         let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
@@ -292,10 +284,10 @@ fn last_line(stderr: &str) -> String {
 }
 
 /// Returns the fault if there was more output than of a login shell.
-fn flood(command: &SshCommand, host: &SshHost, first_line: Option<&str>) -> Fault {
-    let (ssh, start) = (command.shown(host), first_line.map(|line| format!(", starting with `{line}`")));
+fn flood(command: &SshCommand, first_line: Option<&str>) -> Fault {
+    let (ssh, start) = (command.shown(), first_line.map(|line| format!(", starting with `{line}`")));
     unusable(
-        format!("{host} printed too much before haul started there{}", start.unwrap_or_default()),
+        format!("{} printed too much before haul started there{}", command.host, start.unwrap_or_default()),
         format!("`{ssh} true` should print nothing: check the shell's start-up files there"),
     )
 }
@@ -307,13 +299,13 @@ fn no_ssh(command: &SshCommand, error: &io::Error) -> Fault {
     )
 }
 
-fn not_found(command: &SshCommand, host: &SshHost) -> Fault {
+fn not_found(command: &SshCommand) -> Fault {
     let own_path = std::env::current_exe().map_or("haul".to_owned(), |path| path.display().to_string());
     unusable(
-        format!("`{}` was not found on {host}", command.binary),
+        format!("`{}` was not found on {}", command.binary, command.host),
         format!(
             "install haul there: the binary is enough, `{}` if the machines are alike; if it is not in PATH, use --remote-binary ./haul (relative to the home directory)",
-            command.install(host, &own_path)
+            command.install(&own_path)
         ),
     )
 }
@@ -333,9 +325,9 @@ mod tests {
 
     fn fault(raw: i32, stdout: &str, stderr: &str) -> Fault {
         let host = address::parse(OsStr::new("me@far:x")).unwrap().unwrap().0;
-        let command = SshCommand::new(&SshArgs::default()).unwrap();
+        let command = SshCommand::new(&SshArgs::default(), &host).unwrap();
         let (status, stdout) = (ExitStatus::from_raw(raw), Some(stdout).filter(|text| !text.is_empty()));
-        fault_of_end(Some(status), stdout, stderr, (&command, &host))
+        fault_of_end(Some(status), stdout, stderr, &command)
     }
 
     #[test]

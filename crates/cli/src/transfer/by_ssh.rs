@@ -8,8 +8,8 @@ use crate::args::SshArgs;
 use crate::endpoint::{self, Machine};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::RunReport;
-use crate::ssh::{Permit, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, Cpu, Policy, session, with_own_server};
+use crate::ssh::{Permit, Remote, SshCommand};
+use crate::transfer::{Context, CopyPlan, Cpu, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
 pub(crate) struct Served {
@@ -19,18 +19,14 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn start(
-        context: &Context,
-        command: &SshCommand,
-        host: &SshHost,
-        permit: &Permit,
-    ) -> Result<Self, Fault> {
-        let mut remote = Remote::start(command, host, command.serve(host), &context.cancel)?;
+    pub(crate) fn start(context: &Context, command: &SshCommand, permit: &Permit) -> Result<Self, Fault> {
+        let host = &command.host;
+        let mut remote = Remote::start(command, command.serve(), &context.cancel)?;
         let missing = || fault::usage(format!("{host} announced no server"), "");
         let url = endpoint::parse_url(remote.announcement.url.as_deref().ok_or_else(missing)?)?;
         remote.tell(permit)?;
         // The best address is the first.
-        remote.announcement.hosts.insert(0, command.hostname(host));
+        remote.announcement.hosts.insert(0, command.hostname());
         tracing::info!("haul {} on {host} serves at port {}", remote.announcement.program, url.port);
         Ok(Self { remote, url })
     }
@@ -59,15 +55,15 @@ pub(crate) fn at_server(
     let host = match machine {
         Machine::Here => {
             let context = &Context { cpu: Cpu::DataThread, ..context.clone() };
-            return with_own_server(&Policy::own(context), Ipv4Addr::LOCALHOST, |listener| {
+            return with_own_server(context, Ipv4Addr::LOCALHOST, |listener| {
                 work(context, listener.url("127.0.0.1", b""))
             });
         }
         Machine::Url(url) => return Ok(work(context, url.clone())),
         Machine::Ssh(host) => host,
     };
-    let command = SshCommand::new(args)?;
-    let mut server = Served::start(context, &command, host, permit)?;
+    let command = SshCommand::new(args, host)?;
+    let mut server = Served::start(context, &command, permit)?;
     let add_hint = |fault| with_firewall_hint(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.remote.announcement.hosts).map_err(add_hint)?;
     let mut report = work(context, url);

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::carried;
-use crate::transfer::sessions::Part;
 use crate::transfer::watch::{REST_HINT, Watch};
 use crate::transfer::{Sides, Unchanged, outcome, sessions};
 
@@ -92,7 +91,7 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
 }
 
 /// Shows and traces the progress until the job ends. Returns the fault if this side has ended it.
-fn supervise(job: &JobHandle, part: Option<&Part>, watch: &mut Watch<'_>) -> Option<Fault> {
+fn supervise(job: &JobHandle, part: Option<&sessions::Part>, watch: &mut Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
     let mut idle = Unchanged::default();

@@ -54,12 +54,7 @@ struct LinkState {
 }
 
 impl Sides {
-    pub(crate) fn new(
-        context: &Context,
-        session: &Session,
-        began: Instant,
-        other: &impl ToString,
-    ) -> Arc<Self> {
+    pub(crate) fn new(context: &Context, session: &Session, began: Instant, other: String) -> Arc<Self> {
         Arc::new(Self {
             context: context.clone(),
             control: session.control().clone(),
@@ -68,7 +63,7 @@ impl Sides {
             round_trip: session.round_trip(),
             ceiling: haul_engine::ceiling(session.recipe()),
             agreed: session.law(),
-            other: (context.cpu != Cpu::DataThread).then(|| other.to_string()),
+            other: (context.cpu != Cpu::DataThread).then_some(other),
             began,
             started: Instant::now(),
             state: Mutex::default(),
@@ -333,7 +328,7 @@ mod tests {
             let options = ConnectOptions::new(Request::BenchReceive, asked);
             let client = thread::spawn(move || connect(&url, options).unwrap());
             let server = listener.accept(SOON).unwrap().accept().unwrap();
-            let sides = Sides::new(&context(), &server, Instant::now(), &"client");
+            let sides = Sides::new(&context(), &server, Instant::now(), "client".to_owned());
             sides.permit_law(server.law().unwrap(), limits);
             Self { sides, server, client: client.join().unwrap(), _listener: listener }
         }
@@ -421,7 +416,7 @@ mod tests {
     #[test]
     fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
         let pair = Pair::new(LawLimits::default());
-        let client = Sides::new(&context(), &pair.client, Instant::now(), &"server");
+        let client = Sides::new(&context(), &pair.client, Instant::now(), "server".to_owned());
         let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
         pair.server.control().send(message.clone()).unwrap();
         assert_eq!(client.recv(SOON).unwrap(), Some(message));

@@ -57,11 +57,8 @@ pub(crate) enum Way<'a> {
     Fetch(&'a Machine, &'a [Vec<u8>]),
     /// From several machines to this one.
     Many,
-    /// Between two others: ssh runs the client on `at`, and a server on `serves` unless a URL names one.
-    Between {
-        at: &'a SshHost,
-        serves: Option<&'a SshHost>,
-    },
+    /// Between two others: ssh runs the client on the first, and a server on the second unless a URL names one.
+    Between(&'a SshHost, Option<&'a SshHost>),
 }
 
 impl CopyPlan {
@@ -102,10 +99,8 @@ impl CopyPlan {
             }
             ([(from, paths)], Here) => return Ok(Way::Fetch(from, paths)),
             (_, Here) => return Ok(Way::Many),
-            ([(Ssh(at), _)], Ssh(host)) => return Ok(Way::Between { at, serves: Some(host) }),
-            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => {
-                return Ok(Way::Between { at, serves: None });
-            }
+            ([(Ssh(at), _)], Ssh(host)) => return Ok(Way::Between(at, Some(host))),
+            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => return Ok(Way::Between(at, None)),
             (_, Url(_)) if are_urls => (
                 "copying from one server to another is not supported",
                 "copy to this machine first, then on to the other server",
@@ -129,7 +124,7 @@ impl CopyPlan {
     }
 
     pub(crate) fn actions(&self) -> Vec<String> {
-        let is_between = matches!(self.way(), Ok(Way::Between { .. }));
+        let is_between = matches!(self.way(), Ok(Way::Between(..)));
         let shown = |machine: &Machine, path: &Vec<u8>| match machine {
             Machine::Url(url) if is_between => HaulUrl { path: path.clone(), ..url.clone() }.without_key(),
             machine => machine.place(path),
@@ -216,11 +211,11 @@ mod tests {
         assert_eq!(down.actions(), ["fetch me@far:x to .", "fetch me@far:. to ."]);
         let third = parse(&["a:x", "b:"]).unwrap();
         assert_eq!(third.actions(), ["copy a:x to b:."]);
-        assert!(matches!(third.way(), Ok(Way::Between { at, serves: Some(_) }) if at.destination == "a"));
+        assert!(matches!(third.way(), Ok(Way::Between(at, Some(_))) if at.destination == "a"));
         let to_server = parse(&["a:x", &url(1, "in")]).unwrap();
         assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
         let from_server = parse(&[&url(1, "x"), "b:y"]).unwrap();
-        assert!(matches!(from_server.way(), Ok(Way::Between { at, serves: None }) if at.destination == "b"));
+        assert!(matches!(from_server.way(), Ok(Way::Between(at, None)) if at.destination == "b"));
         assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
     }
 

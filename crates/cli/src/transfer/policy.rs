@@ -52,14 +52,15 @@ impl Policy {
         Self::new(Root::Anywhere, false, Context { named, quotas, ..context.clone() })
     }
 
-    pub(crate) fn at_least(&self, asked: Durability) -> Durability {
+    fn at_least(&self, asked: Durability) -> Durability {
         asked.max(self.durability)
     }
 
     /// Adds the owner's limits to the options of a receiving job.
     pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
         let Self { permit, min_free, .. } = *self;
-        ReceiveOptions { permit, min_free, set_memory: self.context.transfer.set_memory, ..options }
+        let (durability, set_memory) = (self.at_least(options.durability), self.context.transfer.set_memory);
+        ReceiveOptions { durability, permit, min_free, set_memory, ..options }
     }
 
     pub(crate) fn check(&self, request: &Request, recipe: &haulage::Recipe) -> Result<(), Fault> {

@@ -13,7 +13,6 @@ use haul_wire::control::{
 use crate::args::{CpArgs, RuleArg, SelectArgs};
 use crate::fault::{self, Fault};
 
-const STDIN: &str = "-";
 /// Maximum length of a list's entry, bytes. What has no separators is not a list, and may not end.
 const LONGEST_ENTRY: u64 = 1 << 20;
 
@@ -111,7 +110,7 @@ fn entries<T>(
     let unreadable = |error: io::Error| {
         fault::usage(format!("cannot read {} of {option}: {error}", file.display()), "check the name")
     };
-    let mut from: Box<dyn BufRead> = if file.as_os_str() == STDIN {
+    let mut from: Box<dyn BufRead> = if file.as_os_str() == "-" {
         Box::new(io::stdin().lock())
     } else {
         Box::new(BufReader::new(open_named(file).map_err(unreadable)?))

@@ -35,7 +35,7 @@ pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Puls
         Err(error) => return context.failed(fault::of(error)),
     };
     session.set_loss_model(context.loss_model.clone());
-    let sides = Sides::new(context, &session, began, &session.peer().ip());
+    let sides = Sides::new(context, &session, began, session.peer().ip().to_string());
     if matches!(request, Request::Get { .. } | Request::BenchReceive)
         && let Some(law) = session.law()
     {
@@ -63,15 +63,12 @@ fn serve_request(
     };
     match request {
         Request::Put { destination, layout, receive_policy } => {
-            let asked =
-                ReceivePolicy { durability: policy.at_least(receive_policy.durability), ..*receive_policy };
-            drive::receive(session, sides, asked, |link, options| {
+            drive::receive(session, sides, *receive_policy, |link, options| {
                 receive_files(destination, &policy.root, *layout, link, policy.within(options))
             })
         }
         Request::PutStream { destination, durability } => {
-            let asked =
-                ReceivePolicy { durability: policy.at_least(*durability), ..ReceivePolicy::default() };
+            let asked = ReceivePolicy { durability: *durability, ..ReceivePolicy::default() };
             drive::receive(session, sides, asked, |link, options| {
                 receive_stream(destination, &policy.root, link, policy.within(options))
             })
@@ -119,10 +116,11 @@ pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions
 
 /// Calls `client` with a server within this process that serves one session.
 pub(crate) fn with_own_server<R: Send>(
-    policy: &Policy,
+    context: &Context,
     ip: Ipv4Addr,
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
+    let policy = &Policy::own(context);
     let listener = Listener::bind(listen_options((ip, 0).into(), policy)).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
@@ -144,10 +142,10 @@ pub(crate) fn with_own_server<R: Send>(
 pub(crate) fn bind(
     options: &ListenOptions,
     ips: &[IpAddr],
-    range: Option<PortRange>,
+    range: Option<&PortRange>,
 ) -> Result<Listener, Fault> {
     let given = options.addr.port();
-    let ports = range.map_or(given..=given, PortRange::ports);
+    let ports = range.map_or(given..=given, |range| range.0.clone());
     let mut last = Fault::new(FaultCode::Internal, "there is no address to listen on", "");
     for addr in ports.flat_map(|port| ips.iter().map(move |&ip| SocketAddr::new(ip, port))) {
         match Listener::bind(ListenOptions { addr, ..options.clone() }) {
@@ -175,10 +173,10 @@ mod tests {
         let port = taken.local_addr().unwrap().port();
         let options = ListenOptions::new(SocketAddr::new(ip, 0));
         let only: PortRange = port.to_string().parse().unwrap();
-        let fault = bind(&options, &[ip], Some(only)).unwrap_err();
+        let fault = bind(&options, &[ip], Some(&only)).unwrap_err();
         assert!(fault.message.contains(&port.to_string()) && fault.hint.contains("--port-range"), "{fault}");
         let more: PortRange = format!("{port}-{}", port.saturating_add(200)).parse().unwrap();
-        let listener = bind(&options, &[ip], Some(more)).unwrap();
+        let listener = bind(&options, &[ip], Some(&more)).unwrap();
         assert!(listener.local_addr().port() > port);
     }
 }

@@ -151,7 +151,7 @@ pub(crate) fn over(
         Ok(session) => session,
         Err(fault) => return context.failed(fault),
     };
-    let sides = Sides::new(context, &session, began, &url.host);
+    let sides = Sides::new(context, &session, began, url.host.clone());
     match work(&mut session, &sides) {
         Ok(report) => {
             if report.error.is_none() {

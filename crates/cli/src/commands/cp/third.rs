@@ -63,10 +63,10 @@ fn start(
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     detach: bool,
 ) -> Result<(Option<Served>, Remote), Fault> {
-    let command = SshCommand::new(ssh)?;
-    let start = |host| Served::start(context, &command, host, &by_ssh::put(context, plan));
+    let start = |host| Served::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put(context, plan));
     let server = serves.map(start).transpose()?;
-    let mut client = Remote::start(&command, at, command.copy(at), &context.cancel)?;
+    let command = SshCommand::new(ssh, at)?;
+    let mut client = Remote::start(&command, command.remote("cp --for-ssh"), &context.cancel)?;
     let (url, fetches) = match (&plan.sources[0].0, &plan.to, &server) {
         (Machine::Url(url), _, _) => (url, true),
         (_, Machine::Url(url), _) | (.., Some(Served { url, .. })) => (url, false),
@@ -107,7 +107,10 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             // Ctrl-C at a terminal reaches ssh as well.
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(match (context.cancel.is_requested_within(NOTICED), detach) {
+                if !context.cancel.is_requested() {
+                    std::thread::sleep(NOTICED);
+                }
+                return Err(match (context.cancel.is_requested(), detach) {
                     (true, true) => watched.left(client),
                     (true, false) => context.cancel.fault(REST_HINT),
                     (false, _) => watched.lost(client),
@@ -194,7 +197,7 @@ impl Watched {
             "result" => {
                 let report = serde_json::from_value(event.remove("report").unwrap_or_default());
                 self.report = Some(report.unwrap_or_else(|error| {
-                    let host = &client.host;
+                    let host = &client.command.host;
                     let message = format!("the final report of {host} was not understood: {error}");
                     let hint = "install the same version of haul on all machines";
                     RunReport::failed(Fault::new(FaultCode::VersionMismatch, message, hint))
@@ -217,7 +220,7 @@ impl Watched {
         let Some((log, pid)) = self.detached.as_ref().filter(|_| !self.is_independent) else {
             return;
         };
-        let Remote { host, way, .. } = client;
+        let (host, way) = (&client.command.host, client.command.shown());
         context.say(format!(
             "detached: it continues if this machine stops; log {host}:{log}, stop it with `{way} kill {pid}`"
         ));
@@ -233,14 +236,14 @@ impl Watched {
         };
         let hint =
             "run the same command again; with --detach the transfer would continue without this machine";
-        let message = format!("the ssh connection to {} was lost{how}", client.host);
+        let message = format!("the ssh connection to {} was lost{how}", client.command.host);
         let fault = Fault::new(FaultCode::ControlLost, message, self.tail(client).unwrap_or(hint.to_owned()));
         Fault { retryable: fault.retryable && !self.is_independent, ..fault }
     }
 
     /// Returns the fault if the user interrupts a run with `--detach`.
     fn left(&self, client: &Remote) -> Fault {
-        let host = &client.host;
+        let host = &client.command.host;
         let message = match &self.detached {
             Some(_) if self.is_independent => {
                 format!("no longer watching; the transfer continues on {host}")
@@ -248,14 +251,16 @@ impl Watched {
             Some(_) => "interrupted before the transfer started".to_owned(),
             None => format!("interrupted; it is unknown whether the transfer started on {host}"),
         };
-        let hint = self.tail(client).unwrap_or_else(|| format!("check with `{} pgrep -a haul`", client.way));
+        let hint = self
+            .tail(client)
+            .unwrap_or_else(|| format!("check with `{} pgrep -a haul`", client.command.shown()));
         Fault::new(FaultCode::Interrupted, message, hint)
     }
 
     /// Says how to see the result of a detached copy.
     fn tail(&self, client: &Remote) -> Option<String> {
         let (log, _) = self.detached.as_ref()?;
-        Some(format!("check its result with `{} tail {log}`", client.way))
+        Some(format!("check its result with `{} tail {log}`", client.command.shown()))
     }
 }
 

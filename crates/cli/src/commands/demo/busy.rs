@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use super::path::{EmulatedPath, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
-use crate::output::{RunReport, out_url};
+use crate::output::{RunReport, json_value, out_url};
 use crate::transfer::{Context, Cpu, Policy, Pulse, answer, listen_options, next_client};
 use crate::{endpoint, fault};
 
@@ -53,7 +53,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
         context.say(row(who, report.goodput, ceiling, &lost));
     }
     aware.error.clone_from(&unaware.error);
-    aware.without_verdict = Some(Box::new(unaware));
+    aware.compared = Some(("without_verdict", json_value(&unaware)));
     Ok(aware)
 }
 
