@@ -147,22 +147,6 @@ pub(crate) fn copy() -> Result<u8, Fault> {
     Ok(report.exit_code())
 }
 
-/// Detaches a job that requests it; cancels any other when stdin ends.
-fn begin(job: &Job, cancel: &Cancel, reporter: &Reporter) -> Result<(), Fault> {
-    if job.detach {
-        let log = detach()?;
-        let detached = json!({ "log": log.display().to_string(), "pid": std::process::id() });
-        reporter.log(send_waiting).write("detached", detached);
-        return Ok(());
-    }
-    let cancel = cancel.clone();
-    let waiting = fault::spawn("haul-stdin", move || {
-        wait_for_end_of_stdin();
-        cancel.request();
-    });
-    waiting.map(drop)
-}
-
 /// Leaves the session of ssh, and redirects stderr to a log file. Returns the file's path.
 fn detach() -> Result<PathBuf, Fault> {
     // Fails for a process group leader; one that sshd started already leads its own session.
@@ -180,14 +164,23 @@ fn detach() -> Result<PathBuf, Fault> {
     Ok(path)
 }
 
+/// Runs a job: detached if it requests that, otherwise until stdin ends.
 fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, Fault> {
-    begin(job, &cancel, reporter)?;
-    // Stderr is then the log file.
     if job.detach {
+        let log = detach()?;
+        let detached = json!({ "log": log.display().to_string(), "pid": std::process::id() });
+        reporter.log(send_waiting).write("detached", detached);
         job.actions.iter().for_each(tell);
+    } else {
+        let cancel = cancel.clone();
+        fault::spawn("haul-stdin", move || {
+            wait_for_end_of_stdin();
+            cancel.request();
+        })?;
     }
     let report = try_copy(job, cancel, reporter).unwrap_or_else(RunReport::failed);
     if job.detach {
+        // Stderr is the log file.
         tell(&report);
     }
     Ok(report)
