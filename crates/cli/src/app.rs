@@ -15,7 +15,7 @@ use crate::args::{Cli, Command, Global};
 use crate::config::{Resolved, Sources, StartError, resolve, table};
 use crate::fault::{self, Fault, FaultCode, shown};
 use crate::output::{
-    EventLog, ProgressStyle, RunReport, item_lines, json_value, lost_result, out, out_json, out_verbatim,
+    EventLog, ProgressStyle, RunReport, item_lines, json_value, out, out_json, out_verbatim, stdout_error,
     tell, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
@@ -28,7 +28,7 @@ pub fn main() -> ExitCode {
     raise_open_files();
     let argv: Vec<OsString> = std::env::args_os().collect();
     let mut code = start(&argv);
-    if let (0, Some(why)) = (code, lost_result()) {
+    if let (0, Some(why)) = (code, stdout_error()) {
         let message = format!("cannot write the result to stdout: {why}");
         let hint = "the operation itself succeeded; free space where stdout goes";
         tell(shown(&Fault::new(FaultCode::Io, message, hint)));
@@ -47,12 +47,12 @@ fn raise_open_files() {
 fn start(argv: &[OsString]) -> u8 {
     let wants_json = || argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     match resolve(argv, &Sources::of_process()) {
-        Ok(resolved) => act(argv, &resolved)
+        Ok(resolved) => dispatch(argv, &resolved)
             .unwrap_or_else(|fault| finish(&resolved.global, &RunReport::failed(fault), None)),
         Err(StartError::Clap(error)) => {
             let code = error.exit_code() as u8;
             if error.use_stderr() {
-                not_understood(error, argv, wants_json());
+                print_clap_error(error, argv, wants_json());
             } else {
                 // A reader that has gone is not a failure.
                 let _ = error.print();
@@ -66,7 +66,7 @@ fn start(argv: &[OsString]) -> u8 {
 }
 
 /// Prints clap's error, with control characters of arguments escaped: a shell may have expanded file names.
-fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
+fn print_clap_error(error: clap::Error, argv: &[OsString], wants_json: bool) {
     let shown: Vec<OsString> = argv.iter().map(|word| printable_bytes(word.as_bytes()).into()).collect();
     let error = match resolve(&shown, &Sources::of_process()) {
         Err(StartError::Clap(again)) => again,
@@ -82,7 +82,7 @@ fn not_understood(error: clap::Error, argv: &[OsString], wants_json: bool) {
     }
 }
 
-fn act(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
+fn dispatch(argv: &[OsString], resolved: &Resolved) -> Result<u8, Fault> {
     let Resolved { global, command, settings, rows, notes, .. } = resolved;
     logging::start(global)?;
     for note in notes.iter().filter(|_| !global.quiet) {
@@ -182,7 +182,7 @@ impl Start<'_> {
         let Resolved { global, command, diagnosis_model, events, settings, typed, .. } = self.resolved;
         // A server started over ssh needs ssh only until its session is established.
         let is_for_ssh = matches!(command, Command::Serve(args) if args.for_ssh);
-        let cancel = signals::watch(if is_for_ssh { Hangup::PassesBy } else { Hangup::Stops })?;
+        let cancel = signals::watch(if is_for_ssh { Hangup::Ignores } else { Hangup::Stops })?;
         let in_force = match command {
             // A server only checks that its settings exist; clients also build the stack.
             Command::Serve(_) => Settings::collect(&self.preset, settings)?,

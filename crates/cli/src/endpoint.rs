@@ -26,7 +26,7 @@ pub(crate) type Place = (Machine, Vec<u8>);
 
 pub(crate) const VARIABLE: &str = "HAUL_URL";
 /// Bytes read of a URL: its path has at most 12 KiB, three times that with escapes.
-const LONGEST: usize = 64 << 10;
+const MAX_URL_BYTES: usize = 64 << 10;
 const SCHEME: &str = "haul://";
 
 /// Tells local paths, URLs, `host:path` (as scp does) and `@FILE[:PATH]`, `@-`, `@env` apart (docs/cli.md,
@@ -116,8 +116,8 @@ fn from_environment() -> Result<Zeroizing<String>, Fault> {
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {
     // Has its final capacity, as a reallocation would leave a copy that is not zeroed.
-    let mut text = Zeroizing::new(String::with_capacity(LONGEST));
-    let read = File::open(path).and_then(|file| file.take(LONGEST as u64).read_to_string(&mut text));
+    let mut text = Zeroizing::new(String::with_capacity(MAX_URL_BYTES));
+    let read = File::open(path).and_then(|file| file.take(MAX_URL_BYTES as u64).read_to_string(&mut text));
     read.map_err(|e| fault::io(format!("cannot read the URL in {}", path.display()), &e))?;
     Ok(text)
 }
@@ -129,11 +129,11 @@ fn from_stdin() -> Result<Zeroizing<String>, Fault> {
     if let Some(line) = &*known {
         return Ok(line.clone());
     }
-    let mut line = Zeroizing::new(String::with_capacity(LONGEST));
+    let mut line = Zeroizing::new(String::with_capacity(MAX_URL_BYTES));
     // Byte by byte: the rest stays unread.
     let stdin = rustix::io::dup(rustix::stdio::stdin()).map_err(io::Error::from).map(File::from);
-    let read =
-        stdin.and_then(|stdin| BufReader::with_capacity(1, stdin).take(LONGEST as u64).read_line(&mut line));
+    let read = stdin
+        .and_then(|stdin| BufReader::with_capacity(1, stdin).take(MAX_URL_BYTES as u64).read_line(&mut line));
     read.map_err(|e| fault::io("cannot read the URL from stdin", &e))?;
     Ok(known.insert(line).clone())
 }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_may_stand_in_a_file_with_a_place_below_it() {
+    fn a_url_can_be_read_from_a_file_and_extended_with_a_path() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("url");
         let word = |below: &str| format!("@{}{below}", file.display());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_host_are_for_ssh() {
+    fn names_with_a_host_are_ssh_paths() {
         for text in ["host:path", "me@host:/abs", "host:", "a:b", "ssh://host/x"] {
             assert!(matches!(parse(text), Ok((Machine::Ssh(_), _))), "{text}");
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_with_a_damaged_beginning_is_no_host_of_ssh_and_its_key_is_not_shown() {
+    fn a_damaged_url_is_not_an_ssh_host_and_its_key_is_not_shown() {
         for start in
             ["haul:/h:1/", "haul:h:1/", " haul://h:1/", "'haul://h:1/", "\"HAUL:/h:1/", "haul:///h:1/"]
         {
@@ -230,14 +230,14 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_a_path() {
+    fn arguments_that_are_not_utf8_are_paths() {
         let word = OsStr::from_bytes(b"\xff:\xfe");
         assert_eq!(place(word), Ok((Machine::Here, word.as_bytes().to_vec())));
     }
 
     proptest! {
         #[test]
-        fn nothing_panics_and_a_leading_dot_slash_is_always_local(text in "[^\0]{0,30}") {
+        fn parsing_never_panics_and_a_leading_dot_slash_is_always_local(text in "[^\0]{0,30}") {
             if !text.starts_with('@') {
                 let _ = parse(&text);
             }

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_reads_as_a_sentence_and_a_hint() {
+    fn a_fault_is_shown_as_an_error_line_and_a_hint_line() {
         let fault = usage("`x` is no option\u{1b}[2J\nb", "try --help");
         assert_eq!(shown(&fault).as_str(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
         assert_eq!(shown(&usage("no", "")).as_str(), "error: no\n");
@@ -221,7 +221,7 @@ mod engine_tests {
     use super::*;
 
     #[test]
-    fn failures_say_what_happened_and_what_to_do() {
+    fn a_refused_connection_names_the_cause_and_the_remedy() {
         let refused = EngineError::Connect {
             authority: "host:7000".to_owned(),
             source: io::Error::from(ErrorKind::ConnectionRefused).into(),
@@ -243,7 +243,7 @@ mod engine_tests {
     }
 
     #[test]
-    fn what_may_not_leave_is_blocked_here() {
+    fn forbidden_udp_sends_are_reported_as_a_local_firewall_rule() {
         let fault = of(EngineError::UdpForbidden(io::Error::other("Operation not permitted").into()));
         assert_eq!(fault.code, FaultCode::UdpBlocked);
         assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
@@ -256,13 +256,13 @@ mod engine_tests {
     }
 
     #[test]
-    fn what_the_peer_said_is_passed_on_unchanged() {
+    fn a_fault_of_the_peer_is_passed_on_unchanged() {
         let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
         assert_eq!(of(EngineError::Peer(fault.clone())), fault);
     }
 
     #[test]
-    fn a_port_that_is_taken_names_the_option() {
+    fn the_hint_for_a_taken_port_names_the_listen_option() {
         let taken = EngineError::Listen {
             addr: ([127, 0, 0, 1], 7).into(),
             source: io::Error::other("in use").into(),
@@ -273,7 +273,7 @@ mod engine_tests {
     }
 
     #[test]
-    fn a_job_that_the_other_side_has_broken_off_is_to_be_run_again() {
+    fn the_hint_for_a_job_interrupted_by_the_peer_is_to_run_it_again() {
         let stopped = || Fault::new(FaultCode::Interrupted, "the writer was dropped", "").from_peer();
         assert!(of(EngineError::Peer(stopped())).hint.contains("run it again"));
         let told = Fault { hint: "wait".to_owned(), ..stopped() };
@@ -281,7 +281,7 @@ mod engine_tests {
     }
 
     #[test]
-    fn a_server_that_refuses_need_not_know_what_to_do() {
+    fn a_refusal_without_a_hint_gets_one_from_the_client() {
         for (code, words) in [
             (FaultCode::NotAuthorised, "haul serve"),
             (FaultCode::Expired, "haul serve"),
@@ -295,7 +295,7 @@ mod engine_tests {
     }
 
     #[test]
-    fn whatever_is_wrong_with_a_url_has_a_hint() {
+    fn every_url_error_has_a_hint() {
         for error in
             [UrlError::Scheme, UrlError::Host, UrlError::NoKey, UrlError::Key, UrlError::KeyVersion(2)]
         {

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_stays_on_its_line_and_is_not_obeyed() {
+    fn logged_text_stays_on_one_line_without_control_characters() {
         let (kept, peer) = (Kept::default(), "a\nforged\x1b[2J\u{202e}");
         let writer = kept.clone();
         let log = tracing_subscriber::fmt()

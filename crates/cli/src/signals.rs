@@ -24,7 +24,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Signals within this time count as one: `timeout(1)` signals the process and then its group, and a
 /// terminal's Ctrl-C may coincide with a parent's signal.
-const TOGETHER: Duration = Duration::from_millis(500);
+const COALESCING_TIME: Duration = Duration::from_millis(500);
 
 /// Request to stop: set once, with the signal if it was one. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -64,7 +64,7 @@ impl Cancel {
 
     /// Returns this side's interruption if there is one and the peer reports one, otherwise `fault`: a
     /// terminal's Ctrl-C reaches both sides of a local run.
-    pub(crate) fn or_own(&self, fault: Fault, hint: &str) -> Fault {
+    pub(crate) fn own_interruption_or(&self, fault: Fault, hint: &str) -> Fault {
         if self.is_requested() && fault.code == FaultCode::PeerStopped { self.fault(hint) } else { fault }
     }
 
@@ -94,26 +94,26 @@ pub(crate) enum Hangup {
     /// Stops as SIGTERM does, unless it was ignored when the process started (`nohup`).
     Stops,
     /// Ignored: a process started by ssh learns from stdin that ssh has ended, and may not need ssh any more.
-    PassesBy,
+    Ignores,
 }
 
 /// Connects SIGINT, SIGTERM and, depending on `hangup`, SIGHUP to a new [`Cancel`]; a signal later than
-/// [`TOGETHER`] after the first ends the process. Catches SIGXFSZ (`ulimit -f`), so that writes fail instead.
+/// [`COALESCING_TIME`] after the first ends the process. Catches SIGXFSZ (`ulimit -f`), so that writes fail instead.
 pub(crate) fn watch(hangup: Hangup) -> Result<Cancel, Fault> {
     handle(hangup).map_err(|e| fault::io("cannot install signal handlers", &e))
 }
 
 fn handle(hangup: Hangup) -> std::io::Result<Cancel> {
     flag::register(SIGXFSZ, Arc::default())?;
-    let mut heeded = vec![SIGINT, SIGTERM];
+    let mut handled = vec![SIGINT, SIGTERM];
     match hangup {
-        Hangup::PassesBy => drop(flag::register(SIGHUP, Arc::default())?),
+        Hangup::Ignores => drop(flag::register(SIGHUP, Arc::default())?),
         Hangup::Stops if is_ignored(SIGHUP) => {}
-        Hangup::Stops => heeded.push(SIGHUP),
+        Hangup::Stops => handled.push(SIGHUP),
     }
     let is_late = Arc::new(AtomicBool::new(false));
-    let mut signals = SignalsInfo::<WithOrigin>::new(&heeded)?;
-    for signal in heeded {
+    let mut signals = SignalsInfo::<WithOrigin>::new(&handled)?;
+    for signal in handled {
         flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&is_late))?;
     }
     let cancel = Cancel::default();
@@ -121,7 +121,7 @@ fn handle(hangup: Hangup) -> std::io::Result<Cancel> {
     let wait = move || {
         if let Some(first) = signals.forever().next() {
             requested.take(&first);
-            thread::sleep(TOGETHER);
+            thread::sleep(COALESCING_TIME);
             is_late.store(true, Ordering::Relaxed);
         }
     };
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_can_be_pasted_back() {
+    fn shown_commands_can_be_pasted_into_a_shell() {
         let argv = ["haul", "cp", "a b", "it's", "haul://h:1/p?k=x&y", ""].map(std::ffi::OsString::from);
         assert_eq!(command_line(&argv), r"haul cp 'a b' 'it'\''s' 'haul://h:1/p?k=x&y' ''");
         let odd: [&[u8]; 4] = [b"a\nb", b"\xff7", b"'\\x\x1b'", "größe\u{202e}".as_bytes()];
@@ -194,7 +194,7 @@ mod tests {
 
     /// Not a test, but the process of the one below: it has the handlers, and nothing heeds the request.
     #[test]
-    fn stubborn() {
+    fn child_that_ignores_the_request() {
         if std::env::var_os(STUBBORN).is_some() {
             let cancel = watch(Hangup::Stops).unwrap();
             println!("\nready");
@@ -207,9 +207,11 @@ mod tests {
     }
 
     #[test]
-    fn only_a_later_signal_ends_what_does_not_stop() {
+    fn only_a_later_signal_ends_a_process_that_does_not_stop() {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "signals::tests::stubborn", "--nocapture"]).env(STUBBORN, "");
+        command
+            .args(["--exact", "signals::tests::child_that_ignores_the_request", "--nocapture"])
+            .env(STUBBORN, "");
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let pid = Pid::from_child(&child);
@@ -218,7 +220,7 @@ mod tests {
             kill_process(pid, signal).unwrap();
         }
         lines.find(|line| line == "requested").unwrap();
-        thread::sleep(2 * TOGETHER);
+        thread::sleep(2 * COALESCING_TIME);
         assert!(child.try_wait().unwrap().is_none(), "they came together");
         // Later ones end it, as soon as the thread has found out that they are late.
         let status = loop {
@@ -226,7 +228,7 @@ mod tests {
                 break status;
             }
             kill_process(pid, Signal::TERM).unwrap();
-            thread::sleep(TOGETHER / 10);
+            thread::sleep(COALESCING_TIME / 10);
         };
         assert_eq!(status.code(), Some(i32::from(INTERRUPTED)));
     }
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signal_and_its_sender_are_told_here_and_the_signal_alone_to_the_peer() {
+    fn the_sender_of_a_signal_is_named_locally_but_not_to_the_peer() {
         let cancel = Cancel::default();
         let own = std::fs::read_to_string("/proc/self/comm").unwrap();
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -252,7 +254,7 @@ mod tests {
         let told = cancel.fault_for_peer(Role::Server, "again");
         assert_eq!(told.message, "the server was stopped by SIGTERM");
         let theirs = told.from_peer();
-        assert_eq!(cancel.or_own(theirs.clone(), "again"), own);
-        assert_eq!(Cancel::default().or_own(theirs.clone(), "again"), theirs);
+        assert_eq!(cancel.own_interruption_or(theirs.clone(), "again"), own);
+        assert_eq!(Cancel::default().own_interruption_or(theirs.clone(), "again"), theirs);
     }
 }

@@ -7,7 +7,7 @@ use haul_base::Bytes;
 
 use crate::fault::{self, Fault};
 
-const MOST_BYTES: u64 = 1 << 28;
+const MAX_BYTES: u64 = 1 << 28;
 
 /// Reads an open file completely; `hint` says what to do if it is too long or not text.
 pub(crate) fn text_of(
@@ -16,10 +16,10 @@ pub(crate) fn text_of(
     hint: &'static str,
 ) -> Result<String, Fault> {
     let mut bytes = Vec::new();
-    let read = opened.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let read = opened.and_then(|open| open.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     let read = read.map_err(|error| fault::io(format_args!("cannot read {}", file.display()), &error))?;
-    if read as u64 > MOST_BYTES {
-        let message = format!("{} has more than {}", file.display(), Bytes(MOST_BYTES));
+    if read as u64 > MAX_BYTES {
+        let message = format!("{} has more than {}", file.display(), Bytes(MAX_BYTES));
         return Err(fault::usage(message, hint));
     }
     String::from_utf8(bytes).map_err(|error| {
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_text_is_refused_with_its_place_and_what_does_not_end_with_its_size() {
+    fn invalid_utf8_and_endless_files_are_refused_with_the_reason() {
         let read = |bytes: &'static [u8]| text_of(Path::new("f"), Ok(bytes), "hint");
         assert_eq!(read("é = 1\n".as_bytes()).unwrap(), "é = 1\n");
         let error = read(b"a\n\xc3\xa9\xff").unwrap_err();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_said_in_one_line() {
+    fn a_toml_error_is_reported_in_one_line() {
         for (text, words) in [
             ("rate = \n", "line 1, column 8: string values must be quoted; expected literal string"),
             ("[a]\n[a]\n", "line 2, column 2: duplicate key"),

@@ -10,15 +10,15 @@ use rustix::process::{getegid, geteuid, getgroups};
 
 /// Maximum number of cached answers: a directory service is not queried twice for a name, and names invented
 /// by a peer cannot exhaust memory.
-const KEPT: usize = 10_000;
+const MAX_CACHED: usize = 10_000;
 
 #[derive(Debug, Default)]
-struct Known<K, V>(Mutex<HashMap<K, Option<V>>>);
+struct LookupCache<K, V>(Mutex<HashMap<K, Option<V>>>);
 
-impl<K: Eq + Hash, V: Clone> Known<K, V> {
+impl<K: Eq + Hash, V: Clone> LookupCache<K, V> {
     fn get(&self, key: K, ask: impl FnOnce() -> Option<V>) -> Option<V> {
         let mut known = self.0.lock();
-        if known.len() >= KEPT && !known.contains_key(&key) {
+        if known.len() >= MAX_CACHED && !known.contains_key(&key) {
             known.clear();
         }
         known.entry(key).or_insert_with(ask).clone()
@@ -28,10 +28,10 @@ impl<K: Eq + Hash, V: Clone> Known<K, V> {
 /// Cached lookups of users and groups. If the name service fails, a name or ID is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    user_names: Known<u32, Vec<u8>>,
-    group_names: Known<u32, Vec<u8>>,
-    users: Known<Vec<u8>, u32>,
-    groups: Known<Vec<u8>, u32>,
+    user_names: LookupCache<u32, Vec<u8>>,
+    group_names: LookupCache<u32, Vec<u8>>,
+    users: LookupCache<Vec<u8>, u32>,
+    groups: LookupCache<Vec<u8>, u32>,
 }
 
 impl Accounts {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_count_where_they_are_known_and_numbers_elsewhere() {
+    fn known_names_map_to_ids_and_unknown_ones_keep_the_number() {
         let accounts = Accounts::default();
         assert_eq!(accounts.user_name(0).as_deref(), Some(&b"root"[..]));
         assert_eq!(accounts.group_name(0).as_deref(), Some(&b"root"[..]));
@@ -88,8 +88,8 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_remembered_and_do_not_pile_up() {
-        let (known, mut asked) = (Known::default(), 0);
+    fn lookups_are_cached_and_the_cache_is_bounded() {
+        let (known, mut asked) = (LookupCache::default(), 0);
         for number in [1, 1, 2] {
             known.get(number, || {
                 asked += 1;
@@ -97,9 +97,9 @@ mod tests {
             });
         }
         assert_eq!(asked, 2);
-        for number in 0..3 * KEPT {
+        for number in 0..3 * MAX_CACHED {
             known.get(number, || Some(5));
         }
-        assert!(known.0.lock().len() <= KEPT);
+        assert!(known.0.lock().len() <= MAX_CACHED);
     }
 }

@@ -13,7 +13,7 @@ use haul_wire::control::{Fault, FaultCode, MAX_FRAME};
 pub const SET_MEMORY: Bytes = Bytes(1 << 30);
 
 /// Reserve for messages in progress: one being read, one being decoded, and its answer.
-const IN_PASSING: u64 = 3 * MAX_FRAME as u64;
+const MESSAGE_RESERVE: u64 = 3 * MAX_FRAME as u64;
 
 /// Memory used by the set of a job, and its limit.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ impl Budget {
     /// Counts bytes that are held until the job ends. Fails if the set exceeds its budget.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), Fault> {
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
-        if held + IN_PASSING.min(self.most.0 / 4) <= self.most.0 {
+        if held + MESSAGE_RESERVE.min(self.most.0 / 4) <= self.most.0 {
             return Ok(());
         }
         let message = format!(
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn above_the_budget_is_a_fault_that_says_what_to_do() {
+    fn exceeding_the_budget_is_a_fault_with_a_hint() {
         let budget = Budget::new(Bytes(1_000));
         for _ in 0..3 {
             assert_eq!(budget.take_entry(200), Ok(()));
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_large_budget_little_is_kept_aside() {
+    fn a_large_budget_keeps_only_a_small_reserve() {
         let budget = Budget::new(SET_MEMORY);
         assert_eq!(budget.take(SET_MEMORY.0 - (3 << 20)), Ok(()));
         budget.take(1).unwrap_err();
     }
 
     #[test]
-    fn what_is_reserved_counts_until_it_is_dropped() {
+    fn a_reservation_counts_until_it_is_dropped() {
         let budget = Budget::new(Bytes(1_000));
         let mut reserved = budget.reserve(700).unwrap();
         budget.take(51).unwrap_err();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_grow_by_no_more_than_was_said() {
+    fn vector_capacity_stays_within_the_estimate() {
         let mut vec = Vec::new();
         for number in 0..100_000u64 {
             make_room(&mut vec, 1);

@@ -17,7 +17,7 @@ use crate::stream::Shape;
 pub(crate) const MAX_ENTRIES: usize = 1 << 26;
 
 /// Bytes that each entry needs later in other tables: the mapping to its file, and list items.
-const LATER: u64 = 48;
+const COST_IN_OTHER_TABLES: u64 = 48;
 
 /// Overhead in bytes of each directory path that the journal and other tables store in full.
 const PATH: u64 = 96;
@@ -103,7 +103,10 @@ impl EntryTable {
             (_, Some(shape)) => of_place::<(u32, Arc<Shape>)>() + shape.bytes(),
             (_, None) => 0,
         };
-        in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names) + of_place::<u32>() + LATER + more
+        in_vec(size_of::<Record>() + size_of::<[u8; 32]>() + names)
+            + of_place::<u32>()
+            + COST_IN_OTHER_TABLES
+            + more
     }
 
     /// Appends an entry. `Ok(Some(fault))`: the entry is stored as failed, because the sender could not read

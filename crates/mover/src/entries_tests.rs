@@ -1,4 +1,4 @@
-use haul_wire::control::{RelPath, Stretch};
+use haul_wire::control::{ByteRange, RelPath};
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn code(table: &mut EntryTable, entry: &Entry) -> Option<FaultCode> {
 }
 
 #[test]
-fn paths_come_back_from_their_parts() {
+fn paths_are_rebuilt_from_their_components() {
     let mut table = EntryTable::default();
     for e in [dir("a"), dir("a/b"), file("a/b/c", 3), file("top", 0), link("a/l")] {
         assert_eq!(code(&mut table, &e), None);
@@ -36,7 +36,7 @@ fn paths_come_back_from_their_parts() {
 }
 
 #[test]
-fn contradictions_are_refused_one_by_one() {
+fn conflicting_entries_are_refused_individually() {
     let mut table = EntryTable::default();
     for e in [dir("d"), file("f", 5), link("l")] {
         assert_eq!(code(&mut table, &e), None);
@@ -57,10 +57,10 @@ fn contradictions_are_refused_one_by_one() {
 }
 
 #[test]
-fn streams_are_files_without_their_holes() {
+fn the_stream_length_excludes_holes() {
     let mut table = EntryTable::default();
     table.push(&file("a", 10)).unwrap();
-    let holes = vec![Stretch { start: 0, len: 7 }];
+    let holes = vec![ByteRange { start: 0, len: 7 }];
     table.push(&entry(b"b", EntryKind::File { size: 10, holes })).unwrap();
     assert_eq!(table.bytes, 13);
     assert_eq!((table.size(1), table.stream_len(1), table.stream_len(0)), (10, 3, 10));

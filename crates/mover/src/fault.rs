@@ -105,7 +105,7 @@ pub(crate) fn unexpected(message: &ControlMessage) -> Fault {
     protocol(&format!("unexpected {} message", message.name()))
 }
 
-pub(crate) fn left_early(who: &str) -> Fault {
+pub(crate) fn early_disconnect(who: &str) -> Fault {
     let message = format!("the {who} disconnected before the transfer was complete");
     Fault::new(FaultCode::ControlLost, message, "run the same command again")
 }
@@ -123,19 +123,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn odd_bytes_of_a_path_are_shown_as_escapes() {
+    fn unprintable_bytes_of_a_path_are_shown_as_escapes() {
         assert_eq!(show(b"a\nb\xff"), "a\\nb\\xff");
         assert_eq!(show("größe".as_bytes()), "größe");
     }
 
     #[test]
-    fn the_root_has_a_name() {
+    fn the_root_is_shown_as_a_dot() {
         let fault = IoFault::destination("write to", b"", Errno::ROFS).fault;
         assert_eq!(fault.message, "cannot write to `.`: Read-only file system");
     }
 
     #[test]
-    fn a_full_disk_ends_the_job_and_a_forbidden_file_only_itself() {
+    fn a_full_disk_fails_the_job_and_a_denied_file_only_the_entry() {
         let full = IoFault::destination("write", b"x", Errno::NOSPC);
         assert_eq!((full.fault.code, full.scope), (FaultCode::DiskFull, Scope::Job));
         let quota = IoFault::destination("write", b"x", Errno::DQUOT);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_leaves_the_root_is_called_so() {
+    fn a_path_that_leaves_the_root_is_reported_as_an_escape() {
         let escape = of_source("read", b"../x", Errno::XDEV);
         assert_eq!(escape.code, FaultCode::PathEscape);
         assert!(escape.message.contains("leads outside the served directory"), "{}", escape.message);

@@ -85,7 +85,7 @@ pub(crate) trait Job: Send + Sync + 'static {
             // These belong to the session.
             Ok(Some(M::Ping(_) | M::Pong(_) | M::UdpSeen { .. }) | None) => {}
             Ok(Some(message)) => {
-                self.common().progress.worked.add(1);
+                self.common().progress.other_progress.add(1);
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_sleeps_waits_and_one_that_works_does_not() {
+    fn sleeping_counts_as_a_wait_and_computing_does_not() {
         // A page fault counts as a wait, too.
         let works = |_| {
             let before = waits();

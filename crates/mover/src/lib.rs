@@ -30,13 +30,13 @@ pub use journal::{
 };
 pub use link::ControlLink;
 pub use pipe::{receive_stream, receive_to, send_stream};
-pub use progress::{Counter, Progress, Tell, Wake};
+pub use progress::{Counter, ItemCallback, Progress, Wake};
 pub use receive::{Expectations, MinFree, ReceiveJob, ReceiveOptions, receive_files};
 pub use report::{Failures, MAX_NAMED_FAILURES, MoveReport, SOME_FAILED, follows_from_directory};
 pub use root::{Root, copies_content, layout_for, open_named};
 pub use send::{
-    BadPattern, SendJob, SendLimits, check_pattern, check_selection, is_untellable, leaves_out_unseen,
-    send_files,
+    BadPattern, SendJob, SendLimits, check_pattern, check_selection, has_unknown_exclusions,
+    leaves_out_unseen, send_files,
 };
 #[cfg(feature = "faults")]
 pub use storage::faults;

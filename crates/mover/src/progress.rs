@@ -39,10 +39,10 @@ pub struct Progress {
     /// Entries that failed so far.
     pub failed: Counter,
     /// Progress that no other counter shows.
-    pub(crate) worked: Counter,
+    pub(crate) other_progress: Counter,
     all_known: AtomicBool,
     /// Callback for changes of names, and the items recorded before it was set.
-    items: Mutex<(Option<Tell>, Vec<Item>)>,
+    items: Mutex<(Option<ItemCallback>, Vec<Item>)>,
     pub(crate) wake: WakeSlot,
 }
 
@@ -55,12 +55,12 @@ impl Progress {
     /// Returns a sum that changes with every kind of progress; while it stays the same, nothing happens.
     pub fn activity(&self) -> u64 {
         let counts = [&self.entries, &self.bytes_known, &self.bytes_done, &self.files_done, &self.failed];
-        counts.into_iter().chain([&self.worked]).fold(0, |sum, count| sum.wrapping_add(count.get()))
+        counts.into_iter().chain([&self.other_progress]).fold(0, |sum, count| sum.wrapping_add(count.get()))
     }
 
     /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.
     /// Items recorded earlier are passed to it first.
-    pub fn on_item(&self, tell: Tell) {
+    pub fn on_item(&self, tell: ItemCallback) {
         let mut items = self.items.lock();
         items.1.drain(..).for_each(|item| tell(&item));
         items.0 = Some(tell);
@@ -70,7 +70,7 @@ impl Progress {
         let mut items = self.items.lock();
         match &items.0 {
             Some(tell) => tell(item),
-            None if items.1.len() < EARLY => items.1.push(item.clone()),
+            None if items.1.len() < MAX_EARLY_ITEMS => items.1.push(item.clone()),
             None => {}
         }
     }
@@ -81,10 +81,10 @@ impl Progress {
 }
 
 /// Callback for a change of a name. Called from the threads of the job.
-pub type Tell = Arc<dyn Fn(&Item) + Send + Sync>;
+pub type ItemCallback = Arc<dyn Fn(&Item) + Send + Sync>;
 
 /// Maximum number of items recorded before a callback is set; later ones are dropped.
-const EARLY: usize = 4096;
+const MAX_EARLY_ITEMS: usize = 4096;
 
 /// Wakes the data path because there is more to do. Cheap; may be called from any thread.
 pub type Wake = Arc<dyn Fn() + Send + Sync>;
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_that_comes_late_is_called_at_once() {
+    fn a_wake_function_set_after_a_call_is_called_at_once() {
         let slot = WakeSlot::default();
         slot.call();
         let calls = Arc::new(AtomicU64::new(0));

@@ -77,7 +77,7 @@ impl MoveReport {
             first.message
         );
         let code = self.failures.common.unwrap_or(first.code);
-        Some(Fault { message, code, retryable: !self.failures.any_lasts, ..first.clone() })
+        Some(Fault { message, code, retryable: !self.failures.any_permanent, ..first.clone() })
     }
 }
 
@@ -93,7 +93,7 @@ pub struct Failures {
     /// The code that all failures share, if they do.
     common: Option<FaultCode>,
     /// Whether a failure would persist if the same command is repeated unchanged.
-    any_lasts: bool,
+    any_permanent: bool,
 }
 
 impl Failures {
@@ -121,7 +121,7 @@ impl Failures {
         self.common = Some(fault.code).filter(|_| self.count == 0 || self.common == Some(fault.code));
         self.count += 1;
         self.special += u64::from(fault.code == FaultCode::SpecialFile);
-        self.any_lasts |= !fault.retryable;
+        self.any_permanent |= !fault.retryable;
         if follows_from_directory(&fault) {
             self.count_below(path);
         } else if self.named.len() == MAX_NAMED_FAILURES
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_with_its_directory_is_counted_there() {
+    fn failures_below_a_failed_directory_are_counted_with_it() {
         let mut failures = Failures::default();
         add_below(&mut failures, "x", 300);
         add_below(&mut failures, "x2", 5);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_with_a_directory_that_is_not_named_is_counted_only() {
+    fn failures_below_an_unnamed_directory_are_only_counted() {
         let mut failures = Failures::default();
         for cause in 0..MAX_NAMED_FAILURES {
             failures.add(format!("{cause}").as_bytes(), Fault::new(FaultCode::Unreadable, "m", ""));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_beyond_the_bound_are_counted_only() {
+    fn failures_beyond_the_limit_are_only_counted() {
         let report = report(1000, &[FaultCode::Unreadable; 500]);
         assert_eq!(report.failures.count(), 500);
         assert_eq!(report.failures.named().len(), MAX_NAMED_FAILURES);
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn name_size_and_contents_all_count_and_failures_do_not() {
+    fn the_set_digest_covers_name_size_and_contents_but_not_failures() {
         let base = set_digest(&table("a", 1, 1));
         assert_eq!(base, set_digest(&table("a", 1, 1)));
         assert_ne!(base, set_digest(&table("b", 1, 1)));

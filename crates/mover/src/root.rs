@@ -184,8 +184,8 @@ pub(crate) fn open_beneath(
 
 /// Whether `openat2` works here; old kernels and sandboxes refuse it.
 fn has_openat2() -> bool {
-    static WORKS: OnceLock<bool> = OnceLock::new();
-    *WORKS.get_or_init(|| {
+    static HAS_OPENAT2: OnceLock<bool> = OnceLock::new();
+    *HAS_OPENAT2.get_or_init(|| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let probe = rustix::fs::openat2(CWD, ".", flags, Mode::empty(), ResolveFlags::BENEATH);
         !matches!(probe, Err(Errno::NOSYS | Errno::PERM))
@@ -258,7 +258,7 @@ fn foreign(path: &[u8], name: &[u8], owner: u32) -> Fault {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, From)]
-pub(crate) enum NotOpened {
+pub(crate) enum OpenError {
     #[from]
     Error(Errno),
     /// The path leads through a link of another user.
@@ -272,13 +272,13 @@ pub(crate) enum NotOpened {
 pub fn open_named(path: &Path) -> io::Result<File> {
     match open_own(path.as_os_str().as_bytes(), OFlags::RDONLY) {
         Ok(opened) => Ok(opened.into()),
-        Err(NotOpened::Error(errno)) => Err(errno.into()),
-        Err(NotOpened::Foreign(fault)) => Err(io::Error::other(fault.message)),
+        Err(OpenError::Error(errno)) => Err(errno.into()),
+        Err(OpenError::Foreign(fault)) => Err(io::Error::other(fault.message)),
     }
 }
 
 /// Opens an existing path, following only links of root or of this user. Adds `O_CLOEXEC`.
-pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened> {
+pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, OpenError> {
     if path.is_empty() {
         return Err(Errno::NOENT.into());
     }
@@ -292,7 +292,7 @@ pub(crate) fn open_own(path: &[u8], flags: OFlags) -> Result<OwnedFd, NotOpened>
         let stat = fstat(&entry)?;
         let is_link = kind_of(&stat) == FileType::Symlink;
         if is_link && !is_trusted(stat.st_uid)? {
-            return Err(NotOpened::Foreign(foreign(path, &name, stat.st_uid)));
+            return Err(OpenError::Foreign(foreign(path, &name, stat.st_uid)));
         }
         // Links of procfs lead to open files, which their text does not name.
         if !is_link || fstatfs(&entry)?.f_type == PROC_SUPER_MAGIC {
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_split_as_cp_reads_them() {
+    fn paths_are_split_as_in_cp() {
         let split = |path: &str| {
             let named = Root::Anywhere.split(path.as_bytes());
             let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -403,7 +403,7 @@ mod confined_tests {
     ];
 
     #[test]
-    fn what_is_below_opens_and_nothing_else_does() {
+    fn only_link_free_paths_beneath_the_root_open() {
         let (_keep, root) = tree();
         for opener in BOTH {
             assert!(opener(root.as_fd(), b"a/b/f").is_ok());
@@ -443,7 +443,7 @@ mod foreign_links_tests {
     }
 
     #[test]
-    fn paths_lead_where_the_kernel_leads_them() {
+    fn path_resolution_matches_the_kernel() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::create_dir_all(at("a/b")).unwrap();
@@ -465,11 +465,11 @@ mod foreign_links_tests {
         for path in [at("a"), at("a/"), at("absolute/b/.."), "/".into(), ".".into()] {
             assert!(open_own(path.as_os_str().as_bytes(), flags).is_ok(), "{}", path.display());
         }
-        assert_eq!(open_own(b"", flags).unwrap_err(), NotOpened::Error(Errno::NOENT));
+        assert_eq!(open_own(b"", flags).unwrap_err(), OpenError::Error(Errno::NOENT));
     }
 
     #[test]
-    fn a_link_of_another_user_is_named() {
+    fn a_link_owned_by_another_user_is_refused_and_named() {
         if euid() != 0 {
             eprintln!("SKIPPED: only root can give a link to another user");
             return;

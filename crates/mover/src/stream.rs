@@ -4,17 +4,17 @@ use std::ops::Range;
 
 use derive_more::Deref;
 use haul_base::Bytes;
-use haul_wire::control::Stretch;
+use haul_wire::control::ByteRange;
 
 /// Ranges of a sequence, concatenated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Joined {
+pub(crate) struct ConcatenatedRanges {
     /// Start of each range in the concatenation, and in the original.
     pub(crate) parts: Vec<(u64, u64)>,
     pub(crate) len: u64,
 }
 
-impl Joined {
+impl ConcatenatedRanges {
     /// Concatenates ranges, which are in order and not empty.
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>) -> Self {
         let mut len = 0;
@@ -71,17 +71,17 @@ fn gaps(ranges: impl Iterator<Item = Range<u64>> + Clone, size: u64) -> impl Ite
 pub(crate) struct Shape {
     pub(crate) size: u64,
     #[deref]
-    pub(crate) data: Joined,
+    pub(crate) data: ConcatenatedRanges,
 }
 
 impl Shape {
     /// Creates the shape of a file of `size` bytes with these holes, which are in order and within the file.
-    pub(crate) fn new(size: u64, holes: &[Stretch]) -> Self {
+    pub(crate) fn new(size: u64, holes: &[ByteRange]) -> Self {
         if holes.is_empty() {
-            return Self { size, data: Joined { parts: Vec::new(), len: size } };
+            return Self { size, data: ConcatenatedRanges { parts: Vec::new(), len: size } };
         }
         let holes = holes.iter().map(|hole| hole.start..hole.start + hole.len);
-        Self { size, data: Joined::new(gaps(holes, size)) }
+        Self { size, data: ConcatenatedRanges::new(gaps(holes, size)) }
     }
 
     /// Returns its memory in an [`Arc`](std::sync::Arc), in bytes.
@@ -171,12 +171,12 @@ mod tests {
     use super::*;
 
     fn shape(size: u64, holes: &[(u64, u64)]) -> Shape {
-        let holes: Vec<Stretch> = holes.iter().map(|&(start, len)| Stretch { start, len }).collect();
+        let holes: Vec<ByteRange> = holes.iter().map(|&(start, len)| ByteRange { start, len }).collect();
         Shape::new(size, &holes)
     }
 
     #[test]
-    fn a_file_without_holes_is_its_stream() {
+    fn the_stream_of_a_file_without_holes_is_the_whole_file() {
         let whole = shape(10, &[]);
         assert_eq!((whole.len, whole.is_sparse()), (10, false));
         assert_eq!(whole.pieces(2..10).collect::<Vec<_>>(), [(2, 8)]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_left_out() {
+    fn holes_are_left_out_of_the_stream() {
         let holed = shape(100, &[(0, 10), (20, 30), (90, 10)]);
         assert_eq!((holed.len, holed.size, holed.is_sparse()), (50, 100, true));
         assert_eq!(holed.pieces(0..50).collect::<Vec<_>>(), [(10, 10), (50, 40)]);
@@ -210,7 +210,7 @@ mod units_tests {
     use super::*;
 
     #[test]
-    fn the_chunk_of_the_paper_is_one_unit_and_more_is_cut_into_equal_ones() {
+    fn a_chunk_of_100_mb_is_one_unit_and_larger_ones_split_equally() {
         let units = |chunk| Units::new(Bytes(chunk));
         assert_eq!(units(100_000_000).around(250_000_000), 200_000_000..300_000_000);
         assert_eq!(units(150_000_000).around(80_000_000), 75_000_000..150_000_000);
@@ -220,7 +220,7 @@ mod units_tests {
 
     proptest! {
         #[test]
-        fn units_follow_each_other_and_end_with_each_chunk(chunk in 1u64..1 << 40, offset in 0u64..1 << 46) {
+        fn units_are_adjacent_and_do_not_cross_chunks(chunk in 1u64..1 << 40, offset in 0u64..1 << 46) {
             let units = Units::new(Bytes(chunk));
             let unit = units.around(offset);
             prop_assert!(unit.contains(&offset) && unit.end - unit.start <= MOST.min(chunk));

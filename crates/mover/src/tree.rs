@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_in_any_order_give_the_hash_of_the_whole() {
+    fn groups_added_in_any_order_give_the_hash_of_the_file() {
         let mib = 1 << 20;
         for len in [0, 1, mib - 1, mib, mib + 1, 2 * mib, 3 * mib + 5, 7 * mib, 8 * mib + 1] {
             let data = stream(len);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_group_is_missing_again() {
+    fn a_cleared_group_is_missing_again() {
         let mut tree = Tree::new(Groups::of(2 << 20));
         tree.set(0, [1; 32]);
         tree.set(0, [2; 32]);
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn touched_and_within_are_what_they_say(len in 1..20_000_000u64, a in any::<u64>(), b in any::<u64>()) {
+        fn touched_and_within_match_their_definitions(len in 1..20_000_000u64, a in any::<u64>(), b in any::<u64>()) {
             let groups = Groups::of(len);
             let range = (a % len).min(b % (len + 1))..(a % len).max(b % (len + 1));
             let touched = groups.touched(&range);

@@ -18,13 +18,13 @@ pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// A file, directory or link that may have extended attributes, as a path through `/proc/self/fd`: the calls
 /// on file descriptors do not work for symbolic links or for unreadable files, which can only be opened with
 /// `O_PATH`.
-pub(crate) struct Bearer {
+pub(crate) struct XattrTarget {
     path: Vec<u8>,
     /// Whether the path ends in a name; a symbolic link of that name is not followed.
     is_name: bool,
 }
 
-impl Bearer {
+impl XattrTarget {
     pub(crate) fn new(fd: BorrowedFd<'_>) -> Self {
         Self { path: format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes(), is_name: false }
     }
@@ -109,8 +109,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = File::create(dir.path().join("f")).unwrap();
         let path = open_in(CWD, dir.path().join("f"), OFlags::PATH).unwrap();
-        let by_path = Bearer::new(path.as_fd());
-        let by_fd = Bearer::new(file.as_fd());
+        let by_path = XattrTarget::new(path.as_fd());
+        let by_fd = XattrTarget::new(file.as_fd());
         if by_fd.set(b"user.long", &[7; 1000]) == Err(Errno::OPNOTSUPP) {
             eprintln!("SKIPPED: the directory for temporary files has no extended attributes");
             return;
@@ -123,18 +123,18 @@ mod tests {
         assert_eq!(by_path.get(b"user.long").unwrap(), [7; 1000]);
         assert_eq!(by_fd.get(b"user.short").unwrap(), b"");
         let directory = File::open(dir.path()).unwrap();
-        let named = Bearer::named(directory.as_fd(), b"f");
+        let named = XattrTarget::named(directory.as_fd(), b"f");
         assert_eq!((named.list(), named.get(b"user.long")), (by_path.list(), Ok(vec![7; 1000])));
-        let itself = Bearer::named(directory.as_fd(), b".");
-        assert_eq!(itself.list(), Bearer::new(directory.as_fd()).list());
+        let itself = XattrTarget::named(directory.as_fd(), b".");
+        assert_eq!(itself.list(), XattrTarget::new(directory.as_fd()).list());
         std::os::unix::fs::symlink("f", dir.path().join("link")).unwrap();
-        assert_eq!(Bearer::named(directory.as_fd(), b"link").get(b"user.short"), Err(Errno::NODATA));
+        assert_eq!(XattrTarget::named(directory.as_fd(), b"link").get(b"user.short"), Err(Errno::NODATA));
         by_path.remove(b"user.long").unwrap();
         assert_eq!(by_fd.get(b"user.long"), Err(Errno::NODATA));
     }
 
     #[test]
-    fn name_spaces_are_told_apart() {
+    fn attribute_namespaces_are_recognised() {
         assert_eq!(Space::of(b"user.x"), Space::User);
         assert_eq!(Space::of(b"security.capability"), Space::Security);
         assert_eq!(Space::of(b"system.posix_acl_access"), Space::Acl);

@@ -13,8 +13,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, SendTimeoutError, Sender, bo
 use haul_base::{Bytes, Piece};
 use haul_mover::{ControlLink, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{
-    ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode, FileDigest, Filtered,
-    Layout, Preserve, ReceivePolicy, RelPath, Selection, Stretch, Want, WantRun, Xattr,
+    ByteRange, ControlMessage, Durability, Entry, EntryKind, Extraneous, Extras, Fault, FaultCode,
+    FileDigest, Filtered, Layout, Preserve, ReceivePolicy, RelPath, Selection, Want, WantRun, Xattr,
 };
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
@@ -132,7 +132,7 @@ const FLOODS: [(&str, Flood); 11] = [
     }),
     ("holes", |n| {
         entries(2, n, |n| {
-            let holes = (0..4_096).map(|at| Stretch { start: 2 * at + 1, len: 1 }).collect();
+            let holes = (0..4_096).map(|at| ByteRange { start: 2 * at + 1, len: 1 }).collect();
             entry(n.to_string(), EntryKind::File { size: 1 << 20, holes })
         })
     }),
@@ -271,7 +271,7 @@ fn what_is_wanted_of_a_sender_is_counted() {
     let root = Root::beneath(dir.path()).unwrap();
     let job = send_files(vec![b".".to_vec()], root, &Selection::default(), link, limits).unwrap();
     peer.send(ControlMessage::Ready(haul_wire::control::Destination::Occupied)).unwrap();
-    let stretches: Vec<Stretch> = (0..1 << 16).map(|at| Stretch { start: 2 * at, len: 1 }).collect();
+    let ranges: Vec<ByteRange> = (0..1 << 16).map(|at| ByteRange { start: 2 * at, len: 1 }).collect();
     let mut known = 0;
     let taken = peak(|| {
         while !job.handle.is_finished() {
@@ -279,7 +279,7 @@ fn what_is_wanted_of_a_sender_is_counted() {
                 Ok(Some(ControlMessage::Entries(entries))) => {
                     for entry in entries {
                         let is_file = matches!(entry.kind, EntryKind::File { .. });
-                        let want = if is_file { Want::Rest(stretches.clone()) } else { Want::Whole };
+                        let want = if is_file { Want::Rest(ranges.clone()) } else { Want::Whole };
                         known += 1;
                         let wants = ControlMessage::Wants(vec![WantRun { count: 1, want }]);
                         if !peer.push(wants, &|| job.handle.is_finished()) {

@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ways_to_ask_for_the_same_are_the_same() {
+    fn equivalent_preserve_options_have_the_same_effect() {
         let args = |set: fn(&mut PreserveArgs)| {
             let mut args = PreserveArgs::default();
             set(&mut args);

@@ -126,7 +126,7 @@ mod tests {
     use crate::settings::Preset;
 
     #[test]
-    fn the_help_of_pipes_names_every_preset_of_messages_and_no_other() {
+    fn the_help_of_pipe_names_exactly_the_message_presets() {
         let (of_messages, _) = super::PIPE.split_once(" carry messages").unwrap();
         let of_messages = of_messages.lines().last().unwrap().replace(" and ", ", ");
         let presets = Preset::all().into_iter().filter(Preset::carries_messages);

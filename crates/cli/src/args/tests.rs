@@ -93,7 +93,7 @@ fn a_bare_number_is_refused_with_a_hint() {
 }
 
 #[test]
-fn no_time_at_all_is_refused_with_a_hint() {
+fn a_time_of_zero_is_refused_with_a_hint() {
     for line in [
         "haul serve --expires",
         "haul bench @url --time",
@@ -111,7 +111,7 @@ fn no_time_at_all_is_refused_with_a_hint() {
 }
 
 #[test]
-fn general_options_stand_before_or_behind_the_command() {
+fn global_options_may_precede_or_follow_the_command() {
     for line in ["haul --json -v cp a b", "haul cp --json a b -v"] {
         let cli = Cli::try_parse_from(line.split(' ')).unwrap();
         assert!(cli.global.json);
@@ -126,7 +126,7 @@ fn time_and_bytes_exclude_each_other() {
 }
 
 #[test]
-fn a_server_has_as_many_sessions_as_documented() {
+fn the_session_limits_of_a_server_match_the_documentation() {
     let Some(Command::Serve(args)) = Cli::try_parse_from(["haul", "serve"]).unwrap().command else {
         panic!()
     };

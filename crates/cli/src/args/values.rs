@@ -140,7 +140,7 @@ mod tests {
     use crate::args::Cli;
 
     #[test]
-    fn a_ceiling_can_be_lifted_and_what_other_programs_write_for_that_is_refused_with_a_hint() {
+    fn a_ceiling_is_a_rate_or_unlimited_and_other_words_get_a_hint() {
         for (text, exact) in [("unlimited", "unlimited"), ("800Mbit", "800Mbit")] {
             assert_eq!(ceiling(text).as_deref(), Ok(exact));
             assert_eq!(ceiling(exact).as_deref(), Ok(exact));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn listen_addresses_need_a_port_and_say_so() {
+    fn listen_addresses_must_be_numeric_and_have_a_port() {
         let parse = listen_address;
         assert_eq!(parse(":5000").unwrap().to_string(), "0.0.0.0:5000");
         assert_eq!(parse("[::1]:7").unwrap().to_string(), "[::1]:7");
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_a_url_for_this_machine_is_a_host() {
+    fn the_host_for_a_url_must_be_a_name_or_an_address() {
         for (text, read) in [
             ("data.example.org", "data.example.org"),
             ("192.0.2.7", "192.0.2.7"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_two_ports_or_one() {
+    fn a_port_range_is_one_port_or_two() {
         let range: PortRange = "50000-50002".parse().unwrap();
         assert_eq!(range.0.collect::<Vec<_>>(), [50_000, 50_001, 50_002]);
         assert_eq!("7".parse::<PortRange>().unwrap().0.count(), 1);
@@ -203,13 +203,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back(a in 1u16.., b in 1u16..) {
+        fn a_shown_port_range_parses_back(a in 1u16.., b in 1u16..) {
             let range = PortRange(a.min(b)..=a.max(b));
             prop_assert_eq!(range.to_string().parse(), Ok(range));
         }
 
         #[test]
-        fn nothing_panics(text in ".{0,30}") {
+        fn parsing_values_never_panics(text in ".{0,30}") {
             let _ = listen_address(&text);
             let _ = share(&text);
             let _ = text.parse::<PortRange>();

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Sender, bounded};
 use haul_engine::{HaulUrl, ListenOptions, Listener};
-use haul_mover::{MinFree, Root, Tell};
+use haul_mover::{ItemCallback, MinFree, Root};
 use haul_wire::control::{Fault, Preserve, Request, RunMode};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -26,8 +26,8 @@ use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 use crate::transfer::{
-    Context, Cpu, Policy, Pulse, answer, bind, download, listen_options, next_client, reach, server::POLL,
-    upload, with_firewall_hint,
+    Context, Cpu, Policy, SessionProgress, answer, bind, download, listen_options, next_client, reach,
+    server::POLL, upload, with_firewall_hint,
 };
 
 /// Reads the request, one line of at most `longest` bytes; `None` if stdin ends without one.
@@ -49,7 +49,7 @@ fn wait_for_end_of_stdin() {
 }
 
 /// Changes to the home directory, to which paths are relative: a forced command may run elsewhere.
-fn go_home() {
+fn change_to_home() {
     if let Some(home) = std::env::home_dir() {
         // Without it, absolute paths still work.
         let _ = std::env::set_current_dir(home);
@@ -67,7 +67,7 @@ const PLACEHOLDER_HOST: &str = "by-ssh";
 
 /// Serves one session. Returns the exit code. A failure to listen is also announced to the other side of ssh.
 pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
-    go_home();
+    change_to_home();
     // Without `--min-free`, a copy over ssh may fill the disk, as its user may.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
     let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context.clone()) };
@@ -126,7 +126,7 @@ fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: imp
             continue;
         }
         let is_check = matches!(incoming.request(), Request::Check);
-        let report = answer(incoming, policy, Cpu::from_now(), &Pulse::default());
+        let report = answer(incoming, policy, Cpu::from_now(), &SessionProgress::default());
         if !is_check {
             return report.exit_code();
         }
@@ -136,8 +136,8 @@ fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: imp
 
 /// Runs the copy that stdin describes, with events and report in JSON on stdout. Returns the exit code.
 pub(crate) fn copy() -> Result<u8, Fault> {
-    go_home();
-    let cancel = signals::watch(Hangup::PassesBy)?;
+    change_to_home();
+    let cancel = signals::watch(Hangup::Ignores)?;
     let reporter = Reporter::start()?;
     send_waiting(&reporter.lines, Announcement::ours().line());
     let job: Result<Job, Fault> = from_stdin(MAX_JOB).unwrap_or_else(|| Err(not_a_request("it has ended")));
@@ -187,7 +187,7 @@ fn execute(job: &Job, cancel: Cancel, reporter: &Reporter) -> Result<RunReport, 
 }
 
 /// Returns what lists each change, if requested: on stdout, or in the log of a detached job.
-fn item_callback(job: &Job, reporter: &Reporter) -> Option<Tell> {
+fn item_callback(job: &Job, reporter: &Reporter) -> Option<ItemCallback> {
     if job.transfer.receive_policy.run == RunMode::Move {
         return None;
     }
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_are_passed_on_and_those_without_room_are_left_out() {
+    fn events_are_passed_on_as_whole_lines_and_dropped_when_full() {
         let (lines, waiting) = bounded(2);
         let events = Reporter { lines, is_flushed: bounded(0).1 }.log(send_or_drop);
         for event in ["a", "b", "c"] {

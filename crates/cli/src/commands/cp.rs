@@ -16,7 +16,7 @@ use crate::config::heading_in_cp;
 use crate::fault::{self, shown};
 use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
-use crate::transfer::{Context, CopyPlan, DryRun, Way, at_server, by_ssh, chosen, download, upload};
+use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
 pub(crate) use stdio::check_options as check_streams;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context, args: &CpArgs) -> RunReport {
 fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
     let mut plan = CopyPlan::parse(&args.paths)?;
     context.check_loss_model(plan.is_sent_from_here())?;
-    if args.ssh.detach && !matches!(plan.way()?, Way::Between(..)) {
+    if args.ssh.detach && !matches!(plan.way()?, Route::Between(..)) {
         return Err(by_ssh::not_detached());
     }
     let is_of_ssh = |option: &&String| heading_in_cp(option).starts_with("Over ssh");
@@ -44,7 +44,7 @@ fn parse(context: &Context, args: &CpArgs) -> Result<CopyPlan, Fault> {
         ));
     }
     plan.selection = chosen(args, plan.count())?;
-    if args.sync.delete && plan.way()? == Way::Many {
+    if args.sync.delete && plan.way()? == Route::Many {
         // Each machine has its own session, which knows only its own files.
         return Err(fault::usage(
             "--delete does not support sources on several machines: each would delete what the others send",
@@ -62,19 +62,19 @@ fn copy(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> RunReport {
 fn one(context: &Context, plan: &CopyPlan, ssh: &SshArgs) -> Result<RunReport, Fault> {
     let selection = &plan.selection;
     match plan.way()? {
-        Way::Send(sources) => {
+        Route::Send(sources) => {
             at_server(context, ssh, &plan.to, &by_ssh::put(context, plan), |context, url| {
                 let url = HaulUrl { path: plan.path.clone(), ..url };
                 upload(context, &url, sources.to_vec(), selection)
             })
         }
-        Way::Fetch(from, sources) => {
+        Route::Fetch(from, sources) => {
             at_server(context, ssh, from, &Permit::Get(sources.to_vec()), |context, url| {
                 download(context, &url, sources, selection, &plan.path)
             })
         }
-        Way::Between(at, serves) => third::copy(context, ssh, (plan, at, serves)),
-        Way::Many => {
+        Route::Between(at, serves) => third::copy(context, ssh, (plan, at, serves)),
+        Route::Many => {
             if let Some(tell) = &context.on_agreed {
                 tell(Vec::new());
             }

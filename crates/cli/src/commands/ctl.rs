@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_socket_that_nobody_holds_tells_that_a_copy_has_gone() {
+    fn only_a_missing_or_unused_socket_means_the_copy_has_ended() {
         let directory = tempfile::tempdir().unwrap();
         let ask = |name: &str| ask(&directory.path().join(name), &ControlRequest::default());
         drop(std::os::unix::net::UnixListener::bind(directory.path().join("7")).unwrap());

@@ -15,17 +15,17 @@ use crate::output::{RunReport, count, json_value, out, out_fields};
 use crate::transfer::{Context, counters};
 
 /// Smallest gain worth mentioning, as a factor.
-const LEAST_GAIN: f64 = 1.1;
+const MIN_GAIN: f64 = 1.1;
 /// A processor that is idle for this share of the time has room for a transfer.
 const IDLE_SHARE: f64 = 0.5;
 /// How long the processors are observed: some tens of the kernel's clock ticks.
-const LOOK: Duration = Duration::from_millis(300);
+const OBSERVATION_TIME: Duration = Duration::from_millis(300);
 
 /// Command that raises the priority of the threads of the oldest running `haul`.
-const FIRST: &str = "`sudo renice -n -10 $(ls /proc/$(pgrep -xo haul)/task)`";
+const RENICE_COMMAND: &str = "`sudo renice -n -10 $(ls /proc/$(pgrep -xo haul)/task)`";
 
 /// Advice to move them to other processors, or to the `idle` ones if these are known.
-fn elsewhere(idle: Option<&[u32]>) -> String {
+fn other_processors(idle: Option<&[u32]>) -> String {
     let moved = |list: &str| format!("`taskset -acp {list} $(pgrep -xo haul)` moves it to processors that");
     match idle {
         None => format!("{} are idle there (`top`, then 1)", moved("LIST")),
@@ -41,7 +41,8 @@ fn elsewhere(idle: Option<&[u32]>) -> String {
 /// are the idle processors of the machine that limits, if it is this one.
 fn advice(report: &RunReport, asked: Bytes, idle: Option<&[u32]>) -> Option<String> {
     let limit = report.limited_by.as_ref()?;
-    let processor = || format!("{FIRST} gives it a processor before others; {}", elsewhere(idle));
+    let processor =
+        || format!("{RENICE_COMMAND} gives it a processor before others; {}", other_processors(idle));
     Some(match &*limit.what {
         "receiver_host" => {
             let buffer = larger_buffer(report, asked).map(|text| text + "; ").unwrap_or_default();
@@ -88,7 +89,7 @@ fn expected_gain(report: &RunReport) -> Option<f64> {
     let limit = &*report.limited_by.as_ref()?.what;
     let (path, _) = report.capacity.filter(|(_, name)| *name != "ceiling")?;
     let times = path.as_bps() as f64 / report.goodput.as_bps().max(1) as f64;
-    (!["path", "path_or_sender", "rate_ceiling"].contains(&limit) && times >= LEAST_GAIN).then_some(times)
+    (!["path", "path_or_sender", "rate_ceiling"].contains(&limit) && times >= MIN_GAIN).then_some(times)
 }
 
 fn gain_in_words(report: &RunReport) -> String {
@@ -158,10 +159,10 @@ fn dropped_early(drops: EarlyDropTotals, settings: QueueSettings) -> Vec<String>
 /// Advice if programs wait for a processor.
 fn crowded(load: f64, processors: usize, idle: &[u32]) -> String {
     format!(
-        "{load:.1} programs want this machine's {}: a receiver here may lose packets; {FIRST} gives a \
+        "{load:.1} programs want this machine's {}: a receiver here may lose packets; {RENICE_COMMAND} gives a \
          transfer one before others; {} (gain to expect: up to {:.1} times where the processor is the limit)",
         count(processors as u64, "processor"),
-        elsewhere(Some(idle)),
+        other_processors(Some(idle)),
         load / processors as f64
     )
 }
@@ -174,7 +175,7 @@ fn findings(context: &Context) -> Vec<String> {
     let load = load().filter(|(load, processors)| *load > *processors as f64);
     found.extend(load.map(|(load, processors)| {
         let before = ProcessorTimes::now();
-        std::thread::sleep(LOOK);
+        std::thread::sleep(OBSERVATION_TIME);
         crowded(load, processors, &ProcessorTimes::now().idle_since(&before, IDLE_SHARE))
     }));
     found
@@ -198,7 +199,7 @@ fn measure(context: &Context, args: &DoctorArgs, reverse: bool) -> Result<Measur
     Ok((report, advice))
 }
 
-fn tell_way(name: &str, (report, advice): &Measured) {
+fn print_direction(name: &str, (report, advice): &Measured) {
     out(format_args!("{name}:"));
     out(report);
     if let Some(advice) = advice {
@@ -236,7 +237,7 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<u8, Fault> {
         {
             let measured = measure(context, args, reverse)?;
             if !context.json {
-                tell_way(words, &measured);
+                print_direction(words, &measured);
             }
             ways.push((name, measured));
         }
@@ -257,7 +258,7 @@ mod tests {
     const ASKED: Bytes = Bytes(64 << 20);
 
     #[test]
-    fn only_what_was_dropped_is_told_and_with_what_mends_it() {
+    fn only_actual_drops_are_reported_with_the_command_that_helps() {
         let findings = |drops| dropped_early(drops, QueueSettings::default());
         assert_eq!(findings(EarlyDropTotals::default()), Vec::<String>::new());
         let found = findings(EarlyDropTotals { backlog: 7, cards: 9, taken: 993, squeezes: 3 });
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_told_where_the_path_was_not_the_limit() {
+    fn a_gain_is_expected_only_if_the_path_was_not_the_limit() {
         let told = |what: &str, name, path| {
             let limited_by = Some(Limit { what: what.to_owned().into(), evidence: String::new() });
             let capacity = Some((Rate::from_mbps(path), name));
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_as_large_as_what_came_in_the_longest_pause() {
+    fn the_advised_buffer_covers_the_longest_read_delay() {
         let told = |pause| {
             larger_buffer(&RunReport { longest_read_delay: pause, ..limited_by("receiver_host") }, ASKED)
                 .unwrap()
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn other_processors_are_named_where_some_are_idle() {
+    fn idle_processors_are_named_if_there_are_any() {
         let told = crowded(5.0, 4, &[1, 3]);
         assert!(told.contains("taskset -acp 1,3 $(pgrep") && told.contains("up to 1.2 times"), "{told}");
         assert!(!crowded(5.0, 4, &[]).contains("taskset"));

@@ -131,8 +131,8 @@ impl Search {
     /// Prints the faults, or that there is `nothing`, and returns the exit code.
     fn end(&self, nothing: Option<&str>, place: &PlaceArgs) -> u8 {
         if let Some(nothing) = nothing.filter(|_| self.faults.is_empty()) {
-            let elsewhere = if place.recursive { "" } else { " (-r includes subdirectories)" };
-            tell(format_args!("{nothing}{elsewhere}."));
+            let search_hint = if place.recursive { "" } else { " (-r includes subdirectories)" };
+            tell(format_args!("{nothing}{search_hint}."));
         }
         self.faults.iter().for_each(|fault| tell(shown(fault)));
         self.faults.first().map_or(0, |fault| fault.code.exit_code())
@@ -140,7 +140,7 @@ impl Search {
 }
 
 /// Maximum number of files listed per journal; the others are counted.
-const NAMED: usize = 20;
+const MAX_LISTED_FILES: usize = 20;
 
 fn row(found: &Found) -> Lines {
     let journal = &found.journal;
@@ -159,10 +159,10 @@ fn row(found: &Found) -> Lines {
         count(journal.parts, "temporary file"),
         journal.occupied
     ));
-    for file in journal.files.iter().take(NAMED) {
+    for file in journal.files.iter().take(MAX_LISTED_FILES) {
         lines.push(format_args!("    {}  {} of {}", printable_bytes(&file.path), file.have, file.size));
     }
-    if let Some(more) = journal.files.len().checked_sub(NAMED).filter(|&more| more > 0) {
+    if let Some(more) = journal.files.len().checked_sub(MAX_LISTED_FILES).filter(|&more| more > 0) {
         lines.push(format_args!("    and {} more", count(more as u64, "file")));
     }
     lines
@@ -211,13 +211,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_read_in_one_unit() {
+    fn ages_are_shown_in_one_unit() {
         let of = |seconds| age(Span::from_secs(seconds));
         assert_eq!([of(0), of(59), of(60), of(7199), of(90_000)], ["0 s", "59 s", "1 min", "1 h", "1 d"]);
     }
 
     #[test]
-    fn many_files_are_counted() {
+    fn files_beyond_the_first_20_are_only_counted() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(".haul-00000001.journal"), "").unwrap();
         let mut journal = find_journals(dir.path()).unwrap().remove(0);

@@ -48,7 +48,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 const RESTART_HINT: &str = "start both sides again: a pipe cannot be resumed";
 /// Advice when only one side was given `--reverse`.
-const BOTH_OR_NEITHER: &str = "give --reverse on both sides or on neither, and start both again";
+const REVERSE_HINT: &str = "give --reverse on both sides or on neither, and start both again";
 /// Prefixes of recipe names: they say who sends, so that a listener can reject the wrong direction.
 const SENDING: &str = "pipe to the listener: ";
 const RECEIVING: &str = "pipe from the listener: ";
@@ -184,7 +184,7 @@ impl Pipe<'_> {
             offload,
             socket_buffer: Some(socket_buffer),
             loss_model: self.context.loss_model.clone(),
-            connection: kept_alive(),
+            connection: keep_alive_options(),
             ..Options::default()
         };
         let is_stream = recipe.has("object");
@@ -233,7 +233,7 @@ impl Pipe<'_> {
     /// Returns the next client. Fails if one that was started for the other direction has been refused.
     fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
         while !is_misdirected.load(Ordering::Relaxed) {
-            self.go_on()?;
+            self.check_cancelled()?;
             match listener.accept_any().wait_for(POLL_INTERVAL) {
                 Err(AcceptError::TimedOut(_)) => {}
                 accepted => return accepted.map_err(fault::of),
@@ -242,7 +242,7 @@ impl Pipe<'_> {
         // Time for the refusal to reach the other side.
         std::thread::sleep(POLL_INTERVAL);
         let does = if self.args.writes_stdout() { "receives" } else { "sends" };
-        Err(fault::usage(format!("both sides were started so that each {does}"), BOTH_OR_NEITHER))
+        Err(fault::usage(format!("both sides were started so that each {does}"), REVERSE_HINT))
     }
 
     /// Accepts only clients of this direction; one of the other direction sets `is_misdirected`.
@@ -253,7 +253,7 @@ impl Pipe<'_> {
             (StreamsPermitted::FromClients, SENDING, RECEIVING)
         };
         let mut options = ListenOptions::new(addr);
-        (options.streams, options.connection) = (streams, kept_alive());
+        (options.streams, options.connection) = (streams, keep_alive_options());
         options.loss_model.clone_from(&self.context.loss_model);
         options.permit = Box::new(move |recipe| {
             if recipe.name.starts_with(others) {
@@ -301,7 +301,7 @@ impl Pipe<'_> {
         let mut controls = Controls::new(&writer, self.args.listen.is_none());
         let (mut buffer, mut unsent) = (vec![0; 1 << 20], 0..0);
         loop {
-            self.go_on()?;
+            self.check_cancelled()?;
             self.trace(&tally);
             controls.answer(&mut writer, tally.report.bytes);
             if !unsent.is_empty() {
@@ -329,7 +329,7 @@ impl Pipe<'_> {
     }
 
     /// Fails if the user has cancelled.
-    fn go_on(&self) -> Result<(), Fault> {
+    fn check_cancelled(&self) -> Result<(), Fault> {
         let cancel = &self.context.cancel;
         if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
     }
@@ -337,7 +337,7 @@ impl Pipe<'_> {
     /// Repeats a step that waits up to [`POLL_INTERVAL`] until it is done; fails when the user cancels.
     fn until_done<T, E: Into<Error>>(&self, mut step: impl FnMut() -> Result<T, E>) -> Result<T, Fault> {
         loop {
-            self.go_on()?;
+            self.check_cancelled()?;
             match step().map_err(Into::into) {
                 Err(Error::TimedOut { .. }) => {}
                 done => return done.map_err(gone),
@@ -369,7 +369,7 @@ impl Pipe<'_> {
         let framing = stdio::framing(self.args.frame, &connection.recipe())?;
         let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
         loop {
-            self.go_on()?;
+            self.check_cancelled()?;
             self.trace(&tally);
             if let Some(error) = connection.ended() {
                 return Err(gone(error));
@@ -425,12 +425,12 @@ impl Pipe<'_> {
 fn refused(error: OpenError) -> Fault {
     let mut fault = fault::of(error);
     if fault.code == FaultCode::NotPermitted && fault.hint.is_empty() {
-        BOTH_OR_NEITHER.clone_into(&mut fault.hint);
+        REVERSE_HINT.clone_into(&mut fault.hint);
     }
     fault
 }
 
-fn kept_alive() -> ConnectionOptions {
+fn keep_alive_options() -> ConnectionOptions {
     ConnectionOptions { keep_alive: Some(KEEP_ALIVE), ..ConnectionOptions::default() }
 }
 

@@ -19,15 +19,15 @@ use self::filesystem::Offer;
 use crate::args::{Assignment, ServeArgs};
 use crate::commands::agent;
 use crate::fault::{self, shown};
-use crate::output::{RunReport, json_value, lost_result, out_json, out_url, tell};
+use crate::output::{RunReport, json_value, out_json, out_url, stdout_error, tell};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::{
-    Context, Cpu, Policy, Pulse, Quotas, Sessions, answer, bind, listen_options, next_client,
+    Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, listen_options, next_client,
 };
 
 /// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
-const ELSEWHERE: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+const PROBE_ADDRESSES: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
 
 /// Limit of open files below which a server warns: idle it has 20; a session of large files takes 8 or more.
 const FEW_FILES: u64 = 64;
@@ -58,7 +58,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     }
     let context = &policy.context;
     announce(context, args, offer, &listener, &url);
-    if let Some(why) = lost_result() {
+    if let Some(why) = stdout_error() {
         let hint = "free space where stdout goes, or write it to a file with --url-file";
         return Err(Fault::new(FaultCode::Io, format!("cannot print the URL: {why}"), hint));
     }
@@ -101,7 +101,7 @@ impl Server<'_> {
     fn once(&self, listener: &Listener) -> u8 {
         while let Some(incoming) = self.next(listener) {
             let is_check = matches!(incoming.request(), Request::Check) || incoming.request().is_dry_run();
-            let report = self.serve(incoming, &Pulse::default());
+            let report = self.serve(incoming, &SessionProgress::default());
             if !is_check {
                 return report.exit_code();
             }
@@ -119,7 +119,7 @@ impl Server<'_> {
                         continue;
                     }
                 };
-                let session = move || drop(self.serve(incoming, &place.pulse));
+                let session = move || drop(self.serve(incoming, &place.session_progress));
                 let started =
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
@@ -135,11 +135,11 @@ impl Server<'_> {
         next_client(listener, || self.policy.context.cancel.is_requested())
     }
 
-    fn serve(&self, incoming: Incoming, pulse: &Pulse) -> RunReport {
+    fn serve(&self, incoming: Incoming, session_progress: &SessionProgress) -> RunReport {
         let (peer, request) = (incoming.peer(), incoming.request().name());
         let is_dry = incoming.request().is_dry_run();
         self.policy.context.say(format!("{peer} {request}: begins"));
-        let report = answer(incoming, self.policy, Cpu::from_now(), pulse);
+        let report = answer(incoming, self.policy, Cpu::from_now(), session_progress);
         // Clients interrupt sessions too.
         if report.exit_code() == INTERRUPTED && self.policy.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
@@ -224,7 +224,7 @@ pub(crate) fn own_address(listening: IpAddr) -> IpAddr {
         socket.local_addr()
     };
     // IPv6 is for a machine without a route over IPv4.
-    let families = if listening.is_ipv6() { &ELSEWHERE[..] } else { &ELSEWHERE[..1] };
+    let families = if listening.is_ipv6() { &PROBE_ADDRESSES[..] } else { &PROBE_ADDRESSES[..1] };
     let found = families.iter().find_map(|family| toward_others(family).ok());
     found.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip())
 }
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_never_names_all_addresses() {
+    fn the_url_never_contains_the_unspecified_address() {
         assert!(!own_address(IpAddr::from([0, 0, 0, 0])).is_unspecified());
         assert_eq!(own_address(IpAddr::from([10, 1, 2, 3])), IpAddr::from([10, 1, 2, 3]));
     }

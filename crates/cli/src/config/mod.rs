@@ -11,7 +11,7 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use crate::args::{Assignment, Cli, Command, Global};
 use crate::fault::{self, Fault};
 
-pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, scalar, table, truth};
+pub(crate) use options::{ConfigRow, Origin, Setting, Sources, heading_in_cp, parse_bool, scalar, table};
 use options::{Kind, Layer, OptionSpec, with_tip};
 
 /// Command whose values `haul --show-config` shows if none is given.
@@ -60,7 +60,7 @@ pub(crate) fn resolve(argv: &[OsString], sources: &Sources) -> Result<Resolved, 
     for path in sources.files()? {
         layers.push(options::of_file(&command, &options, &path)?);
     }
-    let chosen = choose(&options, &layers, &options::rivals_of_typed(&command, &typed));
+    let chosen = choose(&options, &layers, &options::conflicts_of_typed(&command, &typed));
 
     let completed = complete(argv, &typed, &options, &chosen)?;
     let matches =
@@ -87,12 +87,12 @@ const EXCLUSIVE: [[&str; 2]; 3] = [["time", "bytes"], ["checksum", "ignore-times
 const DEPENDENT: [(&str, &str); 2] = [("max-delete", "delete"), ("time", "busy-receiver")];
 
 /// Returns the value of each option (except `set`) from the layer of highest precedence, but values of
-/// `rivals`, which conflict with typed options, only from the command line.
-fn choose(options: &[OptionSpec], layers: &[Layer], rivals: &[String]) -> Layer {
+/// `conflicting`, which conflict with typed options, only from the command line.
+fn choose(options: &[OptionSpec], layers: &[Layer], conflicting: &[String]) -> Layer {
     let option = |long: &str| options.iter().find(|option| option.long == long);
     let is_set = |chosen: &Layer, long: &str| {
         let is_switch = option(long).is_some_and(|option| option.kind == Kind::Switch);
-        let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| truth(text) == Some(false));
+        let is_off = |texts: &[String]| is_switch && texts.iter().all(|text| parse_bool(text) == Some(false));
         chosen.get(long).is_some_and(|(_, texts)| !is_off(texts))
     };
     let mut chosen = Layer::new();
@@ -100,7 +100,7 @@ fn choose(options: &[OptionSpec], layers: &[Layer], rivals: &[String]) -> Layer 
         let above = chosen.clone();
         for (long, value) in layer.iter().filter(|(long, _)| *long != "set" && !above.contains_key(*long)) {
             let mut others = EXCLUSIVE.into_iter().filter(|pair| pair.contains(&&**long)).flatten();
-            let is_hidden = others.any(|other| is_set(&above, other)) || at > 0 && rivals.contains(long);
+            let is_hidden = others.any(|other| is_set(&above, other)) || at > 0 && conflicting.contains(long);
             if !is_hidden {
                 chosen.insert(long.clone(), value.clone());
             }
@@ -124,7 +124,7 @@ fn complete(
     let mut added = Vec::new();
     for (long, (origin, texts)) in chosen.iter().filter(|(_, (origin, _))| !origin.is_typed()) {
         let kind = options.iter().find(|o| o.long == *long).map_or(Kind::Value, |o| o.kind);
-        let words = texts.iter().map(|text| kind.spell(long, text)).collect::<Result<Vec<_>, _>>();
+        let words = texts.iter().map(|text| kind.to_arguments(long, text)).collect::<Result<Vec<_>, _>>();
         let words = words.map_err(|problem| bad_value(origin, long, texts, &problem))?;
         let at = if long == "include" { 0 } else { added.len() };
         added.splice(at..at, words.concat());

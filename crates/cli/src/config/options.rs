@@ -101,15 +101,16 @@ fn arguments<'a>(root: &'a Command, command: &str) -> impl Iterator<Item = &'a A
 }
 
 /// Returns the options, by long name, that conflict with typed ones.
-pub(super) fn rivals_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> {
+pub(super) fn conflicts_of_typed(command: &str, typed: &ArgMatches) -> Vec<String> {
     let root = Cli::command();
     let Some(command) = root.find_subcommand(command) else { return Vec::new() };
     let excludes =
         |a: &Arg, b: &Arg| command.get_arg_conflicts_with(a).iter().any(|c| c.get_id() == b.get_id());
     let typed: Vec<&Arg> =
         command.get_arguments().filter(|arg| is_typed(typed, arg.get_id().as_str())).collect();
-    let rivals = command.get_arguments().filter(|a| typed.iter().any(|b| excludes(a, b) || excludes(b, a)));
-    rivals.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+    let conflicting =
+        command.get_arguments().filter(|a| typed.iter().any(|b| excludes(a, b) || excludes(b, a)));
+    conflicting.filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
 /// Returns the key of an option in a configuration file.
@@ -155,10 +156,10 @@ impl OptionSpec {
 
 impl Kind {
     /// Returns the arguments that set the option to `value`.
-    pub(super) fn spell(self, long: &str, value: &str) -> Result<Vec<String>, String> {
+    pub(super) fn to_arguments(self, long: &str, value: &str) -> Result<Vec<String>, String> {
         match self {
             Self::Switch => {
-                let on = truth(value).ok_or("write true or false")?;
+                let on = parse_bool(value).ok_or("write true or false")?;
                 Ok(on.then(|| format!("--{long}")).into_iter().collect())
             }
             Self::Count => {
@@ -170,7 +171,7 @@ impl Kind {
     }
 }
 
-pub(crate) fn truth(text: &str) -> Option<bool> {
+pub(crate) fn parse_bool(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "on" | "yes" | "1" => Some(true),
         "false" | "off" | "no" | "0" | "" => Some(false),
@@ -222,12 +223,12 @@ fn raw(matches: &ArgMatches, option: &OptionSpec) -> Option<Vec<String>> {
     Some(values.map(|value| value.to_string_lossy().into_owned()).collect())
 }
 
-const CORRECT: &str = "correct the file: it is TOML, and `haul --show-config` lists the keys";
+const FILE_HINT: &str = "correct the file: it is TOML, and `haul --show-config` lists the keys";
 
 pub(super) fn of_file(command: &str, options: &[OptionSpec], path: &Path) -> Result<Layer, Fault> {
-    let text = text_of(path, File::open(path), CORRECT)?;
+    let text = text_of(path, File::open(path), FILE_HINT)?;
     let table: Table = text.parse().map_err(|error| {
-        fault::usage(format!("{}: {}", path.display(), toml_problem(&text, &error)), CORRECT)
+        fault::usage(format!("{}: {}", path.display(), toml_problem(&text, &error)), FILE_HINT)
     })?;
     let (commands, all) = (OptionSpec::commands(), OptionSpec::of_all_commands());
     let is_section = |(name, value): &(&String, &Value)| value.is_table() && commands.contains(name);
@@ -292,15 +293,15 @@ pub(crate) fn scalar(value: &Value) -> Option<String> {
         Value::String(text) => Some(text.clone()),
         Value::Integer(number) => Some(number.to_string()),
         Value::Float(number) => Some(number.to_string()),
-        Value::Boolean(truth) => Some(truth.to_string()),
+        Value::Boolean(parse_bool) => Some(parse_bool.to_string()),
         _ => None,
     }
 }
 
 /// Prefix of the variables that `haul-lab wan` sets for its command.
-const OF_THE_LAB: &str = "HAUL_WAN_";
+const LAB_PREFIX: &str = "HAUL_WAN_";
 /// Variables that are not options.
-const OTHERS: [&str; 6] =
+const NON_OPTIONS: [&str; 6] =
     [VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
 /// Reads `options` from the environment. Remarks on unknown names are added to `notes`.
@@ -328,7 +329,7 @@ pub(super) fn of_environment(
     }
     let known: Vec<String> =
         OptionSpec::of_all_commands().iter().map(|option| variable(&option.long)).collect();
-    let is_other = |name: &str| OTHERS.contains(&name) || name.starts_with(OF_THE_LAB);
+    let is_other = |name: &str| NON_OPTIONS.contains(&name) || name.starts_with(LAB_PREFIX);
     let names = sources.variables.keys().filter_map(|name| name.to_str());
     for name in names.filter(|name| name.starts_with("HAUL_")) {
         if !known.iter().any(|known| known == name) && !is_other(name) {
@@ -431,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_gives_an_option_a_value_with_a_dash_is_told_how() {
+    fn an_option_value_that_begins_with_a_dash_gets_a_tip() {
         let said = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             with_tip(Cli::command().try_get_matches_from(&words).unwrap_err(), &words).to_string()

@@ -29,7 +29,7 @@ fn files(dir: &Path, system: &str, user: &str) -> (PathBuf, String) {
 }
 
 #[test]
-fn the_nearest_place_wins() {
+fn flags_win_over_environment_then_user_then_system_file() {
     let dir = tempfile::tempdir().unwrap();
     let (system, user) = files(
         dir.path(),
@@ -50,7 +50,7 @@ fn the_nearest_place_wins() {
 }
 
 #[test]
-fn settings_pile_up_from_the_weakest_to_the_strongest_place() {
+fn settings_are_ordered_from_the_weakest_to_the_strongest_source() {
     let dir = tempfile::tempdir().unwrap();
     let (system, user) =
         files(dir.path(), "rate = '1Mbit'\n[set]\nchunk = '1MB'", "set = ['chunk=2MB', 'offload=off']");
@@ -77,7 +77,7 @@ fn settings_pile_up_from_the_weakest_to_the_strongest_place() {
 }
 
 #[test]
-fn switches_can_be_turned_off_by_a_stronger_place() {
+fn switches_can_be_turned_off_by_a_stronger_source() {
     let dir = tempfile::tempdir().unwrap();
     let (system, user) = files(dir.path(), "json = true\nquiet = true", "");
     let env = [("HAUL_CONFIG", user.as_str()), ("HAUL_JSON", "off")];
@@ -87,7 +87,7 @@ fn switches_can_be_turned_off_by_a_stronger_place() {
 }
 
 #[test]
-fn unknown_keys_name_file_key_and_the_nearest() {
+fn errors_for_unknown_keys_name_file_key_and_the_nearest_match() {
     let dir = tempfile::tempdir().unwrap();
     for (text, needle) in [
         ("raet = '1Mbit'", "unknown key `raet` in"),
@@ -107,7 +107,7 @@ fn unknown_keys_name_file_key_and_the_nearest() {
 }
 
 #[test]
-fn bad_values_name_their_place() {
+fn errors_for_bad_values_name_their_source() {
     let sources = Sources::new([("HAUL_RATE", "800"), ("HAUL_CONFIG", "")], None);
     let message = failure(resolve(&argv("haul cp a b"), &sources)).message;
     assert!(message.starts_with("environment HAUL_RATE: rate = \"800\": `800` has no unit"), "{message}");
@@ -121,7 +121,7 @@ fn bad_values_name_their_place() {
 }
 
 #[test]
-fn a_typed_option_hides_its_rival_from_weaker_places() {
+fn a_typed_option_hides_a_conflicting_one_from_weaker_sources() {
     let sources = Sources::new([("HAUL_TIME", "3s")], None);
     let resolved = resolve(&argv("haul bench --bytes 1MB url"), &sources).unwrap();
     let Command::Bench(args) = resolved.command else { panic!() };
@@ -130,7 +130,7 @@ fn a_typed_option_hides_its_rival_from_weaker_places() {
 }
 
 #[test]
-fn what_is_configured_for_another_option_waits_for_it() {
+fn configured_options_apply_only_with_the_option_they_need() {
     let dir = tempfile::tempdir().unwrap();
     let (_, user) = files(dir.path(), "", "max_delete = 5\nchecksum = true\ntime = '3s'");
     let copy = |line: &str, env: &[(&str, &str)]| {
@@ -157,7 +157,7 @@ fn what_is_configured_for_another_option_waits_for_it() {
 }
 
 #[test]
-fn strange_variables_are_remarked_on() {
+fn unknown_environment_variables_are_noted() {
     let sources =
         Sources::new([("HAUL_RAET", "1Mbit"), ("HAUL_LOG", "debug"), ("HAUL_WAN_A", "10.0.0.1")], None);
     let notes = resolve(&argv("haul cp a b"), &sources).unwrap().notes;
@@ -165,7 +165,7 @@ fn strange_variables_are_remarked_on() {
 }
 
 #[test]
-fn usage_errors_of_the_command_line_are_claps_and_exit_with_two() {
+fn command_line_usage_errors_come_from_clap_with_exit_code_2() {
     let none = Sources::default();
     for line in ["haul cp --rate 800 a b", "haul frobnicate", "haul -v", "haul cp --set novalue a b"] {
         match resolve(&argv(line), &none) {
@@ -189,7 +189,7 @@ fn show_config_needs_no_command() {
 }
 
 #[test]
-fn lists_come_from_one_place_and_stand_behind_what_was_typed() {
+fn a_list_comes_from_one_source_and_follows_typed_rules() {
     use haul_wire::control::Verdict::{Exclude, Include};
 
     use crate::args::RuleArg::{self, ExcludeFrom};
@@ -220,7 +220,7 @@ fn lists_come_from_one_place_and_stand_behind_what_was_typed() {
 }
 
 #[test]
-fn a_bad_pattern_is_named_with_its_place() {
+fn the_error_for_a_bad_pattern_names_its_file() {
     let dir = tempfile::tempdir().unwrap();
     let (system, user) = files(dir.path(), "", "exclude = ['ok', '[x']");
     let env = [("HAUL_CONFIG", user.as_str())];
@@ -231,7 +231,7 @@ fn a_bad_pattern_is_named_with_its_place() {
 
 /// An empty `HOME` would let the owner of the current directory choose options, as a program for `--ssh`.
 #[test]
-fn a_home_that_is_relative_is_none() {
+fn a_relative_home_is_ignored() {
     let home = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(home.path().join(".config/haul")).unwrap();
     std::fs::write(home.path().join(".config/haul/config.toml"), "rate = '1Mbit'").unwrap();
@@ -245,7 +245,7 @@ fn a_home_that_is_relative_is_none() {
 
 /// `listen` of a file for servers made each `haul pipe URL` a usage error.
 #[test]
-fn what_is_typed_hides_options_that_it_does_not_go_with() {
+fn typed_options_hide_configured_ones_they_conflict_with() {
     let env =
         [("HAUL_CONFIG", ""), ("HAUL_LISTEN", "127.0.0.1:1"), ("HAUL_SIZE", "1MB"), ("HAUL_NO_TCP", "1")];
     let sources = Sources::new(env, None);
@@ -264,7 +264,7 @@ fn what_is_typed_hides_options_that_it_does_not_go_with() {
 
 /// `delete = true` of a file made each `haul cp --files-from` a usage error.
 #[test]
-fn a_typed_list_of_files_hides_a_delete_that_was_not_typed() {
+fn a_typed_list_of_files_hides_a_configured_delete() {
     let env =
         [("HAUL_CONFIG", ""), ("HAUL_DELETE", "1"), ("HAUL_MAX_DELETE", "9"), ("HAUL_FILES_FROM", "list")];
     let command = |line, env: &[_]| {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::inert;
+use super::escape_controls;
 use super::lines::put;
 use crate::fault::{self, Fault};
 use crate::standard_streams::check_stdout;
@@ -59,7 +59,7 @@ impl EventLog {
 
     /// Creates a trace, which may replace another one. Events are not buffered.
     fn create(path: &Path) -> Result<Self, Fault> {
-        if is_of_value(path) {
+        if is_no_trace(path) {
             let message = format!("{} exists and does not contain events", path.display());
             return Err(fault::usage(message, "name another file with --events, or delete this one"));
         }
@@ -94,7 +94,7 @@ impl EventLog {
         for (name, value) in fields.as_object_mut().into_iter().flatten() {
             object[name] = value.take();
         }
-        let line = inert(&object.to_string()) + "\n";
+        let line = escape_controls(&object.to_string()) + "\n";
         let mut sink = file.lock();
         if sink.broken.is_none() {
             sink.broken = (sink.write)(line.as_bytes()).err();
@@ -109,7 +109,7 @@ impl EventLog {
 }
 
 /// Whether a non-empty file is not a trace, such as a source named by mistake.
-fn is_of_value(path: &Path) -> bool {
+fn is_no_trace(path: &Path) -> bool {
     let is_file = path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
     let mut start = [0; TRACE.len()];
     is_file && File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_err() || start != *TRACE)
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_without_a_file_is_silent_and_a_bad_place_is_named() {
+    fn a_log_without_a_file_is_silent_and_a_bad_path_is_named() {
         EventLog::none().write("start", Value::Null);
         assert!(EventLog::none().finish().is_ok());
         let fault = EventLog::create(Path::new("/dev/null/x")).err().unwrap();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trace_is_replaced() {
+    fn only_an_existing_trace_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("events");
         for contents in ["x", "results of a year\n"] {

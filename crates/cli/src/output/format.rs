@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use data_encoding::BASE64;
 use haul_base::{Bytes, Span};
-use haul_mover::Tell;
+use haul_mover::ItemCallback;
 use haul_wire::control::{Action, Item};
 use indicatif::HumanCount;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(crate) fn put_name(object: &mut Value, key: &str, name: &[u8]) {
 }
 
 /// Reports a line per changed name; unchanged names only with `all`.
-pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> Tell {
+pub(crate) fn item_lines(all: bool, say: impl Fn(String) + Send + Sync + 'static) -> ItemCallback {
     Arc::new(move |item| {
         if all || item.action != Action::Keep {
             say(line(item));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_for_people_and_lists_for_scripts() {
+    fn items_are_shown_as_lines_and_as_json_lists() {
         let items = [
             item(b"a", Action::Send { size: 1500 }),
             item(b"b\x1b", Action::Resume { have: 1000, size: 2000 }),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_has_its_bytes_beside_it() {
+    fn a_name_that_is_not_utf8_is_accompanied_by_its_base64() {
         let mut object = serde_json::json!({});
         put_name(&mut object, "path", b"a\xff");
         put_name(&mut object, "other", b"b\n");
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_can_be_told_from_json(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn any_name_can_be_recovered_from_json(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let mut object = serde_json::json!({});
             put_name(&mut object, "path", &bytes);
             let told = object.get("path_b64").map_or_else(

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const KEY: &str = "k=";
 /// Minimum length of what counts as a key; complete ones have at least 87 characters.
-const SHORTEST: usize = 32;
+const MIN_KEY_LEN: usize = 32;
 
 /// Lines for users, without keys of URLs. Control characters are escaped, so that names of files and peers
 /// cannot forge a line or control the terminal.
@@ -57,12 +57,12 @@ pub(crate) fn without_keys(text: &str) -> String {
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (secret, rest) = part.split_at(part.find(|c| !is_part(c)).unwrap_or(part.len()));
-        out.extend([KEY, if secret.len() < SHORTEST { secret } else { "..." }, rest]);
+        out.extend([KEY, if secret.len() < MIN_KEY_LEN { secret } else { "..." }, rest]);
     }
     out
 }
 
-static LOST: OnceLock<String> = OnceLock::new();
+static WRITE_ERROR: OnceLock<String> = OnceLock::new();
 
 /// Writes to stdout, and records if that fails. A closed pipe is not an error.
 pub(super) fn put(text: &str) {
@@ -70,13 +70,13 @@ pub(super) fn put(text: &str) {
     if let Err(error) = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
         && error.kind() != ErrorKind::BrokenPipe
     {
-        let _ = LOST.set(error.to_string());
+        let _ = WRITE_ERROR.set(error.to_string());
     }
 }
 
 /// Returns the error of the first result that could not be written.
-pub(crate) fn lost_result() -> Option<&'static str> {
-    LOST.get().map(String::as_str)
+pub(crate) fn stdout_error() -> Option<&'static str> {
+    WRITE_ERROR.get().map(String::as_str)
 }
 
 pub(crate) fn out(lines: impl Into<Lines>) {
@@ -84,12 +84,12 @@ pub(crate) fn out(lines: impl Into<Lines>) {
 }
 
 pub(crate) fn out_json(json: &Value) {
-    out_verbatim(&inert(&json.to_string()));
+    out_verbatim(&escape_controls(&json.to_string()));
 }
 
 /// Writes one line of JSON to stderr, if stdout is used for data.
 pub(crate) fn tell_json(json: &Value) {
-    let _ = writeln!(io::stderr(), "{}", inert(&json.to_string()));
+    let _ = writeln!(io::stderr(), "{}", escape_controls(&json.to_string()));
 }
 
 /// Writes text to stdout without escaping it.
@@ -120,7 +120,7 @@ pub(crate) fn tell(lines: impl Into<Lines>) {
 }
 
 /// Escapes the control characters that serde leaves in strings: those above U+001F.
-pub(crate) fn inert(json: &str) -> String {
+pub(crate) fn escape_controls(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
         if is_unprintable(c) {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_left_out_wherever_it_stands() {
+    fn the_key_of_a_url_is_redacted_wherever_it_occurs() {
         let key = "AYmS9th9Jqwkhtyr02VkkZxZ_DL96lOLkxBl6-x4hprLYiPFH5KvH4U27UOM25Vau5Msk7XfJecUKov7BaLPdgY";
         let line = format!("Run: haul cp a 'haul://h:1/p?k={key}' 'haul://h:1/?x=1&k={key}#y' k=v");
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stay_lines_behind_others_words() {
+    fn a_prefix_is_escaped_and_starts_every_line() {
         let mut lines = Lines::from("a\nb");
         lines.push("c");
         assert_eq!(lines.behind(&"x\n: ").as_str(), "x\\n: a\\nb\nx\\n: c\n");
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_that_is_said_forges_a_line_or_is_obeyed(words in prop::collection::vec(".*", 0..5)) {
+        fn no_text_adds_a_line_or_a_control_character(words in prop::collection::vec(".*", 0..5)) {
             let mut lines = Lines::default();
             for word in &words {
                 lines.push(word);
@@ -170,10 +170,10 @@ mod tests {
         }
 
         #[test]
-        fn json_means_the_same_and_is_inert(text in ".*") {
+        fn escaped_json_keeps_its_meaning_without_control_characters(text in ".*") {
             let json = serde_json::to_string(&text).unwrap();
-            prop_assert!(!inert(&json).contains(is_unprintable));
-            prop_assert_eq!(serde_json::from_str::<String>(&inert(&json)).unwrap(), text);
+            prop_assert!(!escape_controls(&json).contains(is_unprintable));
+            prop_assert_eq!(serde_json::from_str::<String>(&escape_controls(&json)).unwrap(), text);
         }
     }
 }

@@ -9,7 +9,8 @@ mod report;
 pub(crate) use events::EventLog;
 pub(crate) use format::{clock, count, grouped, item_lines, item_lists, percent, put_name};
 pub(crate) use lines::{
-    Lines, inert, lost_result, out, out_json, out_url, out_verbatim, tell, tell_json, tell_url, without_keys,
+    Lines, escape_controls, out, out_json, out_url, out_verbatim, stdout_error, tell, tell_json, tell_url,
+    without_keys,
 };
 pub(crate) use progress::{Progress, ProgressStyle, Snapshot, Stall, is_rich_terminal};
 pub(crate) use report::{CpuSeconds, FileFailure, Packets, RunReport, by_cause, json_value, out_fields};

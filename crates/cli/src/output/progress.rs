@@ -19,7 +19,7 @@ use crate::args::Global;
 const PLAIN_INTERVAL: Duration = Duration::from_secs(3);
 const DRAW_INTERVAL: Duration = Duration::from_millis(200);
 /// Silence of the peer after which the line reports it.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE_SHOWN: Duration = Duration::from_secs(2);
 /// Time without progress after which the line shows what is waited for.
 const STALL_SHOWN: Duration = Duration::from_secs(5);
 /// Averaging window of the rate "now".
@@ -207,7 +207,7 @@ fn line(snapshot: &Snapshot, meter: &Meter, elapsed: Span) -> String {
         _ => parts.push(Bytes(snapshot.bytes).to_string()),
     }
     // Before the rates, so that a narrow terminal does not truncate it.
-    if Duration::from(snapshot.silent_for) >= SILENCE {
+    if Duration::from(snapshot.silent_for) >= SILENCE_SHOWN {
         parts.push(format!("last contact {} ago", clock(snapshot.silent_for)));
     }
     if let Some(Stall { lasts, stage }) =
@@ -270,7 +270,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_line_has_everything_that_people_look_for() {
+    fn the_progress_line_shows_every_known_value() {
         let mut meter = Meter::default();
         for (second, bytes) in [(0, 0), (1, 100_000_000), (2, 220_000_000)] {
             meter.take(Span::from_secs(second), bytes);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_now_forgets_what_was_long_ago() {
+    fn the_current_rate_ignores_old_samples() {
         let mut meter = Meter::default();
         for tenth in 0..100 {
             let bytes = if tenth < 50 { tenth * 10 } else { 500 + (tenth - 50) * 1_000 };
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_total_leaves_out_what_cannot_be_said() {
+    fn without_a_total_no_percentage_or_time_left_is_shown() {
         let snapshot = Snapshot { bytes: MIB, ..Snapshot::default() };
         let text = line(&snapshot, &Meter::default(), Span::ZERO);
         assert_eq!(text, "1.0 MB | 0 bit/s now, 0 bit/s mean");
     }
 
     #[test]
-    fn a_stall_says_what_is_waited_for() {
+    fn a_long_stall_names_what_it_is_waiting_for() {
         let after = |seconds| {
             let stall = Stall { lasts: Span::from_secs(seconds), stage: Stage::Writing };
             let snapshot = Snapshot { bytes: MIB, stall: Some(stall), ..Snapshot::default() };
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_of_no_kind_gets_neither_colours_nor_moves_of_the_cursor() {
+    fn unknown_and_dumb_terminals_are_not_rich() {
         for (term, rich) in [(None, false), (Some(""), false), (Some("dumb"), false), (Some("xterm"), true)] {
             assert_eq!(is_rich(term.map(OsStr::new)), rich, "{term:?}");
         }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_line_of_the_terminal_however_narrow_that_is() {
+    fn the_progress_fits_one_line_of_a_terminal_of_any_width() {
         let text =
             "5.0 % | 1.5 MB of 30.0 MB | 56.5 Mbit/s now, 59.5 Mbit/s mean | 3.8 s left | 0 files done";
         for columns in [80, 20, 3] {
@@ -388,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_done_before_the_end() {
+    fn the_percentage_reaches_100_only_at_the_end() {
         assert_eq!(percent_done(999_999, 1_000_000), "99.9 %");
         assert_eq!(percent_done(1_000_000, 1_000_000), "100 %");
         assert_eq!(percent_done(0, 10), "0 %");
     }
 
     #[test]
-    fn a_hidden_progress_takes_updates() {
+    fn a_hidden_progress_accepts_updates() {
         let progress = Progress::start(&ProgressStyle::Hidden);
         progress.update(Snapshot::default());
         progress.finish();
@@ -403,7 +403,7 @@ mod tests {
 
     /// A copy within one machine has a server in the same process.
     #[test]
-    fn a_hidden_progress_leaves_the_line_of_another_alone() {
+    fn a_hidden_progress_does_not_touch_the_line_of_another() {
         *BAR.lock() = Some(ProgressBar::hidden());
         Progress::start(&ProgressStyle::Hidden).finish();
         assert!(BAR.lock().is_some());
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_total_when_all_know_theirs_or_have_ended() {
+    fn the_sum_has_a_total_once_all_parts_know_theirs_or_have_ended() {
         let parts = Progress::several(&ProgressStyle::Hidden, 3);
         let now = || sum(&parts[0].shown.lock().parts);
         parts[0].update(at(10, 100, 7_000));

@@ -58,7 +58,7 @@ fn the_json_object_of_a_run_with_failed_files() {
 }
 
 #[test]
-fn the_json_object_has_every_field_of_the_contract_whatever_happened() {
+fn the_json_object_always_has_every_field_of_the_contract() {
     let fields = "schema ok bytes files seconds goodput_bps rtt_ms preset controller packets_sent \
                   packets_resent loss_rate lost_by_cause limited_by digest cpu_seconds resumed_bytes kept_files error";
     for report in [finished(), broken(), partly()] {
@@ -116,7 +116,7 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
 }
 
 #[test]
-fn what_fails_with_its_directory_takes_one_line() {
+fn failures_below_a_failed_directory_share_one_line() {
     let failed = [blocked(None, "x", 3, 301), blocked(None, "x2", 1, 1), blocked(None, "y", 0, 0)].concat();
     let report = RunReport { failed, failed_files: 306, ..finished() };
     let lines = report.failures();
@@ -137,7 +137,7 @@ fn what_fails_with_its_directory_takes_one_line() {
 }
 
 #[test]
-fn what_failed_with_a_directory_of_another_machine_or_an_unknown_one_is_named() {
+fn failures_whose_directory_is_not_listed_are_named() {
     let mut failed = [blocked(Some("a"), "x", 0, 5), blocked(Some("b"), "x", 1, 0)].concat();
     // Its failure is not known.
     failed.remove(1);
@@ -156,7 +156,7 @@ fn exit_codes_follow_the_contract() {
 }
 
 #[test]
-fn what_left_at_once_is_no_share_of_a_ceiling() {
+fn a_goodput_above_the_ceiling_is_not_shown_as_a_share_of_it() {
     let capacity = Some((Rate::from_bps(1_000), "ceiling"));
     let moved = |goodput| RunReport { goodput, capacity, ..finished() }.moved();
     assert!(moved(Rate::from_bps(900)).contains("(90 % of the ceiling's"));
@@ -164,7 +164,7 @@ fn what_left_at_once_is_no_share_of_a_ceiling() {
 }
 
 #[test]
-fn quantities_for_people() {
+fn quantities_are_formatted_for_people() {
     assert_eq!(clock(Span::from_micros(27_400)), "27 ms");
     assert_eq!(clock(Span::from_millis(1_840)), "1.8 s");
     assert_eq!(clock(Span::from_secs(187)), "3:07");
@@ -224,11 +224,11 @@ fn all_of(word: &str) -> RunReport {
 
 proptest! {
     #[test]
-    fn no_text_of_a_report_forges_a_line_or_is_obeyed(word in hostile()) {
+    fn no_text_of_a_report_adds_a_line_or_a_control_character(word in hostile()) {
         let [said, plain] = [&*word, "x"].map(|word| Lines::from(&all_of(word)).as_str().to_owned());
         prop_assert_eq!(said.lines().count(), plain.lines().count(), "{}", said);
         prop_assert!(!said.replace('\n', "").contains(haul_base::is_unprintable), "{:?}", said);
-        let object = inert(&json_value(&all_of(&word)).to_string());
+        let object = escape_controls(&json_value(&all_of(&word)).to_string());
         prop_assert!(!object.contains(haul_base::is_unprintable), "{:?}", object);
         let value: serde_json::Value = serde_json::from_str(&object).unwrap();
         prop_assert_eq!(value["failures"][0]["path"].as_str(), Some(word.as_str()), "names are exact");
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn a_report_arrives_as_it_was() {
+fn a_report_round_trips_through_json() {
     let report = RunReport {
         bytes: u64::MAX,
         elapsed: Span::from_nanos(1_234_567_891),
@@ -265,7 +265,7 @@ fn a_report_arrives_as_it_was() {
 }
 
 #[test]
-fn a_capacity_of_another_version_is_left_out() {
+fn a_capacity_from_another_version_is_ignored() {
     let report: RunReport = serde_json::from_str(r#"{"capacity":[5,"odd"]}"#).unwrap();
     assert_eq!(report.capacity, None);
 }

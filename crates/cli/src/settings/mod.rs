@@ -11,7 +11,7 @@ use haul_wire::control::{BenchLimit, Cipher, Settings as WireSettings};
 use haulage::RecipeError;
 use toml::{Table, Value};
 
-use crate::config::{ConfigRow, Origin, Setting, scalar, truth};
+use crate::config::{ConfigRow, Origin, Setting, parse_bool, scalar};
 use crate::fault::{self, Fault};
 use crate::text_file::{text_of, toml_problem};
 
@@ -155,7 +155,7 @@ const PARAMETERS: &[Parameter] = &[
         key: "offload",
         help: || "whether the kernel segments and coalesces datagrams: on or off".to_owned(),
         set: |s, v| {
-            s.offload = truth(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
+            s.offload = parse_bool(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
             Ok(())
         },
         show: |s| if s.offload { "on" } else { "off" }.to_owned(),

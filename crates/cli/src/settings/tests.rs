@@ -14,7 +14,7 @@ fn build(settings: &[Setting]) -> Result<Settings, Fault> {
 }
 
 #[test]
-fn every_shipped_preset_is_complete_and_describes_itself() {
+fn every_shipped_preset_is_complete_and_has_a_description() {
     for preset in Preset::shipped() {
         let table: Table = preset.text.parse().unwrap();
         for parameter in PARAMETERS {
@@ -26,7 +26,7 @@ fn every_shipped_preset_is_complete_and_describes_itself() {
 }
 
 #[test]
-fn later_settings_beat_earlier_ones_and_leave_their_origin() {
+fn later_settings_win_and_record_their_origin() {
     let settings = [set("chunk", "1MB"), set("chunk", "2MB"), set("offload", "off")];
     let recipe = build(&settings).unwrap();
     assert_eq!((stack(&recipe).get("object", "chunk"), recipe.offload), (Some("2MB"), false));
@@ -38,7 +38,7 @@ fn later_settings_beat_earlier_ones_and_leave_their_origin() {
 }
 
 #[test]
-fn unknown_parameters_are_named_with_the_nearest() {
+fn unknown_parameters_are_reported_with_the_nearest_match() {
     let failure = build(&[set("chnuk", "1MB")]).unwrap_err();
     assert_eq!(failure.code, FaultCode::Usage);
     assert!(failure.message.contains("`chnuk` (did you mean `chunk`?)"), "{failure}");
@@ -85,7 +85,7 @@ fn an_unknown_law_in_a_rule_lists_the_laws() {
 }
 
 #[test]
-fn recipe_files_load_and_say_what_is_wrong() {
+fn recipe_files_are_loaded_and_their_errors_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mine.toml");
     std::fs::write(&path, "rate = '1Gbit'\ncipher = 'none'\noffload = false\n").unwrap();
@@ -106,7 +106,7 @@ fn stack(settings: &Settings) -> &haulage::Recipe {
 }
 
 #[test]
-fn a_recipe_of_micro_protocols_says_what_a_session_is_like() {
+fn a_recipe_of_micro_protocols_determines_the_session() {
     let preset = Preset::find("fobs").unwrap();
     let recipe = Settings::build(&preset, &[]).unwrap();
     let interval = stack(&recipe).get("bitmap_ack", "interval");
@@ -132,7 +132,7 @@ fn both_names_of_a_parameter_mean_the_same() {
 }
 
 #[test]
-fn recipes_that_cannot_carry_files_are_refused_with_what_is_missing() {
+fn recipes_that_cannot_carry_files_are_refused_with_the_reason() {
     for name in ["viz", "msg", "sensor"] {
         let failure = Settings::build(&Preset::find(name).unwrap(), &[]).unwrap_err();
         assert_eq!(failure.code, FaultCode::Usage);
@@ -168,7 +168,7 @@ fn parameters_of_micro_protocols_and_of_laws_can_be_set_on_any_preset() {
 }
 
 #[test]
-fn another_law_drops_the_parameters_of_the_presets_own() {
+fn another_law_drops_the_parameters_of_the_presets_law() {
     let build = |settings: &[Setting]| Settings::build(&Preset::find("proactive").unwrap(), settings);
     let recipe = build(&[set("rate_control.low_window", "50"), set("controller", "highspeed")]).unwrap();
     assert_eq!(stack(&recipe).get("rate_control", "predictor"), None);
@@ -198,7 +198,7 @@ fn a_file_may_name_micro_protocols() {
 
 proptest! {
     #[test]
-    fn what_is_shown_can_be_set_again(
+    fn shown_values_can_be_set_again(
         mbit in 1u64..100_000, chunk in (64u64 << 10)..(4 << 30), micros in 100u64..1_000_000,
     ) {
         let mut settings = Preset::default_preset().settings().unwrap();
@@ -221,7 +221,7 @@ proptest! {
 }
 
 #[test]
-fn settings_travel_unchanged() {
+fn settings_reach_the_peer_unchanged() {
     let wanted = [set("rate", "5Mbit"), set("feedback_interval", "3ms"), set("socket_buffer", "1MiB")];
     let theirs = build(&wanted).unwrap().asked(BenchLimit::Bytes(7));
     let recipe = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
@@ -236,7 +236,7 @@ fn settings_travel_unchanged() {
 }
 
 #[test]
-fn what_a_preset_says_of_the_transport_is_offered() {
+fn the_transport_settings_of_a_preset_are_offered() {
     let ours = Settings::build(&Preset::find("rbudp").unwrap(), &[]).unwrap();
     let theirs = ours.asked(BenchLimit::Unlimited);
     let offered = haulage::Recipe::parse(&theirs.recipe.unwrap().text).unwrap();
@@ -249,7 +249,7 @@ fn what_a_preset_says_of_the_transport_is_offered() {
 }
 
 #[test]
-fn no_encryption_is_offered_only_when_asked_for() {
+fn cipher_none_is_offered_only_when_requested() {
     assert!(!ciphers(None).contains(&Cipher::None));
     assert_eq!(ciphers(Some(Cipher::None)), [Cipher::None]);
     assert_eq!(ciphers(None).len(), 3);

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ssh_would_take_for_an_option_is_no_host() {
+    fn hosts_that_look_like_options_or_are_malformed_are_refused() {
         for text in
             ["-oProxyCommand=x:y", "me@-host:x", "-l@host:x", "@host:x", "a b:c", ":x", "h@:x", "[]:x"]
         {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_shown_as_it_is_written() {
+    fn an_ssh_path_is_shown_as_it_was_written() {
         for text in ["me@host:/x", "me@[::1]:/x", "[::1]:y"] {
             let (host, path) = super::parse(OsStr::new(text)).unwrap().unwrap();
             assert_eq!(host.place(&path), text);
@@ -193,14 +193,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "[a:@/\\[\\]~%-]{0,12}") {
+        fn parsing_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..40), text in "[a:@/\\[\\]~%-]{0,12}") {
             let _ = super::parse(OsStr::from_bytes(&bytes));
             let _ = super::parse(OsStr::new(&text));
             let _ = super::parse(OsStr::new(&format!("ssh://{text}")));
         }
 
         #[test]
-        fn any_path_behind_a_host_is_kept(user in "([a-z]{1,5}@)?", path in prop::collection::vec(any::<u8>(), 1..30)) {
+        fn any_path_after_a_host_is_kept(user in "([a-z]{1,5}@)?", path in prop::collection::vec(any::<u8>(), 1..30)) {
             prop_assume!(path[0] != b'~');
             let mut word = format!("{user}host:").into_bytes();
             word.extend(&path);

@@ -5,7 +5,7 @@ use std::io::{BufReader, Read as _};
 use serde_json::Value;
 
 use super::SshHost;
-use super::messages::{Announcement, MOST, MOST_HOSTS, Scanned, scan_output};
+use super::messages::{Announcement, MAX_HOSTS, MAX_OUTPUT, Scanned, scan_output};
 
 /// Checks that the search for an announcement finds the same however the bytes are divided, gives up after a
 /// limit, and reads what can be written and read again. The first byte is the length of the pieces in which
@@ -21,7 +21,7 @@ pub fn announcement(bytes: &[u8]) -> bool {
     assert!(said.ends_with(&behind) && json.is_object());
     let host = SshHost { destination: "far".to_owned(), port: None };
     let Ok(read) = Announcement::read(&json, &host) else { return false };
-    assert!(read.hosts.len() <= MOST_HOSTS && read.fault.is_none());
+    assert!(read.hosts.len() <= MAX_HOSTS && read.fault.is_none());
     let (again, behind) = scan(&read.line(), 7).expect("what was written can be found");
     assert!(behind.is_empty());
     assert_eq!(Announcement::read(&again, &host), Ok(read), "the announcement changed");
@@ -37,7 +37,7 @@ fn scan(said: &[u8], size: usize) -> Option<(Value, Vec<u8>)> {
             return Some((json, behind));
         }
         Scanned::End(line) => {
-            assert!(said.len() <= MOST, "it does not give up");
+            assert!(said.len() <= MAX_OUTPUT, "it does not give up");
             line
         }
         Scanned::TooMuch(line) => line,
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements() {
+    fn the_announcement_check_holds_for_seeded_inputs() {
         let valid = |rng: &mut Rng| {
             let hosts = (0..rng.below(10)).map(|at| format!("192.0.2.{at}")).collect();
             let url = rng.chance(0.7).then(|| "haul://h:1/?k=x".to_owned());

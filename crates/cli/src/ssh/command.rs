@@ -163,13 +163,13 @@ mod tests {
         address::parse(OsStr::new(word)).unwrap().unwrap().0
     }
 
-    fn spelled(command: &Command) -> String {
+    fn joined_words(command: &Command) -> String {
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join("|")
     }
 
     #[test]
-    fn options_are_passed_on_and_nothing_secret_is_in_the_command() {
+    fn options_are_passed_on_and_ssh_does_not_inherit_the_url() {
         let args = SshArgs {
             ssh: Some("'my ssh' -v".to_owned()),
             remote_binary: Some("~/my bin/haul".to_owned()),
@@ -183,11 +183,13 @@ mod tests {
         };
         let command = SshCommand::new(&args, &host("me@far:x")).unwrap();
         assert_eq!(
-            spelled(&command.serve()),
+            joined_words(&command.serve()),
             "my ssh|-T|-v|-F|file|-p|2222|-i|key|-J|jump|-o|A=1|-o|B=2|me@far|~/'my bin/haul' serve --once \
              --for-ssh --port-range 5000-5001"
         );
-        assert!(spelled(&command.remote("cp --for-ssh")).ends_with("|me@far|~/'my bin/haul' cp --for-ssh"));
+        assert!(
+            joined_words(&command.remote("cp --for-ssh")).ends_with("|me@far|~/'my bin/haul' cp --for-ssh")
+        );
         for ssh in [command.serve(), command.remote("cp"), command.to_host("-G")] {
             let withheld = ssh.get_envs().any(|(name, value)| name == VARIABLE && value.is_none());
             assert!(withheld, "ssh inherits the URL");
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_person_is_shown_what_works_as_it_is() {
+    fn shown_commands_can_be_run_as_they_are() {
         let args = SshArgs {
             ssh_port: Some(2222),
             ssh_config: Some("my file".into()),
@@ -219,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn without_options_it_is_plain_ssh_and_haul() {
+    fn without_options_the_command_is_plain_ssh_and_haul() {
         let command = SshCommand::new(&SshArgs::default(), &host("ssh://me@[::1]:22/x")).unwrap();
-        assert_eq!(spelled(&command.serve()), "ssh|-T|-p|22|me@::1|haul serve --once --for-ssh");
-        assert_eq!(spelled(&command.to_host("-G")), "ssh|-G|-p|22|me@::1");
+        assert_eq!(joined_words(&command.serve()), "ssh|-T|-p|22|me@::1|haul serve --once --for-ssh");
+        assert_eq!(joined_words(&command.to_host("-G")), "ssh|-G|-p|22|me@::1");
     }
 
     #[test]
-    fn words_are_cut_as_a_shell_cuts_them() {
+    fn the_ssh_command_is_split_into_words_as_in_a_shell() {
         let command = |text: &str| {
             let args = SshArgs { ssh: Some(text.to_owned()), ..SshArgs::default() };
             SshCommand::new(&args, &host("far:x"))

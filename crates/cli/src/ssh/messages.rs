@@ -16,8 +16,8 @@ use crate::args::TransferOptions;
 /// Start of the announcement, behind which its JSON object takes the rest of the line.
 const MARKER: &[u8] = b"#haul-over-ssh# ";
 /// Maximum output up to the announcement's end, in bytes.
-pub(super) const MOST: usize = 64 << 10;
-pub(super) const MOST_HOSTS: usize = 8;
+pub(super) const MAX_OUTPUT: usize = 64 << 10;
+pub(super) const MAX_HOSTS: usize = 8;
 
 /// Message that the remote haul prints when it is ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ impl Announcement {
             let message = format!("the response of haul on {host} was not understood: {error}");
             Fault::new(FaultCode::VersionMismatch, message, "install the same version of haul on both sides")
         })?;
-        read.hosts.truncate(MOST_HOSTS);
+        read.hosts.truncate(MAX_HOSTS);
         read.fault.take().map_or(Ok(read), Err)
     }
 }
@@ -68,16 +68,16 @@ impl Announcement {
 #[derive(Debug, PartialEq)]
 pub(super) enum Scanned {
     Announced(Value),
-    /// No announcement within [`MOST`] bytes.
+    /// No announcement within [`MAX_OUTPUT`] bytes.
     TooMuch(Option<String>),
     End(Option<String>),
 }
 
 pub(super) fn scan_output(from: &mut impl BufRead) -> Scanned {
     let mut output = Vec::new();
-    while output.len() <= MOST {
+    while output.len() <= MAX_OUTPUT {
         let start = output.len();
-        let room = (MOST + 1 - start) as u64;
+        let room = (MAX_OUTPUT + 1 - start) as u64;
         if !matches!(from.take(room).read_until(b'\n', &mut output), Ok(1..)) {
             return Scanned::End(first_line(&output));
         }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named_with_both_sides() {
+    fn a_version_mismatch_names_both_sides() {
         let mut json = serde_json::to_value(announcement()).unwrap();
         json["protocol"] = 99.into();
         json["program"] = "7.5.3".into();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_an_announcement_is_passed_over() {
+    fn lines_that_only_resemble_an_announcement_are_skipped() {
         let said = "#haul-over-ssh# nonsense\n#haul-over-ssh# 5\n#haul-over-ssh# {}x\n#haul-over-ssh# {}\n!";
         let mut from = said.as_bytes();
         assert_eq!(
@@ -239,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_given_up() {
+    fn the_search_stops_after_too_much_output() {
         let line = Some("y".repeat(120));
-        assert_eq!(scan_output(&mut &vec![b'y'; MOST][..]), Scanned::End(line.clone()));
-        assert_eq!(scan_output(&mut &vec![b'y'; MOST + 1][..]), Scanned::TooMuch(line));
+        assert_eq!(scan_output(&mut &vec![b'y'; MAX_OUTPUT][..]), Scanned::End(line.clone()));
+        assert_eq!(scan_output(&mut &vec![b'y'; MAX_OUTPUT + 1][..]), Scanned::TooMuch(line));
     }
 
     proptest! {
         #[test]
-        fn an_announcement_is_found_behind_any_banner_however_it_is_cut(
+        fn an_announcement_is_found_after_any_banner_in_pieces_of_any_size(
             banner in prop::collection::vec(any::<u8>(), 0..200),
             behind in prop::collection::vec(any::<u8>(), 0..50),
             cuts in prop::collection::vec(1usize..40, 1..40),
@@ -263,7 +263,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        fn scanning_output_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
             let _ = scan_output(&mut &bytes[..]);
         }
     }
@@ -276,7 +276,7 @@ mod permit_tests {
     use super::*;
 
     #[test]
-    fn only_what_was_asked_for_is_served() {
+    fn a_permit_allows_only_the_request_that_was_asked_for() {
         let receive_policy = ReceivePolicy::default();
         let put = |to: &[u8]| Request::Put { destination: to.to_vec(), layout: Layout::As, receive_policy };
         let selection = Selection::default;
@@ -310,7 +310,7 @@ mod permit_tests {
     }
 
     #[test]
-    fn it_travels_unchanged() {
+    fn a_permit_round_trips_through_json() {
         for permit in [
             Permit::Put(b"\xff".to_vec(), ReceivePolicy::default(), Preserve::ALL),
             Permit::Get(vec![Vec::new(), b"x".to_vec()]),
@@ -329,7 +329,7 @@ mod job_tests {
     use super::*;
 
     #[test]
-    fn items_arrive_as_they_were_and_never_lead_out() {
+    fn items_round_trip_through_json_and_escaping_paths_are_refused() {
         for (path, action) in [(&b"a/b"[..], Action::Send { size: 5 }), (b"a\xff", Action::Delete)] {
             let item = Item { path: RelPath::new(path).unwrap(), action };
             let line = serde_json::to_string(&item).unwrap();
@@ -341,7 +341,7 @@ mod job_tests {
 
     proptest! {
         #[test]
-        fn any_names_make_the_round_trip(
+        fn a_job_with_any_names_round_trips_through_json(
             sources in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..5),
             text in ".{0,20}",
         ) {

@@ -22,7 +22,7 @@ use crate::signals::Cancel;
 /// Interval of checks for an interruption or the end of ssh.
 const TICK: Duration = Duration::from_millis(20);
 /// Timeout for ssh to connect, including questions to the user.
-const READY_WITHIN: Duration = Duration::from_secs(10 * 60);
+const READY_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Timeout for the remote side to end, for ssh to exit, and for the rest of its stderr.
 const GRACE: Duration = Duration::from_secs(2);
 /// Bytes of stderr kept for error messages, and maximum length of its lines.
@@ -59,11 +59,11 @@ impl Remote {
         let (sender, lines) = sync_channel(QUEUE);
         let (closed, errors) = sync_channel(0);
         let (kept, name) = (Arc::clone(&tail), command.host.name().to_owned());
-        let read = move || stdout.map(|stdout| read_out(BufReader::new(stdout), &found, &sender));
+        let read = move || stdout.map(|stdout| forward_stdout(BufReader::new(stdout), &found, &sender));
         fault::spawn("haul-ssh-out", read)?;
         fault::spawn("haul-ssh-err", move || {
             if let Some(stderr) = stderr {
-                pass_on(stderr, &name, &kept);
+                forward_stderr(stderr, &name, &kept);
             }
             drop(closed);
         })?;
@@ -78,10 +78,10 @@ impl Remote {
         scanned: &Receiver<Scanned>,
         cancel: &Cancel,
     ) -> Result<Announcement, Fault> {
-        let until = Instant::now() + READY_WITHIN;
+        let until = Instant::now() + READY_TIMEOUT;
         while !cancel.is_requested() {
             if Instant::now() >= until {
-                let (host, minutes) = (&self.command.host, READY_WITHIN.as_secs() / 60);
+                let (host, minutes) = (&self.command.host, READY_TIMEOUT.as_secs() / 60);
                 let message =
                     format!("haul on {host} was not ready within {minutes} minutes: waited for ssh");
                 let hint = "answer the questions of ssh, and check that ssh alone can connect";
@@ -89,7 +89,7 @@ impl Remote {
             }
             match scanned.recv_timeout(TICK) {
                 Ok(Scanned::Announced(json)) => return Announcement::read(&json, &self.command.host),
-                Ok(Scanned::TooMuch(line)) => return Err(flood(&self.command, line.as_deref())),
+                Ok(Scanned::TooMuch(line)) => return Err(too_much_output(&self.command, line.as_deref())),
                 Ok(Scanned::End(stdout)) => return Err(self.why_ended(stdout.as_deref(), cancel)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.why_ended(None, cancel)),
@@ -131,7 +131,7 @@ impl Remote {
     }
 
     /// Closes the remote side's stdin, which requests it to stop.
-    pub(crate) fn hang_up(&mut self) {
+    pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
@@ -157,7 +157,7 @@ impl Remote {
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        self.hang_up();
+        self.close_stdin();
         let until = Instant::now() + GRACE;
         while !self.has_ended && Instant::now() < until {
             let _ = self.listen(TICK);
@@ -172,7 +172,7 @@ impl Drop for Remote {
 }
 
 /// Searches for the announcement, then forwards lines, as long as somebody receives them.
-fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
+fn forward_stdout(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSender<String>) {
     let scanned = scan_output(&mut stdout);
     let is_ready = matches!(scanned, Scanned::Announced(_));
     let mut is_heard = found.send(scanned).is_ok() && is_ready;
@@ -184,7 +184,7 @@ fn read_out(mut stdout: impl BufRead, found: &SyncSender<Scanned>, to: &SyncSend
 }
 
 /// Forwards stderr line by line, prefixed with the machine's name, and keeps its end.
-fn pass_on(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
+fn forward_stderr(stderr: ChildStderr, name: &str, tail: &Mutex<Vec<u8>>) {
     let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
     while matches!(stderr.by_ref().take(TAIL as u64).read_until(b'\n', &mut line), Ok(1..)) {
         let text = line.trim_ascii_end();
@@ -204,7 +204,7 @@ const SSH_FAILED: i32 = 255;
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
-const NOT_LET_IN: [&str; 7] = [
+const AUTH_ERRORS: [&str; 7] = [
     "Permission denied",
     "Host key verification failed",
     "Too many authentication failures",
@@ -266,7 +266,7 @@ fn fault_of_end(
 
 fn ssh_failed(stderr: &str, last: &str, command: &SshCommand) -> Fault {
     let (ssh, host) = (command.shown(), &command.host);
-    if NOT_LET_IN.iter().any(|words| stderr.contains(words)) {
+    if AUTH_ERRORS.iter().any(|words| stderr.contains(words)) {
         let message = format!("ssh authentication to {host} failed{last}");
         let asked = "without a terminal ssh cannot ask for a password: use a key or an agent";
         let hint = format!("make `{ssh} true` work first; {asked}");
@@ -284,7 +284,7 @@ fn last_line(stderr: &str) -> String {
 }
 
 /// Returns the fault if there was more output than of a login shell.
-fn flood(command: &SshCommand, first_line: Option<&str>) -> Fault {
+fn too_much_output(command: &SshCommand, first_line: Option<&str>) -> Fault {
     let (ssh, start) = (command.shown(), first_line.map(|line| format!(", starting with `{line}`")));
     unusable(
         format!("{} printed too much before haul started there{}", command.host, start.unwrap_or_default()),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn each_end_has_its_name_exit_code_and_hint() {
+    fn each_end_of_ssh_has_its_message_exit_code_and_hint() {
         let exit = |code: i32| code << 8;
         for (raw, stdout, stderr, code, needle) in [
             (exit(255), "", "me@far: Permission denied (publickey).\r\n", 6, "Permission denied (publickey)"),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_says_how_to_install_it() {
+    fn the_hint_for_a_missing_program_says_how_to_install_it() {
         let fault = fault(127 << 8, "", "");
         assert!(fault.hint.contains("scp ") && fault.hint.contains("--remote-binary"), "{fault}");
         assert!(!fault.retryable);

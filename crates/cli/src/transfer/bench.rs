@@ -51,14 +51,14 @@ fn run(
             Some(Counters::Sending(sending)) => sending.stats.object_acked,
             _ => gauge.load(Ordering::Relaxed),
         };
-        agree(sides, side, bytes)
+        exchange_count(sides, side, bytes)
     });
     match &bytes {
         // The numbers are equal, whatever becomes of the close.
         Ok(_) => drop(sides.control.close()),
         Err(fault) => sides.control.abort(watch.for_peer(fault)),
     }
-    let bytes = bytes.map_err(|fault| sides.context.cancel.or_own(fault, ""));
+    let bytes = bytes.map_err(|fault| sides.context.cancel.own_interruption_or(fault, ""));
     Ok(of_memory(sides, bytes, &watch.stop()))
 }
 
@@ -86,7 +86,7 @@ fn wait(watch: &mut Watch<'_>, gauge: &Gauge, total_bytes: Option<u64>) -> Resul
 }
 
 /// Exchanges the number of bytes with the peer. The sender tells first.
-fn agree(sides: &Sides, side: Side, bytes: u64) -> Result<u64, Fault> {
+fn exchange_count(sides: &Sides, side: Side, bytes: u64) -> Result<u64, Fault> {
     let tell = |message| {
         sides.control.send(ControlMessage::Counted(sides.ours())).map_err(fault::of)?;
         sides.control.send(message).map_err(fault::of)
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_offered_whole() {
+    fn a_byte_limit_is_offered_at_once() {
         let mut source = MemorySource::new(BenchLimit::Bytes(5_000_000), Gauge::default());
         assert_eq!(source.available(), Available { upto: 5_000_000, end: true });
     }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_offered_in_steps_and_ends_where_it_stands() {
+    fn a_time_limit_is_offered_in_steps_and_ends_at_the_last_one() {
         let mut source = timed(1);
         assert_eq!(source.offer(Duration::ZERO), Available { upto: ANY_PACKET, end: false });
         source.read(0, &mut [0; 1_000]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_place_always_has_the_same_bytes() {
+    fn the_same_offset_always_has_the_same_bytes() {
         let mut source = MemorySource::new(BenchLimit::Unlimited, Gauge::default());
         let (mut whole, mut part) = (vec![0; 3_000], vec![0; 1_000]);
         let near_the_seam = PATTERN as u64 - 1_500;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sink_counts() {
+    fn the_sink_counts_delivered_bytes() {
         let gauge = Gauge::default();
         let mut sink = NullSink(gauge.clone());
         sink.deliver(&[0; 30], &[Piece { offset: 0, range: 0..10 }, Piece { offset: 50, range: 20..30 }]);

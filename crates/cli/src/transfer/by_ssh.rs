@@ -12,13 +12,13 @@ use crate::ssh::{Permit, Remote, SshCommand};
 use crate::transfer::{Context, CopyPlan, Cpu, session, with_own_server};
 
 /// A server that ssh has started. It ends when this is dropped, unless it has a client.
-pub(crate) struct Served {
+pub(crate) struct RemoteServer {
     pub(crate) remote: Remote,
     /// The server's URL, with a placeholder for the host.
     pub(crate) url: HaulUrl,
 }
 
-impl Served {
+impl RemoteServer {
     pub(crate) fn start(context: &Context, command: &SshCommand, permit: &Permit) -> Result<Self, Fault> {
         let host = &command.host;
         let mut remote = Remote::start(command, command.serve(), &context.cancel)?;
@@ -63,7 +63,7 @@ pub(crate) fn at_server(
         Machine::Ssh(host) => host,
     };
     let command = SshCommand::new(args, host)?;
-    let mut server = Served::start(context, &command, permit)?;
+    let mut server = RemoteServer::start(context, &command, permit)?;
     let add_hint = |fault| with_firewall_hint(fault, server.url.port, command.ports.as_deref());
     let url = reach(context, &server.url, &server.remote.announcement.hosts).map_err(add_hint)?;
     let mut report = work(context, url);
@@ -94,10 +94,10 @@ pub(crate) fn reach(context: &Context, url: &HaulUrl, hosts: &[String]) -> Resul
             Err(fault) => return Err(fault),
         }
     }
-    Err(none(&faults))
+    Err(none_reached(&faults))
 }
 
-fn none(faults: &[(String, Fault)]) -> Fault {
+fn none_reached(faults: &[(String, Fault)]) -> Fault {
     let tried: Vec<String> =
         faults.iter().map(|(host, fault)| format!("by {host}: {}", fault.message)).collect();
     let is_udp = faults.iter().any(|(_, fault)| fault.code == FaultCode::UdpBlocked);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_that_ssh_took_stands_for_its_name() {
+    fn the_address_ssh_connected_to_replaces_its_name() {
         assert_eq!(chosen(&["name", "10.0.0.2"]), ["10.0.0.2"]);
         assert_eq!(chosen(&["10.0.0.2", "10.0.0.2"]), ["10.0.0.2"]);
         assert_eq!(chosen(&["name", "10.0.0.3"]), ["name", "10.0.0.3"]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_ports_are_named_with_the_option_that_chooses_others() {
+    fn the_firewall_hint_names_the_ports_and_the_port_range_option() {
         let fault = Fault::new(FaultCode::UdpBlocked, "no", "old");
         let hint = with_firewall_hint(fault.clone(), 7123, None).hint;
         assert!(hint.contains("7123") && hint.contains("--port-range"), "{hint}");
@@ -171,10 +171,12 @@ mod tests {
     }
 
     #[test]
-    fn every_way_that_was_tried_is_named() {
+    fn every_address_tried_is_named() {
         let fault = |code| Fault::new(code, "refused", "");
-        let all =
-            none(&[("a".into(), fault(FaultCode::Unreachable)), ("b".into(), fault(FaultCode::UdpBlocked))]);
+        let all = none_reached(&[
+            ("a".into(), fault(FaultCode::Unreachable)),
+            ("b".into(), fault(FaultCode::UdpBlocked)),
+        ]);
         assert!(all.message.contains("by a: refused; by b: refused"), "{all}");
         assert_eq!(all.code, FaultCode::UdpBlocked);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use haul_diagnosis::Model;
 use haul_engine::Role;
-use haul_mover::Tell;
+use haul_mover::ItemCallback;
 use haulage::config::{Evidence, RateControlConfig};
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use crate::fault::{self, Fault};
 use crate::output::{EventLog, Lines, ProgressStyle, RunReport, json_value, tell};
 use crate::settings::Settings;
 use crate::signals::Cancel;
-use crate::transfer::{Cpu, Negotiated, Pulse, Quotas};
+use crate::transfer::{Cpu, Negotiated, Quotas, SessionProgress};
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -23,7 +23,7 @@ pub(crate) struct Context {
     /// Names of the recipe parameters that were set explicitly; the others come from the preset.
     pub named: Vec<String>,
     pub transfer: TransferOptions,
-    pub on_item: Option<Tell>,
+    pub on_item: Option<ItemCallback>,
     /// Receives the negotiated values of a dry run, before its changes.
     pub on_agreed: Option<Arc<dyn Fn(Negotiated) + Send + Sync>>,
     /// Divides this receiver's capacity among its senders.
@@ -31,7 +31,7 @@ pub(crate) struct Context {
     pub role: Role,
     pub cpu: Cpu,
     /// Progress of a server's session.
-    pub pulse: Pulse,
+    pub session_progress: SessionProgress,
     pub cancel: Cancel,
     pub events: EventLog,
     pub style: ProgressStyle,
@@ -53,7 +53,7 @@ impl Context {
             quotas: Quotas::default(),
             role: Role::Client,
             cpu: Cpu::ALL,
-            pulse: Pulse::default(),
+            session_progress: SessionProgress::default(),
             cancel,
             events: EventLog::none(),
             style: ProgressStyle::Hidden,

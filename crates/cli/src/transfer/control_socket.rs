@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sees_the_socket_can_connect() {
+    fn a_visible_socket_accepts_connections() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join(process::id().to_string());
         for _ in 0..300 {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_the_same_wherever_a_process_runs() {
+    fn the_directory_does_not_depend_on_the_current_directory() {
         for (runtime, is_taken) in [("/run/user/7", true), ("run", false), ("", false)] {
             let directory = directory_by(Some(PathBuf::from(runtime)));
             assert!(directory.is_absolute(), "{runtime}");
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_one_process_get_names_of_their_own_and_that_of_a_dead_one_is_used_again() {
+    fn sockets_of_one_process_have_unique_names_and_stale_ones_are_reused() {
         let place = tempfile::tempdir().unwrap();
         let pid = process::id().to_string();
         drop(UnixListener::bind(place.path().join(&pid)).unwrap());

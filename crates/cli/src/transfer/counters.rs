@@ -15,7 +15,7 @@ use crate::output::{EventLog, by_cause};
 use crate::settings::Settings;
 
 /// Returns the object bytes that have arrived, as far as this side knows.
-pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
+pub(crate) fn arrived_bytes(counters: Option<&Counters>) -> u64 {
     match counters {
         Some(Counters::Sending(sending)) => sending.stats.object_acked,
         Some(Counters::Receiving(stats)) => stats.object_bytes,
@@ -25,7 +25,7 @@ pub(crate) fn carried(counters: Option<&Counters>) -> u64 {
 
 /// Returns a number that rises with packets from the peer, and with finished files, which it still reports
 /// when all data has arrived.
-pub(crate) fn heard(counters: Option<&Counters>, files_done: u64) -> u64 {
+pub(crate) fn peer_activity(counters: Option<&Counters>, files_done: u64) -> u64 {
     let packets = match counters {
         Some(Counters::Sending(sending)) => sending.stats.feedback,
         Some(Counters::Receiving(stats)) => stats.packets + stats.duplicates,
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hosts_load_is_in_the_trace_at_both_sides_with_units_and_null_for_what_it_cannot_say() {
+    fn both_sides_trace_the_load_of_the_host_with_null_for_unknown_values() {
         let sample = HostSample {
             run_delay: Some(Span::from_micros(12_500)),
             socket_fill: Some(375),
@@ -240,12 +240,12 @@ mod tests {
     }
 
     #[test]
-    fn while_files_are_reported_as_done_there_is_contact_although_no_packets_come() {
+    fn files_reported_as_done_count_as_contact_without_packets() {
         let stats = SenderStats { feedback: 7, ..SenderStats::default() };
         let sending = Counters::Sending(Sending { stats, rate: Rate::ZERO, phase: "", in_flight: 0 });
-        assert!(heard(Some(&sending), 2) > heard(Some(&sending), 1));
+        assert!(peer_activity(Some(&sending), 2) > peer_activity(Some(&sending), 1));
         let receiving = Counters::Receiving(ReceiverStats { packets: 7, ..ReceiverStats::default() });
-        assert!(heard(Some(&receiving), 2) > heard(Some(&receiving), 1));
+        assert!(peer_activity(Some(&receiving), 2) > peer_activity(Some(&receiving), 1));
     }
 }
 
@@ -256,7 +256,7 @@ mod sending_tests {
     use super::*;
 
     #[test]
-    fn a_mean_rate_is_no_share_of_a_ceiling_that_was_changed() {
+    fn a_ceiling_that_changed_is_not_compared_with_the_mean_rate() {
         let law = Some(LawNow { name: "bbr", ceiling: Some(Rate::from_bps(1_000)) });
         let stats = SenderStats { law, ..SenderStats::default() };
         assert_eq!(ceiling_of_all(&stats, None), Some(Rate::from_bps(1_000)));

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 
 use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
-use crate::transfer::counters::carried;
+use crate::transfer::counters::arrived_bytes;
 use crate::transfer::watch::{REST_HINT, Watch};
-use crate::transfer::{Sides, Unchanged, outcome, sessions};
+use crate::transfer::{ChangeTimer, Sides, outcome, sessions};
 
 const TICK: Duration = Duration::from_millis(5);
 const LONGEST_TICK: Duration = Duration::from_millis(50);
@@ -73,7 +73,8 @@ fn run(
     let stopped_by = supervise(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
-    let result = result(job, stopped_by).map_err(|fault| context.cancel.or_own(fault, REST_HINT));
+    let result =
+        result(job, stopped_by).map_err(|fault| context.cancel.own_interruption_or(fault, REST_HINT));
     Ok(outcome::of_files(sides, result, notes, &watch.stop()))
 }
 
@@ -81,7 +82,7 @@ fn run(
 fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault> {
     let Some(fault) = stopped_by else { return job.join() };
     if !job.is_finished() {
-        let fault = sessions::unended(fault, job.stage());
+        let fault = sessions::not_ended_in_time(fault, job.stage());
         std::mem::forget(job);
         return Err(fault);
     }
@@ -91,21 +92,22 @@ fn result(job: JobHandle, stopped_by: Option<Fault>) -> Result<MoveReport, Fault
 }
 
 /// Shows and traces the progress until the job ends. Returns the fault if this side has ended it.
-fn supervise(job: &JobHandle, part: Option<&sessions::Part>, watch: &mut Watch<'_>) -> Option<Fault> {
+fn supervise(job: &JobHandle, part: Option<&sessions::QuotaGuard>, watch: &mut Watch<'_>) -> Option<Fault> {
     let numbers = job.progress();
     let started = Instant::now();
-    let mut idle = Unchanged::default();
+    let mut idle = ChangeTimer::default();
     let mut stopped_by: Option<(Fault, Instant)> = None;
-    while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::ENDING) {
+    while !job.is_finished() && stopped_by.as_ref().is_none_or(|(_, at)| at.elapsed() < sessions::END_TIMEOUT)
+    {
         // A fiftieth of the elapsed time, so that short copies end soon and long ones wake seldom.
         std::thread::sleep((started.elapsed() / 50).clamp(TICK, LONGEST_TICK));
         let stall = Stall { lasts: idle.lasts(numbers.activity(), Instant::now()), stage: job.stage() };
-        let done = carried(watch.transfer.counters().as_ref()).wrapping_add(numbers.activity());
+        let done = arrived_bytes(watch.transfer.counters().as_ref()).wrapping_add(numbers.activity());
         watch.look(snapshot(&numbers, stall), done, || trace(&numbers));
         part.inspect(|part| part.look());
         if stopped_by.is_none() {
             let failure = || watch.transfer.failure().map(|error| watch.sides.fault(error));
-            let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::too_long(stall));
+            let fault = watch.reason_to_stop().or_else(failure).or_else(|| sessions::stall_fault(stall));
             if let Some(fault) = &fault {
                 job.abort(watch.for_peer(fault));
             }
@@ -140,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fobs_reads_and_writes_chunks_and_the_others_do_not() {
+    fn only_the_fobs_presets_read_and_write_in_chunks() {
         for (name, _) in haul_proto::presets::PRESETS {
             let recipe = haul_proto::presets::preset(name).unwrap().unwrap();
             let wanted = name.starts_with("fobs").then_some(Bytes(100_000_000));

@@ -20,7 +20,7 @@ use crate::transfer::{Context, Cpu, counters::counted_sending};
 const MAX_FAULTS: usize = 10_000;
 
 /// Minimum time between changes of the law, which bounds the work that a client can cause.
-const BETWEEN_LAWS: Duration = Duration::from_millis(5);
+const MIN_LAW_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A session: its context, its control channel, the negotiated values, and the state of both sides.
 pub(crate) struct Sides {
@@ -78,7 +78,7 @@ impl Sides {
         if let Some(rate) = state.quota {
             transfer.set_quota(rate);
         }
-        if let Some(law) = state.law.as_ref().and_then(AskedLaw::at_start) {
+        if let Some(law) = state.law.as_ref().and_then(AskedLaw::initial_law) {
             transfer.switch_law(law);
         }
     }
@@ -207,7 +207,7 @@ impl ControlLink for Sides {
         let is_law = matches!(message, ControlMessage::LawChange(_));
         let taken = self.take(message).inspect_err(|fault| self.control.abort(fault.clone()));
         if is_law {
-            std::thread::sleep(BETWEEN_LAWS);
+            std::thread::sleep(MIN_LAW_INTERVAL);
         }
         taken
     }
@@ -222,13 +222,13 @@ pub(crate) struct LawLimits {
 
 impl LawLimits {
     /// Returns the parameters in which `asked` exceeds the limits, with permitted values.
-    pub(crate) fn beyond(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
+    pub(crate) fn excess(&self, asked: &ChosenLaw) -> Vec<(String, String)> {
         let rate = self.rate.filter(|&limit| asked.rate() > limit).map(|limit| ("rate", limit.exact()));
         let other = self.controller.filter(|&fixed| asked.controller() != fixed);
         let controller = other.map(|fixed| ("controller", fixed.to_owned()));
         let rules = self.controller.filter(|_| !asked.rules().is_empty()).map(|_| ("switch", String::new()));
-        let beyond = [rate, controller, rules].into_iter().flatten();
-        beyond.map(|(name, value)| (name.to_owned(), value)).collect()
+        let excess = [rate, controller, rules].into_iter().flatten();
+        excess.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 }
 
@@ -250,14 +250,14 @@ impl AskedLaw {
     }
 
     /// Returns the law for the start of a transfer, if it was changed before.
-    fn at_start(&self) -> Option<ChosenLaw> {
+    fn initial_law(&self) -> Option<ChosenLaw> {
         let chosen = self.is_changed.then(|| ChosenLaw::check(&self.asked).ok()).flatten();
         chosen.and_then(|chosen| self.limited(chosen))
     }
 
     fn limited(&self, chosen: ChosenLaw) -> Option<ChosenLaw> {
-        let beyond = self.limits.beyond(&chosen);
-        let limited = chosen.within(&self.asked, &beyond);
+        let excess = self.limits.excess(&chosen);
+        let limited = chosen.within(&self.asked, &excess);
         limited.inspect_err(|error| tracing::debug!(%error, "no law within the server's limits")).ok()
     }
 }
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_receives_changes_the_law_of_the_server_that_sends_within_its_limits() {
+    fn a_receiving_client_changes_the_law_of_the_server_within_its_limits() {
         let mut pair = Pair::new(LawLimits { rate: Some(Rate::from_mbps(5)), controller: None });
         // Before there is a transfer.
         pair.ask(&[("controller", "reno")]);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fixes_its_law_keeps_it_also_where_its_client_sees_another() {
+    fn a_server_keeps_its_fixed_law_when_the_client_asks_for_another() {
         let fixed = LawLimits { rate: None, controller: Some("bbr") };
         let mut pair = Pair::new(fixed);
         let [sending, _receiving] = pair.send();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_asks_for_what_cannot_be_is_told_so_and_the_session_ends() {
+    fn an_invalid_law_request_ends_the_session_with_a_fault() {
         for (name, value) in [("controller", "frobnicate"), ("rate", "0bit"), ("rule", "9")] {
             let pair = Pair::new(LawLimits::default());
             pair.ask(&[(name, value)]);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_client_of_a_server_that_sends_asks_for_laws() {
+    fn a_client_does_not_handle_a_law_change_from_its_server() {
         let pair = Pair::new(LawLimits::default());
         let client = Sides::new(&context(), &pair.client, Instant::now(), "server".to_owned());
         let message = ControlMessage::LawChange(vec![("rate".to_owned(), "9Mbit".to_owned())]);
@@ -428,7 +428,7 @@ mod law_tests {
     use super::*;
 
     #[test]
-    fn a_law_that_the_owner_fixes_has_no_rules_that_exchange_it() {
+    fn a_law_fixed_by_the_owner_has_no_switch_rules() {
         let agreed = Part { name: "rate_control".to_owned(), parameters: Vec::new() };
         let rules = [("switch".to_owned(), "after 1s -> cubic".to_owned())];
         for (controller, kept) in [(Some("bbr"), ""), (None, "after 1s -> cubic")] {

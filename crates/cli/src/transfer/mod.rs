@@ -16,14 +16,14 @@ pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod watch;
 
-pub(crate) use by_ssh::{Served, at_server, reach, with_firewall_hint};
+pub(crate) use by_ssh::{RemoteServer, at_server, reach, with_firewall_hint};
 pub(crate) use context::Context;
 pub(crate) use counters::Cpu;
 pub(crate) use link::{LawLimits, Sides};
-pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Way};
+pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Route};
 pub(crate) use policy::Policy;
 pub(crate) use select::{chosen, selection};
 pub(crate) use server::{answer, bind, listen_options, next_client, with_own_server};
 pub(crate) use session::{download, negotiate, over, upload};
-pub(crate) use sessions::{LIMIT, Pulse, Quotas, Sessions, Unchanged};
+pub(crate) use sessions::{ChangeTimer, LIMIT, Quotas, SessionProgress, Sessions};
 pub(crate) use watch::REST_HINT;

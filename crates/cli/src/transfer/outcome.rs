@@ -154,7 +154,7 @@ fn fail(report: &mut RunReport, fault: Fault, measured: &Measured) {
         report.limited_by.take_if(|limit| WAIT_LIMITS.contains(&&*limit.what));
     }
     report.error = Some(fault);
-    report.bytes = counters::carried(measured.counters.as_ref());
+    report.bytes = counters::arrived_bytes(measured.counters.as_ref());
 }
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_lost_contact_blames_nothing_for_having_waited() {
+    fn lost_contact_clears_limits_that_come_from_waiting() {
         let limit_after = |code, what: &str| {
             let limit = Limit { what: what.to_owned().into(), evidence: String::new() };
             let mut report = RunReport { limited_by: Some(limit), ..RunReport::default() };

@@ -51,7 +51,7 @@ pub(crate) struct CopyPlan {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Way<'a> {
+pub(crate) enum Route<'a> {
     Send(&'a [Vec<u8>]),
     /// From another machine to this one.
     Fetch(&'a Machine, &'a [Vec<u8>]),
@@ -77,7 +77,7 @@ impl CopyPlan {
                 None => plan.sources.push((machine, vec![path])),
             }
         }
-        if plan.way()? == Way::Many && !plan.path.ends_with(b"/") {
+        if plan.way()? == Route::Many && !plan.path.ends_with(b"/") {
             // Marks it as a directory.
             plan.path.push(b'/');
         }
@@ -89,18 +89,18 @@ impl CopyPlan {
         sources.chain([&self.to]).any(|machine| matches!(machine, Machine::Ssh(_)))
     }
 
-    pub(crate) fn way(&self) -> Result<Way<'_>, Fault> {
+    pub(crate) fn way(&self) -> Result<Route<'_>, Fault> {
         use Machine::{Here, Ssh, Url};
         let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));
         let (message, hint) = match (self.sources.as_slice(), &self.to) {
-            ([(Here, paths)], _) => return Ok(Way::Send(paths)),
+            ([(Here, paths)], _) => return Ok(Route::Send(paths)),
             (all, _) if all.iter().any(|(machine, _)| *machine == Here) => {
                 ("the sources are on different machines", "use a separate command for each machine")
             }
-            ([(from, paths)], Here) => return Ok(Way::Fetch(from, paths)),
-            (_, Here) => return Ok(Way::Many),
-            ([(Ssh(at), _)], Ssh(host)) => return Ok(Way::Between(at, Some(host))),
-            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => return Ok(Way::Between(at, None)),
+            ([(from, paths)], Here) => return Ok(Route::Fetch(from, paths)),
+            (_, Here) => return Ok(Route::Many),
+            ([(Ssh(at), _)], Ssh(host)) => return Ok(Route::Between(at, Some(host))),
+            ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => return Ok(Route::Between(at, None)),
             (_, Url(_)) if are_urls => (
                 "copying from one server to another is not supported",
                 "copy to this machine first, then on to the other server",
@@ -116,7 +116,7 @@ impl CopyPlan {
     }
 
     pub(crate) fn is_sent_from_here(&self) -> bool {
-        matches!(self.way(), Ok(Way::Send(_)))
+        matches!(self.way(), Ok(Route::Send(_)))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -124,7 +124,7 @@ impl CopyPlan {
     }
 
     pub(crate) fn actions(&self) -> Vec<String> {
-        let is_between = matches!(self.way(), Ok(Way::Between(..)));
+        let is_between = matches!(self.way(), Ok(Route::Between(..)));
         let shown = |machine: &Machine, path: &Vec<u8>| match machine {
             Machine::Url(url) if is_between => HaulUrl { path: path.clone(), ..url.clone() }.without_key(),
             machine => machine.place(path),
@@ -192,47 +192,47 @@ mod tests {
     }
 
     #[test]
-    fn the_three_ways_are_told_apart() {
+    fn uploads_downloads_and_local_copies_are_distinguished() {
         let up = parse(&["a", "b", &url(1, "in")]).unwrap();
         assert!(up.count() == 2 && up.path == b"in" && up.is_sent_from_here());
         assert_eq!(up.actions(), ["send a to h:1:/in", "send b to h:1:/in"]);
         let down = parse(&[&url(1, "x"), &url(1, "y"), "."]).unwrap();
-        assert!(matches!(down.way(), Ok(Way::Fetch(_, sources)) if *sources == [b"x", b"y"]));
+        assert!(matches!(down.way(), Ok(Route::Fetch(_, sources)) if *sources == [b"x", b"y"]));
         assert_eq!(down.actions()[1], "fetch h:1:/y to .");
         let local = parse(&["a", "b"]).unwrap();
         assert!(local.to == Machine::Here && local.is_sent_from_here());
     }
 
     #[test]
-    fn who_connects_to_whom_follows_from_the_ends() {
+    fn the_endpoints_determine_who_connects_to_whom() {
         let up = parse(&["a", "b", "far:/in/"]).unwrap();
         assert_eq!(up.actions(), ["send a to far:/in/", "send b to far:/in/"]);
         let down = parse(&["me@far:x", "me@far:", "."]).unwrap();
         assert_eq!(down.actions(), ["fetch me@far:x to .", "fetch me@far:. to ."]);
         let third = parse(&["a:x", "b:"]).unwrap();
         assert_eq!(third.actions(), ["copy a:x to b:."]);
-        assert!(matches!(third.way(), Ok(Way::Between(at, Some(_))) if at.destination == "a"));
+        assert!(matches!(third.way(), Ok(Route::Between(at, Some(_))) if at.destination == "a"));
         let to_server = parse(&["a:x", &url(1, "in")]).unwrap();
         assert_eq!(to_server.actions(), ["copy a:x to haul://h:1/in"]);
         let from_server = parse(&[&url(1, "x"), "b:y"]).unwrap();
-        assert!(matches!(from_server.way(), Ok(Way::Between(at, None)) if at.destination == "b"));
+        assert!(matches!(from_server.way(), Ok(Route::Between(at, None)) if at.destination == "b"));
         assert_eq!(from_server.actions(), ["copy haul://h:1/x to b:y"]);
     }
 
     #[test]
-    fn several_machines_are_pulled_from_at_the_same_time() {
+    fn a_copy_from_several_machines_has_one_plan_for_each() {
         let (one, other) = (url(1, "x"), url(2, "y"));
         let plans = parse(&[&one, &other, "me@far:z", &one, "in"]).unwrap().of_each_machine();
         assert_eq!(plans.iter().map(CopyPlan::count).collect::<Vec<_>>(), [2, 1, 1]);
         assert!(plans[1].path == b"in/" && plans[1].to == Machine::Here);
-        assert!(matches!(plans[2].way(), Ok(Way::Fetch(Machine::Ssh(_), _))));
+        assert!(matches!(plans[2].way(), Ok(Route::Fetch(Machine::Ssh(_), _))));
         let ports =
             parse(&["ssh://far:2201/x", "ssh://far:2202/x", "far:x", "ssh://far:2201/y", "in"]).unwrap();
-        assert!(ports.way() == Ok(Way::Many) && ports.sources.len() == 3, "{ports:?}");
+        assert!(ports.way() == Ok(Route::Many) && ports.sources.len() == 3, "{ports:?}");
     }
 
     #[test]
-    fn what_cannot_be_copied_is_said_with_a_way_out() {
+    fn impossible_copies_are_refused_with_a_hint() {
         let (one, other) = (url(1, "x"), url(2, "x"));
         for (words, needle) in [
             (vec![], "are missing"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_reads_well_and_is_json_too() {
+    fn a_dry_run_is_shown_as_text_and_as_json() {
         let plan = DryRun {
             actions: vec!["copy a to b".to_owned()],
             negotiated: vec![("cipher".into(), "aes-128-gcm".to_owned())],

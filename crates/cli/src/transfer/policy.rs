@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lower_ceiling_holds() {
+    fn the_lower_ceiling_applies() {
         let policy = policy(&["rate"], |s| s.recipe.set("rate_control.rate", "100bit").unwrap());
         for (asked, agreed) in [("unlimited", 100), ("50bit", 50), ("500bit", 100)] {
             let mut recipe = wanted();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_set_at_the_server_overrides_the_client() {
+    fn only_explicit_server_settings_override_the_client() {
         let change = |s: &mut Settings| {
             s.recipe.set("object.chunk", "1MB").unwrap();
             (s.offload, s.socket_buffer) = (false, Bytes(70_000));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_read_only_refuses_uploads_and_nothing_else() {
+    fn a_read_only_server_refuses_only_uploads() {
         let policy = policy(&[], |_| {});
         let put = Request::Put {
             destination: Vec::new(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stronger_promise_about_disks_holds() {
+    fn the_stronger_durability_applies() {
         let lax = Policy { durability: Durability::Cached, ..policy(&[], |_| {}) };
         assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
         assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_files_may_be_given_is_what_both_permit() {
+    fn attributes_are_preserved_only_if_both_sides_permit() {
         let permit = |ours, asked| Policy { permit: ours, ..policy(&[], |_| {}) }.permitting(asked).permit;
         let numbers = Preserve { owner: Ownership::Numbers, acls: Keep::Drop, ..Preserve::ALL };
         assert_eq!(permit(Preserve::ALL, numbers), numbers);

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use haul_base::printable_bytes;
-use haul_mover::{check_pattern, is_untellable, leaves_out_unseen, open_named};
+use haul_mover::{check_pattern, has_unknown_exclusions, leaves_out_unseen, open_named};
 use haul_wire::control::{
     FileSystems, IgnoreFiles, LeftOutNames, LinkChoice, MAX_RULES, MAX_SELECTION_BYTES, RelPath, Rule,
     Selection, Verdict,
@@ -48,7 +48,7 @@ pub(crate) fn chosen(args: &CpArgs, sources: usize) -> Result<Selection, Fault> 
     if args.sync.delete && leaves_out_unseen(&selection) {
         selection.left_out = LeftOutNames::Told;
     }
-    if args.sync.delete && is_untellable(&selection) {
+    if args.sync.delete && has_unknown_exclusions(&selection) {
         return Err(fault::usage(
             "--delete does not go together with --files-from: a list says of no directory that it has nothing else \
              (rsync, too, deletes only in directories that are sent whole)",
@@ -165,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_given_is_everything() {
+    fn no_options_select_everything() {
         assert!(selection(&SelectArgs::default(), 3).unwrap().is_everything());
     }
 
     #[test]
-    fn lists_are_lines_or_end_with_nul() {
+    fn list_entries_end_with_a_newline_or_nul() {
         assert_eq!(listed(b"a\n\n./b//c/\r\n.\n# d\n e", false).unwrap(), ["a", "b/c", "# d", " e"]);
         assert_eq!(listed(b"a\nb\0c\0\0", true).unwrap(), ["a\nb", "c"]);
         assert!(listed(b"", false).unwrap().is_empty());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_no_list() {
+    fn endless_lists_are_refused() {
         let endless = std::path::PathBuf::from("/dev/zero");
         let of = |rules, files_from| selection(&SelectArgs { rules, files_from, ..SelectArgs::default() }, 1);
         let rules = RuleArgs(vec![RuleArg::ExcludeFrom(endless.clone())]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_rules_have_comments_and_signs() {
+    fn rule_files_may_have_comments_and_signs() {
         use Verdict::{Exclude, Include};
         let found = from_file(b"# c\n; d\n\n*.o\n+ /keep\n- \xff*\n-x\n").unwrap();
         let expected: [(Verdict, &[u8]); 5] = [
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn impossible_selections_are_refused() {
         let args = SelectArgs { files_from: Some("/nonexistent".into()), ..SelectArgs::default() };
         assert!(selection(&args, 1).unwrap_err().message.contains("cannot read /nonexistent"));
         assert!(selection(&args, 2).unwrap_err().message.contains("one source"));

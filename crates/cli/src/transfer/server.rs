@@ -13,7 +13,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::{Context, Cpu, Policy, Pulse, Sides, bench, drive};
+use crate::transfer::{Context, Cpu, Policy, SessionProgress, Sides, bench, drive};
 
 /// Interval at which a server checks whether to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -21,9 +21,14 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Limit of a bench whose client sets none: 10 s.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
-pub(crate) fn answer(incoming: Incoming, policy: &Policy, cpu: Cpu, pulse: &Pulse) -> RunReport {
+pub(crate) fn answer(
+    incoming: Incoming,
+    policy: &Policy,
+    cpu: Cpu,
+    session_progress: &SessionProgress,
+) -> RunReport {
     let began = Instant::now();
-    let context = &Context { pulse: pulse.clone(), cpu, ..policy.context.clone() };
+    let context = &Context { session_progress: session_progress.clone(), cpu, ..policy.context.clone() };
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings().clone(), incoming.recipe());
     if let Err(fault) = policy.check(&request, incoming.recipe()) {
@@ -125,7 +130,7 @@ pub(crate) fn with_own_server<R: Send>(
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
-            answer(incoming, policy, Cpu::DataThread, &Pulse::default());
+            answer(incoming, policy, Cpu::DataThread, &SessionProgress::default());
         }
     };
     thread::scope(|scope| {
@@ -167,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_ports_are_passed_over_and_named_when_there_is_no_other() {
+    fn taken_ports_are_skipped_and_named_if_none_is_free() {
         let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
         let taken = TcpListener::bind((ip, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();

@@ -14,24 +14,24 @@ use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use parking_lot::Mutex;
 
 use crate::output::{Stall, clock, count};
-use crate::transfer::counters::carried;
+use crate::transfer::counters::arrived_bytes;
 
 /// Progress of a session, shared by clones.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pulse {
-    state: Arc<Mutex<Unchanged>>,
-    gives_way: Arc<AtomicBool>,
+pub(crate) struct SessionProgress {
+    state: Arc<Mutex<ChangeTimer>>,
+    is_evicted: Arc<AtomicBool>,
 }
 
-impl Pulse {
+impl SessionProgress {
     /// To be called often with a number that changes with progress.
     pub(crate) fn note(&self, done: u64) {
         self.state.lock().lasts(done, Instant::now());
     }
 
     /// Returns why the session has to end, if another one got its place.
-    pub(crate) fn given_up(&self) -> Option<Fault> {
-        self.gives_way.load(Ordering::Relaxed).then(|| {
+    pub(crate) fn eviction(&self) -> Option<Fault> {
+        self.is_evicted.load(Ordering::Relaxed).then(|| {
             let message =
                 "the server had too many sessions, and this one had made no progress for a long time";
             Fault::new(FaultCode::Busy, message, "run the same command again to resume")
@@ -45,13 +45,13 @@ pub(crate) struct Sessions {
     per_address: usize,
     /// Time without progress after which a session is ended if another one needs its place.
     idle: Duration,
-    running: Mutex<Vec<(IpAddr, Pulse)>>,
+    running: Mutex<Vec<(IpAddr, SessionProgress)>>,
 }
 
 /// A session's place, which is free again when this is dropped.
 pub(crate) struct SessionPermit<'a> {
     sessions: &'a Sessions,
-    pub(crate) pulse: Pulse,
+    pub(crate) session_progress: SessionProgress,
 }
 
 impl Sessions {
@@ -71,19 +71,23 @@ impl Sessions {
             let busy = || busy(&count(self.total as u64, "session"));
             self.make_room(&mut running, |_| true).ok_or_else(busy)?;
         }
-        let pulse = Pulse::default();
-        running.push((ip, pulse.clone()));
-        Ok(SessionPermit { sessions: self, pulse })
+        let session_progress = SessionProgress::default();
+        running.push((ip, session_progress.clone()));
+        Ok(SessionPermit { sessions: self, session_progress })
     }
 
     /// Ends the session of the `meant` addresses without progress for longest, if that exceeds the idle time.
-    fn make_room(&self, running: &mut Vec<(IpAddr, Pulse)>, meant: impl Fn(IpAddr) -> bool) -> Option<()> {
+    fn make_room(
+        &self,
+        running: &mut Vec<(IpAddr, SessionProgress)>,
+        meant: impl Fn(IpAddr) -> bool,
+    ) -> Option<()> {
         let since = |at: &usize| running[*at].1.state.lock().since;
         let longest = (0..running.len()).filter(|&at| meant(running[at].0)).min_by_key(since)?;
         if since(&longest).elapsed() < self.idle {
             return None;
         }
-        running.remove(longest).1.gives_way.store(true, Ordering::Relaxed);
+        running.remove(longest).1.is_evicted.store(true, Ordering::Relaxed);
         Some(())
     }
 }
@@ -94,28 +98,30 @@ fn busy(what: &str) -> Fault {
 
 impl Drop for SessionPermit<'_> {
     fn drop(&mut self) {
-        self.sessions.running.lock().retain(|(_, pulse)| !Arc::ptr_eq(&pulse.state, &self.pulse.state));
+        self.sessions.running.lock().retain(|(_, session_progress)| {
+            !Arc::ptr_eq(&session_progress.state, &self.session_progress.state)
+        });
     }
 }
 
 /// Time without progress after which a job ends. Syncing a machine's memory to a slow disk takes minutes.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Timeout for a job's threads to end after this side stops it.
-pub(crate) const ENDING: Duration = Duration::from_secs(60);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(crate) struct Unchanged {
+pub(crate) struct ChangeTimer {
     value: u64,
     pub(crate) since: Instant,
 }
 
-impl Default for Unchanged {
+impl Default for ChangeTimer {
     fn default() -> Self {
         Self { value: 0, since: Instant::now() }
     }
 }
 
-impl Unchanged {
+impl ChangeTimer {
     /// Updates the number; returns for how long it has been unchanged.
     pub(crate) fn lasts(&mut self, value: u64, now: Instant) -> Span {
         if value != self.value {
@@ -126,7 +132,7 @@ impl Unchanged {
 }
 
 /// Returns why a job without progress ends, once the time is over.
-pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
+pub(crate) fn stall_fault(stall: Stall) -> Option<Fault> {
     let is_over = Duration::from(stall.lasts) >= LIMIT && stall.stage.is_limited();
     is_over.then(|| {
         Fault::new(
@@ -138,8 +144,9 @@ pub(crate) fn too_long(stall: Stall) -> Option<Fault> {
 }
 
 /// Returns the fault of a stopped job whose threads do not end in time.
-pub(crate) fn unended(fault: Fault, stage: Stage) -> Fault {
-    let message = format!("{}; after {} s it was still waiting for {stage}", fault.message, ENDING.as_secs());
+pub(crate) fn not_ended_in_time(fault: Fault, stage: Stage) -> Fault {
+    let message =
+        format!("{}; after {} s it was still waiting for {stage}", fault.message, END_TIMEOUT.as_secs());
     Fault { message, ..fault }
 }
 
@@ -155,7 +162,7 @@ struct Sender {
 impl Member for Sender {
     /// Returns the object bytes; 0 if the transfer has ended.
     fn received(&self) -> u64 {
-        carried(self.transfer.upgrade().and_then(|transfer| transfer.counters()).as_ref())
+        arrived_bytes(self.transfer.upgrade().and_then(|transfer| transfer.counters()).as_ref())
     }
 
     /// Never blocks: the other senders wait for the table.
@@ -166,19 +173,19 @@ impl Member for Sender {
 }
 
 #[derive(Debug)]
-struct Table {
+struct QuotaTable {
     group: Group<Sender>,
     since: Instant,
 }
 
 /// Quotas of all senders; `None` without a capacity.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Quotas(Option<Arc<Mutex<Table>>>);
+pub(crate) struct Quotas(Option<Arc<Mutex<QuotaTable>>>);
 
 /// A sender's place in the table. Dropping it leaves its quota to the others.
 #[derive(Debug)]
-pub(crate) struct Part {
-    table: Arc<Mutex<Table>>,
+pub(crate) struct QuotaGuard {
+    table: Arc<Mutex<QuotaTable>>,
     id: SenderId,
 }
 
@@ -186,22 +193,22 @@ impl Quotas {
     /// `capacity` is the UDP payload that can be received from all senders.
     pub(crate) fn new(capacity: Option<Rate>) -> Self {
         Self(capacity.map(|capacity| {
-            Arc::new(Mutex::new(Table { group: Group::new(capacity), since: Instant::now() }))
+            Arc::new(Mutex::new(QuotaTable { group: Group::new(capacity), since: Instant::now() }))
         }))
     }
 
     /// Adds a sender, which reduces the others' quotas.
-    pub(crate) fn join(&self, control: Control, transfer: Weak<Transfer>) -> Option<Part> {
+    pub(crate) fn join(&self, control: Control, transfer: Weak<Transfer>) -> Option<QuotaGuard> {
         let table = self.0.clone()?;
         let mut open = table.lock();
         let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
         open.since = Instant::now();
         drop(open);
-        Some(Part { table, id })
+        Some(QuotaGuard { table, id })
     }
 }
 
-impl Part {
+impl QuotaGuard {
     /// Ends a round that is over. To be called many times a second.
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
@@ -211,14 +218,14 @@ impl Part {
     }
 }
 
-impl Table {
+impl QuotaTable {
     fn end_round(&mut self) {
         self.group.round(Span::from(self.since.elapsed()));
         self.since = Instant::now();
     }
 }
 
-impl Drop for Part {
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         let mut table = self.table.lock();
         table.group.retain(|id, _| id != self.id);
@@ -244,26 +251,26 @@ mod tests {
     }
 
     #[test]
-    fn one_address_cannot_have_all_places_and_places_are_given_back() {
+    fn running_sessions_are_limited_per_address_and_in_total() {
         let sessions = sessions(Span::from_secs(1_000));
         let here = [sessions.enter(HERE.into()).unwrap(), sessions.enter(HERE.into()).unwrap()];
         assert!(refusal(&sessions, HERE).contains("2 sessions of 192.0.2.1"));
         let there = sessions.enter(THERE.into()).unwrap();
         assert!(refusal(&sessions, THERE).contains("already has 3 sessions"));
         drop(here);
-        assert!(sessions.enter(THERE.into()).is_ok() && there.pulse.given_up().is_none());
+        assert!(sessions.enter(THERE.into()).is_ok() && there.session_progress.eviction().is_none());
     }
 
     #[test]
-    fn who_has_made_no_progress_for_longest_gives_way() {
+    fn the_session_idle_for_longest_is_evicted() {
         let sessions = sessions(Span::ZERO);
         let first = sessions.enter(HERE.into()).unwrap();
         let second = sessions.enter(HERE.into()).unwrap();
         let _third = sessions.enter(THERE.into()).unwrap();
         std::thread::sleep(Duration::from_millis(2));
-        first.pulse.note(1);
+        first.session_progress.note(1);
         let _fourth = sessions.enter(THERE.into()).unwrap();
-        assert!(second.pulse.given_up().is_some() && first.pulse.given_up().is_none());
+        assert!(second.session_progress.eviction().is_some() && first.session_progress.eviction().is_none());
         // Its end frees nobody else's place.
         drop(second);
         assert_eq!(sessions.running.lock().len(), 3);
@@ -275,8 +282,8 @@ mod stall_tests {
     use super::*;
 
     #[test]
-    fn whatever_is_done_starts_the_clock_anew() {
-        let mut clock = Unchanged::default();
+    fn any_progress_restarts_the_clock() {
+        let mut clock = ChangeTimer::default();
         let at = |seconds| clock_start() + Duration::from_secs(seconds);
         assert_eq!(clock.lasts(1, at(10)), Span::ZERO);
         assert_eq!(clock.lasts(1, at(17)), Span::from_secs(7));
@@ -291,7 +298,7 @@ mod stall_tests {
 
     #[test]
     fn every_stage_but_a_pipe_has_a_limit_and_the_fault_names_it() {
-        let stall = |lasts: Duration, stage| too_long(Stall { lasts: lasts.into(), stage });
+        let stall = |lasts: Duration, stage| stall_fault(Stall { lasts: lasts.into(), stage });
         for stage in [Stage::Wants, Stage::Reading, Stage::Delivery, Stage::Completion] {
             assert_eq!(stall(LIMIT / 2, stage), None);
             let fault = stall(LIMIT, stage).unwrap();
@@ -301,7 +308,7 @@ mod stall_tests {
         assert_eq!(stall(10 * LIMIT, Stage::Pipe), None);
         let fault = Fault::new(FaultCode::Interrupted, "interrupted", "");
         assert_eq!(
-            unended(fault, Stage::Reading).message,
+            not_ended_in_time(fault, Stage::Reading).message,
             "interrupted; after 60 s it was still waiting for the sources to be read"
         );
     }
@@ -347,7 +354,7 @@ mod quota_tests {
     }
 
     #[test]
-    fn a_sender_that_reads_nothing_holds_up_no_other() {
+    fn a_sender_that_reads_nothing_does_not_block_others() {
         let listener =
             Listener::bind(ListenOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
         let ([deaf, deaf_client], [other, other_client]) = (session(&listener), session(&listener));

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::fault::{self, Fault, FaultCode};
 use crate::output::{Progress, Snapshot};
 use crate::transfer::{
-    Context, Sides, Unchanged,
+    ChangeTimer, Context, Sides,
     control_socket::{ControlSocket, Controlled, Side, unknown},
-    counters::{counters_json, heard, write_windows},
+    counters::{counters_json, peer_activity, write_windows},
 };
 
 const TRACE_INTERVAL: Duration = Duration::from_millis(100);
@@ -32,14 +32,14 @@ pub(crate) struct Watch<'a> {
     law: Law,
     controls: Option<ControlSocket>,
     /// Number that rises with the peer's packets and finished files.
-    heard: Unchanged,
+    peer_activity: ChangeTimer,
     progress: Progress,
     started: Instant,
     /// Time from the start to the arrival of the last byte, or to the end of the job.
     moving: Span,
     traced: Instant,
     /// The sender's evidence at the last `limit` event.
-    judged: LimitEvidence,
+    last_evidence: LimitEvidence,
 }
 
 impl Controlled for Watch<'_> {
@@ -99,19 +99,19 @@ impl<'a> Watch<'a> {
             transfer,
             law,
             controls,
-            heard: Unchanged::default(),
+            peer_activity: ChangeTimer::default(),
             progress,
             started,
             moving: Span::ZERO,
             traced: started,
-            judged: LimitEvidence::default(),
+            last_evidence: LimitEvidence::default(),
         })
     }
 
     /// To be called many times a second. `done` changes with progress; `trace` returns the `progress` event.
     pub(crate) fn look(&mut self, snapshot: Snapshot, done: u64, trace: impl FnOnce() -> Value) {
         let counters = self.transfer.counters();
-        let heard = heard(counters.as_ref(), snapshot.files.unwrap_or_default());
+        let peer_activity = peer_activity(counters.as_ref(), snapshot.files.unwrap_or_default());
         let lost = match counters {
             Some(Counters::Sending(sending)) => sending.stats.lost_by_cause,
             Some(Counters::Receiving(stats)) => {
@@ -119,9 +119,9 @@ impl<'a> Watch<'a> {
             }
             None => CauseCounts::default(),
         };
-        let silent_for = self.heard.lasts(heard, Instant::now());
+        let silent_for = self.peer_activity.lasts(peer_activity, Instant::now());
         self.progress.update(Snapshot { silent_for, lost, ..snapshot });
-        self.sides.context.pulse.note(done);
+        self.sides.context.session_progress.note(done);
         if let Some(controls) = self.controls.take() {
             controls.answer(self, snapshot.bytes);
             self.controls = Some(controls);
@@ -134,8 +134,8 @@ impl<'a> Watch<'a> {
     }
 
     pub(crate) fn reason_to_stop(&self) -> Option<Fault> {
-        let Context { cancel, pulse, .. } = &self.sides.context;
-        if cancel.is_requested() { Some(cancel.fault(REST_HINT)) } else { pulse.given_up() }
+        let Context { cancel, session_progress, .. } = &self.sides.context;
+        if cancel.is_requested() { Some(cancel.fault(REST_HINT)) } else { session_progress.eviction() }
     }
 
     /// Returns the fault to report to the peer when this side ends the session.
@@ -173,8 +173,8 @@ impl<'a> Watch<'a> {
     fn write_limit(&mut self) {
         let Some(Counters::Sending(sending)) = self.transfer.counters() else { return };
         let now = LimitEvidence::of(&sending.stats, Span::ZERO, None, self.started.elapsed().into());
-        let Some(part) = now.since(&self.judged) else { return };
-        self.judged = now;
+        let Some(part) = now.since(&self.last_evidence) else { return };
+        self.last_evidence = now;
         if let Some(Limit { what, evidence }) = limit_of_sender(&part) {
             let limit = json!({ "limited_by": what, "limited_by_evidence": evidence });
             self.sides.context.events.write("limit", limit);

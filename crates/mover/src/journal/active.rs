@@ -17,10 +17,10 @@ use crate::storage::{
 };
 
 /// Maximum bytes written but not yet journalled: these are sent again after the process was killed.
-const NOTE_EVERY: u64 = 8 << 20;
+const MAX_UNRECORDED_BYTES: u64 = 8 << 20;
 
 /// Maximum time for which written bytes stay unjournalled.
-const NOTE_WITHIN: Duration = Duration::from_secs(1);
+const MAX_UNRECORDED_TIME: Duration = Duration::from_secs(1);
 
 /// Disk space in bytes that a journal preallocates, so that it can still be appended to on a full disk.
 const RESERVE: u64 = 64 << 10;
@@ -41,7 +41,7 @@ struct Book {
     /// Written ranges of each file that are not yet journalled, and their total in bytes.
     pending: HashMap<u32, RangeSet>,
     pending_bytes: u64,
-    untidy: bool,
+    cleanup_failed: bool,
     broken: Option<Errno>,
     flushed: Instant,
 }
@@ -65,7 +65,7 @@ impl Journal {
             log: Log::new(id),
             pending: HashMap::new(),
             pending_bytes: 0,
-            untidy: false,
+            cleanup_failed: false,
             broken: None,
             flushed: Instant::now(),
         };
@@ -99,8 +99,8 @@ impl Journal {
     }
 
     /// Records that a temporary file could not be removed, so that the journal is kept for a later job.
-    pub(crate) fn untidy(&self) {
-        self.book.lock().untidy = true;
+    pub(crate) fn cleanup_failed(&self) {
+        self.book.lock().cleanup_failed = true;
     }
 
     /// Records a file before the first byte is written to its temporary file. Discards an earlier file of
@@ -124,7 +124,7 @@ impl Journal {
         let range = range.start..range.end.min(noted.identity.size);
         book.pending_bytes += range.end.saturating_sub(range.start);
         book.pending.entry(number).or_default().insert(range);
-        if book.pending_bytes >= NOTE_EVERY {
+        if book.pending_bytes >= MAX_UNRECORDED_BYTES {
             book.flush(&self.file);
         }
     }
@@ -164,10 +164,10 @@ impl Journal {
         self.book.lock().flush(&self.file);
     }
 
-    /// Writes pending records if the last flush was at least [`NOTE_WITHIN`] ago. Must be called often.
+    /// Writes pending records if the last flush was at least [`MAX_UNRECORDED_TIME`] ago. Must be called often.
     pub(crate) fn flush_in_time(&self) {
         let mut book = self.book.lock();
-        if book.flushed.elapsed() >= NOTE_WITHIN {
+        if book.flushed.elapsed() >= MAX_UNRECORDED_TIME {
             book.flush(&self.file);
         }
     }
@@ -189,7 +189,7 @@ impl Journal {
         let mut book = self.book.lock();
         book.flush(&self.file);
         let made = book.log.state.made.as_ref().filter(|_| !is_complete);
-        if made.is_some() || book.untidy || !book.log.state.files.is_empty() {
+        if made.is_some() || book.cleanup_failed || !book.log.state.files.is_empty() {
             drop(book);
             return self.sync();
         }

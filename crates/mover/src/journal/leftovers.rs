@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::journal::record::{
-    Log, Made, Noted, Record, Why, journal_name, parse_journal, parse_part, part_name,
+    FileRecord, Log, Made, Record, SkipReason, journal_name, parse_journal, parse_part, part_name,
 };
 use crate::root::{Links, join, open_beneath, split};
 use crate::storage::{Mtime, flock, fstat, kind_of, lstatat, names, open_in, unlink_temporary};
@@ -24,7 +24,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Maximum wait, from a job's beginning, for running jobs that write its files: the receiver of a killed copy
 /// syncs its data before it ends, some ten milliseconds after its sender.
-const END_WITHIN: Duration = Duration::from_secs(1);
+const ENDING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Journals of earlier jobs in a directory.
 pub(crate) struct Leftovers {
@@ -33,7 +33,7 @@ pub(crate) struct Leftovers {
     journals: Vec<Leftover>,
     /// Claims by path, each the index of a journal and a number in it; the last one is handed out next.
     by_path: HashMap<Vec<u8>, Vec<(usize, u32)>>,
-    skipped: Vec<(u32, Why)>,
+    skipped: Vec<(u32, SkipReason)>,
     running: Vec<Leftover>,
     began: Instant,
     hold: Hold,
@@ -57,7 +57,7 @@ pub(crate) struct Leftover {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Claim {
-    pub(crate) noted: Noted,
+    pub(crate) noted: FileRecord,
     /// Name of the temporary file, in the path's directory.
     pub(crate) part: Vec<u8>,
     journal: usize,
@@ -100,7 +100,7 @@ impl Leftovers {
     fn wait_for(&mut self, is_ours: impl Fn(&Leftover) -> bool) {
         while let Some(at) = self.running.iter().position(&is_ours) {
             match Leftover::open(self.directory.as_fd(), self.running[at].id, self.hold) {
-                Ok(leftover) if leftover.is_running && self.began.elapsed() < END_WITHIN => {
+                Ok(leftover) if leftover.is_running && self.began.elapsed() < ENDING_TIMEOUT => {
                     std::thread::sleep(LOCK_PAUSE);
                 }
                 ended => {
@@ -130,7 +130,7 @@ impl Leftovers {
     }
 
     /// Takes over the directory `name` for this job.
-    pub(crate) fn take_made(&mut self, name: &[u8]) {
+    pub(crate) fn adopt_directory(&mut self, name: &[u8]) {
         self.wait_for(|job| job.has_made(name));
         for leftover in self.journals.iter_mut().filter(|leftover| leftover.has_made(name)) {
             leftover.log.state.made = None;
@@ -145,13 +145,13 @@ impl Leftovers {
     }
 
     #[cfg(test)]
-    pub(crate) fn skipped(&self) -> &[(u32, Why)] {
+    pub(crate) fn skipped(&self) -> &[(u32, SkipReason)] {
         &self.skipped
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
-        let odd = |(_, why): &&(u32, Why)| *why != Why::Vanished;
-        let note = |&(id, why): &(u32, Why)| {
+        let odd = |(_, why): &&(u32, SkipReason)| *why != SkipReason::Vanished;
+        let note = |&(id, why): &(u32, SkipReason)| {
             format!("`{}` at the destination was left alone: {}", journal_name(id), reason(id, why))
         };
         self.skipped.iter().filter(odd).map(note).collect()
@@ -199,7 +199,7 @@ impl Leftovers {
     /// Removes useless journals with their temporary files. The others are unlocked and kept.
     pub(crate) fn finish(self) {
         for leftover in self.journals {
-            if !leftover.is_of_use(self.directory.as_fd()) {
+            if !leftover.is_usable(self.directory.as_fd()) {
                 // What cannot be removed now is left to the next job or `haul clean`.
                 let _ = leftover.remove(self.directory.as_fd());
             }
@@ -209,7 +209,7 @@ impl Leftovers {
 
 impl Leftover {
     /// Reads a journal, and determines by its lock whether its job is running.
-    pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, hold: Hold) -> Result<Self, Why> {
+    pub(crate) fn open(directory: BorrowedFd<'_>, id: u32, hold: Hold) -> Result<Self, SkipReason> {
         let (access, lock) = match hold {
             Hold::Keep => (OFlags::RDWR | OFlags::APPEND, FlockOperation::NonBlockingLockExclusive),
             Hold::Release => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
@@ -221,7 +221,7 @@ impl Leftover {
         };
         // The previous holder of the lock may have removed it.
         if fstat(&file)?.st_nlink == 0 {
-            return Err(Why::Vanished);
+            return Err(SkipReason::Vanished);
         }
         if hold == Hold::Release && !is_running {
             flock(&file, FlockOperation::Unlock)?;
@@ -245,8 +245,8 @@ impl Leftover {
         let _ = self.log.append(&self.file, vec![Record::Gone { number }]);
     }
 
-    fn is_of_use(&self, directory: BorrowedFd<'_>) -> bool {
-        let is_there = |(&number, noted): (&u32, &Noted)| {
+    fn is_usable(&self, directory: BorrowedFd<'_>) -> bool {
+        let is_there = |(&number, noted): (&u32, &FileRecord)| {
             !noted.written.is_empty() && has_part(directory, &part_name(self.id, number), noted)
         };
         self.log.state.made.is_some() || self.log.state.files.iter().any(is_there)
@@ -286,7 +286,7 @@ fn unless_gone(done: Result<(), Errno>) -> Result<(), Errno> {
     if done == Err(Errno::NOENT) { Ok(()) } else { done }
 }
 
-pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &Noted) -> bool {
+pub(crate) fn has_part(directory: BorrowedFd<'_>, part: &str, noted: &FileRecord) -> bool {
     let path = join(split(&noted.identity.path).0, part.as_bytes());
     stat_beneath(directory, &path).is_ok_and(|stat| is_ours(&stat))
 }
@@ -297,19 +297,19 @@ pub(crate) fn stat_beneath(directory: BorrowedFd<'_>, path: &[u8]) -> Result<Sta
 }
 
 /// Opens the journal with this ID, if it is a regular file of this user.
-fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, Why> {
+fn open_journal(directory: BorrowedFd<'_>, id: u32, flags: OFlags) -> Result<OwnedFd, SkipReason> {
     // O_NONBLOCK: the name might be a named pipe.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = open_in(directory, journal_name(id), flags).map_err(|errno| match errno {
-        Errno::NOENT => Why::Vanished,
-        Errno::LOOP | Errno::ISDIR | Errno::NXIO => Why::Foreign,
-        errno => Why::Unreadable(errno),
+        Errno::NOENT => SkipReason::Vanished,
+        Errno::LOOP | Errno::ISDIR | Errno::NXIO => SkipReason::Foreign,
+        errno => SkipReason::Unreadable(errno),
     })?;
     let stat = fstat(&file)?;
     match stat.st_nlink {
-        0 => Err(Why::Vanished),
+        0 => Err(SkipReason::Vanished),
         _ if is_ours(&stat) => Ok(file),
-        _ => Err(Why::Foreign),
+        _ => Err(SkipReason::Foreign),
     }
 }
 
@@ -333,13 +333,13 @@ pub(crate) fn newest(directory: &OwnedFd, most: usize) -> Vec<u32> {
     newest.into_iter().map(|(_, id)| id).collect()
 }
 
-pub(super) fn reason(id: u32, why: Why) -> String {
+pub(super) fn reason(id: u32, why: SkipReason) -> String {
     match why {
-        Why::Version(version) => format!(
+        SkipReason::Version(version) => format!(
             "it was written by another version of haul (format {version}); to give up resuming, delete it together with the files `.haul-{id:08x}-*.part` beside and below it"
         ),
-        Why::Foreign => "it is not a journal of this user, or has several hard links".to_owned(),
-        Why::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
-        Why::Vanished => "it no longer exists".to_owned(),
+        SkipReason::Foreign => "it is not a journal of this user, or has several hard links".to_owned(),
+        SkipReason::Unreadable(errno) => format!("it cannot be read: {}", io::Error::from(errno)),
+        SkipReason::Vanished => "it no longer exists".to_owned(),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) use active::Journal;
 pub(crate) use leftovers::{Claim, Hold, Leftovers, is_ours};
 pub(crate) use record::FileIdentity;
 #[cfg(test)]
-pub(crate) use record::Why;
+pub(crate) use record::SkipReason;
 pub use survey::{JournalReport, JournalState, PartialFile, find_journals, remove_journal, subdirectories};
 
 /// Whether this is the name of a journal or temporary file of any job.

@@ -79,7 +79,7 @@ fn fill(from: &mut impl Read, mut buffer: &mut [u8]) -> std::io::Result<usize> {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Noted {
+pub(crate) struct FileRecord {
     pub(crate) identity: FileIdentity,
     pub(crate) written: RangeSet,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Noted {
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct JobState {
     pub(crate) directories: BTreeSet<Vec<u8>>,
-    pub(crate) files: BTreeMap<u32, Noted>,
+    pub(crate) files: BTreeMap<u32, FileRecord>,
     pub(crate) made: Option<Made>,
 }
 
@@ -107,7 +107,7 @@ impl JobState {
                 self.directories.insert(path);
             }
             Record::File { number, identity } if is_local(&identity.path) => {
-                self.files.insert(number, Noted { identity, written: RangeSet::new() });
+                self.files.insert(number, FileRecord { identity, written: RangeSet::new() });
             }
             Record::Wrote { number, start, len } => {
                 match (self.files.get_mut(&number), start.checked_add(len)) {
@@ -135,7 +135,7 @@ pub(crate) fn is_local(path: &[u8]) -> bool {
 
 /// Why a journal is left alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, From)]
-pub(crate) enum Why {
+pub(crate) enum SkipReason {
     Version(u16),
     /// It does not start like a journal, or is not a regular file of this user without further hard links.
     Foreign,
@@ -144,14 +144,14 @@ pub(crate) enum Why {
     Vanished,
 }
 
-impl From<std::io::Error> for Why {
+impl From<std::io::Error> for SkipReason {
     fn from(error: std::io::Error) -> Self {
         Self::Unreadable(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 }
 
 /// Returns false if the header is incomplete.
-fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
+fn read_header(id: u32, from: &mut impl Read) -> Result<bool, SkipReason> {
     let mut found = [0; HEADER_LEN as usize];
     let len = fill(from, &mut found)?;
     let expected = header(id);
@@ -160,9 +160,9 @@ fn read_header(id: u32, from: &mut impl Read) -> Result<bool, Why> {
     }
     let version = u16::from_le_bytes([found[8], found[9]]);
     if len >= 10 && found.starts_with(MAGIC) && version != VERSION {
-        return Err(Why::Version(version));
+        return Err(SkipReason::Version(version));
     }
-    Err(Why::Foreign)
+    Err(SkipReason::Foreign)
 }
 
 /// The valid records of a journal: their state, and where the next one is appended.
@@ -183,7 +183,7 @@ impl Log {
         Self { key, state: JobState::default(), end: HEADER_LEN, torn: false }
     }
 
-    pub(crate) fn read(id: u32, mut from: impl Read) -> Result<Self, Why> {
+    pub(crate) fn read(id: u32, mut from: impl Read) -> Result<Self, SkipReason> {
         let mut log = Self { torn: true, ..Self::new(id) };
         if !read_header(id, &mut from)? {
             return Ok(Self { end: 0, ..log });
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_back_and_no_other_name_does() {
+    fn only_well_formed_names_are_parsed() {
         assert_eq!(parse_journal(journal_name(0x00ab_cdef).as_bytes()), Some(0x00ab_cdef));
         assert_eq!(parse_part(part_name(7, u32::MAX).as_bytes()), Some((7, u32::MAX)));
         for name in [

@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::journal::leftovers::{self, Hold, Leftover, reason};
-use crate::journal::record::{Why, journal_name, part_name};
+use crate::journal::record::{SkipReason, journal_name, part_name};
 use crate::root::open_long;
 use crate::storage::{Mtime, kind_of, list, lstatat};
 
@@ -77,7 +77,7 @@ pub fn remove_journal(directory: &Path, journal: &JournalReport) -> io::Result<b
     match Leftover::open(directory.as_fd(), journal.id, Hold::Keep) {
         Ok(leftover) if leftover.is_running => Ok(false),
         Ok(leftover) => leftover.remove(directory.as_fd()).map(|()| true).map_err(Into::into),
-        Err(Why::Unreadable(errno)) => Err(errno.into()),
+        Err(SkipReason::Unreadable(errno)) => Err(errno.into()),
         Err(_) => Ok(false),
     }
 }
@@ -112,7 +112,7 @@ fn report(directory: &OwnedFd, id: u32) -> Option<JournalReport> {
     let mut report = JournalReport { id, name, state, modified, files, parts, occupied };
     let leftover = match Leftover::open(directory.as_fd(), id, Hold::Release) {
         Ok(leftover) => leftover,
-        Err(Why::Vanished) => return None,
+        Err(SkipReason::Vanished) => return None,
         Err(why) => return Some(JournalReport { state: JournalState::NotOurs(reason(id, why)), ..report }),
     };
     if leftover.is_running {

@@ -14,7 +14,7 @@ use crate::job::{self, JobHandle, Stage, over};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
     Base, BufferGuard, Check, FilePiece, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions,
-    Shared, Work, Written, made_whole, run,
+    Shared, Work, Written, completed_groups, run,
 };
 use crate::tree::Groups;
 
@@ -85,12 +85,12 @@ impl Drain {
         loop {
             let (known, whole, next) = {
                 let book = self.shared.book.lock();
-                let next = book.layout.pieces(self.in_order.upto, 0..1).first().map(|piece| piece.entry);
+                let next = book.layout.pieces(self.in_order.taken_end, 0..1).first().map(|piece| piece.entry);
                 (book.layout.len, book.object_len, next.unwrap_or(book.decided))
             };
             self.finish_before(next)?;
             self.flush()?;
-            if whole == Some(self.in_order.upto) && self.entry == self.shared.table(EntryTable::len) {
+            if whole == Some(self.in_order.taken_end) && self.entry == self.shared.table(EntryTable::len) {
                 return Ok(());
             }
             match self.shared.queue.take(known) {
@@ -108,21 +108,21 @@ impl Drain {
 
     fn write_run(&mut self, guard: &Arc<BufferGuard>, run: Range<usize>) -> Result<(), Fault> {
         let len = run.len() as u64;
-        let pieces = self.shared.book.lock().layout.pieces(self.in_order.upto - len, run);
-        for FilePiece { entry, stretch, bytes } in pieces {
+        let pieces = self.shared.book.lock().layout.pieces(self.in_order.taken_end - len, run);
+        for FilePiece { entry, stream_range, bytes } in pieces {
             self.finish_before(entry)?;
             let shape = self.shared.table(|table| table.shape(entry));
             let mut from = guard.bytes(bytes.clone());
-            for (at, len) in shape.pieces(stretch.clone()) {
-                self.zeros_to(at)?;
+            for (at, len) in shape.pieces(stream_range.clone()) {
+                self.write_zeros_to(at)?;
                 let (part, later) = from.split_at(len as usize);
                 from = later;
                 self.write(part)?;
             }
-            let groups = made_whole(Groups::of(shape.len), &stretch, &(0..stretch.end));
+            let groups = completed_groups(Groups::of(shape.len), &stream_range, &(0..stream_range.end));
             // Always, even if that fills the queue: a pipe cannot be read back.
             let bytes = Some((guard.clone(), bytes));
-            self.written.push(Written { entry, offset: stretch.start, bytes, groups, len: shape.len });
+            self.written.push(Written { entry, offset: stream_range.start, bytes, groups, len: shape.len });
         }
         self.shared.progress.bytes_done.add(len);
         Ok(())
@@ -134,7 +134,7 @@ impl Drain {
             let entry = self.entry;
             let (kind, size) = self.shared.table(|table| (table.kind(entry), table.size(entry)));
             if matches!(kind, Kind::File(_)) {
-                self.zeros_to(size)?;
+                self.write_zeros_to(size)?;
                 if self.shared.table(|table| table.stream_len(entry)) == 0 {
                     self.written.push(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 });
                 }
@@ -144,7 +144,7 @@ impl Drain {
         Ok(())
     }
 
-    fn zeros_to(&mut self, at: u64) -> Result<(), Fault> {
+    fn write_zeros_to(&mut self, at: u64) -> Result<(), Fault> {
         while self.in_file < at {
             let len = (at - self.in_file).min(ZEROS as u64) as usize;
             self.write(&[0; ZEROS][..len])?;

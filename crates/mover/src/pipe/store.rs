@@ -80,7 +80,7 @@ fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault>
                 in_order.add(&guard);
                 while let Some((guard, run)) = in_order.take() {
                     let bytes = guard.bytes(run);
-                    append(shared, &file, bytes, in_order.upto)
+                    append(shared, &file, bytes, in_order.taken_end)
                         .map_err(|why| why.io_fault("write", &path))?;
                     hasher.update(bytes);
                 }
@@ -88,19 +88,19 @@ fn write(shared: &Arc<Shared>, stored: &OnceLock<Stored>) -> Result<(), IoFault>
             Work::Look => {}
             Work::Closed => return Ok(()),
         }
-        if shared.queue.completed() == Some(in_order.upto) {
+        if shared.queue.completed() == Some(in_order.taken_end) {
             let digest = *hasher.finalize().as_bytes();
-            stored.get_or_init(|| Stored { len: in_order.upto, digest });
+            stored.get_or_init(|| Stored { len: in_order.taken_end, digest });
             return Ok(());
         }
     }
 }
 
-/// Writes bytes that end at offset `upto`.
-fn append(shared: &Shared, file: &File, bytes: &[u8], upto: u64) -> Result<(), NoSpace> {
+/// Writes bytes that end at offset `taken_end`.
+fn append(shared: &Shared, file: &File, bytes: &[u8], taken_end: u64) -> Result<(), NoSpace> {
     let len = bytes.len() as u64;
     shared.place.space.arrived(0, file, len)?;
-    write_all_at(file, bytes, upto - len)?;
+    write_all_at(file, bytes, taken_end - len)?;
     shared.progress.bytes_done.add(len);
     Ok(())
 }

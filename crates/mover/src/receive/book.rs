@@ -135,7 +135,7 @@ struct LayoutExtent {
 /// A piece of a file's stream: part of a range of the object.
 pub(crate) struct FilePiece {
     pub(crate) entry: u32,
-    pub(crate) stretch: Range<u64>,
+    pub(crate) stream_range: Range<u64>,
     /// Where its bytes are in the buffer.
     pub(crate) bytes: Range<usize>,
 }
@@ -178,7 +178,7 @@ impl Layout {
             let start = extent.start + (at - extent.at);
             let there = bytes.start..bytes.start + len as usize;
             bytes.start = there.end;
-            pieces.push(FilePiece { entry: extent.entry, stretch: start..start + len, bytes: there });
+            pieces.push(FilePiece { entry: extent.entry, stream_range: start..start + len, bytes: there });
             at += len;
         }
         pieces
@@ -193,16 +193,16 @@ mod tests {
     fn pieces(layout: &Layout, offset: u64, len: usize) -> Vec<(u32, u64, usize)> {
         let (pieces, mut at) = (layout.pieces(offset, 7..7 + len), 7);
         let mut described = Vec::new();
-        for FilePiece { entry, stretch, bytes } in pieces {
-            assert_eq!((bytes.start, bytes.len() as u64), (at, stretch.end - stretch.start));
+        for FilePiece { entry, stream_range, bytes } in pieces {
+            assert_eq!((bytes.start, bytes.len() as u64), (at, stream_range.end - stream_range.start));
             at = bytes.end;
-            described.push((entry, stretch.start, bytes.len()));
+            described.push((entry, stream_range.start, bytes.len()));
         }
         described
     }
 
     #[test]
-    fn the_object_is_what_was_appended() {
+    fn the_layout_returns_the_appended_ranges() {
         let mut layout = Layout::default();
         for (entry, range) in [(0, 0..10), (1, 0..0), (2, 5..8), (2, 8..9), (2, 20..30), (0, 3..4)] {
             assert!(layout.append(entry, &range, 1000).is_some());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_before_it_is_too_long() {
+    fn an_append_beyond_the_maximum_length_is_refused() {
         let mut layout = Layout::default();
         assert!(layout.append(0, &(0..10), 10).is_some());
         assert!(layout.append(1, &(0..1), 10).is_none());

@@ -7,13 +7,13 @@ use rustix::io::Errno;
 use crate::entries::Kind;
 use crate::fault::IoFault;
 use crate::link::send_list;
-use crate::receive::decide::{Verdict, is_claim_on};
+use crate::receive::decide::{Verdict, is_claim_for};
 use crate::receive::delete::is_in_the_way;
 use crate::receive::messages::Settle;
 use crate::receive::peer::Peer;
 use crate::receive::place::{fits, in_the_way};
 use crate::receive::shared::Shared;
-use crate::receive::write::orphaned;
+use crate::receive::write::missing_parent;
 use crate::root::split;
 use crate::storage::{kind_of, lstatat_if_any};
 
@@ -48,10 +48,10 @@ impl Peer {
     /// first: at once for a directory, otherwise when everything has arrived.
     fn found(&self, entry: u32, kind: Kind, path: &[u8]) -> Result<(Option<FileType>, bool), IoFault> {
         if self.shared.table(|table| table.parent_failed(entry)) {
-            return Err(orphaned(path));
+            return Err(missing_parent(path));
         }
         let there = self.kind_there(path)?;
-        if !self.shared.clears() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
+        if !self.shared.permits_deletion() || !there.is_some_and(|there| is_in_the_way(kind, there)) {
             return fits(kind, there, path).map(|()| (there, false));
         }
         if kind == Kind::Directory {
@@ -69,14 +69,14 @@ impl Peer {
             Ok(directory) => directory,
             Err(Errno::NOENT) => return Ok(None),
             // A directory replaces it first.
-            Err(Errno::NOTDIR | Errno::LOOP) if self.shared.clears() => return Ok(None),
+            Err(Errno::NOTDIR | Errno::LOOP) if self.shared.permits_deletion() => return Ok(None),
             // Its permissions are extended first.
-            Err(Errno::ACCESS) if place.could_open_up(parent) => return Ok(None),
+            Err(Errno::ACCESS) if place.could_relax_permissions(parent) => return Ok(None),
             Err(errno) => return Err(in_the_way(path, errno)),
         };
         match lstatat_if_any(&directory, name) {
             Ok(stat) => Ok(stat.as_ref().map(kind_of)),
-            Err(Errno::ACCESS) if place.could_open_up(parent) => Ok(None),
+            Err(Errno::ACCESS) if place.could_relax_permissions(parent) => Ok(None),
             Err(errno) => Err(IoFault::destination("look at", path, errno)),
         }
     }
@@ -106,7 +106,7 @@ impl Peer {
         let (identity, _) = self.shared.identity(entry, path);
         let receive_policy = self.shared.receive_policy;
         let claim = std::iter::from_fn(|| self.leftovers.as_mut()?.take(&identity.path))
-            .find(|claim| is_claim_on(claim, &identity, receive_policy.leftovers));
+            .find(|claim| is_claim_for(claim, &identity, receive_policy.leftovers));
         let have = claim.map(|claim| claim.noted.written.total()).or_else(|| self.extends(entry, existing));
         have.map_or(Ok(()), |have| self.shared.book.lock().resumed(entry, have))
     }

@@ -17,7 +17,7 @@ use crate::receive::shared::Shared;
 use crate::storage::Mtime;
 
 /// Minimum size of a shorter existing file to be compared; smaller ones are sent again.
-const WORTH_PROVING: u64 = 1 << 20;
+const MIN_COMPARED_SIZE: u64 = 1 << 20;
 
 pub(super) enum Verdict {
     /// Keep it, and correct its metadata.
@@ -98,7 +98,7 @@ impl Peer {
         let (identity, shape) = self.shared.identity(entry, path);
         if let Some(leftovers) = &mut self.leftovers {
             while let Some(claim) = leftovers.take(&identity.path) {
-                if is_claim_on(&claim, &identity, self.shared.receive_policy.leftovers)
+                if is_claim_for(&claim, &identity, self.shared.receive_policy.leftovers)
                     && self.shared.place.adopt((entry, path), &claim, &identity, &shape)
                 {
                     leftovers.consumed(&claim);
@@ -121,7 +121,7 @@ impl Peer {
     pub(super) fn extends(&self, entry: u32, existing: Option<&Stat>) -> Option<u64> {
         let there = existing.filter(|_| self.shared.receive_policy.leftovers == UseLeftovers::Extend)?;
         let (have, shape) = (there.st_size as u64, self.shared.table(|table| table.shape(entry)));
-        (!shape.is_sparse() && (WORTH_PROVING..shape.size).contains(&have)).then_some(have)
+        (!shape.is_sparse() && (MIN_COMPARED_SIZE..shape.size).contains(&have)).then_some(have)
     }
 
     fn resume(&mut self, entry: u32, written: RangeSet) -> Result<Want, Fault> {
@@ -144,7 +144,7 @@ impl Peer {
 }
 
 /// Whether a partial file is this one; a growing file may have been shorter then.
-pub(super) fn is_claim_on(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
+pub(super) fn is_claim_for(claim: &Claim, identity: &FileIdentity, leftovers: UseLeftovers) -> bool {
     let (old, new) = (&claim.noted.identity, identity);
     match leftovers {
         UseLeftovers::Ignore => false,
@@ -167,7 +167,7 @@ pub(crate) fn clear_overtaken(shared: &Shared) {
             leftovers.discard_all(&shared.place.local(&shared.path(entry)));
         }
         if let Some(name) = &shared.place.base.rename {
-            leftovers.take_made(name);
+            leftovers.adopt_directory(name);
         }
     }
     leftovers.finish();

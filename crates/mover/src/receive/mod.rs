@@ -31,7 +31,7 @@ pub(crate) use place::space::NoSpace;
 pub(crate) use place::{Place, mismatch};
 pub(crate) use queue::{BufferGuard, InOrder, Work};
 pub(crate) use shared::Shared;
-pub(crate) use verify::made_whole;
+pub(crate) use verify::completed_groups;
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::entries::{EntryState, Kind};

@@ -16,7 +16,7 @@ use crate::root::{Root, copies_content};
 const MEMORY: std::ops::RangeInclusive<u64> = 64 << 20..=160 << 20;
 
 /// Rate that fills the maximum memory in about 100 ms.
-const CARRIES: Rate = Rate::from_bps(13_400_000_000);
+const FULL_MEMORY_RATE: Rate = Rate::from_bps(13_400_000_000);
 
 /// Options of a receiving job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl ReceiveOptions {
     /// in memory is lost if the process is killed.
     #[must_use]
     pub fn for_round_trip(self, round_trip: Span) -> Self {
-        let memory = CARRIES.bytes_in(round_trip);
+        let memory = FULL_MEMORY_RATE.bytes_in(round_trip);
         Self { memory: memory.clamp(*MEMORY.start(), *MEMORY.end()), ..self }
     }
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_paths_get_more_memory() {
+    fn long_round_trips_get_more_memory() {
         let memory = |ms| {
             ReceiveOptions::with_policy(1, ReceivePolicy::default())
                 .for_round_trip(Span::from_millis(ms))
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn names_follow_from_the_sources() {
+    fn expected_names_follow_from_the_sources() {
         let covers = |asked: &Expectations, path: &str| asked.covers(&RelPath::new(path.as_bytes()).unwrap());
         let two = asked(&["a/b/", "/c"], None);
         assert!(covers(&two, "b") && covers(&two, "b/x") && covers(&two, "c") && !covers(&two, "a"));

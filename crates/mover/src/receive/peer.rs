@@ -5,7 +5,7 @@ use haul_wire::control::{
     ControlMessage, Entry, EntryKind, Extent, Fault, FaultCode, FileDigest, Filtered, Rule,
 };
 
-use crate::fault::{left_early, of_path, protocol, show, unexpected};
+use crate::fault::{early_disconnect, of_path, protocol, show, unexpected};
 use crate::job::{Job as _, over};
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::link::RECV_TIMEOUT;
@@ -28,7 +28,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// Returns when the set is final or the job has failed.
     pub(crate) fn listen(&mut self) -> Result<MoveReport, Fault> {
-        let lineage = self.shared.place.base.lineage(self.shared.clears());
+        let lineage = self.shared.place.base.lineage(self.shared.permits_deletion());
         let link = &self.shared.link;
         let told = link.send(ControlMessage::DestinationLineage(lineage));
         let ready = ControlMessage::Ready(self.shared.destination);
@@ -74,7 +74,7 @@ impl Peer {
             ControlMessage::EntriesEnd { entries, bytes } => self.entries_end(entries, bytes),
             ControlMessage::Digests(digests) => self.digests(digests),
             ControlMessage::Proofs(proofs) => self.shared.check(Check::proofs(&self.shared.budget, proofs)?),
-            ControlMessage::Close => Err(left_early("sender")),
+            ControlMessage::Close => Err(early_disconnect("sender")),
             other => Err(unexpected(&other)),
         }
     }
@@ -104,7 +104,7 @@ impl Peer {
                 self.shared.budget.take(book.extras.insert(index, extras))?;
             }
             let is_special = failed.as_ref().is_some_and(|fault| fault.code == FaultCode::SpecialFile);
-            if is_special && self.shared.clears() {
+            if is_special && self.shared.permits_deletion() {
                 book.filtered.take_special(entry.path.as_bytes());
             }
             drop(book);
@@ -140,7 +140,7 @@ impl Peer {
         if let (Some(leftovers), Some(name), false) =
             (&mut self.leftovers, self.shared.place.base.rename.as_deref(), self.shared.is_dry_run())
         {
-            leftovers.take_made(name);
+            leftovers.adopt_directory(name);
         }
         self.source_root = Some(root.to_vec());
         Ok(())
@@ -153,7 +153,7 @@ impl Peer {
     }
 
     fn filtered(&self, filtered: &Filtered) -> Result<(), Fault> {
-        if !self.shared.clears() {
+        if !self.shared.permits_deletion() {
             return Ok(());
         }
         self.shared.budget.take(FilteredNames::cost(filtered))?;

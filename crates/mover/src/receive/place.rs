@@ -56,18 +56,18 @@ pub(crate) struct Place {
     pub(crate) is_fresh: bool,
     /// Directories whose permissions are relaxed during the job, by path at the destination: identity, and
     /// the permissions to set at the end unless the set has some.
-    pub(crate) loosened: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
+    pub(crate) relaxed_permissions: Mutex<HashMap<Vec<u8>, (FileId, u32)>>,
     pub(crate) is_included: AtomicBool,
     pub(crate) space: Space,
 }
 
 impl Place {
     pub(crate) fn new(base: Base, options: &ReceiveOptions) -> Self {
-        let mut loosened = HashMap::new();
+        let mut relaxed_permissions = HashMap::new();
         if let Some(mode) = base.mode_when_made()
             && let Ok(stat) = fstat(&base.directory)
         {
-            loosened.insert(Vec::new(), (FileId::of(&stat), mode));
+            relaxed_permissions.insert(Vec::new(), (FileId::of(&stat), mode));
         }
         let is_fresh = match &base.rename {
             Some(name) => matches!(lstatat_if_any(&base.directory, name), Ok(None)),
@@ -82,7 +82,7 @@ impl Place {
             installed: Installed::default(),
             extraneous: options.receive_policy.extraneous,
             is_fresh,
-            loosened: Mutex::new(loosened),
+            relaxed_permissions: Mutex::new(relaxed_permissions),
             is_included: AtomicBool::new(false),
             space: Space::new(options.min_free),
         }
@@ -276,7 +276,7 @@ impl Place {
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
         match (self.dir_entry(path), self.opened_journal()) {
             (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
-            (Err(_), Some(journal)) => journal.untidy(),
+            (Err(_), Some(journal)) => journal.cleanup_failed(),
             (Err(_), None) => {}
         }
         self.gone(entry);
@@ -288,7 +288,7 @@ impl Place {
         if let (Err(errno), Some(journal)) = (removed, self.opened_journal())
             && errno != Errno::NOENT
         {
-            journal.untidy();
+            journal.cleanup_failed();
         }
     }
 
@@ -341,7 +341,7 @@ impl Place {
         let dirent = self.dir_entry(path)?;
         let directory = dirent.open(OFlags::RDONLY | OFlags::DIRECTORY);
         match directory.as_ref().map_err(|&errno| errno).and_then(|directory| apply(directory.as_fd())) {
-            Ok(()) => drop(self.loosened.lock().remove(&dirent.local)),
+            Ok(()) => drop(self.relaxed_permissions.lock().remove(&dirent.local)),
             Err(Errno::PERM | Errno::ACCESS) if !made => {}
             Err(errno) => return Err(dirent.fail("set the permissions of")(errno)),
         }
@@ -352,7 +352,7 @@ impl Place {
         let create = || Journal::create(self.base.directory.as_fd());
         let created = || match create() {
             Err(Errno::ACCESS) if self.is_included.load(Ordering::Acquire) => {
-                self.open_up(&[], &self.base.directory).and_then(|()| create())
+                self.relax_permissions(&[], &self.base.directory).and_then(|()| create())
             }
             created => created,
         };
@@ -391,7 +391,7 @@ impl Place {
         if let Some(journal) = self.opened_journal() {
             journal.finish(complete);
         }
-        self.tighten();
+        self.restore_permissions();
     }
 
     /// Takes over an entry's temporary file from an earlier job. Returns false if it is unusable.

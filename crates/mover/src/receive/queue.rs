@@ -28,7 +28,7 @@ const SPARE: usize = 8;
 const WAKE_STEP: u64 = 4 << 20;
 
 /// Queued bytes for which the writer is woken at once; fewer wait for [`LINGER`].
-const NOTICE: u64 = 256 << 10;
+const WRITER_WAKE_BYTES: u64 = 256 << 10;
 
 const LINGER: Duration = Duration::from_millis(5);
 
@@ -49,7 +49,7 @@ impl Run {
 }
 
 #[derive(Debug, Default)]
-struct Filling {
+struct QueueBuffer {
     memory: AlignedBytes,
     used: usize,
     runs: Vec<Run>,
@@ -65,7 +65,7 @@ struct Unit {
     left: usize,
 }
 
-impl Filling {
+impl QueueBuffer {
     /// Returns the free space for bytes from `offset` on.
     fn room(&self, offset: u64) -> usize {
         self.unit.as_ref().map_or(self.memory.len() - self.used, |unit| (unit.range.end - offset) as usize)
@@ -104,11 +104,11 @@ impl Filling {
 #[derive(Default)]
 struct Inner {
     units: Option<Units>,
-    buffers: VecDeque<Filling>,
+    buffers: VecDeque<QueueBuffer>,
     spare: Vec<AlignedBytes>,
     queued: u64,
     /// Whether data has arrived since the writer began to wait.
-    came: bool,
+    has_new_data: bool,
     /// Bytes taken of incomplete units, by the units' offsets.
     taken: HashMap<u64, usize>,
     has_other_work: bool,
@@ -131,8 +131,8 @@ pub(crate) struct Queue {
 
 /// A buffer being written and verified. Dropping it frees its memory.
 pub(crate) struct BufferGuard {
-    filling: Filling,
-    home: Arc<Queue>,
+    filling: QueueBuffer,
+    owner: Arc<Queue>,
 }
 
 impl BufferGuard {
@@ -146,13 +146,13 @@ impl BufferGuard {
 
     /// Whether at most `most` buffers are in use, this one included.
     pub(crate) fn is_one_of(&self, most: usize) -> bool {
-        self.home.taken.load(Ordering::Acquire) <= most
+        self.owner.taken.load(Ordering::Acquire) <= most
     }
 }
 
 impl Drop for BufferGuard {
     fn drop(&mut self) {
-        self.home.take_back(std::mem::take(&mut self.filling));
+        self.owner.take_back(std::mem::take(&mut self.filling));
     }
 }
 
@@ -161,7 +161,7 @@ impl Drop for BufferGuard {
 pub(crate) struct InOrder {
     waiting: BTreeMap<u64, (Arc<BufferGuard>, Range<usize>)>,
     /// End of the data taken from the object.
-    pub(crate) upto: u64,
+    pub(crate) taken_end: u64,
 }
 
 impl InOrder {
@@ -173,8 +173,8 @@ impl InOrder {
 
     /// Takes the next run, if it has arrived.
     pub(crate) fn take(&mut self) -> Option<(Arc<BufferGuard>, Range<usize>)> {
-        let run = self.waiting.remove(&self.upto)?;
-        self.upto += run.1.len() as u64;
+        let run = self.waiting.remove(&self.taken_end)?;
+        self.taken_end += run.1.len() as u64;
         Some(run)
     }
 }
@@ -201,7 +201,7 @@ impl Queue {
         for piece in pieces {
             inner.take_in(piece.offset, &data[piece.range.clone()]);
         }
-        inner.came = true;
+        inner.has_new_data = true;
         let notify = inner.is_enough();
         let fits = inner.queued <= self.budget;
         drop(inner);
@@ -258,7 +258,7 @@ impl Queue {
             if let Some(filling) = if enough { inner.take_below(known, any) } else { None } {
                 drop(inner);
                 self.taken.fetch_add(1, Ordering::AcqRel);
-                return Work::Bytes(Arc::new(BufferGuard { filling, home: self.clone() }));
+                return Work::Bytes(Arc::new(BufferGuard { filling, owner: self.clone() }));
             }
             // Entries received before the end determine where queued data belongs.
             let look = std::mem::take(&mut inner.has_other_work);
@@ -268,13 +268,13 @@ impl Queue {
             if closed {
                 return Work::Closed;
             }
-            inner.came = false;
+            inner.has_new_data = false;
             let timed_out = self.ready.wait_for(&mut inner, linger).timed_out();
-            lingered = timed_out && !(inner.came && inner.units.is_some());
+            lingered = timed_out && !(inner.has_new_data && inner.units.is_some());
         }
     }
 
-    fn take_back(&self, filling: Filling) {
+    fn take_back(&self, filling: QueueBuffer) {
         self.taken.fetch_sub(1, Ordering::AcqRel);
         let used = filling.used as u64;
         let freed = self.freed.fetch_add(used, Ordering::AcqRel) + used;
@@ -306,9 +306,9 @@ impl Inner {
     }
 
     /// Returns the buffer for the byte at `offset`, or a new one.
-    fn buffer_for(&mut self, offset: u64) -> &mut Filling {
+    fn buffer_for(&mut self, offset: u64) -> &mut QueueBuffer {
         let unit = self.units.map(|units| units.around(offset));
-        let is_it = |buffer: &Filling| match (&unit, &buffer.unit) {
+        let is_it = |buffer: &QueueBuffer| match (&unit, &buffer.unit) {
             (Some(unit), Some(of)) => of.range == *unit,
             _ => buffer.room(offset) > 0,
         };
@@ -320,7 +320,7 @@ impl Inner {
             let taken = |unit: &Range<u64>| self.taken.get(&unit.start).copied().unwrap_or_default();
             let left = |unit: &Range<u64>| (unit.end - unit.start) as usize - taken(unit);
             let unit = unit.map(|range| Unit { left: left(&range), range });
-            self.buffers.push_back(Filling { memory, unit, ..Filling::default() });
+            self.buffers.push_back(QueueBuffer { memory, unit, ..QueueBuffer::default() });
             self.buffers.len() - 1
         });
         &mut self.buffers[at]
@@ -328,15 +328,15 @@ impl Inner {
 
     fn is_enough(&self) -> bool {
         match self.units {
-            None => self.queued >= NOTICE,
-            Some(_) => self.buffers.iter().any(Filling::is_whole_unit),
+            None => self.queued >= WRITER_WAKE_BYTES,
+            Some(_) => self.buffers.iter().any(QueueBuffer::is_whole_unit),
         }
     }
 
     /// Takes the oldest buffer whose runs all end at or below `known`; with units, only complete ones unless
     /// `any`.
-    fn take_below(&mut self, known: u64, any: bool) -> Option<Filling> {
-        let is_ripe = |b: &Filling| any || b.unit.is_none() || b.is_whole_unit();
+    fn take_below(&mut self, known: u64, any: bool) -> Option<QueueBuffer> {
+        let is_ripe = |b: &QueueBuffer| any || b.unit.is_none() || b.is_whole_unit();
         let index = self.buffers.iter().position(|b| b.top <= known && is_ripe(b))?;
         let mut filling = self.buffers.remove(index)?;
         self.queued -= filling.used as u64;

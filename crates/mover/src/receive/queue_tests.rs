@@ -20,7 +20,7 @@ fn take(queue: &Arc<Queue>, known: u64) -> Option<Arc<BufferGuard>> {
 }
 
 #[test]
-fn neighbours_become_one_run() {
+fn adjacent_pieces_become_one_run() {
     let queue = queue(1 << 30);
     for offset in [0, 10, 20, 40, 50] {
         push(&queue, offset, &[offset as u8; 10]);
@@ -30,7 +30,7 @@ fn neighbours_become_one_run() {
 }
 
 #[test]
-fn bytes_of_unknown_files_wait_and_count() {
+fn bytes_of_unknown_files_wait_and_occupy_memory() {
     let queue = queue(1000);
     push(&queue, 500, &[1; 10]);
     assert!(take(&queue, 100).is_none());
@@ -40,7 +40,7 @@ fn bytes_of_unknown_files_wait_and_count() {
 }
 
 #[test]
-fn a_piece_may_lie_across_two_buffers() {
+fn a_piece_can_span_two_buffers() {
     let queue = queue(1 << 30);
     let bytes = vec![7; BUFFER + 5];
     push(&queue, 3, &bytes);
@@ -49,14 +49,14 @@ fn a_piece_may_lie_across_two_buffers() {
 }
 
 #[test]
-fn more_than_the_budget_is_noticed() {
+fn exceeding_the_budget_is_detected() {
     let queue = queue(100);
     assert!(push(&queue, 0, &[0; 100]));
     assert!(!push(&queue, 100, &[0; 1]));
 }
 
 #[test]
-fn memory_is_free_when_the_last_holder_lets_go() {
+fn memory_is_freed_when_the_last_guard_is_dropped() {
     let queue = queue(100);
     push(&queue, 0, &[0; 50]);
     let guard = take(&queue, 100).unwrap();
@@ -81,7 +81,7 @@ fn buffers_in_use_are_counted() {
 }
 
 #[test]
-fn shuffled_pieces_come_out_whole() {
+fn shuffled_pieces_are_reassembled() {
     let mut rng = Rng::from_seed(3);
     let object: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
     let mut offsets: Vec<usize> = (0..object.len()).step_by(1400).collect();
@@ -111,7 +111,7 @@ fn taken(queue: &Arc<Queue>) -> (Vec<Run>, Vec<u8>) {
 }
 
 #[test]
-fn a_unit_is_taken_whole_and_as_one_run() {
+fn a_complete_unit_is_taken_as_one_run() {
     let queue = Arc::new(Queue::new(0, Some(Units::new(Bytes(100))), WakeSlot::default()));
     assert_eq!(queue.limit(), 200, "two units");
     for offset in [120, 60, 0, 80, 20, 40] {
@@ -125,7 +125,7 @@ fn a_unit_is_taken_whole_and_as_one_run() {
 }
 
 #[test]
-fn when_nothing_comes_what_is_here_is_taken_and_its_rest_when_that_is_here() {
+fn an_incomplete_unit_is_taken_when_idle_and_its_rest_when_complete() {
     let queue = Arc::new(Queue::new(0, Some(Units::new(Bytes(100))), WakeSlot::default()));
     push(&queue, 30, &[1; 10]);
     push(&queue, 0, &[2; 20]);

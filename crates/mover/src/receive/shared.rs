@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use derive_more::Deref;
 use haul_wire::control::{
-    ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Stretch, Want,
+    ByteRange, ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Want,
     WantRun,
 };
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::book::Book;
-use crate::receive::commit::metadata::{MetadataWriter, Undone};
+use crate::receive::commit::metadata::{MetadataFailures, MetadataWriter};
 use crate::receive::commit::sync::Writeback;
 use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub(crate) destination: Destination,
     /// Number of compared files that may still be requested, plus one until all entries have been decided.
     /// Locked while requests are sent, so that both sides append them to the object in the same order.
-    asking: Mutex<u64>,
+    pending_comparisons: Mutex<u64>,
     /// Items not yet reported to the sender.
     pub(crate) unreported: Mutex<Vec<Item>>,
     pub(crate) metadata: MetadataWriter,
@@ -101,7 +101,7 @@ impl Shared {
             receive_policy: options.receive_policy,
             expectations: options.expectations,
             destination,
-            asking: Mutex::new(1),
+            pending_comparisons: Mutex::new(1),
             unreported: Mutex::default(),
             metadata: MetadataWriter::new(options.permit),
             writeback: Writeback::default(),
@@ -125,8 +125,8 @@ impl Shared {
         self.receive_policy.run == RunMode::Verbose
     }
 
-    pub(crate) fn note(&self, path: &[u8], undone: Undone) {
-        for what in undone {
+    pub(crate) fn note(&self, path: &[u8], metadata_failures: MetadataFailures) {
+        for what in metadata_failures {
             self.book.lock().notes.add(|| format!("`{}`: {what}", crate::fault::show(path)));
         }
     }
@@ -179,13 +179,13 @@ impl Shared {
 
     /// Starts a comparison: more of the file may be requested until [`end_requests`](Self::end_requests).
     pub(crate) fn open_comparison(&self) {
-        *self.asking.lock() += 1;
+        *self.pending_comparisons.lock() += 1;
     }
 
     /// Sends the requests for the entries from `first` on; to a fresh destination everything is sent without
     /// requests.
     pub(crate) fn ask(&self, first: u32, wants: &[Want]) -> Result<(), Fault> {
-        let _order = self.asking.lock();
+        let _order = self.pending_comparisons.lock();
         let mut book = self.book.lock();
         for (entry, want) in (first..).zip(wants) {
             match want {
@@ -193,7 +193,7 @@ impl Shared {
                     let whole = 0..book.table.stream_len(entry);
                     self.append(&mut book, entry, &[whole.into()])?;
                 }
-                Want::Rest(stretches) => self.append(&mut book, entry, stretches)?,
+                Want::Rest(ranges) => self.append(&mut book, entry, ranges)?,
                 Want::Nothing | Want::Kept | Want::Compare => {}
             }
         }
@@ -205,15 +205,15 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn request_more(&self, entry: u32, stretches: Vec<Stretch>) -> Result<(), Fault> {
-        let asking = self.asking.lock();
-        debug_assert!(*asking > 0, "only of files that are being compared");
-        self.append(&mut self.book.lock(), entry, &stretches)?;
-        self.link.send(ControlMessage::More(More { entry: entry.into(), stretches }))
+    pub(crate) fn request_more(&self, entry: u32, ranges: Vec<ByteRange>) -> Result<(), Fault> {
+        let pending_comparisons = self.pending_comparisons.lock();
+        debug_assert!(*pending_comparisons > 0, "only of files that are being compared");
+        self.append(&mut self.book.lock(), entry, &ranges)?;
+        self.link.send(ControlMessage::More(More { entry: entry.into(), ranges }))
     }
 
-    fn append(&self, book: &mut Book, entry: u32, stretches: &[Stretch]) -> Result<(), Fault> {
-        for &Stretch { start, len } in stretches {
+    fn append(&self, book: &mut Book, entry: u32, ranges: &[ByteRange]) -> Result<(), Fault> {
+        for &ByteRange { start, len } in ranges {
             book.append(entry, &(start..start + len))?;
             self.progress.bytes_known.add(len);
         }
@@ -221,10 +221,10 @@ impl Shared {
     }
 
     pub(crate) fn end_requests(&self) -> Result<(), Fault> {
-        let mut asking = self.asking.lock();
-        debug_assert!(*asking > 0, "each file ends once");
-        *asking = asking.saturating_sub(1);
-        if *asking > 0 {
+        let mut pending_comparisons = self.pending_comparisons.lock();
+        debug_assert!(*pending_comparisons > 0, "each file ends once");
+        *pending_comparisons = pending_comparisons.saturating_sub(1);
+        if *pending_comparisons > 0 {
             return Ok(());
         }
         let mut book = self.book.lock();
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_wants_are_counted() {
+    fn consecutive_equal_wants_become_one_run() {
         let wants = vec![Want::Kept, Want::Kept, Want::Whole, Want::Kept];
         let counts: Vec<_> = runs(&wants).into_iter().map(|run| (run.count, run.want)).collect();
         assert_eq!(counts, [(2, Want::Kept), (1, Want::Whole), (1, Want::Kept)]);

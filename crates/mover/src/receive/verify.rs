@@ -42,11 +42,11 @@ const EXPECTED: usize = 2 * size_of::<(u32, Result<Value, Fault>)>();
 struct Hashing {
     tree: Tree,
     /// If the file has existing data.
-    compared: Option<Box<Compared>>,
+    compared: Option<Box<FileComparison>>,
     _reserved: Reserved,
 }
 
-struct Compared {
+struct FileComparison {
     proofs: Tree,
     /// Groups with existing bytes that have not been compared yet; when none is left, the requests end.
     unchecked: BTreeSet<u32>,
@@ -94,7 +94,7 @@ impl Verifier {
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
-        self.shared.progress.worked.add(1);
+        self.shared.progress.other_progress.add(1);
         match check {
             Check::Written(written) => self.written(&written),
             Check::Expected { digests, .. } => digests.into_iter().try_for_each(|digest| self.expect(digest)),
@@ -119,7 +119,7 @@ impl Verifier {
     }
 
     /// Forgets the hashes of a file, and ends its comparison with existing data. Returns the comparison.
-    fn forget(&mut self, entry: u32) -> Result<Option<Box<Compared>>, Fault> {
+    fn forget(&mut self, entry: u32) -> Result<Option<Box<FileComparison>>, Fault> {
         while let Some((&group, _)) = self.in_order.range((entry, 0)..=(entry, u32::MAX)).next() {
             self.in_order.remove(&group);
         }
@@ -134,7 +134,7 @@ impl Verifier {
         Ok(compared)
     }
 
-    fn compared(&mut self, entry: u32) -> Option<&mut Compared> {
+    fn compared(&mut self, entry: u32) -> Option<&mut FileComparison> {
         self.hashing.get_mut(&entry)?.compared.as_deref_mut()
     }
 
@@ -168,19 +168,19 @@ impl Verifier {
             }
             let bounds = groups.range(group);
             let begin = || Box::new((groups.hasher(group), bounds.start));
-            let (hasher, upto) = &mut **self.in_order.entry(key).or_insert_with(begin);
+            let (hasher, hashed_end) = &mut **self.in_order.entry(key).or_insert_with(begin);
             let part = range.start.max(bounds.start)..range.end.min(bounds.end);
-            if *upto == part.start {
+            if *hashed_end == part.start {
                 hasher.update(&bytes[(part.start - range.start) as usize..(part.end - range.start) as usize]);
-                *upto = part.end;
+                *hashed_end = part.end;
             }
         }
     }
 
     /// Takes the hash of a complete group; `None` if it did not arrive in order.
     fn take(&mut self, entry: u32, group: u32, groups: Groups) -> Option<Value> {
-        let (hasher, upto) = *self.in_order.remove(&(entry, group))?;
-        (upto == groups.range(group).end).then(|| groups.value(&hasher))
+        let (hasher, hashed_end) = *self.in_order.remove(&(entry, group))?;
+        (hashed_end == groups.range(group).end).then(|| groups.value(&hasher))
     }
 
     /// Handles a group that cannot be read back. If it existed before the job, it is requested: after a power
@@ -194,12 +194,12 @@ impl Verifier {
             Scope::Job => Err(io_fault.fault),
             Scope::Entry => {
                 self.drop_entry(entry)?;
-                self.is_wrong(entry, io_fault.fault)
+                self.settle_failed(entry, io_fault.fault)
             }
         }
     }
 
-    fn drop_entry(&mut self, entry: u32) -> Result<Option<Box<Compared>>, Fault> {
+    fn drop_entry(&mut self, entry: u32) -> Result<Option<Box<FileComparison>>, Fault> {
         self.expected.remove(&entry);
         self.different.remove(&entry);
         self.forget(entry)
@@ -226,7 +226,7 @@ impl Verifier {
         let bytes = IN_PROGRESS + u64::from(groups.count()) * (size_of::<Option<Value>>() as u64 + 20);
         let reserved = self.shared.budget.reserve(bytes)?;
         let (proofs, has_none) = (Tree::new(groups), unchecked.is_empty());
-        let compared = Compared { proofs, unchecked, asked, is_over, _reserved: reserved };
+        let compared = FileComparison { proofs, unchecked, asked, is_over, _reserved: reserved };
         self.begin(entry, len)?.compared = Some(Box::new(compared));
         if has_none { self.shared.end_requests() } else { Ok(()) }
     }
@@ -335,12 +335,17 @@ impl Verifier {
         };
         let compared = self.drop_entry(entry)?;
         match result {
-            Ok(digest) => self.is_right(entry, digest, compared.as_deref()),
-            Err(fault) => self.is_wrong(entry, fault),
+            Ok(digest) => self.settle_verified(entry, digest, compared.as_deref()),
+            Err(fault) => self.settle_failed(entry, fault),
         }
     }
 
-    fn is_right(&self, entry: u32, digest: Value, compared: Option<&Compared>) -> Result<(), Fault> {
+    fn settle_verified(
+        &self,
+        entry: u32,
+        digest: Value,
+        compared: Option<&FileComparison>,
+    ) -> Result<(), Fault> {
         let mut book = self.shared.book.lock();
         book.table.set_digest(entry, digest);
         let (path, size) = (book.table.path(entry), book.table.size(entry));
@@ -362,7 +367,7 @@ impl Verifier {
         self.settles.send(settle).map_err(over)
     }
 
-    fn is_wrong(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
+    fn settle_failed(&self, entry: u32, fault: Fault) -> Result<(), Fault> {
         if !self.shared.give_up(entry) {
             return Ok(());
         }
@@ -371,7 +376,7 @@ impl Verifier {
 }
 
 /// Returns the groups completed by writing `range`, where `all` is the written range around it.
-pub(crate) fn made_whole(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
+pub(crate) fn completed_groups(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
     let (touched, whole) = (groups.touched(range), groups.within(all));
     touched.start.max(whole.start)..touched.end.min(whole.end)
 }
@@ -402,7 +407,7 @@ pub(crate) fn compare(
             if job.is_over.load(Relaxed) {
                 break;
             }
-            shared.progress.worked.add(1);
+            shared.progress.other_progress.add(1);
             // Unreadable data counts as different.
             let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
             checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
@@ -442,7 +447,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
         if shared.has_ended() {
             break;
         }
-        shared.progress.worked.add(1);
+        shared.progress.other_progress.add(1);
         tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
     match tree.root() {

@@ -15,18 +15,18 @@ use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::{IoFault, Scope, protocol};
 use crate::job::{Job as _, over};
 use crate::receive::book::FilePiece;
-use crate::receive::commit::sync::{EVERY, Order};
+use crate::receive::commit::sync::{Order, WRITEBACK_BYTES};
 use crate::receive::messages::{Check, Settle, Written};
 use crate::receive::queue::{BufferGuard, Work};
 use crate::receive::shared::Shared;
-use crate::receive::verify::made_whole;
+use crate::receive::verify::completed_groups;
 use crate::report::without_directory;
 use crate::storage::write_all_at;
 use crate::stream::Shape;
 use crate::tree::Groups;
 
 /// Number of buffers in use above which the verifier gets no more, and reads from the page cache instead.
-const IN_USE: usize = 16;
+const MAX_BUFFERS_IN_USE: usize = 16;
 
 #[derive(Clone, Deref)]
 pub(crate) struct Pipeline {
@@ -47,8 +47,8 @@ impl Pipeline {
 
     /// Ignores closed queues when the job is over: received data is still written, but not verified or
     /// committed.
-    fn unless_over<E>(&self, told: Result<(), E>) -> Result<(), Fault> {
-        told.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
+    fn unless_over<E>(&self, sent: Result<(), E>) -> Result<(), Fault> {
+        sent.or_else(|error| if self.has_ended() { Ok(()) } else { Err(over(error)) })
     }
 
     /// Creates directories and empty files, before bytes of them or of later entries are
@@ -62,7 +62,7 @@ impl Pipeline {
             self.table(|table| (table.state(entry), table.kind(entry), table.path(entry)));
         match kind {
             _ if matches!(state, EntryState::Failed | EntryState::Kept) => {}
-            _ if self.table(|table| table.parent_failed(entry)) => return Err(orphaned(&path)),
+            _ if self.table(|table| table.parent_failed(entry)) => return Err(missing_parent(&path)),
             Kind::Directory => {
                 if self.make_directory(&path)? {
                     self.book.lock().table.set_state(entry, EntryState::Started);
@@ -145,28 +145,29 @@ impl Writer {
     }
 
     fn write_piece(&mut self, piece: FilePiece, guard: &Arc<BufferGuard>) -> Result<(), IoFault> {
-        let FilePiece { entry, stretch, bytes } = piece;
+        let FilePiece { entry, stream_range, bytes } = piece;
         // Bytes of a failed file are dropped.
         let Some(opened) = self.open(entry)? else { return Ok(()) };
         let shape = self.shared.table(|table| table.shape(entry));
         let len = bytes.len() as u64;
         let room = self.shared.place.space.arrived(entry, &opened, len);
-        let written = room
-            .and_then(|()| Ok(write_stretch(&opened, &shape, stretch.clone(), guard.bytes(bytes.clone()))?));
+        let written = room.and_then(|()| {
+            Ok(write_range(&opened, &shape, stream_range.clone(), guard.bytes(bytes.clone()))?)
+        });
         written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(entry)))?;
-        if self.shared.durability != Durability::Cached && shape.len >= EVERY {
+        if self.shared.durability != Durability::Cached && shape.len >= WRITEBACK_BYTES {
             self.since += len;
             // If the disk is still busy with the last write-back, the next one is postponed.
-            if self.since >= EVERY && self.writeback.try_send((entry, opened.clone())).is_ok() {
+            if self.since >= WRITEBACK_BYTES && self.writeback.try_send((entry, opened.clone())).is_ok() {
                 self.since = 0;
             }
         }
-        let around = self.shared.book.lock().note_written(entry, &stretch, shape.len);
+        let around = self.shared.book.lock().note_written(entry, &stream_range, shape.len);
         self.shared.budget.take(0)?;
-        self.shared.place.note_written(entry, stretch.clone());
-        let bytes = guard.is_one_of(IN_USE).then(|| (guard.clone(), bytes));
-        let groups = made_whole(Groups::of(shape.len), &stretch, &around);
-        let written = Written { entry, offset: stretch.start, bytes, groups, len: shape.len };
+        self.shared.place.note_written(entry, stream_range.clone());
+        let bytes = guard.is_one_of(MAX_BUFFERS_IN_USE).then(|| (guard.clone(), bytes));
+        let groups = completed_groups(Groups::of(shape.len), &stream_range, &around);
+        let written = Written { entry, offset: stream_range.start, bytes, groups, len: shape.len };
         Ok(self.shared.check(Check::Written(written))?)
     }
 
@@ -174,7 +175,7 @@ impl Writer {
         let (state, orphan) = self.shared.table(|table| (table.state(entry), table.parent_failed(entry)));
         match state {
             EntryState::Failed | EntryState::Kept => Ok(None),
-            EntryState::Waiting if orphan => Err(orphaned(&self.shared.path(entry))),
+            EntryState::Waiting if orphan => Err(missing_parent(&self.shared.path(entry))),
             EntryState::Waiting => self.shared.start(entry).map(Some),
             EntryState::Started | EntryState::Done => {
                 self.shared.place.file(entry, || self.shared.path(entry)).map(Some)
@@ -183,7 +184,7 @@ impl Writer {
     }
 }
 
-fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
+fn write_range(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
     let mut rest = bytes;
     for (at, len) in shape.pieces(range) {
         let (now, later) = rest.split_at(len as usize);
@@ -193,7 +194,7 @@ fn write_stretch(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) ->
     Ok(())
 }
 
-pub(crate) fn orphaned(path: &[u8]) -> IoFault {
+pub(crate) fn missing_parent(path: &[u8]) -> IoFault {
     IoFault { fault: without_directory(path), scope: Scope::Entry }
 }
 

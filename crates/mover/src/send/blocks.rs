@@ -12,7 +12,7 @@ use haul_wire::control::Growth;
 use crate::budget::Reserved;
 use crate::identity::Identity;
 use crate::root::SourceRoot;
-use crate::stream::{Joined, Shape};
+use crate::stream::{ConcatenatedRanges, Shape};
 
 /// Size of a block in bytes, unless whole units are read.
 pub(crate) const BLOCK: usize = 256 << 10;
@@ -122,12 +122,12 @@ impl Store {
     pub(crate) fn publish(&mut self, block: Block, sent: u64) {
         self.held += block.len as u64;
         self.blocks.push_back(Arc::new(block));
-        while self.blocks.front().is_some_and(|oldest| self.may_go(oldest, sent)) {
+        while self.blocks.front().is_some_and(|oldest| self.is_evictable(oldest, sent)) {
             self.drop_front();
         }
     }
 
-    fn may_go(&self, block: &Block, sent: u64) -> bool {
+    fn is_evictable(&self, block: &Block, sent: u64) -> bool {
         let is_large = || {
             let part = self.part_at(block.offset);
             part.is_some_and(|(part, opened)| opened.is_some() && part.end() >= block.end())
@@ -200,7 +200,7 @@ impl Store {
 #[derive(Debug, Deref)]
 pub(crate) struct Sections {
     #[deref]
-    each: Joined,
+    each: ConcatenatedRanges,
     _reserved: Option<Reserved>,
 }
 
@@ -209,7 +209,7 @@ impl Sections {
 
     /// Concatenates ranges, which are in order and not empty.
     pub(crate) fn new(ranges: impl Iterator<Item = Range<u64>>, reserved: Option<Reserved>) -> Self {
-        Self { each: Joined::new(ranges), _reserved: reserved }
+        Self { each: ConcatenatedRanges::new(ranges), _reserved: reserved }
     }
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_by_their_bytes() {
+    fn blocks_are_found_by_offset() {
         let mut store = Store::new(BLOCK, 100);
         store.publish(block(0, 10), 0);
         store.publish(block(10, 5), 0);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_leaves_for_want_of_memory() {
+    fn only_sent_blocks_are_dropped_when_over_budget() {
         let mut store = Store::new(BLOCK, 20);
         for i in 0..4 {
             store.publish(block(i * 10, 10), 15);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_kept_when_reading_again_waits_and_never_more_than_permitted() {
+    fn keep_more_doubles_the_kept_bytes_up_to_the_limit() {
         let mut store = Store::new(BLOCK, 10 * KEPT_OF_LARGE + 1);
         assert_eq!(store.keep_of_large, 0);
         store.keep_more();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn of_large_parts_only_the_last_that_was_sent_is_kept() {
+    fn only_the_last_sent_blocks_of_large_parts_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("f"), "").unwrap();
         let file = Arc::new(SourceFile {
@@ -325,7 +325,7 @@ mod sections_tests {
     use crate::budget::Budget;
 
     #[test]
-    fn what_is_held_is_given_back_when_the_last_user_has_gone() {
+    fn a_reservation_is_returned_when_the_last_user_is_dropped() {
         let budget = Budget::new(haul_base::Bytes(100));
         let reserved = budget.reserve(40).unwrap();
         let sections = Arc::new(Sections::new(std::iter::once(0..5), Some(reserved)));
@@ -338,7 +338,7 @@ mod sections_tests {
 
     proptest! {
         #[test]
-        fn each_byte_is_found_where_it_stands(gaps in vec((0..5u64, 1..5u64), 1..40)) {
+        fn sections_locate_every_byte(gaps in vec((0..5u64, 1..5u64), 1..40)) {
             let mut end = 0;
             let ranges: Vec<Range<u64>> = gaps
                 .iter()

@@ -24,7 +24,7 @@ pub use select::pattern::{BadPattern, check_pattern};
 pub use shared::SendLimits;
 pub(crate) use shared::Shared;
 pub(crate) use source::FileSource;
-pub use walk::completeness::{is_untellable, leaves_out_unseen};
+pub use walk::completeness::{has_unknown_exclusions, leaves_out_unseen};
 
 use crate::job::{self, Job as _, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;

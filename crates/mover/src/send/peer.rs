@@ -5,7 +5,7 @@ use std::sync::Arc;
 use haul_wire::control::{Action, ControlMessage, Destination, Fault, FaultCode, Outcome, Summary};
 
 use crate::entries::{EntryState, Kind};
-use crate::fault::{left_early, protocol, unexpected};
+use crate::fault::{early_disconnect, protocol, unexpected};
 use crate::job::Job as _;
 use crate::link::RECV_TIMEOUT;
 use crate::report::{MoveReport, set_digest};
@@ -40,7 +40,7 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
         ControlMessage::Items(items) => {
             for item in items {
                 if let Action::Resume { have, .. } = item.action {
-                    let resumed = &mut shared.ledger.lock().resumed_as_said;
+                    let resumed = &mut shared.ledger.lock().resumed_by_items;
                     *resumed = resumed.saturating_add(have);
                 }
                 shared.progress.tell(&item);
@@ -48,7 +48,7 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
         }
         ControlMessage::Removed(removal) => shared.ledger.lock().removal = removal,
         ControlMessage::Finish(summary) => return finish(shared, &summary).map(Some),
-        ControlMessage::Close => return Err(left_early("receiver")),
+        ControlMessage::Close => return Err(early_disconnect("receiver")),
         other => return Err(unexpected(&other)),
     }
     Ok(None)
@@ -93,7 +93,7 @@ fn finish(shared: &Shared, summary: &Summary) -> Result<MoveReport, Fault> {
         return Err(Fault::new(FaultCode::VerifyFailed, message, "run the same command again"));
     }
     let report = MoveReport {
-        resumed_bytes: ledger.resumed.max(ledger.resumed_as_said),
+        resumed_bytes: ledger.resumed.max(ledger.resumed_by_items),
         removal: ledger.removal.clone(),
         notes: summary.notes.clone(),
         failures: ledger.failures.clone(),

@@ -68,7 +68,7 @@ pub(crate) struct Ledger {
     /// Bytes of files that were not sent because the receiver had them from an earlier attempt.
     pub(crate) resumed: u64,
     /// The same, summed from the receiver's items; the only source in a dry run.
-    pub(crate) resumed_as_said: u64,
+    pub(crate) resumed_by_items: u64,
     /// Result of removing names that the set does not have.
     pub(crate) removal: Removal,
 }
@@ -209,7 +209,7 @@ impl Shared {
     }
 
     /// Whether the data path has consumed all published data.
-    pub(crate) fn hungry(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
     }
 
@@ -227,7 +227,7 @@ impl Shared {
     /// pipe, or on the receiver, which may need the last bytes before it sends further requests.
     pub(crate) fn set_idle(&self, idle: bool) {
         self.idle.store(idle, Ordering::Release);
-        if idle && !self.hungry() {
+        if idle && !self.is_drained() {
             // The data path may hold back bytes that do not fill a packet.
             self.progress.wake.call();
         }
@@ -250,7 +250,7 @@ impl Shared {
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
-        self.progress.worked.add(1);
+        self.progress.other_progress.add(1);
         self.store.lock().publish(block, self.sent.load(Ordering::Relaxed));
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn further_ahead_is_read_when_the_data_path_had_to_wait_and_never_beyond_the_limit() {
+    fn read_ahead_grows_up_to_the_limit_when_the_data_path_waits() {
         let shared = shared(3 * AHEAD);
         let ahead = || shared.ahead.load(Ordering::Relaxed);
         shared.publish(block(0));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_walk_waits_while_too_many_files_are_pending_and_the_job_runs() {
+    fn the_walk_waits_for_pending_files_until_the_job_stops() {
         let source_root = SourceRoot::new(&Root::Anywhere, b".", 0, LinkChoice::default()).unwrap();
         let file = Arc::new(SourceFile {
             entry: 0,
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn little_memory_is_not_exceeded_at_first() {
+    fn the_initial_read_ahead_respects_a_small_limit() {
         assert_eq!(shared(1).ahead.into_inner(), 1);
     }
 }

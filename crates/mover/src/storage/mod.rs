@@ -26,7 +26,7 @@ pub(crate) use call::Call;
 use faults as kernel;
 
 pub(crate) use kernel::Inherited;
-use kernel::{decide, heeded, spelled};
+use kernel::{decide, effective_restrictions, spelled};
 
 #[cfg(not(feature = "faults"))]
 mod kernel {
@@ -58,7 +58,7 @@ mod kernel {
     }
 
     #[inline]
-    pub(super) fn heeded(resolve: ResolveFlags) -> ResolveFlags {
+    pub(super) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
         resolve
     }
 }
@@ -147,7 +147,7 @@ pub(crate) fn openat2(
     mode: Mode,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd> {
-    let resolve = heeded(resolve);
+    let resolve = effective_restrictions(resolve);
     named(Call::Open, directory, name, |at, name| fs::openat2(at, name, flags, mode, resolve))
 }
 

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fault::MAX_FAULT_TEXT;
-use super::{Extras, Fault, InvalidSelection, Notes, RelPath, Stretch};
+use super::{ByteRange, Extras, Fault, InvalidSelection, Notes, RelPath};
 use crate::packet::MAX_OFFSET;
 
 /// Highest value of [`Entry::mode`]: permissions with set-user-ID, set-group-ID and sticky bits.
@@ -38,7 +38,7 @@ pub enum EntryKind {
         /// Length in bytes.
         size: u64,
         /// Ranges without data, which read as zeros, in order; at most [`MAX_HOLES`].
-        holes: Vec<Stretch>,
+        holes: Vec<ByteRange>,
     },
     /// A directory; its contents follow as separate entries.
     Directory,
@@ -125,7 +125,7 @@ impl Entry {
         match &self.kind {
             EntryKind::File { size, .. } if *size > MAX_OFFSET => Err(InvalidEntry::Size),
             EntryKind::File { size, holes }
-                if holes.len() > MAX_HOLES || !Stretch::in_order(holes, *size) =>
+                if holes.len() > MAX_HOLES || !ByteRange::in_order(holes, *size) =>
             {
                 Err(InvalidEntry::Holes)
             }

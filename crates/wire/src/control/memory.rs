@@ -3,10 +3,9 @@
 use std::mem::size_of;
 
 use super::{
-    Accept, ControlMessage, Counted, DestinationAttributes, DestinationLineage, DirectoryId, Entry,
-    EntryKind, Extras, Fault, FileDigest, Filtered, Hello, Item, More, Notes, Outcome, Owner, Proof,
-    RecipeOffer, RelPath, Removal, Request, Rule, Selection, Settings, Stretch, Summary, Want, WantRun,
-    Xattr,
+    Accept, ByteRange, ControlMessage, Counted, DestinationAttributes, DestinationLineage, DirectoryId,
+    Entry, EntryKind, Extras, Fault, FileDigest, Filtered, Hello, Item, More, Notes, Outcome, Owner, Proof,
+    RecipeOffer, RelPath, Removal, Request, Rule, Selection, Settings, Summary, Want, WantRun, Xattr,
 };
 
 /// Memory that a value owns outside of itself.
@@ -92,7 +91,7 @@ macro_rules! no_heap {
     };
 }
 
-no_heap!(u8, [u8; 32], DirectoryId, Stretch, super::Cipher);
+no_heap!(u8, [u8; 32], DirectoryId, ByteRange, super::Cipher);
 
 macro_rules! heap_size {
     ($($kind:ty: $($field:ident)*;)*) => {
@@ -120,7 +119,7 @@ heap_size! {
     Summary: notes;
     Outcome: fault;
     WantRun: want;
-    More: stretches;
+    More: ranges;
     Proof: values;
     Item: path;
     Removal: fault;
@@ -167,7 +166,7 @@ impl HeapSize for Counted {
 impl HeapSize for Want {
     fn heap_size(&self) -> usize {
         match self {
-            Self::Rest(stretches) => stretches.heap_size(),
+            Self::Rest(ranges) => ranges.heap_size(),
             Self::Whole | Self::Nothing | Self::Kept | Self::Compare => 0,
         }
     }
@@ -212,7 +211,7 @@ mod tests {
     fn heap_memory_counts_at_every_depth() {
         let xattr = Xattr { name: vec![b'n'; 10], value: vec![0; 100] };
         let extras = Extras { xattrs: Some(vec![xattr; 3]), ..Extras::default() };
-        let holes = vec![Stretch { start: 0, len: 1 }; 5];
+        let holes = vec![ByteRange { start: 0, len: 1 }; 5];
         let entry = Entry {
             path: RelPath::new(*b"path").unwrap(),
             kind: EntryKind::File { size: 100, holes },
@@ -221,7 +220,7 @@ mod tests {
             mtime_nanos: 0,
             extras: Some(Box::new(extras)),
         };
-        let inside = 4 + 5 * size_of::<Stretch>() + size_of::<Extras>() + 3 * (size_of::<Xattr>() + 110);
+        let inside = 4 + 5 * size_of::<ByteRange>() + size_of::<Extras>() + 3 * (size_of::<Xattr>() + 110);
         let expected = size_of::<ControlMessage>() + 2 * (size_of::<Entry>() + inside);
         assert_eq!(ControlMessage::Entries(vec![entry.clone(), entry]).memory(), expected);
     }

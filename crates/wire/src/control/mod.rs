@@ -44,7 +44,7 @@ pub use setup::{
     Accept, BenchLimit, Cipher, Equal, Extraneous, Growth, Hello, Layout, Leftovers, Newer, PROTOCOL_VERSION,
     ReceivePolicy, RecipeOffer, Request, RunMode, Settings,
 };
-pub use wants::{Destination, More, Proof, Stretch, Want, WantRun};
+pub use wants::{ByteRange, Destination, More, Proof, Want, WantRun};
 
 #[cfg(test)]
 mod vectors;

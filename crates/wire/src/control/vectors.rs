@@ -168,7 +168,7 @@ fn entries() {
     };
     let message = ControlMessage::Entries(vec![
         entry(b"d/f", EntryKind::File { size: 128, holes: vec![] }),
-        entry(b"h", EntryKind::File { size: 128, holes: vec![Stretch { start: 1, len: 127 }] }),
+        entry(b"h", EntryKind::File { size: 128, holes: vec![ByteRange { start: 1, len: 127 }] }),
         entry(b"d", EntryKind::Directory),
         entry(b"l", EntryKind::Symlink { target: b"..".to_vec() }),
         entry(b"x", EntryKind::Failed(fault())),
@@ -235,7 +235,7 @@ fn messages_of_numbers() {
 
 #[test]
 fn wants_and_proofs() {
-    let stretch = Stretch { start: 128, len: 1 };
+    let stream_range = ByteRange { start: 128, len: 1 };
     frozen(&ControlMessage::Ready(Destination::Fresh), &[15, 0]);
     frozen(&ControlMessage::Ready(Destination::Occupied), &[15, 1]);
     let run = |count, want| WantRun { count, want };
@@ -244,13 +244,13 @@ fn wants_and_proofs() {
         run(1, Want::Nothing),
         run(128, Want::Kept),
         run(2, Want::Compare),
-        run(1, Want::Rest(vec![stretch])),
+        run(1, Want::Rest(vec![stream_range])),
     ];
     frozen(
         &ControlMessage::Wants(wants),
         b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01",
     );
-    let more = More { entry: 3, stretches: vec![stretch] };
+    let more = More { entry: 3, ranges: vec![stream_range] };
     frozen(&ControlMessage::More(more), b"\x11\x03\x01\x80\x01\x01");
     frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);
     let proof = Proof { entry: 1, first: 2, values: vec![[3; 32]] };

@@ -14,20 +14,20 @@ pub enum Destination {
 /// A range of a regular file's stream (its contents without holes), or of the file itself when describing
 /// holes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stretch {
+pub struct ByteRange {
     /// Offset of the first byte.
     pub start: u64,
     /// Length in bytes, not 0.
     pub len: u64,
 }
 
-impl From<Range<u64>> for Stretch {
+impl From<Range<u64>> for ByteRange {
     fn from(range: Range<u64>) -> Self {
         Self { start: range.start, len: range.end.saturating_sub(range.start) }
     }
 }
 
-impl Stretch {
+impl ByteRange {
     /// Returns the offset after the last byte; `None` on overflow.
     pub const fn end(&self) -> Option<u64> {
         self.start.checked_add(self.len)
@@ -35,14 +35,14 @@ impl Stretch {
 
     /// Whether the ranges are not empty, end at or below `limit`, and are in order without touching each
     /// other.
-    pub fn in_order(stretches: &[Self], limit: u64) -> bool {
+    pub fn in_order(ranges: &[Self], limit: u64) -> bool {
         let mut free_from = Some(0);
-        stretches.iter().all(|stretch| {
-            let fits = free_from.is_some_and(|from| stretch.start >= from)
-                && stretch.len > 0
-                && stretch.end().is_some_and(|end| end <= limit);
+        ranges.iter().all(|stream_range| {
+            let fits = free_from.is_some_and(|from| stream_range.start >= from)
+                && stream_range.len > 0
+                && stream_range.end().is_some_and(|end| end <= limit);
             // Adjacent ranges must be merged, so there is at least one byte between two.
-            free_from = stretch.end().and_then(|end| end.checked_add(1));
+            free_from = stream_range.end().and_then(|end| end.checked_add(1));
             fits
         })
     }
@@ -69,7 +69,7 @@ pub enum Want {
     /// For now only hashes of its groups, to compare with the existing data.
     Compare,
     /// Hashes of its groups, and these ranges of its stream, in order.
-    Rest(Vec<Stretch>),
+    Rest(Vec<ByteRange>),
 }
 
 /// Request for further ranges of an entry after [`Want::Compare`] or [`Want::Rest`]: the existing data is
@@ -79,7 +79,7 @@ pub struct More {
     /// Number of the entry.
     pub entry: u64,
     /// Ranges of its stream, in order.
-    pub stretches: Vec<Stretch>,
+    pub ranges: Vec<ByteRange>,
 }
 
 /// Hashes of groups of a file's stream, by the sender: chaining values of the BLAKE3 tree, or, if the file is
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn ranges_must_be_ordered_separate_and_inside() {
-        let s = |start, len| Stretch { start, len };
-        assert!(Stretch::in_order(&[], 0));
-        assert!(Stretch::in_order(&[s(0, 1), s(2, 8)], 10));
+        let s = |start, len| ByteRange { start, len };
+        assert!(ByteRange::in_order(&[], 0));
+        assert!(ByteRange::in_order(&[s(0, 1), s(2, 8)], 10));
         for bad in [
             &[s(0, 0)][..],
             &[s(0, 11)],
@@ -111,7 +111,7 @@ mod tests {
             &[s(u64::MAX, 2)],
             &[s(0, u64::MAX), s(3, 1)],
         ] {
-            assert!(!Stretch::in_order(bad, 10), "{bad:?}");
+            assert!(!ByteRange::in_order(bad, 10), "{bad:?}");
         }
     }
 }

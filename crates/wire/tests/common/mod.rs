@@ -3,12 +3,12 @@
 
 use haul_base::{HostSample, Span};
 use haul_wire::control::{
-    Accept, Action, BenchLimit, Cipher, ControlMessage, Destination, DestinationAttributes,
+    Accept, Action, BenchLimit, ByteRange, Cipher, ControlMessage, Destination, DestinationAttributes,
     DestinationLineage, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Extras, Fault, FaultCode,
     FileDigest, FileSystems, Filtered, Growth, Hello, IgnoreFiles, Item, Layout, LeftOutNames, Leftovers,
     LinkChoice, MAX_MODE, More, Newer, Notes, Outcome, Owner, Preserve, Proof, Readback, ReceivePolicy,
-    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Stretch, Summary, Verdict,
-    Want, WantRun, Xattr, encode_frame,
+    RecipeOffer, RelPath, Removal, Request, Rule, RunMode, Selection, Settings, Summary, Verdict, Want,
+    WantRun, Xattr, encode_frame,
 };
 use haul_wire::packet::{FeedbackHeader, FeedbackWriter, MAX_OFFSET, MAX_PN, MAX_SEQ, SEGMENT_WORDS};
 use proptest::collection::vec;
@@ -143,13 +143,13 @@ fn accept() -> impl Strategy<Value = Accept> {
     )
 }
 
-fn stretches(limit: u64) -> impl Strategy<Value = Vec<Stretch>> {
+fn ranges(limit: u64) -> impl Strategy<Value = Vec<ByteRange>> {
     let steps = vec((1..1000u64, 1..1000u64), 0..4);
     steps.prop_map(move |steps| {
         let mut end = 0;
         let mut all = Vec::new();
         for (gap, len) in steps {
-            all.push(Stretch { start: end + gap, len });
+            all.push(ByteRange { start: end + gap, len });
             end += gap + len;
         }
         all.retain(|s| s.end().is_some_and(|end| end <= limit));
@@ -158,7 +158,7 @@ fn stretches(limit: u64) -> impl Strategy<Value = Vec<Stretch>> {
 }
 
 fn file() -> impl Strategy<Value = EntryKind> {
-    (up_to(MAX_OFFSET), stretches(10_000))
+    (up_to(MAX_OFFSET), ranges(10_000))
         .prop_map(|(size, holes)| EntryKind::File { size: size.max(10_000), holes })
 }
 
@@ -168,7 +168,7 @@ fn want_run() -> impl Strategy<Value = WantRun> {
         Just(Want::Nothing),
         Just(Want::Kept),
         Just(Want::Compare),
-        stretches(u64::MAX).prop_map(Want::Rest),
+        ranges(u64::MAX).prop_map(Want::Rest),
     ];
     (any::<u64>(), want).prop_map(|(count, want)| WantRun { count, want })
 }
@@ -263,8 +263,8 @@ pub(crate) fn message() -> impl Strategy<Value = ControlMessage> {
         fault().prop_map(ControlMessage::Abort),
         prop_oneof![Just(Destination::Fresh), Just(Destination::Occupied)].prop_map(ControlMessage::Ready),
         vec(want_run(), 0..4).prop_map(ControlMessage::Wants),
-        (any::<u64>(), stretches(u64::MAX))
-            .prop_map(|(entry, stretches)| ControlMessage::More(More { entry, stretches })),
+        (any::<u64>(), ranges(u64::MAX))
+            .prop_map(|(entry, ranges)| ControlMessage::More(More { entry, ranges })),
         any::<u64>().prop_map(|bytes| ControlMessage::WantsEnd { bytes }),
         vec(proof(), 0..3).prop_map(ControlMessage::Proofs),
         vec(item(), 0..4).prop_map(ControlMessage::Items),

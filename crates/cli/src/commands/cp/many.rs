@@ -30,7 +30,7 @@ pub(crate) fn copy_all(
     // The rate limit applies to all machines together.
     let quotas = Quotas::new(context.settings.rate());
     let copy = &copy;
-    let reports: Vec<Of> = thread::scope(|scope| {
+    let reports: Vec<MachineReport> = thread::scope(|scope| {
         let running = plans.iter().zip(&parts).map(|(plan, part)| {
             let (machine, part) = (plan.sources[0].0.name(), part.clone());
             let each = Context {
@@ -44,14 +44,14 @@ pub(crate) fn copy_all(
                 let report = copy(&each, plan);
                 part.finish();
                 if !is_dry_run {
-                    each.say(said_of(plan, &report));
+                    each.say(summary_of(plan, &report));
                 }
                 report
             });
             (machine, running)
         });
         let running: Vec<_> = running.collect();
-        let ended = running.into_iter().map(|(machine, thread)| Of {
+        let ended = running.into_iter().map(|(machine, thread)| MachineReport {
             machine,
             report: match thread {
                 Ok(thread) => thread.join().unwrap_or_else(|_| crashed()),
@@ -61,7 +61,7 @@ pub(crate) fn copy_all(
         ended.collect()
     });
     parts.iter().for_each(Progress::finish);
-    added_up(context.report(RunReport::default()), context.settings.rate(), reports)
+    combined(context.report(RunReport::default()), context.settings.rate(), reports)
 }
 
 /// Makes the destination directory unless it exists; returns the fault if it cannot be made.
@@ -71,7 +71,7 @@ fn without_destination(plan: &CopyPlan) -> Option<Fault> {
     Some(crate::fault::io(format!("cannot make the directory {}", to.display()), &error))
 }
 
-fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
+fn summary_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
     match &report.error {
         Some(error) => format!("{what}: failed: {}{}", place(error), error.message),
@@ -81,16 +81,16 @@ fn said_of(plan: &CopyPlan, report: &RunReport) -> String {
     }
 }
 
-pub(crate) struct Of {
+pub(crate) struct MachineReport {
     pub(crate) machine: String,
     pub(crate) report: RunReport,
 }
 
 /// Adds up reports. `sum` contains the names of preset and law; `ceiling` limited all together.
-pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) -> RunReport {
+pub(crate) fn combined(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<MachineReport>) -> RunReport {
     let mut ciphers = Vec::new();
     let mut controllers = Vec::new();
-    for Of { report, .. } in &all {
+    for MachineReport { report, .. } in &all {
         add_counts(&mut sum, report);
         add_once(&mut ciphers, &report.cipher);
         if !report.cipher.is_empty() {
@@ -112,7 +112,7 @@ pub(crate) fn added_up(mut sum: RunReport, ceiling: Option<Rate>, all: Vec<Of>) 
     sum.error = fault(&all);
     sum.digest = digest(&all);
     sum.limited_by = limit(&sum, ceiling, &all);
-    for Of { machine, report } in all {
+    for MachineReport { machine, report } in all {
         let of_it = |failure| FileFailure { machine: Some(machine.clone()), ..failure };
         sum.failed.extend(report.failed.into_iter().map(of_it));
         sum.notes.extend(report.notes);
@@ -149,26 +149,26 @@ fn add_once(known: &mut Vec<String>, word: &str) {
 
 /// Returns the code that all failures share, if every machine failed or if it means that sources changed or
 /// verification failed; otherwise `SOME_FAILED`. An interruption takes precedence; `None` without failures.
-fn exit_code(all: &[Of]) -> Option<u8> {
-    const IN_ANY_NUMBER: [FaultCode; 2] = [FaultCode::SourceChanged, FaultCode::VerifyFailed];
+fn exit_code(all: &[MachineReport]) -> Option<u8> {
+    const PARTIAL_FAILURE_CODES: [FaultCode; 2] = [FaultCode::SourceChanged, FaultCode::VerifyFailed];
     if let Some(interrupted) = interrupted(all) {
         return Some(interrupted.code.exit_code());
     }
     let failed: Vec<u8> = all.iter().map(|of| of.report.exit_code()).filter(|&code| code != 0).collect();
     let first = *failed.first()?;
     let alike = failed.iter().all(|&code| code == first);
-    let in_any_number = IN_ANY_NUMBER.iter().any(|code| code.exit_code() == first);
+    let in_any_number = PARTIAL_FAILURE_CODES.iter().any(|code| code.exit_code() == first);
     Some(if alike && (in_any_number || failed.len() == all.len()) { first } else { SOME_FAILED })
 }
 
 /// Returns the interruption, if any: it counts for all machines, even if some had ended before.
-fn interrupted(all: &[Of]) -> Option<&Fault> {
+fn interrupted(all: &[MachineReport]) -> Option<&Fault> {
     let mut errors = all.iter().filter_map(|of| of.report.error.as_ref());
     errors.find(|error| error.code == FaultCode::Interrupted)
 }
 
 /// Returns one fault for all machines whose copy failed as a whole.
-fn fault(all: &[Of]) -> Option<Fault> {
+fn fault(all: &[MachineReport]) -> Option<Fault> {
     if let Some(interrupted) = interrupted(all) {
         return Some(interrupted.clone());
     }
@@ -183,7 +183,7 @@ fn fault(all: &[Of]) -> Option<Fault> {
 }
 
 /// Returns the BLAKE3 hash of the concatenated hexadecimal digests; `None` if one is missing.
-fn digest(all: &[Of]) -> Option<String> {
+fn digest(all: &[MachineReport]) -> Option<String> {
     let digests: Option<Vec<&String>> = all.iter().map(|of| of.report.digest.as_ref()).collect();
     let mut sum = blake3::Hasher::new();
     for digest in digests? {
@@ -193,7 +193,7 @@ fn digest(all: &[Of]) -> Option<String> {
 }
 
 /// Returns a limit of this machine or the common ceiling; otherwise the limit of the slowest copy.
-fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[Of]) -> Option<Limit> {
+fn limit(sum: &RunReport, ceiling: Option<Rate>, all: &[MachineReport]) -> Option<Limit> {
     let slowest =
         all.iter().filter(|of| of.report.limited_by.is_some()).max_by_key(|of| of.report.elapsed)?;
     let common = limit_of_receiver(sum.goodput, ceiling, sum.packets.sent, sum.lost.of(Cause::ReceiverHost));
@@ -214,7 +214,7 @@ mod tests {
     use crate::output::{CpuSeconds, Packets};
 
     /// A machine that sent 10 MB in one file.
-    fn well(machine: &str, seconds: u64) -> Of {
+    fn well(machine: &str, seconds: u64) -> MachineReport {
         let report = RunReport {
             bytes: 10_000_000,
             files: 1,
@@ -236,15 +236,18 @@ mod tests {
             max_rss: Some(1),
             ..RunReport::default()
         };
-        Of { machine: machine.to_owned(), report }
+        MachineReport { machine: machine.to_owned(), report }
     }
 
-    fn lost(machine: &str, code: FaultCode) -> Of {
-        Of { machine: machine.to_owned(), report: RunReport::failed(Fault::new(code, "no", "hint")) }
+    fn lost(machine: &str, code: FaultCode) -> MachineReport {
+        MachineReport {
+            machine: machine.to_owned(),
+            report: RunReport::failed(Fault::new(code, "no", "hint")),
+        }
     }
 
     /// Of two files of this machine, one failed.
-    fn partly(machine: &str, exit_code: u8) -> Of {
+    fn partly(machine: &str, exit_code: u8) -> MachineReport {
         let fault = Fault::new(FaultCode::Unreadable, "closed", "");
         let mut of = well(machine, 1);
         of.report.failed =
@@ -254,12 +257,12 @@ mod tests {
         of
     }
 
-    fn sum(all: Vec<Of>) -> RunReport {
-        added_up(RunReport::default(), None, all)
+    fn sum(all: Vec<MachineReport>) -> RunReport {
+        combined(RunReport::default(), None, all)
     }
 
     #[test]
-    fn what_can_be_said_of_all_is_said() {
+    fn the_combined_report_sums_up_all_machines() {
         let report = sum(vec![well("a", 2), well("b", 4), well("c", 1)]);
         assert_eq!((report.bytes, report.files, report.exit_code()), (30_000_000, 3, 0));
         assert_eq!((report.elapsed, report.rtt), (Span::from_secs(4), Some(Span::from_millis(10))));
@@ -275,7 +278,7 @@ mod tests {
         assert!(limit.evidence.starts_with("b, which took longest"), "{limit:?}");
         assert!(report.max_rss.is_some() && report.digest.is_some() && report.is_ok());
         let capped =
-            added_up(RunReport::default(), Some(Rate::from_mbps(62)), vec![well("a", 2), well("b", 2)]);
+            combined(RunReport::default(), Some(Rate::from_mbps(62)), vec![well("a", 2), well("b", 2)]);
         assert_eq!(capped.limited_by.unwrap().what, "rate_ceiling");
     }
 
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_with_their_machine() {
+    fn failures_name_their_machine() {
         use FaultCode::{NotAuthorised, Unreachable};
         let report = sum(vec![well("a", 1), lost("far:1", Unreachable)]);
         let error = report.error.unwrap();
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_removed_and_what_was_noted_is_not_lost() {
+    fn the_combined_report_keeps_skipped_deletions_and_notes() {
         let mut one = well("a", 1);
         one.report.not_deleted = Some(Fault::new(FaultCode::NotPermitted, "too many", ""));
         let mut other = well("b", 1);

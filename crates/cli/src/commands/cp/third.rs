@@ -14,14 +14,14 @@ use crate::output::{Progress, RunReport, Snapshot};
 use crate::settings::Settings;
 use crate::signals::Cancel;
 use crate::ssh::{Job, Remote, SshCommand, SshHost};
-use crate::transfer::{Context, CopyPlan, LIMIT, REST_HINT, Served, by_ssh};
+use crate::transfer::{Context, CopyPlan, LIMIT, REST_HINT, RemoteServer, by_ssh};
 
 /// Interval of progress updates, and of checks for an interruption or silence.
 const TICK: Duration = Duration::from_millis(50);
 /// Time in which a signal that ended ssh reaches this process too, even on a busy machine.
-const NOTICED: Duration = Duration::from_millis(500);
+const SIGNAL_DELAY: Duration = Duration::from_millis(500);
 /// Timeout for the other machine to stop.
-const STOPPING: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn copy(
     context: &Context,
@@ -62,14 +62,15 @@ fn start(
     ssh: &SshArgs,
     (plan, at, serves): (&CopyPlan, &SshHost, Option<&SshHost>),
     detach: bool,
-) -> Result<(Option<Served>, Remote), Fault> {
-    let start = |host| Served::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put(context, plan));
+) -> Result<(Option<RemoteServer>, Remote), Fault> {
+    let start =
+        |host| RemoteServer::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put(context, plan));
     let server = serves.map(start).transpose()?;
     let command = SshCommand::new(ssh, at)?;
     let mut client = Remote::start(&command, command.remote("cp --for-ssh"), &context.cancel)?;
     let (url, fetches) = match (&plan.sources[0].0, &plan.to, &server) {
         (Machine::Url(url), _, _) => (url, true),
-        (_, Machine::Url(url), _) | (.., Some(Served { url, .. })) => (url, false),
+        (_, Machine::Url(url), _) | (.., Some(RemoteServer { url, .. })) => (url, false),
         _ => return Err(Fault::new(FaultCode::Internal, "no machine serves", "")),
     };
     let Settings { crypto, offload, socket_buffer, recipe } = &context.settings;
@@ -108,7 +109,7 @@ fn follow(
             // Ctrl-C at a terminal reaches ssh as well.
             Err(RecvTimeoutError::Disconnected) => {
                 if !context.cancel.is_requested() {
-                    std::thread::sleep(NOTICED);
+                    std::thread::sleep(SIGNAL_DELAY);
                 }
                 return Err(match (context.cancel.is_requested(), detach) {
                     (true, true) => watched.left(client),
@@ -128,10 +129,10 @@ fn follow(
             return Err(watched.lost(client));
         }
         if context.cancel.is_requested() && asked_to_stop.is_none() {
-            client.hang_up();
+            client.close_stdin();
             asked_to_stop = Some(Instant::now());
         }
-        if asked_to_stop.is_some_and(|at| at.elapsed() > STOPPING) {
+        if asked_to_stop.is_some_and(|at| at.elapsed() > STOP_TIMEOUT) {
             return Err(context.cancel.fault(REST_HINT));
         }
     }
@@ -270,7 +271,7 @@ mod tests {
 
     /// ssh itself does not notice a lost machine while it has nothing to send.
     #[test]
-    fn a_machine_that_says_nothing_is_given_up() {
+    fn a_machine_counts_as_silent_after_the_limit() {
         let watched = Watched::new();
         assert!(!watched.is_silent(watched.heard + LIMIT));
         assert!(watched.is_silent(watched.heard + LIMIT + TICK));

@@ -15,9 +15,9 @@ use super::path::emulator;
 use crate::args::PathArgs;
 
 /// Maximum duration of a flow, from its first packet.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_DURATION: Duration = Duration::from_secs(10);
 /// Interval of progress reports and of checks whether a flow is over.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Congestion controls to show, in this order.
 pub(super) const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
@@ -84,15 +84,15 @@ fn carry(
     let started = Instant::now();
     thread::scope(|scope| {
         let sender = scope.spawn(|| -> io::Result<()> {
-            socket.connect_timeout(&to.into(), LONGEST)?;
+            socket.connect_timeout(&to.into(), MAX_DURATION)?;
             fill(&socket.into(), bytes, &over, &sent)
         });
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                if !goes_on(received.load(Ordering::Relaxed)) || started.elapsed() >= LONGEST {
+                if !goes_on(received.load(Ordering::Relaxed)) || started.elapsed() >= MAX_DURATION {
                     over.store(true, Ordering::Relaxed);
                 }
-                thread::sleep(LOOK);
+                thread::sleep(CHECK_INTERVAL);
             }
         });
         // There is no stream if the path lost the handshake.
@@ -113,11 +113,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flow_carries_what_it_is_given_and_stops() {
+    fn a_tcp_flow_carries_the_given_bytes_and_stops() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
         let (bytes, took) = carry(socket, &listener, 3_000_001, |_| true).unwrap();
         assert_eq!(bytes, 3_000_001);
-        assert!(took < LONGEST);
+        assert!(took < MAX_DURATION);
     }
 }

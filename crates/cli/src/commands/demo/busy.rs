@@ -19,14 +19,14 @@ use super::path::{EmulatedPath, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, json_value, out_url};
-use crate::transfer::{Context, Cpu, Policy, Pulse, answer, listen_options, next_client};
+use crate::transfer::{Context, Cpu, Policy, SessionProgress, answer, listen_options, next_client};
 use crate::{endpoint, fault};
 
 /// Linux's default of `net.core.rmem_max`.
 const UNTUNED_BUFFER: Bytes = Bytes(208 << 10);
 /// Time that the receiver runs between two suspensions.
-const RUNS: Duration = Duration::from_millis(900);
-const SUSPENDED: Duration = Duration::from_millis(100);
+const RUN_TIME: Duration = Duration::from_millis(900);
+const SUSPENSION_TIME: Duration = Duration::from_millis(100);
 /// Default ceiling, as a share of the path's rate: a law that fills the path would lose packets there too.
 const SHARE: f64 = 2.0 / 3.0;
 
@@ -37,7 +37,7 @@ pub(super) fn busy(context: &Context, args: &DemoArgs, namespaces: &Namespaces) 
     let ceiling = context.settings.rate().unwrap_or_else(|| spec.path_rate.mul_f64(SHARE));
     context.say(format!(
         "Host:  the receiver is suspended for {} ms of each second, its socket buffer holds 208 KiB; at most {ceiling} are sent",
-        SUSPENDED.as_millis()
+        SUSPENSION_TIME.as_millis()
     ));
     context.say("Now with the verdict");
     let mut aware = send(&acting(context, ceiling, true)?, &path, args.time)?;
@@ -105,10 +105,10 @@ impl Receiver {
         let (running, over) = channel::<()>();
         thread::scope(|scope| {
             scope.spawn(move || {
-                while over.recv_timeout(RUNS) == Err(RecvTimeoutError::Timeout) {
+                while over.recv_timeout(RUN_TIME) == Err(RecvTimeoutError::Timeout) {
                     // Until the child is waited for, no other process can have its ID.
                     let _ = kill_process(process, Signal::STOP);
-                    thread::sleep(SUSPENDED);
+                    thread::sleep(SUSPENSION_TIME);
                     let _ = kill_process(process, Signal::CONT);
                 }
             });
@@ -137,7 +137,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {
-        answer(incoming, &policy, Cpu::ALL, &Pulse::default());
+        answer(incoming, &policy, Cpu::ALL, &SessionProgress::default());
     }
     Ok(0)
 }

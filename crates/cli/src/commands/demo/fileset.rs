@@ -75,13 +75,13 @@ fn sizes(total: u64, files: u64, rng: &mut Rng) -> Vec<u64> {
     let weight = |number: u64| (1 + rng.below(1_000)) * if number.is_multiple_of(12) { 48 } else { 1 };
     let weights: Vec<u64> = (0..files.saturating_sub(2)).map(weight).collect();
     let mut sizes = vec![big];
-    sizes.extend(spread(total - big, &weights));
+    sizes.extend(split_in_proportion(total - big, &weights));
     sizes.extend((files > 1).then_some(0));
     sizes
 }
 
 /// Splits `total` in proportion to the weights, without a remainder.
-fn spread(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
+fn split_in_proportion(total: u64, weights: &[u64]) -> impl Iterator<Item = u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut before = 0;
     let ends = weights.iter().scan(0, move |upto: &mut u128, &weight| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_set_has_files_of_every_kind() {
+    fn the_default_set_has_files_of_all_sizes() {
         let set = set_of(256_000_000, 64);
         assert_eq!((set.files.len(), set.total()), (64, Bytes(256_000_000)));
         assert_eq!(set.files[0].1, Bytes(128_000_000));
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_takes_no_files_is_named() {
+    fn the_fault_names_a_directory_that_cannot_be_written() {
         let fault = set_of(10, 1).write(Path::new("/dev/null/dir"), &Cancel::default());
         let fault = fault.unwrap_err();
         assert!(fault.message.contains("/dev/null/dir"), "{fault}");
     }
 
     #[test]
-    fn writing_stops_when_asked_to() {
+    fn writing_stops_when_cancelled() {
         let (dir, cancel) = (tempfile::tempdir().unwrap(), Cancel::default());
         cancel.request();
         let fault = set_of(10, 1).write(dir.path(), &cancel).unwrap_err();

@@ -70,7 +70,7 @@ impl EmulatedPath {
         let why = match namespaces {
             Ok(()) => match emulator(spec) {
                 Ok(emulator) => return Ok(Self::Namespaces(Box::new(emulator))),
-                Err(error @ WanError::Path(_)) => return Err(no_path(&error)),
+                Err(error @ WanError::Path(_)) => return Err(path_fault(&error)),
                 Err(error) => error.to_string(),
             },
             Err(why) => why.clone(),
@@ -113,7 +113,7 @@ impl EmulatedPath {
         if let Some(relay) = relay.get() {
             return Ok(relay.address());
         }
-        let started = Relay::start(&spec.stages(), spec.seed, server).map_err(|e| no_path(&e))?;
+        let started = Relay::start(&spec.stages(), spec.seed, server).map_err(|e| path_fault(&e))?;
         Ok(relay.get_or_init(|| started).address())
     }
 
@@ -136,7 +136,7 @@ impl EmulatedPath {
     }
 }
 
-fn no_path(error: &WanError) -> Fault {
+fn path_fault(error: &WanError) -> Fault {
     match error {
         WanError::Path(why) => {
             fault::usage(format!("cannot emulate this path: {why}"), "see `haul demo --help`")
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_queue_holds_one_bandwidth_delay_product_and_some_packets_at_least() {
+    fn the_queue_holds_a_bandwidth_delay_product_or_64_packets() {
         let spec = |rtt_ms, mbps| {
             let (rtt, path_rate) = (Span::from_millis(rtt_ms), Rate::from_mbps(mbps));
             PathArgs { rtt, path_rate, loss: Probability::ZERO, seed: 1 }

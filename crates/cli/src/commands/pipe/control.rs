@@ -42,7 +42,7 @@ impl Controlled for &Connection {
 }
 
 /// Interval of checks for `haul ctl`, so that there is not one per message.
-const BETWEEN: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Answers `haul ctl` for a stream's sender, and applies the law changes that the receiver requests.
 pub(super) struct Controls {
@@ -66,7 +66,7 @@ impl Controls {
     }
 
     pub(super) fn answer(&mut self, writer: &mut ByteWriter, moved: u64) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < BETWEEN) {
+        if self.looked.is_some_and(|looked| looked.elapsed() < CHECK_INTERVAL) {
             return;
         }
         self.looked = Some(Instant::now());
@@ -81,7 +81,7 @@ impl Controls {
         // One request per interval, so that the other side cannot cause more work.
         let (Some(mut changes), Some(law)) = (writer.take_law_request(), writer.law()) else { return };
         if let Ok(chosen) = ChosenLaw::change(&mut law.clone(), &changes) {
-            changes.extend(self.limits.beyond(&chosen));
+            changes.extend(self.limits.excess(&chosen));
         }
         // Applied to the present law, which may differ from the one that the other side knows.
         match writer.change(&changes) {
@@ -102,7 +102,7 @@ pub(super) fn beside<T>(
     let Some(socket) = ControlSocket::open(side) else { return work() };
     let (running, over) = channel::<()>();
     let answer = move || {
-        while over.recv_timeout(BETWEEN) == Err(RecvTimeoutError::Timeout) {
+        while over.recv_timeout(CHECK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             socket.answer(controlled, moved.load(Ordering::Relaxed));
         }
     };

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn every_preset_is_bytes_or_messages_and_takes_a_rate() {
+    fn every_preset_carries_bytes_or_messages_and_accepts_a_rate() {
         let rate = [("rate", "7000000bit")];
         for name in ["default", "fixed", "bulk", "fobs", "fobs-classifier", "rbudp", "rapid+", "proactive"] {
             let recipe = choose_with(name, &rate).unwrap();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_messages_take_a_law_its_parameters_and_the_evidence() {
+    fn byte_and_message_presets_accept_a_law_and_its_parameters() {
         for name in ["bulk", "streams", "msg", "viz", "sensor"] {
             let values = [("controller", "reno"), ("rate_control.diagnosis", "signature"), ("rate", "9Mbit")];
             let recipe = choose_with(name, &values).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_about_messages_is_refused_on_the_command_line_only() {
+    fn settings_without_effect_are_refused_only_on_the_command_line() {
         for (value, hint) in [
             (("chunk", "1MB"), "another --preset"),
             (("offload", "off"), "another --preset"),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_keep_their_ends_and_the_last_needs_none() {
+    fn lines_keep_their_newline_and_the_last_needs_none() {
         let lines = messages(b"one\n\nthree\nrest", Framing::Lines(100));
         assert_eq!(lines, [&b"one\n"[..], b"\n", b"three\n", b"rest"]);
         let long = messages(&[&[b'x'; 1_029][..], b"\n"].concat(), Framing::Lines(1_024));
@@ -159,13 +159,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_one_size_but_for_the_last() {
+    fn frames_have_equal_sizes_except_the_last() {
         assert_eq!(messages(b"abcdefgh", Framing::Frames(3)), [&b"abc"[..], b"def", b"gh"]);
         assert!(messages(b"", Framing::Frames(3)).is_empty());
     }
 
     #[test]
-    fn no_message_is_longer_than_its_recipe_carries() {
+    fn messages_are_no_longer_than_the_recipe_permits() {
         let (msg, sensor) = (haulage::preset("msg").unwrap(), haulage::preset("sensor").unwrap());
         assert_eq!(framing(None, &msg), Ok(Framing::Lines(65_536)));
         assert_eq!(framing(None, &sensor), Ok(Framing::Lines(1_024)));

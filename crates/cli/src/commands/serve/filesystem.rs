@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn beneath_the_root_all_can_be_done_and_elsewhere_nothing() {
+    fn served_files_are_accessible_only_beneath_the_root() {
         let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let secret = elsewhere.path().join("secret");
         fs::write(&secret, "secret").unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_root_that_is_offered_for_reading_is_not_written() {
+    fn a_root_offered_for_reading_cannot_be_written() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "text").unwrap();
         restricted(root.path(), Offer::Reading, || {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_names_the_root_or_the_reason() {
+    fn the_message_names_the_root_or_the_lack_of_restriction() {
         let within = words(&Ok(ABI::V3), Path::new("/r"), Offer::Reading);
         assert_eq!(within, "restricted by Landlock to reading in /r (ABI 3)");
         let absent = restrict(&Root::Anywhere, Offer::Reading);

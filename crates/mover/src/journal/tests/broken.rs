@@ -37,7 +37,7 @@ fn read(file: &OwnedFd) -> Log {
 }
 
 #[test]
-fn what_was_noted_stays_and_nothing_is_added() {
+fn a_broken_journal_keeps_its_records_and_adds_none() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, file) = in_memory(dir.path());
     fill_up(&file);
@@ -57,7 +57,7 @@ fn what_was_noted_stays_and_nothing_is_added() {
 }
 
 #[test]
-fn a_broken_journal_is_removed_when_everything_worked_out() {
+fn a_broken_journal_is_removed_once_all_files_are_done() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, file) = in_memory(dir.path());
     fill_up(&file);
@@ -70,7 +70,7 @@ fn a_broken_journal_is_removed_when_everything_worked_out() {
 }
 
 #[test]
-fn a_number_that_is_used_again_does_not_claim_the_bytes_of_another_file() {
+fn a_reused_number_does_not_claim_the_bytes_of_another_file() {
     for again in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let (journal, file) = in_memory(dir.path());
@@ -87,7 +87,7 @@ fn a_number_that_is_used_again_does_not_claim_the_bytes_of_another_file() {
 }
 
 #[test]
-fn a_journal_that_cannot_even_be_cut_is_removed() {
+fn a_journal_that_cannot_be_truncated_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     let (id, path) = (journal.id(), dir.path().join(journal_name(journal.id())));
@@ -109,7 +109,7 @@ fn a_journal_that_cannot_even_be_cut_is_removed() {
 }
 
 #[test]
-fn what_failed_half_way_is_cut_before_the_next_record() {
+fn a_partial_record_is_truncated_before_the_next_one() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     let (id, path) = (journal.id(), dir.path().join(journal_name(journal.id())));

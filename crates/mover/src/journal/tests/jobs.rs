@@ -16,7 +16,7 @@ use crate::journal::record::Record;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_job_that_finishes_leaves_nothing() {
+fn a_finished_job_leaves_nothing_behind() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     let mode = fs::metadata(dir.path().join(journal_name(journal.id()))).unwrap().permissions().mode();
@@ -29,7 +29,7 @@ fn a_job_that_finishes_leaves_nothing() {
 }
 
 #[test]
-fn neighbours_are_noted_together_and_only_after_8_mib() {
+fn adjacent_ranges_are_recorded_as_one_after_8_mib() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     journal.begin(1, &identity("f", 100 * MIB));
@@ -50,7 +50,7 @@ fn neighbours_are_noted_together_and_only_after_8_mib() {
 }
 
 #[test]
-fn who_only_looks_keeps_nobody_from_resuming() {
+fn finding_leftovers_without_a_hold_does_not_block_resuming() {
     let dir = tempfile::tempdir().unwrap();
     cut_off(dir.path(), "d/f", 100, 10..60);
     let mut looking = Leftovers::find(open(dir.path()).as_fd(), Hold::Release).unwrap();
@@ -60,7 +60,7 @@ fn who_only_looks_keeps_nobody_from_resuming() {
 }
 
 #[test]
-fn the_next_job_takes_what_is_there_once() {
+fn the_next_job_takes_each_leftover_once() {
     let dir = tempfile::tempdir().unwrap();
     let id = cut_off(dir.path(), "d/f", 100, 10..60);
     let mut leftovers = adopt(dir.path());
@@ -83,7 +83,7 @@ fn the_next_job_takes_what_is_there_once() {
 }
 
 #[test]
-fn the_newest_journal_wins_and_the_older_ones_follow() {
+fn the_newest_journal_is_taken_before_older_ones() {
     let dir = tempfile::tempdir().unwrap();
     let ids: Vec<u32> = (1..=3).map(|job| cut_off(dir.path(), "f", 100, 0..10 * job)).collect();
     for (age, id) in ids.iter().rev().enumerate() {
@@ -103,7 +103,7 @@ fn the_newest_journal_wins_and_the_older_ones_follow() {
 }
 
 #[test]
-fn a_claim_needs_its_temporary_file_and_bytes_in_it() {
+fn a_claim_needs_a_temporary_file_with_recorded_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let gone = cut_off(dir.path(), "gone", 100, 0..50);
     fs::remove_file(dir.path().join(format!(".haul-{gone:08x}-1.part"))).unwrap();
@@ -116,7 +116,7 @@ fn a_claim_needs_its_temporary_file_and_bytes_in_it() {
 }
 
 #[test]
-fn what_nobody_claims_is_removed_and_nothing_else() {
+fn only_unclaimed_temporary_files_of_the_journal_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let id = cut_off(dir.path(), "d/f", 100, 0..50);
     let names = [
@@ -156,7 +156,7 @@ fn a_running_job_is_left_alone() {
 
 /// The receiver of a killed copy, which ends while the same copy is asked for again.
 #[test]
-fn a_job_that_ends_at_the_same_file_is_waited_for() {
+fn an_ending_job_on_the_same_file_is_waited_for() {
     for hold in [Hold::Keep, Hold::Release] {
         let dir = tempfile::tempdir().unwrap();
         let directory = open(dir.path());
@@ -180,7 +180,7 @@ fn a_job_that_ends_at_the_same_file_is_waited_for() {
 }
 
 #[test]
-fn of_many_adopters_one_gets_the_claim() {
+fn each_claim_goes_to_exactly_one_of_many_jobs() {
     for _ in 0..20 {
         let dir = tempfile::tempdir().unwrap();
         for file in ["a", "b", "c"] {
@@ -217,7 +217,7 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn a_journal_is_not_lost_to_those_who_tidy_up_while_it_is_made() {
+fn a_journal_survives_a_concurrent_cleanup_while_it_is_created() {
     let dir = tempfile::tempdir().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -355,7 +355,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn a_journal_never_claims_what_was_not_written(
+    fn a_journal_never_claims_unwritten_bytes(
         steps in prop::collection::vec(any_step(), 0..40),
         flips in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 8),
     ) {

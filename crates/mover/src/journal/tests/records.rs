@@ -51,7 +51,7 @@ fn step_before(steps: &[(usize, JobState)], len: usize) -> &(usize, JobState) {
 
 proptest! {
     #[test]
-    fn a_cut_journal_says_what_was_written_up_to_there(
+    fn a_truncated_journal_yields_the_records_before_the_cut(
         records in prop::collection::vec(any_record(), 0..12),
         id: u32,
     ) {
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_ends_the_reading_in_front_of_its_record(
+    fn reading_stops_before_a_record_with_a_flipped_bit(
         records in prop::collection::vec(any_record(), 1..8),
         id: u32,
         bit in 0u8..8,
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn records_of_another_journal_or_another_place_are_not_read(
+    fn records_of_another_journal_or_position_are_not_read(
         records in prop::collection::vec(any_record(), 1..8),
     ) {
         let (mut bytes, steps) = write_down(1, &records);
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_can_be_read(tail in prop::collection::vec(any::<u8>(), 0..200), whole in any::<bool>()) {
+    fn arbitrary_bytes_yield_an_empty_state(tail in prop::collection::vec(any::<u8>(), 0..200), whole in any::<bool>()) {
         let bytes = if whole { [&header(9)[..], &tail].concat() } else { tail };
         if let Ok(read) = Log::read(9, &bytes[..]) {
             prop_assert!(read.end <= bytes.len() as u64);
@@ -121,7 +121,7 @@ fn one(record: &Record) -> Vec<u8> {
 }
 
 #[test]
-fn records_that_lead_out_or_claim_too_much_are_not_believed() {
+fn records_with_escaping_paths_or_excess_ranges_are_rejected() {
     for path in ["..", "a/../..", "/etc", "a//b", "a/", "./a", "a\0b"] {
         let directory = one(&Record::Directory(path.as_bytes().into()));
         assert_eq!(Log::read(1, &directory[..]).unwrap().end, HEADER_LEN, "{path}");
@@ -143,7 +143,7 @@ fn records_that_lead_out_or_claim_too_much_are_not_believed() {
 
 /// The format is a promise to later versions: this journal must be readable for ever.
 #[test]
-fn the_format_stays_as_it_is() {
+fn the_file_format_matches_version_1() {
     let mut bytes = header(0x1234_abcd).to_vec();
     let codec = Log::new(0x1234_abcd);
     codec.encode(0, &Record::Directory(b"d".into()), &mut bytes);

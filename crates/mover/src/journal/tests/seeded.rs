@@ -33,6 +33,6 @@ fn input(rng: &mut Rng) -> Vec<u8> {
 }
 
 #[test]
-fn the_rules_hold_for_seeded_inputs() {
+fn the_journal_checks_hold_for_seeded_inputs() {
     haul_testing::fuzz::drive("journal", ITERATIONS, input, check::journal);
 }

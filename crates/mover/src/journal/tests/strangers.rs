@@ -6,10 +6,10 @@ use rustix::fs::{FileType, mknodat};
 
 use super::*;
 use crate::journal::record::header;
-use crate::journal::{Why, is_reserved};
+use crate::journal::{SkipReason, is_reserved};
 
 #[test]
-fn what_is_no_journal_of_ours_is_left_alone() {
+fn foreign_files_with_journal_names_are_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let at = |id| dir.path().join(journal_name(id));
     fs::write(at(1), "not a journal").unwrap();
@@ -24,14 +24,17 @@ fn what_is_no_journal_of_ours_is_left_alone() {
     let leftovers = adopt(dir.path());
     let mut skipped = leftovers.skipped().to_vec();
     skipped.sort_by_key(|(id, _)| *id);
-    let foreign = |id| (id, Why::Foreign);
-    assert_eq!(skipped, [foreign(1), foreign(2), (3, Why::Version(7)), foreign(4), foreign(5), foreign(6)]);
+    let foreign = |id| (id, SkipReason::Foreign);
+    assert_eq!(
+        skipped,
+        [foreign(1), foreign(2), (3, SkipReason::Version(7)), foreign(4), foreign(5), foreign(6)]
+    );
     leftovers.finish();
     assert_eq!(hidden(dir.path()).len(), 6);
 }
 
 #[test]
-fn a_journal_that_was_killed_at_birth_is_removed() {
+fn a_journal_without_records_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join(journal_name(1)), "").unwrap();
     fs::write(dir.path().join(journal_name(2)), &header(2)[..9]).unwrap();
@@ -41,7 +44,7 @@ fn a_journal_that_was_killed_at_birth_is_removed() {
 }
 
 #[test]
-fn only_the_newest_64_are_taken_over() {
+fn only_the_newest_64_journals_are_adopted() {
     let dir = tempfile::tempdir().unwrap();
     let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1000);
     for id in 0..300 {
@@ -55,7 +58,7 @@ fn only_the_newest_64_are_taken_over() {
 }
 
 #[test]
-fn temporary_files_are_not_looked_for_through_links() {
+fn temporary_files_are_not_searched_through_links() {
     let dir = tempfile::tempdir().unwrap();
     let outside = tempfile::tempdir().unwrap();
     let id = cut_off(dir.path(), "d/f", 100, 0..50);
@@ -71,7 +74,7 @@ fn temporary_files_are_not_looked_for_through_links() {
 }
 
 #[test]
-fn names_of_journals_and_of_own_temporary_files_are_reserved() {
+fn names_of_journals_and_temporary_files_are_reserved() {
     let dir = tempfile::tempdir().unwrap();
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     assert!(is_reserved(journal.part_name(3).as_bytes()));

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use crate::journal::{JournalState, find_journals, remove_journal, subdirectories};
 
 #[test]
-fn journals_are_found_with_what_they_hold() {
+fn journals_are_found_with_their_state_and_files() {
     let dir = tempfile::tempdir().unwrap();
     let cut = cut_off(dir.path(), "d/f", 100, 0..50);
     fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), vec![1; 10_000]).unwrap();
@@ -28,7 +28,7 @@ fn journals_are_found_with_what_they_hold() {
 }
 
 #[test]
-fn only_what_was_left_over_is_removed() {
+fn only_leftover_journals_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let cut = cut_off(dir.path(), "d/f", 100, 0..50);
     fs::write(dir.path().join(format!("d/.haul-{cut:08x}-9.part")), "").unwrap();
@@ -44,7 +44,7 @@ fn only_what_was_left_over_is_removed() {
 }
 
 #[test]
-fn a_journal_stays_while_something_cannot_be_removed() {
+fn a_journal_stays_while_its_files_cannot_be_removed() {
     let dir = tempfile::tempdir().unwrap();
     let id = cut_off(dir.path(), "d/f", 100, 0..50);
     let in_the_way = dir.path().join(format!("d/.haul-{id:08x}-9.part"));
@@ -57,7 +57,7 @@ fn a_journal_stays_while_something_cannot_be_removed() {
 }
 
 #[test]
-fn journals_are_found_and_removed_however_long_the_path_is() {
+fn journals_are_found_and_removed_below_very_long_paths() {
     let dir = tempfile::tempdir().unwrap();
     let (name, mut path) = ("n".repeat(250), PathBuf::from(dir.path()));
     let mut at = openat(CWD, dir.path(), OFlags::PATH, Mode::empty()).unwrap();

@@ -9,7 +9,7 @@ use haul_wire::control::{Action, DestinationAttributes, Equal, Extent};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use super::metadata::{Metadata, Undone};
+use super::metadata::{Metadata, MetadataFailures};
 use crate::entries::{Attributes, Kind};
 use crate::receive::place::attributes::{DIRECTORY_BITS, FILE_BITS, has_mode, same_time};
 use crate::receive::shared::Shared;
@@ -32,7 +32,7 @@ impl Shared {
         self.place.is_included.store(true, Ordering::Release);
         // A destination created by this job stays private until its permissions are set, if ever.
         if self.place.base.mode_when_made().is_some() {
-            self.place.loosened.lock().remove(&[][..]);
+            self.place.relaxed_permissions.lock().remove(&[][..]);
         }
     }
 
@@ -43,7 +43,7 @@ impl Shared {
         let wanted = Metadata { attributes, extras: extras.map(Arc::from), bits: DIRECTORY_BITS };
         let directory = self.place.directory(&[]);
         match directory.and_then(|directory| self.metadata.apply(directory.as_fd(), &wanted)) {
-            Ok(undone) => self.note(b".", undone),
+            Ok(metadata_failures) => self.note(b".", metadata_failures),
             // The destination may belong to another user, and keeps its metadata then.
             Err(Errno::PERM | Errno::ACCESS) => {}
             Err(errno) => {
@@ -82,8 +82,8 @@ impl Shared {
             self.metadata.apply(fd, &wanted)
         };
         // Fails if another user owns the file, whose contents are right nevertheless.
-        let Ok(undone) = applied else { return };
-        self.note(path, undone);
+        let Ok(metadata_failures) = applied else { return };
+        self.note(path, metadata_failures);
         if is_said {
             // A broken connection ends the job elsewhere.
             let _ = self.tell(path, Action::Adjust);
@@ -91,19 +91,19 @@ impl Shared {
     }
 
     /// Corrects a file that may have hard links outside the peer's root: replaces it by a corrected copy.
-    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> Undone {
-        let mut undone = Undone::new();
+    fn correct_apart(&self, entry: u32, path: &[u8], there: &File, wanted: &Metadata) -> MetadataFailures {
+        let mut metadata_failures = MetadataFailures::new();
         let apply = |fd: BorrowedFd<'_>| {
-            undone = self.metadata.apply(fd, wanted)?;
+            metadata_failures = self.metadata.apply(fd, wanted)?;
             Ok(())
         };
         if self.place.detach(entry, path, there, apply).is_err() {
-            undone.push(
+            metadata_failures.push(
                 "it has several hard links and could not be replaced by a separate file: it is unchanged"
                     .to_owned(),
             );
         }
-        undone
+        metadata_failures
     }
 
     pub(crate) fn would_correct(&self, entry: u32, path: &[u8], there: &Stat) -> Action {

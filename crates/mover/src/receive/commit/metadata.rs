@@ -14,7 +14,7 @@ use crate::budget::of_place;
 use crate::entries::Attributes;
 use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_of, set_mode};
 use crate::storage::{chownat, fchmod, fstat};
-use crate::xattrs::{Bearer, CAPABILITY, Space};
+use crate::xattrs::{CAPABILITY, Space, XattrTarget};
 
 const OWNER_WRITES: u32 = 0o200;
 
@@ -47,12 +47,13 @@ impl ExtrasMap {
 
 fn bytes_of(extras: &Extras) -> u64 {
     /// Minimum size of an allocation.
-    const LEAST: usize = 32;
+    const MIN_ALLOCATION: usize = 32;
     let names = extras.owner.iter().flat_map(|owner| [&owner.user_name, &owner.group_name]).flatten();
     let attributes = extras.xattrs.iter().chain(&extras.acls).flatten();
-    let of_names: usize = names.map(|name| name.len() + LEAST).sum();
-    let of_attributes: usize = attributes.map(|xattr| xattr.bytes() + 2 * LEAST + size_of::<Xattr>()).sum();
-    (size_of::<Extras>() + 2 * LEAST + of_names + of_attributes) as u64
+    let of_names: usize = names.map(|name| name.len() + MIN_ALLOCATION).sum();
+    let of_attributes: usize =
+        attributes.map(|xattr| xattr.bytes() + 2 * MIN_ALLOCATION + size_of::<Xattr>()).sum();
+    (size_of::<Extras>() + 2 * MIN_ALLOCATION + of_names + of_attributes) as u64
 }
 
 pub(crate) struct Metadata {
@@ -63,7 +64,7 @@ pub(crate) struct Metadata {
 }
 
 /// Messages about metadata that could not be set.
-pub(crate) type Undone = Vec<String>;
+pub(crate) type MetadataFailures = Vec<String>;
 
 pub(crate) struct MetadataWriter {
     permit: Preserve,
@@ -91,32 +92,36 @@ impl MetadataWriter {
     }
 
     /// Sets all metadata of an open file or directory that differs, the modification time last.
-    pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
-        let undone = self.apply_but_time(fd, wanted)?;
+    pub(crate) fn apply(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<MetadataFailures, Errno> {
+        let metadata_failures = self.apply_but_time(fd, wanted)?;
         correct_time(fd, wanted.attributes.mtime)?;
-        Ok(undone)
+        Ok(metadata_failures)
     }
 
-    pub(crate) fn apply_but_time(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> Result<Undone, Errno> {
+    pub(crate) fn apply_but_time(
+        &self,
+        fd: BorrowedFd<'_>,
+        wanted: &Metadata,
+    ) -> Result<MetadataFailures, Errno> {
         let mode = wanted.attributes.mode;
         let Some(extras) = &wanted.extras else {
             set_mode(fd, mode, wanted.bits)?;
-            return Ok(Undone::new());
+            return Ok(MetadataFailures::new());
         };
-        let mut undone = left_out(extras);
+        let mut metadata_failures = left_out(extras);
         // First, because changing the owner clears set-user-ID bits and capabilities.
-        let owned = self.set_owner(fd, extras, &mut undone)?;
-        self.set_list(fd, List::Xattrs, extras, &mut undone);
+        let owned = self.set_owner(fd, extras, &mut metadata_failures)?;
+        self.set_list(fd, List::Xattrs, extras, &mut metadata_failures);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // After the mode, because the access control list contains the group's permissions.
-        self.set_list(fd, List::Acls, extras, &mut undone);
-        Ok(undone)
+        self.set_list(fd, List::Acls, extras, &mut metadata_failures);
+        Ok(metadata_failures)
     }
 
     pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
         let Ok(now) = fstat(fd) else { return false };
         let extras = wanted.extras.as_deref();
-        let owner = extras.and_then(|extras| self.wanted_owner(extras, &now, &mut Undone::new()));
+        let owner = extras.and_then(|extras| self.wanted_owner(extras, &now, &mut MetadataFailures::new()));
         let other_owner = owner.is_some_and(|(user, group)| {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
@@ -131,17 +136,22 @@ impl MetadataWriter {
     }
 
     /// Sets owner and extended attributes of a symbolic link opened with `O_PATH`. Links have no permissions.
-    pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> Undone {
-        let mut undone = left_out(extras);
-        if self.set_owner(link, extras, &mut undone).is_err() {
-            undone.push("the owner cannot be set".to_owned());
+    pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> MetadataFailures {
+        let mut metadata_failures = left_out(extras);
+        if self.set_owner(link, extras, &mut metadata_failures).is_err() {
+            metadata_failures.push("the owner cannot be set".to_owned());
         }
-        self.set_list(link, List::Xattrs, extras, &mut undone);
-        undone
+        self.set_list(link, List::Xattrs, extras, &mut metadata_failures);
+        metadata_failures
     }
 
     /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
-    fn wanted_owner(&self, extras: &Extras, now: &Stat, undone: &mut Undone) -> Option<(u32, u32)> {
+    fn wanted_owner(
+        &self,
+        extras: &Extras,
+        now: &Stat,
+        metadata_failures: &mut MetadataFailures,
+    ) -> Option<(u32, u32)> {
         let owner = extras.owner.as_ref()?;
         let (user, group) = match self.permit.owner {
             Ownership::Numbers => (owner.user, owner.group),
@@ -154,34 +164,47 @@ impl MetadataWriter {
             return Some((user, group));
         }
         if (now.st_uid, now.st_gid) != (user, group) {
-            undone.push(format!("the receiver does not permit the owner {user}:{group}"));
+            metadata_failures.push(format!("the receiver does not permit the owner {user}:{group}"));
         }
         None
     }
 
     /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
     /// and this process is root: then set-user-ID bits may grant that user's privileges.
-    fn set_owner(&self, fd: BorrowedFd<'_>, extras: &Extras, undone: &mut Undone) -> Result<bool, Errno> {
+    fn set_owner(
+        &self,
+        fd: BorrowedFd<'_>,
+        extras: &Extras,
+        metadata_failures: &mut MetadataFailures,
+    ) -> Result<bool, Errno> {
         let now = fstat(fd)?;
-        let Some((user, group)) = self.wanted_owner(extras, &now, undone) else { return Ok(false) };
+        let Some((user, group)) = self.wanted_owner(extras, &now, metadata_failures) else {
+            return Ok(false);
+        };
         let set = |user, group| chownat(fd, "", user, group, AtFlags::EMPTY_PATH).is_ok();
         let user_done = now.st_uid == user || set(Some(Uid::from_raw(user)), None);
         let group_done = now.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
         if !user_done {
-            undone.push(format!("the owner cannot be set to user {user}"));
+            metadata_failures.push(format!("the owner cannot be set to user {user}"));
         }
         if !group_done {
-            undone.push(format!("the owner cannot be set to group {group}"));
+            metadata_failures.push(format!("the owner cannot be set to group {group}"));
         }
         Ok(user_done && group_done && is_root())
     }
 
-    fn set_list(&self, fd: BorrowedFd<'_>, list: List, extras: &Extras, undone: &mut Undone) {
+    fn set_list(
+        &self,
+        fd: BorrowedFd<'_>,
+        list: List,
+        extras: &Extras,
+        metadata_failures: &mut MetadataFailures,
+    ) {
         let (wanted, _, name) = self.look_up(list, extras);
         if let Some(difference) = self.differs(fd, list, extras) {
-            difference.make_up(fd, undone);
+            difference.apply_difference(fd, metadata_failures);
         } else if wanted.is_some_and(|wanted| !wanted.is_empty()) {
-            undone.push(format!("the receiver does not permit {name}"));
+            metadata_failures.push(format!("the receiver does not permit {name}"));
         }
     }
 
@@ -209,20 +232,21 @@ impl MetadataWriter {
     fn differs<'e>(&self, fd: BorrowedFd<'_>, list: List, extras: &'e Extras) -> Option<Difference<'e>> {
         let (wanted, keep, _) = self.look_up(list, extras);
         let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
-        let bearer = Bearer::new(fd);
-        let there = bearer.list().unwrap_or_default();
+        let xattr_target = XattrTarget::new(fd);
+        let there = xattr_target.list().unwrap_or_default();
         let permits = |xattr: &&Xattr| self.permits(list, &xattr.name);
         let has = |xattr: &Xattr| {
-            there.contains(&xattr.name) && bearer.get(&xattr.name).is_ok_and(|value| value == xattr.value)
+            there.contains(&xattr.name)
+                && xattr_target.get(&xattr.name).is_ok_and(|value| value == xattr.value)
         };
         let stays =
             |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
         // Labels set by the system stay. A capability that the source lacks is removed in any case.
-        let may_go = |name: &[u8]| match list {
+        let may_be_removed = |name: &[u8]| match list {
             List::Xattrs if name == CAPABILITY => true,
             _ => self.permits(list, name) && Space::of(name) != Space::Security,
         };
-        let remove = there.iter().filter(|name| may_go(name) && !stays(name)).cloned().collect();
+        let remove = there.iter().filter(|name| may_be_removed(name) && !stays(name)).cloned().collect();
         let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(permits);
         let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
         Some(Difference { remove, set, refused })
@@ -235,7 +259,7 @@ enum List {
     Acls,
 }
 
-fn left_out(extras: &Extras) -> Undone {
+fn left_out(extras: &Extras) -> MetadataFailures {
     let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
     (extras.left_out > 0).then(text).into_iter().collect()
 }
@@ -248,28 +272,29 @@ struct Difference<'w> {
 }
 
 impl Difference<'_> {
-    fn make_up(self, fd: BorrowedFd<'_>, undone: &mut Undone) {
-        let bearer = Bearer::new(fd);
+    fn apply_difference(self, fd: BorrowedFd<'_>, metadata_failures: &mut MetadataFailures) {
+        let xattr_target = XattrTarget::new(fd);
         let mut note = |name: &[u8], done: Result<(), Errno>| {
             if let Err(errno) = done {
                 let why = std::io::Error::from(errno);
-                undone.push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+                metadata_failures
+                    .push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
             }
         };
         for name in &self.remove {
-            note(name, insist(fd, || bearer.remove(name)));
+            note(name, with_write_permission(fd, || xattr_target.remove(name)));
         }
         for xattr in self.refused {
             note(&xattr.name, Err(Errno::PERM));
         }
         for xattr in self.set {
-            note(&xattr.name, insist(fd, || bearer.set(&xattr.name, &xattr.value)));
+            note(&xattr.name, with_write_permission(fd, || xattr_target.set(&xattr.name, &xattr.value)));
         }
     }
 }
 
 /// Changes an attribute. If the owner lacks the required write permission (xattr(7)), grants it temporarily.
-fn insist(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+fn with_write_permission(fd: BorrowedFd<'_>, change: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     let done = change();
     if done != Err(Errno::ACCESS) {
         return done;

@@ -20,7 +20,7 @@ use crate::receive::decide::clear_overtaken;
 use crate::receive::delete::{self, is_in_the_way};
 use crate::receive::messages::{Settle, text};
 use crate::receive::place::dir_entry::collision;
-use crate::receive::place::links::Linked;
+use crate::receive::place::links::LinkOutcome;
 use crate::receive::place::replaceable;
 use crate::receive::shared::Shared;
 use crate::receive::verify::{READ, read_back};
@@ -40,7 +40,7 @@ pub(crate) struct Committer {
     ready: Vec<u32>,
     outcomes: Vec<Outcome>,
     /// Bytes of failure messages in `outcomes`.
-    told: usize,
+    outcome_text_bytes: usize,
     settled: u64,
     total: Option<u64>,
     /// Files whose place holds another kind of entry, which may be removed.
@@ -65,7 +65,7 @@ impl Committer {
             settles,
             ready: Vec::new(),
             outcomes: Vec::new(),
-            told: 0,
+            outcome_text_bytes: 0,
             settled: 0,
             total: None,
             blocked: Vec::new(),
@@ -84,7 +84,7 @@ impl Committer {
             self.flush()?;
             self.shared.report_remaining()?;
         }
-        self.make_way()?;
+        self.remove_obstacles()?;
         // Hard links, once the outcomes of their files are known.
         self.finish_each(self.held(|kind| matches!(kind, Kind::HardLink(_))), Self::finish_hard_link)?;
         // Symbolic links follow all files, so that no file is written through one.
@@ -101,7 +101,10 @@ impl Committer {
     fn gather(&mut self) -> Result<(), RecvError> {
         let first = self.settles.recv()?;
         self.absorb(first);
-        while self.ready.len() < GROUP && self.outcomes.len() < OUTCOME_BATCH && self.told < MAX_FAULT_BYTES {
+        while self.ready.len() < GROUP
+            && self.outcomes.len() < OUTCOME_BATCH
+            && self.outcome_text_bytes < MAX_FAULT_BYTES
+        {
             let Ok(next) = self.settles.try_recv() else { break };
             self.absorb(next);
         }
@@ -109,7 +112,7 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
-        self.shared.progress.worked.add(1);
+        self.shared.progress.other_progress.add(1);
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
@@ -142,7 +145,7 @@ impl Committer {
         let mut book = self.shared.book.lock();
         // The sender knows of an entry that it could not read.
         if book.table.kind(entry) != Kind::Unread {
-            self.told += text(&fault);
+            self.outcome_text_bytes += text(&fault);
             self.outcomes.push(Outcome { entry: entry.into(), fault: Some(fault.clone()) });
         }
         let path = book.table.path(entry);
@@ -167,7 +170,7 @@ impl Committer {
     /// Defers files whose names are blocked by something that is only removed once everything has arrived.
     /// Returns the others.
     fn defer_blocked(&mut self, entries: Vec<u32>) -> Vec<u32> {
-        if !self.shared.clears() || self.shared.place.is_fresh {
+        if !self.shared.permits_deletion() || self.shared.place.is_fresh {
             return entries;
         }
         let (blocked, free): (Vec<u32>, _) = entries.into_iter().partition(|&entry| self.is_blocked(entry));
@@ -182,8 +185,8 @@ impl Committer {
     }
 
     /// Removes obstacles, and installs the files that they blocked.
-    fn make_way(&mut self) -> Result<(), Fault> {
-        if !self.shared.clears() {
+    fn remove_obstacles(&mut self) -> Result<(), Fault> {
+        if !self.shared.permits_deletion() {
             return Ok(());
         }
         // Links that would replace their own target fail before any obstacle is removed.
@@ -199,11 +202,15 @@ impl Committer {
             return Ok(());
         }
         let stay = delete::clear(&self.shared, &blocked)?;
-        if self.shared.is_dry_run() { self.would_make_way(blocked, stay) } else { self.install(files) }
+        if self.shared.is_dry_run() {
+            self.would_remove_obstacles(blocked, stay)
+        } else {
+            self.install(files)
+        }
     }
 
     /// Dry run: lists files whose obstacle would be removed, and fails entries whose obstacle would `stay`.
-    fn would_make_way(&mut self, blocked: Vec<u32>, stay: Vec<bool>) -> Result<(), Fault> {
+    fn would_remove_obstacles(&mut self, blocked: Vec<u32>, stay: Vec<bool>) -> Result<(), Fault> {
         let mut stay = stay.into_iter();
         let mut free = self.each(blocked, |Self { shared, .. }, entry, path| {
             let stays = stay.next() == Some(true);
@@ -233,7 +240,7 @@ impl Committer {
         let mut kept = Vec::with_capacity(entries.len());
         for entry in entries {
             let path = self.shared.path(entry);
-            self.shared.progress.worked.add(1);
+            self.shared.progress.other_progress.add(1);
             match work(self, entry, &path) {
                 Ok(()) => kept.push(entry),
                 Err(io_fault) => self.give_up(entry, io_fault)?,
@@ -302,7 +309,7 @@ impl Committer {
     }
 
     fn flush(&mut self) -> Result<(), Fault> {
-        self.told = 0;
+        self.outcome_text_bytes = 0;
         let outcomes = std::mem::take(&mut self.outcomes);
         send_list(&*self.shared.link, outcomes, OUTCOME_BATCH, ControlMessage::Outcomes)
     }
@@ -319,8 +326,8 @@ impl Committer {
     }
 
     fn apply(&self, entry: u32, path: &[u8], fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let undone = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
-        self.shared.note(path, undone);
+        let metadata_failures = self.shared.metadata.apply(fd, &self.shared.metadata_of(entry))?;
+        self.shared.note(path, metadata_failures);
         Ok(())
     }
 
@@ -367,17 +374,17 @@ impl Committer {
     fn note_link(
         &self,
         path: &[u8],
-        (linked, directory): (Linked, Arc<OwnedFd>),
+        (linked, directory): (LinkOutcome, Arc<OwnedFd>),
     ) -> Result<Option<Arc<OwnedFd>>, IoFault> {
         let note = match linked {
-            Linked::Name | Linked::Already => None,
-            Linked::Copy => Some("a copy: the file system allows no further hard link to it"),
-            Linked::KeptNewer => Some("kept because it is newer, and not hard-linked"),
+            LinkOutcome::Name | LinkOutcome::Existed => None,
+            LinkOutcome::Copy => Some("a copy: the file system allows no further hard link to it"),
+            LinkOutcome::KeptNewer => Some("kept because it is newer, and not hard-linked"),
         };
         if let Some(note) = note {
             self.shared.note(path, vec![note.to_owned()]);
         }
-        if matches!(linked, Linked::Name | Linked::Copy) {
+        if matches!(linked, LinkOutcome::Name | LinkOutcome::Copy) {
             self.shared.tell(path, Action::Link)?;
         }
         Ok(Some(directory))

@@ -16,9 +16,9 @@ use crate::identity::FileId;
 use crate::storage::{dup, fdatasync, fstat, fsync, syncfs};
 
 /// Maximum files or directories to sync individually.
-pub(crate) const FEW: usize = 8;
+pub(crate) const MAX_SINGLE_SYNCS: usize = 8;
 
-/// Syncs a group of files: individually up to [`FEW`], otherwise each of their file systems once.
+/// Syncs a group of files: individually up to [`MAX_SINGLE_SYNCS`], otherwise each of their file systems once.
 #[derive(Default)]
 pub(crate) struct Syncs {
     file_systems: HashMap<u64, OwnedFd>,
@@ -27,7 +27,7 @@ pub(crate) struct Syncs {
 impl Syncs {
     /// Syncs one of `count` files or directories now, or adds its file system to be synced by `finish`.
     pub(crate) fn contents(&mut self, fd: &impl AsFd, count: usize) -> Result<(), Errno> {
-        if count <= FEW { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
+        if count <= MAX_SINGLE_SYNCS { unless_path_only(fsync(fd)) } else { self.file_system_of(fd) }
     }
 
     pub(crate) fn file_system_of(&mut self, fd: &impl AsFd) -> Result<(), Errno> {
@@ -59,7 +59,7 @@ fn unless_path_only(done: Result<(), Errno>) -> Result<(), Errno> {
 }
 
 /// Bytes of large files between two write-backs; smaller files are left to the final sync.
-pub(crate) const EVERY: u64 = 64 << 20;
+pub(crate) const WRITEBACK_BYTES: u64 = 64 << 20;
 
 pub(crate) type Order = (u32, Arc<File>);
 

@@ -35,7 +35,7 @@ enum Seen {
     Leaf,
 }
 
-struct Emptying {
+struct PendingDirectory {
     /// The path as it would be in the set.
     path: Vec<u8>,
     names: std::vec::IntoIter<Vec<u8>>,
@@ -54,12 +54,12 @@ struct Sweep<'a> {
     /// Ignore files that apply in the directory being emptied.
     current: Option<Arc<Ignores>>,
     /// Whether an ignore file is unusable, so that it is unknown which other names have to stay.
-    is_blind: bool,
+    has_unusable_ignores: bool,
 }
 
 /// Deletes names that the set lacks; `None` if not permitted. Failed deletions do not end the job.
 pub(crate) fn sweep(shared: &Shared) -> Result<Option<Removal>, Fault> {
-    if !shared.clears() {
+    if !shared.permits_deletion() {
         return Ok(None);
     }
     if let Some(fault) = incomplete(shared) {
@@ -99,8 +99,9 @@ fn remove<T>(
     drop(book);
     let run = |counts| {
         let (removal, ignores) = (Removal::default(), HashMap::new());
-        let (delete_exclude, current, is_blind) = (&delete_exclude, None, false);
-        let mut sweep = Sweep { shared, delete_exclude, counts, removal, ignores, current, is_blind };
+        let (delete_exclude, current, has_unusable_ignores) = (&delete_exclude, None, false);
+        let mut sweep =
+            Sweep { shared, delete_exclude, counts, removal, ignores, current, has_unusable_ignores };
         go_through(&mut sweep).map(|done| (Some(done), sweep.removal))
     };
     let (done, removal) = match limit(shared) {
@@ -147,7 +148,7 @@ impl Sweep<'_> {
     fn one(&mut self, path: &[u8]) -> Result<bool, Fault> {
         let (parent, name) = split(path);
         let names = vec![name.to_vec()].into_iter();
-        self.empty(Emptying { path: parent.to_vec(), names, keeps: false })
+        self.empty(PendingDirectory { path: parent.to_vec(), names, keeps: false })
     }
 
     fn everything(&mut self) -> Result<(), Fault> {
@@ -170,7 +171,7 @@ impl Sweep<'_> {
 
     fn is_over(&self) -> bool {
         let enough = self.counts.is_some_and(|most| self.removal.removed > most);
-        enough || self.is_blind || self.shared.has_ended()
+        enough || self.has_unusable_ignores || self.shared.has_ended()
     }
 
     /// Deletes the names in an entry's directory that the set lacks.
@@ -189,18 +190,18 @@ impl Sweep<'_> {
             }
         };
         if self.delete_exclude.filtered.obeys_ignore_files {
-            self.obey(entry, &path, &names);
+            self.load_ignores(entry, &path, &names);
         }
         let extraneous: Vec<_> = self.shared.table(|table| {
             let foreign = |name: &Vec<u8>| table.find(entry, name).is_none() && !is_working_name(name);
             names.into_iter().filter(foreign).collect()
         });
-        self.empty(Emptying { path, names: extraneous.into_iter(), keeps: false }).map(drop)
+        self.empty(PendingDirectory { path, names: extraneous.into_iter(), keeps: false }).map(drop)
     }
 
     /// Loads the ignore files that apply in a directory of the set: those in the set and those that stay.
     /// Ignore files that are deleted do not apply, so that a second run has nothing left to delete.
-    fn obey(&mut self, entry: Option<u32>, path: &[u8], names: &[Vec<u8>]) {
+    fn load_ignores(&mut self, entry: Option<u32>, path: &[u8], names: &[Vec<u8>]) {
         let is_there = |name: &&[u8]| names.iter().any(|there| there == name);
         let stays = |name: &&[u8]| {
             self.shared.table(|table| table.find(entry, name).is_some())
@@ -211,7 +212,7 @@ impl Sweep<'_> {
         let directory = match self.shared.place.directory(&self.shared.place.local(path)) {
             Ok(directory) => directory,
             Err(errno) => {
-                self.is_blind = true;
+                self.has_unusable_ignores = true;
                 return self.stays("list", path, errno);
             }
         };
@@ -223,7 +224,7 @@ impl Sweep<'_> {
                 self.current = found;
             }
             Err((path, _)) => {
-                self.is_blind = true;
+                self.has_unusable_ignores = true;
                 self.removal.fault.get_or_insert_with(|| unusable(&path));
             }
         }
@@ -235,7 +236,7 @@ impl Sweep<'_> {
     }
 
     /// Removes these names with their contents, contents first. Returns true if something stays.
-    fn empty(&mut self, first: Emptying) -> Result<bool, Fault> {
+    fn empty(&mut self, first: PendingDirectory) -> Result<bool, Fault> {
         let mut open = vec![first];
         while let Some(innermost) = open.last_mut() {
             if self.is_over() {
@@ -247,7 +248,7 @@ impl Sweep<'_> {
                     _ if is_working_name(&name) => innermost.keeps = true,
                     Ok(Seen::Excluded) => innermost.keeps = true,
                     Ok(Seen::Directory(names)) => {
-                        open.push(Emptying { path, names: names.into_iter(), keeps: false });
+                        open.push(PendingDirectory { path, names: names.into_iter(), keeps: false });
                     }
                     Ok(Seen::Leaf) => innermost.keeps |= !self.remove(&path, AtFlags::empty())?,
                     Err(errno) => {
@@ -267,7 +268,7 @@ impl Sweep<'_> {
     }
 
     fn look(&self, path: &[u8]) -> Result<Seen, Errno> {
-        self.shared.progress.worked.add(1);
+        self.shared.progress.other_progress.add(1);
         let local = self.shared.place.local(path);
         let (parent, name) = split(&local);
         let directory = self.shared.place.directory(parent)?;
@@ -292,7 +293,7 @@ impl Sweep<'_> {
         let directory = self.shared.place.directory(local)?;
         match act(&directory) {
             Err(Errno::ACCESS) if !self.shared.is_dry_run() => {
-                self.shared.place.open_up(local, &directory)?;
+                self.shared.place.relax_permissions(local, &directory)?;
                 act(&directory)
             }
             done => done,
@@ -303,7 +304,9 @@ impl Sweep<'_> {
         let local = self.shared.place.local(path);
         match self.within(&local, |directory| names(directory)) {
             // Its contents are not counted: listing them would require changing its permissions.
-            Err(Errno::ACCESS) if self.shared.is_dry_run() && self.shared.place.could_open_up(&local) => {
+            Err(Errno::ACCESS)
+                if self.shared.is_dry_run() && self.shared.place.could_relax_permissions(&local) =>
+            {
                 Ok(Vec::new())
             }
             names => names.map(|mut names| {
@@ -362,7 +365,7 @@ pub(crate) fn is_in_the_way(kind: Kind, there: FileType) -> bool {
 
 impl Shared {
     /// Whether the policy permits deletion, and thus removal of obstacles.
-    pub(crate) fn clears(&self) -> bool {
+    pub(crate) fn permits_deletion(&self) -> bool {
         self.receive_policy.extraneous != Extraneous::Keep
     }
 
@@ -370,7 +373,7 @@ impl Shared {
     pub(crate) fn make_directory(&self, path: &[u8]) -> Result<bool, IoFault> {
         let made = self.place.make_directory(path);
         let blocked = || self.place.obstacle(path).is_some_and(|there| is_in_the_way(Kind::Directory, there));
-        if made.is_ok() || !self.clears() || !blocked() {
+        if made.is_ok() || !self.permits_deletion() || !blocked() {
             return made;
         }
         self.count_one()?;

@@ -63,10 +63,10 @@ pub(crate) fn same_time(there: &Stat, wanted: Mtime) -> bool {
     there == wanted || there.nanos == 0 && there.secs == wanted.secs
 }
 
-const OWNER: u32 = 0o700;
+const OWNER_RWX: u32 = 0o700;
 
 /// Seconds since the epoch that all file systems can represent: 1980 (FAT) to 2038.
-const USUAL: std::ops::Range<i64> = 315_619_200..2_147_483_648;
+const PORTABLE_SECONDS: std::ops::Range<i64> = 315_619_200..2_147_483_648;
 
 /// Coarsest timestamp resolution of a file system in use: FAT's 2 seconds.
 const COARSE_SECONDS: u64 = 2;
@@ -81,28 +81,28 @@ impl Place {
     ) -> Result<T, Errno> {
         // The set may not contain the permissions of the destination itself.
         let is_of_set = || !dirent.parent().is_empty() || self.is_included.load(Ordering::Acquire);
-        let open_up = || self.open_up(dirent.parent(), &dirent.directory).is_ok();
+        let relax_permissions = || self.relax_permissions(dirent.parent(), &dirent.directory).is_ok();
         match make() {
-            Err(Errno::ACCESS) if is_of_set() && open_up() => make(),
+            Err(Errno::ACCESS) if is_of_set() && relax_permissions() => make(),
             done => done,
         }
     }
 
     /// Grants the owner of a directory all permissions for the duration of the job. Fails if the owner has
     /// them already, because the error then has another cause, or if another user owns the directory.
-    pub(crate) fn open_up(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
+    pub(crate) fn relax_permissions(&self, local: &[u8], directory: &OwnedFd) -> Result<(), Errno> {
         let there = fstat(directory)?;
         let mode = mode_of(&there);
-        if mode & OWNER == OWNER {
+        if mode & OWNER_RWX == OWNER_RWX {
             return Err(Errno::ACCESS);
         }
-        fchmod(directory, Mode::from_raw_mode(mode | OWNER)).map_err(|_| Errno::ACCESS)?;
-        self.loosened.lock().entry(local.to_vec()).or_insert((FileId::of(&there), mode));
+        fchmod(directory, Mode::from_raw_mode(mode | OWNER_RWX)).map_err(|_| Errno::ACCESS)?;
+        self.relaxed_permissions.lock().entry(local.to_vec()).or_insert((FileId::of(&there), mode));
         Ok(())
     }
 
-    /// Whether [`Place::open_up`] would succeed for this directory, or for the parent that hides it.
-    pub(crate) fn could_open_up(&self, local: &[u8]) -> bool {
+    /// Whether [`Place::relax_permissions`] would succeed for this directory, or for the parent that hides it.
+    pub(crate) fn could_relax_permissions(&self, local: &[u8]) -> bool {
         let mut at = local;
         loop {
             match self.directory(at) {
@@ -114,8 +114,8 @@ impl Place {
     }
 
     /// Restores the permissions of directories that did not get their final ones, deepest first.
-    pub(crate) fn tighten(&self) {
-        let mut all: Vec<_> = std::mem::take(&mut *self.loosened.lock()).into_iter().collect();
+    pub(crate) fn restore_permissions(&self) {
+        let mut all: Vec<_> = std::mem::take(&mut *self.relaxed_permissions.lock()).into_iter().collect();
         all.sort_unstable_by(|a, b| b.0.cmp(&a.0));
         for (path, (id, mode)) in all {
             if let Ok(directory) = self.directory(&path)
@@ -131,7 +131,7 @@ impl Place {
     /// with a temporary file only if the two are at most 2 s apart or `wanted` is outside 1980 to 2038.
     pub(crate) fn stores_time_as(&self, path: &[u8], there: &Stat, wanted: Attributes) -> bool {
         let is_near = Mtime::of(there).secs.abs_diff(wanted.mtime.secs) <= COARSE_SECONDS;
-        if !is_near && USUAL.contains(&wanted.mtime.secs) {
+        if !is_near && PORTABLE_SECONDS.contains(&wanted.mtime.secs) {
             return false;
         }
         let stored = self.dir_entry(path).ok().and_then(|dirent| stored_time(&dirent, wanted).ok());

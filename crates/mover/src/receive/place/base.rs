@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::fault::{IoFault, show};
 use crate::identity::lineage;
 use crate::journal::{Hold, Leftovers, is_reserved, reserved};
-use crate::root::{Named, NotOpened, Root, open_own};
+use crate::root::{Named, OpenError, Root, open_own};
 use crate::storage::{accessat, mkdirat, unlinkat};
 
 /// Permissions of a newly created destination before the umask, as with `mkdir`.
@@ -100,13 +100,13 @@ pub(crate) fn open_base(
             }
         },
         (Ok(directory), Layout::Into) => Base::plain(directory, Presence::There),
-        (Err(NotOpened::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) if !named.name.is_empty() => {
+        (Err(OpenError::Error(Errno::NOENT | Errno::NOTDIR)), Layout::As) if !named.name.is_empty() => {
             Base { rename: Some(named.name), ..Base::plain(parent()?, Presence::There) }
         }
-        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
+        (Err(OpenError::Error(Errno::NOENT)), Layout::Into) if run == RunMode::ListChanges => {
             Base::plain(parent()?, Presence::Missing(named.name))
         }
-        (Err(NotOpened::Error(Errno::NOENT)), Layout::Into) => {
+        (Err(OpenError::Error(Errno::NOENT)), Layout::Into) => {
             make(root, destination, parent()?, named.name)?
         }
         (Err(why), _) => return Err(fail("open the destination", destination, why)),
@@ -125,7 +125,7 @@ fn made_for(root: &Root, named: &Named) -> Option<Vec<u8>> {
     Leftovers::find(directory.as_fd(), Hold::Keep)?.made_for(&named.name)
 }
 
-fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {
+fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, OpenError> {
     let open = |access| {
         let flags = access | OFlags::DIRECTORY | OFlags::NONBLOCK;
         match root {
@@ -135,7 +135,7 @@ fn open_directory(root: &Root, path: &[u8]) -> Result<OwnedFd, NotOpened> {
     };
     match open(OFlags::RDONLY) {
         // A directory without read permission may still be searchable and writable.
-        Err(NotOpened::Error(Errno::ACCESS)) => open(OFlags::PATH),
+        Err(OpenError::Error(Errno::ACCESS)) => open(OFlags::PATH),
         opened => opened,
     }
 }
@@ -161,7 +161,7 @@ fn umask() -> u32 {
 
 fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd, Fault> {
     open_directory(root, parent).map_err(|why| match why {
-        NotOpened::Error(Errno::NOENT) => Fault::new(
+        OpenError::Error(Errno::NOENT) => Fault::new(
             FaultCode::NoSuchPath,
             format!("the directory of the destination `{}` does not exist", show(destination)),
             "create it first; only the last component is created",
@@ -170,10 +170,10 @@ fn open_parent(root: &Root, parent: &[u8], destination: &[u8]) -> Result<OwnedFd
     })
 }
 
-fn fail(doing: &str, path: &[u8], why: impl Into<NotOpened>) -> Fault {
+fn fail(doing: &str, path: &[u8], why: impl Into<OpenError>) -> Fault {
     match why.into() {
-        NotOpened::Error(errno) => IoFault::destination(doing, path, errno).fault,
-        NotOpened::Foreign(fault) => fault,
+        OpenError::Error(errno) => IoFault::destination(doing, path, errno).fault,
+        OpenError::Foreign(fault) => fault,
     }
 }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_directory_takes_everything_in() {
+    fn sources_keep_their_names_in_an_existing_directory() {
         let dir = tempfile::tempdir().unwrap();
         for layout in [Layout::As, Layout::Into] {
             assert_eq!(open(dir.path(), layout).unwrap().rename, None);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_name_is_a_directory_or_the_name_of_the_source() {
+    fn a_new_path_renames_the_source_or_becomes_a_directory() {
         let dir = tempfile::tempdir().unwrap();
         let new = dir.path().join("new");
         assert_eq!(open(&new, Layout::As).unwrap().rename, Some(b"new".to_vec()));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_is_named() {
+    fn unusable_destinations_have_matching_fault_codes() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "x").unwrap();
         let code = |path: &str, layout| open(&dir.path().join(path), layout).err().map(|f| f.code);

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_name_of_an_own_file_is_a_collision_unless_it_is_really_there() {
+    fn an_unlisted_second_name_of_an_installed_file_is_a_collision() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("readme"), "x").unwrap();
         fs::write(dir.path().join("other"), "x").unwrap();

@@ -19,11 +19,11 @@ use crate::storage::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Linked {
+pub(crate) enum LinkOutcome {
     /// The hard or symbolic link was created.
     Name,
     /// The link existed already.
-    Already,
+    Existed,
     /// The file was copied: the file system has no hard links, or the file's link limit is reached.
     Copy,
     /// A newer file exists and was kept as requested.
@@ -52,7 +52,7 @@ impl Place {
         (path, target): (&[u8], &[u8]),
         (attributes, newer): (Attributes, Newer),
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
-    ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
+    ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
         let stat = from.stat().map_err(dirent.fail("link"))?;
         if kind_of(&stat) != FileType::RegularFile {
@@ -66,10 +66,10 @@ impl Place {
         let linked = self.put_in_place(entry, &dirent, |name| {
             let link = || linkat(&from.directory, from.name(), &dirent.directory, name);
             match self.with_room(&dirent, link) {
-                Ok(()) => Ok(Linked::Name),
+                Ok(()) => Ok(LinkOutcome::Name),
                 Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     let file = File::from(from.open(OFlags::RDONLY)?);
-                    copy(&file, &dirent, name, apply).map(|_| Linked::Copy)
+                    copy(&file, &dirent, name, apply).map(|_| LinkOutcome::Copy)
                 }
                 Err(errno) => Err(errno),
             }
@@ -115,7 +115,7 @@ impl Place {
         target: &[u8],
         attributes: Attributes,
         apply: impl FnOnce(BorrowedFd<'_>),
-    ) -> Result<(Linked, Arc<OwnedFd>), IoFault> {
+    ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
         let is_kept = |stat: &Stat| leads_to(&dirent, target) && !self.may_be_elsewhere(stat);
         if let Some(stat) = dirent.stat().ok().filter(is_kept) {
@@ -128,7 +128,7 @@ impl Place {
                 // Fails if another user owns the link, whose target is right nevertheless.
                 let _ = set_on_link(&link, attributes.mtime);
             }
-            return Ok((Linked::Already, dirent.directory));
+            return Ok((LinkOutcome::Existed, dirent.directory));
         }
         self.must_be_replaceable(&dirent)?;
         must_not_lose_target(&dirent, target)?;
@@ -140,7 +140,7 @@ impl Place {
             set_on_link(&link, attributes.mtime)
         });
         made.map_err(dirent.fail("create the link"))?;
-        Ok((Linked::Name, dirent.directory))
+        Ok((LinkOutcome::Name, dirent.directory))
     }
 }
 
@@ -149,14 +149,14 @@ fn stays(
     dirent: &DirEntry<'_>,
     file: Option<FileId>,
     (attributes, newer): (Attributes, Newer),
-) -> Option<Linked> {
+) -> Option<LinkOutcome> {
     let there = dirent.stat().ok()?;
     if Some(FileId::of(&there)) == file {
-        return Some(Linked::Already);
+        return Some(LinkOutcome::Existed);
     }
     let is_file = kind_of(&there) == FileType::RegularFile;
     let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
-    is_kept.then_some(Linked::KeptNewer)
+    is_kept.then_some(LinkOutcome::KeptNewer)
 }
 
 /// Creates a file with the contents of `source`, then runs `apply` on it.

@@ -9,13 +9,13 @@ use rustix::process::{Resource, getrlimit};
 use crate::identity::FileId;
 
 /// Minimum capacity, unless it exceeds a quarter of the limit on open files.
-const FEW: u64 = 128;
+const MIN_CAPACITY: u64 = 128;
 
 /// Maximum capacity: a group of files that is committed, and as many that are being written.
-const MANY: u64 = 2048;
+const MAX_CAPACITY: u64 = 2048;
 
 /// Divisor of the limit on open files: the share of one job.
-const SHARE: u64 = 8;
+const LIMIT_DIVISOR: u64 = 8;
 
 pub(crate) struct OpenFiles {
     /// Identities of the temporary files by entry, open or not.
@@ -28,12 +28,12 @@ pub(crate) struct OpenFiles {
 impl Default for OpenFiles {
     /// Uses a small share of the limit on open files, because many jobs may run in the process.
     fn default() -> Self {
-        Self::of(getrlimit(Resource::Nofile).current.map_or(MANY, most) as usize)
+        Self::of(getrlimit(Resource::Nofile).current.map_or(MAX_CAPACITY, most) as usize)
     }
 }
 
 fn most(limit: u64) -> u64 {
-    (limit / SHARE).clamp(FEW, MANY).min(limit / 4).max(1)
+    (limit / LIMIT_DIVISOR).clamp(MIN_CAPACITY, MAX_CAPACITY).min(limit / 4).max(1)
 }
 
 impl OpenFiles {
@@ -79,12 +79,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_low_limit_leaves_room_for_everything_else() {
+    fn the_cache_takes_only_a_share_of_the_descriptor_limit() {
         assert_eq!([8, 64, 256, 512, 1024, 4096, 1 << 20].map(most), [2, 16, 64, 128, 128, 512, 2048]);
     }
 
     #[test]
-    fn the_file_that_was_not_used_for_longest_makes_room() {
+    fn the_least_recently_used_file_is_evicted() {
         let file = Arc::new(File::open(".").unwrap());
         let mut open = OpenFiles::of(2);
         open.keep(1, &file);

@@ -100,7 +100,7 @@ impl Space {
             ftruncate(file, shape.size)?;
         }
         if shape.len <= RESERVE_ABOVE {
-            return self.look_after(file, BLOCK);
+            return self.check_when_due(file, BLOCK);
         }
         let there = fstatfs(file)?;
         self.check(&there, shape.len)?;
@@ -120,10 +120,10 @@ impl Space {
                 done => done?,
             }
         }
-        self.look_after(file, bytes)
+        self.check_when_due(file, bytes)
     }
 
-    fn look_after(&self, file: &File, bytes: u64) -> Result<(), NoSpace> {
+    fn check_when_due(&self, file: &File, bytes: u64) -> Result<(), NoSpace> {
         if self.min_free == MinFree::Nothing {
             return Ok(());
         }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_a_hundredth_of_the_file_system_and_a_gibibyte_at_most() {
+    fn the_share_is_one_percent_of_the_file_system_up_to_one_gibibyte() {
         let mut there = rustix::fs::statfs("/").unwrap();
         (there.f_blocks, there.f_bsize) = (100_000, 4_096);
         assert_eq!(MinFree::Share.of(&there), 4_096_000);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_doubles_with_what_has_come_and_ends_with_the_file() {
+    fn the_reservation_grows_with_received_bytes_up_to_the_file_size() {
         const MIB: u64 = 1 << 20;
         let mut file = Growing { size: 100 * MIB, arrived: 0, reserved: 0 };
         assert_eq!(file.grow(MIB), None, "so little is not worth a call");

@@ -28,13 +28,13 @@ pub(crate) struct Job {
 pub(crate) struct BlockHashes {
     pub(crate) file: Arc<SourceFile>,
     tree: Mutex<Tree>,
-    told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 impl BlockHashes {
     pub(crate) fn new(file: Arc<SourceFile>) -> Self {
         let tree = Mutex::new(Tree::new(Groups::of(file.shape.len)));
-        Self { file, tree, told: AtomicBool::new(false) }
+        Self { file, tree, is_reported: AtomicBool::new(false) }
     }
 
     pub(crate) fn groups(&self) -> Groups {
@@ -53,7 +53,7 @@ impl BlockHashes {
 
     /// Returns the digest message of the file for the first caller, `None` afterwards.
     pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
-        let first = !self.told.swap(true, Ordering::AcqRel);
+        let first = !self.is_reported.swap(true, Ordering::AcqRel);
         first.then(|| FileDigest { entry: self.file.entry.into(), result })
     }
 }

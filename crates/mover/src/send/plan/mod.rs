@@ -179,7 +179,7 @@ mod tests {
     use crate::storage::lstatat;
 
     #[test]
-    fn a_file_is_forgotten_with_its_last_name() {
+    fn a_hard_linked_file_is_forgotten_after_its_last_name() {
         let identity = Identity::of(&lstatat(CWD, ".").unwrap());
         let mut names = Names::default();
         assert_eq!(names.first(identity, 3, 7), None);

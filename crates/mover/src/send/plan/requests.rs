@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use haul_wire::control::{Fault, More, Stretch, Want, WantRun};
+use haul_wire::control::{ByteRange, Fault, More, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
 use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests};
@@ -63,7 +63,7 @@ impl Requests {
                 Ok(())
             }
             (Want::Compare, Some(file)) => self.rest(shared, file, &[], EntryState::Kept),
-            (Want::Rest(stretches), Some(file)) => self.rest(shared, file, stretches, EntryState::Done),
+            (Want::Rest(ranges), Some(file)) => self.rest(shared, file, ranges, EntryState::Done),
         }
     }
 
@@ -71,11 +71,11 @@ impl Requests {
         &mut self,
         shared: &Shared,
         file: Arc<SourceFile>,
-        stretches: &[Stretch],
+        ranges: &[ByteRange],
         without_sending: EntryState,
     ) -> Result<(), Fault> {
         let len = file.shape.len;
-        let sections = sections(shared, stretches, len)?;
+        let sections = sections(shared, ranges, len)?;
         let groups = Groups::of(len);
         // The values of the groups, and the list of those left to the prover.
         let of_groups = groups.count() as usize * (size_of::<Option<Value>>() + size_of::<u32>());
@@ -106,7 +106,7 @@ impl Requests {
         };
         let file = partial.hashes.file.clone();
         let len = file.shape.len;
-        let sections = sections(shared, &more.stretches, len)?;
+        let sections = sections(shared, &more.ranges, len)?;
         partial.asked += sections.len;
         partial.differs = true;
         if self.jobs.is_none() || partial.asked > len.saturating_mul(2) {
@@ -138,11 +138,11 @@ impl Requests {
 }
 
 /// Checks ranges received from the peer, and reserves memory for them.
-fn sections(shared: &Shared, stretches: &[Stretch], len: u64) -> Result<Arc<Sections>, Fault> {
-    if !Stretch::in_order(stretches, len) {
-        return Err(protocol("stretches that a file does not have are wanted"));
+fn sections(shared: &Shared, ranges: &[ByteRange], len: u64) -> Result<Arc<Sections>, Fault> {
+    if !ByteRange::in_order(ranges, len) {
+        return Err(protocol("ranges that a file does not have are wanted"));
     }
-    let reserved = shared.budget.reserve(stretches.len() as u64 * Sections::EACH)?;
-    let ranges = stretches.iter().map(|stretch| stretch.start..stretch.start + stretch.len);
+    let reserved = shared.budget.reserve(ranges.len() as u64 * Sections::EACH)?;
+    let ranges = ranges.iter().map(|stream_range| stream_range.start..stream_range.start + stream_range.len);
     Ok(Arc::new(Sections::new(ranges, Some(reserved))))
 }

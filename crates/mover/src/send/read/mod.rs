@@ -24,7 +24,7 @@ use crate::tree::Value;
 const DIGEST_BATCH: usize = 256;
 
 /// Maximum delay of digests and proofs while contents are read: the receiver completes no file without them.
-const TELL_WITHIN: Duration = Duration::from_millis(100);
+const MAX_DIGEST_DELAY: Duration = Duration::from_millis(100);
 
 /// Bytes read and then hashed at a time, small enough to stay in the core's cache in between.
 const STEP: usize = 128 << 10;
@@ -36,15 +36,15 @@ pub(crate) struct Reader {
     buffer: AlignedBytes,
     used: usize,
     offset: u64,
-    statements: Statements,
+    hash_reporter: HashReporter,
     scratch: AlignedBytes,
 }
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
         let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
-        let (statements, scratch) = (Statements::new(&shared), AlignedBytes::zeroed(BLOCK));
-        Self { shared, incoming, buffer, used: 0, offset: 0, statements, scratch }
+        let (hash_reporter, scratch) = (HashReporter::new(&shared), AlignedBytes::zeroed(BLOCK));
+        Self { shared, incoming, buffer, used: 0, offset: 0, hash_reporter, scratch }
     }
 
     /// Handles jobs until the object or the job ends.
@@ -53,8 +53,8 @@ impl Reader {
             if self.shared.stopped() || !self.read(&job) {
                 return Ok(());
             }
-            if self.statements.digests.len() >= DIGEST_BATCH {
-                self.statements.flush()?;
+            if self.hash_reporter.digests.len() >= DIGEST_BATCH {
+                self.hash_reporter.flush()?;
             }
         }
         if !self.shared.stopped() {
@@ -69,7 +69,7 @@ impl Reader {
             return Ok(Some(job));
         }
         self.publish();
-        self.statements.flush()?;
+        self.hash_reporter.flush()?;
         self.shared.set_disk_is_slow(true);
         self.shared.set_idle(true);
         let job = self.incoming.recv().ok();
@@ -99,13 +99,13 @@ impl Reader {
                 Some(hashes) => hashes.tell(Err(fault)),
                 None => Some(FileDigest { entry: file.entry.into(), result: Err(fault) }),
             };
-            self.statements.digests.extend(told);
+            self.hash_reporter.digests.extend(told);
         }
         let missing = at + len - (self.offset + self.used as u64);
         if self.zeros(missing).is_err() {
             return false;
         }
-        if self.used > 0 && self.shared.hungry() {
+        if self.used > 0 && self.shared.is_drained() {
             self.publish();
         }
         true
@@ -121,7 +121,7 @@ impl Reader {
             if job.sections.is_none() {
                 let (entry, digest) = (job.file.entry, *hasher.finalize().as_bytes());
                 self.shared.ledger.lock().table.set_digest(entry, digest);
-                self.statements.digests.push(FileDigest { entry: entry.into(), result: Ok(digest) });
+                self.hash_reporter.digests.push(FileDigest { entry: entry.into(), result: Ok(digest) });
             }
             return Ok(());
         };
@@ -134,9 +134,9 @@ impl Reader {
         }
         opened.finish()?;
         for &(group, value) in &values {
-            self.statements.prove(job.file.entry, group, value)?;
+            self.hash_reporter.add_block_hash(job.file.entry, group, value)?;
         }
-        self.statements.settle(hashes, &values);
+        self.hash_reporter.settle(hashes, &values);
         Ok(())
     }
 
@@ -195,10 +195,10 @@ impl Reader {
         if self.used == 0 {
             // Memory may be unavailable for long, or a large file may take long to read.
             if !self.shared.has_room_in(&self.shared.store.lock())
-                || self.statements.flushed.elapsed() >= TELL_WITHIN
+                || self.hash_reporter.flushed.elapsed() >= MAX_DIGEST_DELAY
             {
                 let end = |fault: &Fault| _ = self.shared.end_with(fault.clone(), false);
-                self.statements.flush().inspect_err(end)?;
+                self.hash_reporter.flush().inspect_err(end)?;
             }
             let has_room = |store: &Store| self.shared.has_room_in(store).then_some(());
             self.shared.wait_for(has_room).ok_or_else(|| over(()))?;
@@ -242,7 +242,7 @@ impl Reader {
 const PROOF_BATCH: usize = 4096;
 
 /// Digests and proofs of data that was read, to be sent to the receiver.
-struct Statements {
+struct HashReporter {
     shared: Arc<Shared>,
     proofs: Vec<Proof>,
     /// Number of group values in `proofs`.
@@ -252,13 +252,13 @@ struct Statements {
     flushed: Instant,
 }
 
-impl Statements {
+impl HashReporter {
     fn new(shared: &Arc<Shared>) -> Self {
         let (proofs, digests) = (Vec::new(), Vec::new());
         Self { shared: shared.clone(), proofs, values: 0, digests, flushed: Instant::now() }
     }
 
-    fn prove(&mut self, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
+    fn add_block_hash(&mut self, entry: u32, group: u32, value: Value) -> Result<(), Fault> {
         let (entry, group) = (u64::from(entry), u64::from(group));
         match self.proofs.last_mut() {
             Some(last) if last.entry == entry && last.first + last.values.len() as u64 == group => {
@@ -279,7 +279,7 @@ impl Statements {
         }
     }
 
-    fn prove_all(&mut self, job: &HashJob, buffer: &mut [u8]) -> Result<(), Fault> {
+    fn run_hash_job(&mut self, job: &HashJob, buffer: &mut [u8]) -> Result<(), Fault> {
         let (hashes, groups) = (&job.hashes, job.hashes.groups());
         let opened = Opened::open(&hashes.file)?;
         let mut values = Vec::with_capacity(job.groups.len());
@@ -291,7 +291,7 @@ impl Statements {
             opened.hash(&self.shared.progress, groups.range(group), buffer, &mut hasher)?;
             let value = groups.value(&hasher);
             values.push((group, value));
-            self.prove(hashes.file.entry, group, value)?;
+            self.add_block_hash(hashes.file.entry, group, value)?;
         }
         opened.finish()?;
         self.settle(hashes, &values);
@@ -311,16 +311,16 @@ impl Statements {
 
 /// Reads and hashes data that the receiver already has, in parallel with the reader.
 pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Result<(), Fault> {
-    let (mut statements, mut buffer) = (Statements::new(shared), AlignedBytes::zeroed(BLOCK));
+    let (mut hash_reporter, mut buffer) = (HashReporter::new(shared), AlignedBytes::zeroed(BLOCK));
     while let Ok(job) = jobs.recv() {
         if shared.stopped() {
             break;
         }
-        if let Err(fault) = statements.prove_all(&job, &mut buffer) {
-            statements.digests.extend(job.hashes.tell(Err(fault)));
+        if let Err(fault) = hash_reporter.run_hash_job(&job, &mut buffer) {
+            hash_reporter.digests.extend(job.hashes.tell(Err(fault)));
         }
-        if jobs.is_empty() || !statements.digests.is_empty() {
-            statements.flush()?;
+        if jobs.is_empty() || !hash_reporter.digests.is_empty() {
+            hash_reporter.flush()?;
         }
     }
     Ok(())

@@ -16,7 +16,7 @@ use crate::send::blocks::SourceFile;
 use crate::storage::{fstat, read_at};
 
 /// Minimum size in bytes of files for which the kernel is advised of sequential reading.
-const ADVISE_ABOVE: u64 = 1 << 20;
+const MIN_ADVISED_SIZE: u64 = 1 << 20;
 
 const SINCE_FOUND: &str = "was modified or replaced after it was found";
 
@@ -37,7 +37,7 @@ impl<'a> Opened<'a> {
         let opened = Self { source, file };
         opened.must_be_same(SINCE_FOUND)?;
         opened.must_have_a_size()?;
-        if source.shape.len >= ADVISE_ABOVE {
+        if source.shape.len >= MIN_ADVISED_SIZE {
             // Errors are irrelevant: it is only advice.
             let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
         }
@@ -90,16 +90,16 @@ impl<'a> Opened<'a> {
     pub(crate) fn hash(
         &self,
         progress: &Progress,
-        stretch: Range<u64>,
+        stream_range: Range<u64>,
         buffer: &mut [u8],
         hasher: &mut Hasher,
     ) -> Result<(), Fault> {
-        let mut at = stretch.start;
-        while at < stretch.end {
-            let len = (stretch.end - at).min(buffer.len() as u64) as usize;
+        let mut at = stream_range.start;
+        while at < stream_range.end {
+            let len = (stream_range.end - at).min(buffer.len() as u64) as usize;
             let got = self.read(at, &mut buffer[..len])?;
             hasher.update(&buffer[..got]);
-            progress.worked.add(1);
+            progress.other_progress.add(1);
             at += got as u64;
         }
         Ok(())

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_file_decides_and_ignore_before_gitignore() {
+    fn the_nearest_ignore_file_wins_and_ignore_beats_gitignore() {
         let top = level(b"", [None, Some(b"*.log\n/only-here\nbuild/\n")], None);
         assert!(top.ignores(b"a.log", false) && top.ignores(b"d/a.log", false));
         assert!(top.ignores(b"only-here", false) && !top.ignores(b"d/only-here", false));
@@ -132,14 +132,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_patterns_say_nothing() {
+    fn lines_that_are_not_patterns_are_skipped() {
         let odd = level(b"", [None, Some(b"\xef\xbb\xbfa\r\n# c\n\n\xff*\n{bad\n[z-a]\n\\!b\nc\\ \n")], None);
         assert!(odd.ignores(b"a", false) && odd.ignores(b"!b", false) && odd.ignores(b"c ", false));
         assert!(!odd.ignores(b"# c", false) && !odd.ignores(b"\xffx", false));
     }
 
     #[test]
-    fn names_that_are_no_text_are_matched_too() {
+    fn names_that_are_not_utf8_are_matched() {
         assert!(level(b"", [None, Some(b"*.o\n")], None).ignores(b"d\xfe/\xff.o", false));
     }
 }

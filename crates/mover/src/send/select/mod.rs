@@ -19,7 +19,7 @@ use crate::root::split;
 #[derive(Debug)]
 pub(crate) struct Chooser {
     rules: Rules,
-    pub(crate) wanted: Option<Share>,
+    pub(crate) wanted: Option<ListedPaths>,
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
@@ -40,7 +40,7 @@ impl Chooser {
         }
         Ok(Self {
             rules: Rules::new(&selection.rules)?,
-            wanted: selection.paths.as_deref().map(Share::all),
+            wanted: selection.paths.as_deref().map(ListedPaths::all),
             ignore_files: selection.ignore_files,
             links: selection.links,
             file_systems: selection.file_systems,
@@ -108,7 +108,7 @@ fn refused(pattern: &[u8], why: BadPattern) -> Fault {
 
 /// The listed paths below one directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Share {
+pub(crate) struct ListedPaths {
     /// All listed paths, distinct and sorted so that those of one directory are adjacent.
     paths: Arc<[RelPath]>,
     range: Range<usize>,
@@ -125,7 +125,7 @@ pub(crate) struct Name {
     /// Whether the name itself is requested, and not only something below it.
     pub(crate) listed: bool,
     /// Requested part of a directory; `None`: all of it.
-    pub(crate) below: Option<Share>,
+    pub(crate) below: Option<ListedPaths>,
 }
 
 /// Sort key of a path that orders it by components: NUL, which no path contains, replaces the slash.
@@ -133,7 +133,7 @@ fn key(path: &RelPath) -> impl Iterator<Item = u8> {
     path.as_bytes().iter().map(|&b| if b == b'/' { 0 } else { b })
 }
 
-impl Share {
+impl ListedPaths {
     /// Returns the share of the source that `paths` are relative to.
     pub(crate) fn all(paths: &[RelPath]) -> Self {
         let mut paths = paths.to_vec();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_hold_to_the_byte() {
+    fn size_limits_are_inclusive_and_exact_to_the_byte() {
         let selection = Selection { min_bytes: Some(10), max_bytes: Some(20), ..Selection::default() };
         let chooser = Chooser::new(&selection, 1).unwrap();
         let taken: Vec<u64> = (0..30).filter(|&n| chooser.sizes.contains(&n)).collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_a_usage_fault() {
+    fn an_invalid_selection_is_a_usage_fault() {
         let bad = check_selection(
             &Selection { rules: rules(&[(Exclude, "ok"), (Exclude, "[x")]), ..Selection::default() },
             1,
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_up_gives_what_going_through_gives(
+        fn rule_lookup_agrees_with_trying_the_rules_in_order(
             list in prop::collection::vec((any::<bool>(), "[ab]{1,2}|/[ab](/[ab])?|[ab*]{1,3}|[ab]/"), 0..8),
             path in "[ab]{1,2}(/[ab]{1,2}){0,2}", is_directory: bool,
         ) {
@@ -246,13 +246,13 @@ mod listed_tests {
 
     use super::*;
 
-    fn wanted(paths: &[&str]) -> Share {
+    fn wanted(paths: &[&str]) -> ListedPaths {
         let paths: Vec<RelPath> = paths.iter().map(|p| RelPath::new(p.as_bytes()).unwrap()).collect();
-        Share::all(&paths)
+        ListedPaths::all(&paths)
     }
 
     /// Collects all listed paths by recursive descent.
-    fn walk(share: &Share, at: &[u8], found: &mut Vec<Vec<u8>>) {
+    fn walk(share: &ListedPaths, at: &[u8], found: &mut Vec<Vec<u8>>) {
         for child in share.children() {
             let path = if at.is_empty() { child.bytes.clone() } else { [at, &child.bytes].join(&b'/') };
             if child.listed {
@@ -263,7 +263,7 @@ mod listed_tests {
     }
 
     #[test]
-    fn directories_on_the_way_are_there_and_not_listed() {
+    fn parent_directories_are_present_but_not_listed() {
         let wanted = wanted(&["b/c/d", "a", "b-x", "b/c", "b!", "a"]);
         let top = wanted.children();
         let names: Vec<_> = top.iter().map(|c| (&c.bytes[..], c.listed)).collect();
@@ -277,10 +277,10 @@ mod listed_tests {
 
     proptest! {
         #[test]
-        fn going_down_finds_each_path_once(paths in prop::collection::vec("[ab!/\u{fc}]{1,6}", 0..20)) {
+        fn descending_finds_each_listed_path_once(paths in prop::collection::vec("[ab!/\u{fc}]{1,6}", 0..20)) {
             let mut paths: Vec<RelPath> =
                 paths.into_iter().filter_map(|p| RelPath::new(p.into_bytes()).ok()).collect();
-            let wanted = Share::all(&paths);
+            let wanted = ListedPaths::all(&paths);
             let mut found = Vec::new();
             walk(&wanted, b"", &mut found);
             found.sort();

@@ -20,7 +20,7 @@ fn hits_directory(pattern: &str, path: &str) -> bool {
 }
 
 #[test]
-fn a_pattern_without_slash_is_about_the_last_component() {
+fn a_pattern_without_slash_matches_the_last_component() {
     assert!(hits("*.o", "a.o") && hits("*.o", "x/y/a.o") && hits("a", "x/a"));
     assert!(!hits("*.o", "a.o/b") && !hits("a", "ab") && !hits("a", "a/b"));
     assert!(hits("a?c", "abc") && !hits("a?c", "ac") && !hits("a?c", "a/c"));
@@ -28,7 +28,7 @@ fn a_pattern_without_slash_is_about_the_last_component() {
 }
 
 #[test]
-fn a_slash_in_front_anchors_and_one_inside_does_not() {
+fn a_leading_slash_anchors_and_an_inner_slash_does_not() {
     assert!(hits("/a", "a") && !hits("/a", "x/a"));
     assert!(hits("/x/*.o", "x/a.o") && !hits("/x/*.o", "x/y/a.o"));
     assert!(hits("x/a", "x/a") && hits("x/a", "w/x/a") && !hits("x/a", "wx/a"));
@@ -36,7 +36,7 @@ fn a_slash_in_front_anchors_and_one_inside_does_not() {
 }
 
 #[test]
-fn two_stars_cross_slashes() {
+fn two_stars_match_across_slashes() {
     assert!(hits("/a/**", "a/b") && hits("/a/**", "a/b/c") && !hits("/a/**", "a"));
     assert!(hits("a**z", "a/b/z") && hits("a**z", "x/az") && !hits("a**z", "xa/z"));
     assert!(hits("**/z", "a/b/z") && hits("/a/**/z", "a/b/c/z") && !hits("/a/**/z", "a/z"));
@@ -44,7 +44,7 @@ fn two_stars_cross_slashes() {
 }
 
 #[test]
-fn two_stars_in_front_match_at_the_top_too() {
+fn two_leading_stars_also_match_at_the_top() {
     assert!(hits("**/z", "z") && hits("***/z", "z") && hits("**/y/z", "y/z") && !hits("**/z", "yz"));
     assert!(hits_directory("**/z/", "z") && !hits("**/z/", "z"));
     assert!(
@@ -60,7 +60,7 @@ fn two_stars_in_front_match_at_the_top_too() {
 }
 
 #[test]
-fn three_stars_escape_as_wildcards_do() {
+fn three_stars_make_backslashes_escapes_as_other_wildcards_do() {
     assert!(
         hits_directory("/a\\ b/***", "a b") && hits("/a\\ b/***", "a b/c") && !hits("/a\\ b/***", "a\\ b/c")
     );
@@ -69,14 +69,14 @@ fn three_stars_escape_as_wildcards_do() {
 }
 
 #[test]
-fn a_slash_at_the_end_is_about_directories_only() {
+fn a_trailing_slash_matches_directories_only() {
     assert!(hits_directory("b/", "a/b") && !hits("b/", "a/b"));
     assert!(hits_directory("/a/*/", "a/b") && !hits("/a/*/", "a/b"));
     assert!(hits_directory("b/***", "a/b") && !hits("b/***", "a/b") && hits("b/***", "a/b/c/d"));
 }
 
 #[test]
-fn classes_take_one_byte_that_is_no_slash() {
+fn classes_match_one_byte_other_than_a_slash() {
     assert!(hits("[abc]", "b") && !hits("[abc]", "d") && hits("[!abc]", "d") && hits("[^abc]", "d"));
     assert!(hits("[a-c]x", "bx") && hits("[]a]", "]") && hits("[a-]", "-") && hits("[\\]]", "]"));
     assert!(hits("[[:digit:]_]", "7") && hits("[[:digit:]_]", "_") && !hits("[[:digit:]_]", "a"));
@@ -85,20 +85,20 @@ fn classes_take_one_byte_that_is_no_slash() {
 }
 
 #[test]
-fn a_backslash_escapes_only_where_there_is_a_wildcard() {
+fn a_backslash_escapes_only_in_patterns_with_wildcards() {
     assert!(hits("\\*?", "*x") && !hits("\\*?", "ax"));
     assert!(hits("a\\b", "a\\b") && hits("\\[x*", "[xy"));
 }
 
 #[test]
-fn bytes_that_are_no_text_match_themselves() {
+fn bytes_that_are_not_utf8_match_themselves() {
     let one = |pattern: &[u8], path: &[u8]| one_matches(&compiled(pattern), path, false);
     assert!(one(b"\xff*", b"a/\xffx") && one(b"?", b"\xfe") && one(b"[\xf0-\xff]", b"\xfa"));
     assert!(one(b"\xff", b"\xff") && !one(b"\xff", b"\xfe"));
 }
 
 #[test]
-fn patterns_that_can_match_nothing_are_refused() {
+fn invalid_patterns_are_refused_with_the_reason() {
     let why = |pattern: &[u8]| check_pattern(pattern).unwrap_err();
     assert_eq!(why(b""), BadPattern::Empty);
     assert_eq!(why(b"/"), BadPattern::Empty);
@@ -118,7 +118,7 @@ fn patterns_that_can_match_nothing_are_refused() {
 }
 
 #[test]
-fn a_pattern_made_to_blow_up_only_takes_its_length_times_the_paths() {
+fn a_hostile_pattern_takes_at_most_pattern_times_path_length() {
     // A matcher that tries one wildcard after the other takes some 4000^20 steps for this.
     let pattern = [&b"/"[..], &b"**a*".repeat(20), b"b"].concat();
     let path = b"a".repeat(4000);
@@ -170,7 +170,7 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_pattern_agrees_with_trying_everything(
+    fn compiled_patterns_agree_with_naive_matching(
         pattern in text(&["a", "b", "/", "*", "**", "?", "\u{fc}"], 9), path in path(), is_directory: bool,
     ) {
         if let Ok(compiled) = Pattern::compile(&pattern) && !ends_in_three_stars(&pattern) {
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn long_patterns_behave_as_short_ones(
+    fn long_patterns_agree_with_naive_matching(
         pattern in text(&["a", "b", "/", "*", "**", "?"], 9), path in path(), pad in 60usize..140,
     ) {
         // The same after a run of other bytes, to have many states.
@@ -192,14 +192,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(pattern in prop::collection::vec(any::<u8>(), 0..40), path in path()) {
+    fn arbitrary_pattern_bytes_do_not_panic(pattern in prop::collection::vec(any::<u8>(), 0..40), path in path()) {
         if let Ok(compiled) = Pattern::compile(&pattern) {
             one_matches(&compiled, &path, false);
         }
     }
 
     #[test]
-    fn a_name_with_its_wildcards_escaped_matches_only_itself(name in "[a-z*?\\[\\]\\\\]{1,8}", other in "[a-z*?]{1,8}") {
+    fn an_escaped_name_matches_only_itself(name in "[a-z*?\\[\\]\\\\]{1,8}", other in "[a-z*?]{1,8}") {
         let escaped: String = name.chars().flat_map(|c| ['\\', c]).collect();
         // The star makes backslashes escapes, whatever the name is.
         let pattern = format!("{escaped}*");

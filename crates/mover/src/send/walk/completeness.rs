@@ -13,7 +13,7 @@ use crate::root::copies_content;
 /// Whether the receiver cannot distinguish names that were left out from names that the sources do not have.
 /// It is always told the rules, and the names left out by ignore files, sizes and other file systems if the
 /// selection requests that; names left out by a list of paths are unknown, because only the list is walked.
-pub fn is_untellable(selection: &Selection) -> bool {
+pub fn has_unknown_exclusions(selection: &Selection) -> bool {
     let is_untold = selection.left_out == LeftOutNames::Untold;
     selection.paths.is_some() || is_untold && leaves_out_unseen(selection)
 }
@@ -48,7 +48,7 @@ impl Completeness {
         let content = sources.iter().any(|source| copies_content(source));
         let extent = match content {
             // The receiver must not take names that were left out for names that the sources do not have.
-            _ if is_untellable(selection) => Extent::Part,
+            _ if has_unknown_exclusions(selection) => Extent::Part,
             true => Extent::Destination,
             false => Extent::Directories,
         };

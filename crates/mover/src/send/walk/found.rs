@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use haul_wire::control::{
-    Entry, EntryKind, Extras, Fault, FaultCode, Keep, LinkChoice, MAX_EXTRAS, MAX_HOLES, MAX_PATH, Owner,
-    Ownership, Preserve, RelPath, Stretch, Xattr,
+    ByteRange, Entry, EntryKind, Extras, Fault, FaultCode, Keep, LinkChoice, MAX_EXTRAS, MAX_HOLES, MAX_PATH,
+    Owner, Ownership, Preserve, RelPath, Xattr,
 };
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -15,10 +15,10 @@ use crate::fault::{of_path, of_source};
 use crate::identity::Identity;
 use crate::root::SourceRoot;
 use crate::storage::{Mtime, fstat, kind_of, lstatat, open_in, readlinkat, seek};
-use crate::xattrs::{Bearer, Space};
+use crate::xattrs::{Space, XattrTarget};
 
 /// Path of an entry whose source has no name that can be sent.
-pub(super) const NAMELESS: &[u8] = b"source";
+pub(super) const UNNAMED_PATH: &[u8] = b"source";
 
 /// An entry, and for a regular file how to open it.
 #[derive(Debug)]
@@ -144,18 +144,18 @@ pub(super) fn with_fault(path: &[u8], fault: Fault) -> Found {
         let cut = shown.iter().rposition(|&b| b == b'/').unwrap_or(0);
         shown = &shown[..cut];
     }
-    let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(NAMELESS.to_vec()));
+    let path = RelPath::new(shown.to_vec()).or_else(|_| RelPath::new(UNNAMED_PATH.to_vec()));
     let (path, kind) = (path.expect("the stand-in is a valid path"), EntryKind::Failed(fault));
     let entry = Entry { path, kind, mode: 0, mtime_secs: 0, mtime_nanos: 0, extras: None };
     Found { entry, file: None, names: 0 }
 }
 
 /// Minimum size of a hole in bytes; smaller ones are sent as data, which saves a system call at the receiver.
-const WORTH_IT: u64 = 4096;
+const MIN_HOLE: u64 = 4096;
 
 /// Finds the holes of a file that has fewer allocated bytes than its size, in order; none if the file system
 /// cannot report them.
-pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stretch> {
+pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<ByteRange> {
     let size = stat.st_size as u64;
     let allocated = (stat.st_blocks as u64).saturating_mul(512);
     if allocated >= size {
@@ -167,7 +167,7 @@ pub(crate) fn holes(directory: impl AsFd, name: &[u8], stat: &Stat) -> Vec<Stret
     largest(found.unwrap_or_default())
 }
 
-fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
+fn find(file: &impl AsFd, size: u64) -> Result<Vec<ByteRange>, Errno> {
     let mut holes = Vec::new();
     let mut at = 0;
     while at < size {
@@ -177,8 +177,8 @@ fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
             Err(Errno::NXIO) => size,
             Err(errno) => return Err(errno),
         };
-        if data - at >= WORTH_IT.min(size) && data > at {
-            holes.push(Stretch { start: at, len: data - at });
+        if data - at >= MIN_HOLE.min(size) && data > at {
+            holes.push(ByteRange { start: at, len: data - at });
         }
         if data >= size {
             break;
@@ -189,7 +189,7 @@ fn find(file: &impl AsFd, size: u64) -> Result<Vec<Stretch>, Errno> {
 }
 
 /// Keeps the largest holes, at most [`MAX_HOLES`], in order.
-fn largest(mut holes: Vec<Stretch>) -> Vec<Stretch> {
+fn largest(mut holes: Vec<ByteRange>) -> Vec<ByteRange> {
     if holes.len() > MAX_HOLES {
         holes.sort_unstable_by_key(|hole| std::cmp::Reverse(hole.len));
         holes.truncate(MAX_HOLES);
@@ -239,8 +239,8 @@ impl Preserver {
 /// Adds the attributes to the lists that are wanted, and counts those that cannot be read or exceed
 /// [`MAX_EXTRAS`] bytes.
 fn add_attributes(extras: &mut Extras, directory: BorrowedFd<'_>, name: &[u8]) {
-    let bearer = Bearer::named(directory, name);
-    let Ok(mut names) = bearer.list() else {
+    let xattr_target = XattrTarget::named(directory, name);
+    let Ok(mut names) = xattr_target.list() else {
         extras.left_out = 1;
         return;
     };
@@ -254,7 +254,7 @@ fn add_attributes(extras: &mut Extras, directory: BorrowedFd<'_>, name: &[u8]) {
             _ => continue,
         };
         let Some(list) = list else { continue };
-        let read = bearer.get(&name).ok().map(|value| Xattr { name, value });
+        let read = xattr_target.get(&name).ok().map(|value| Xattr { name, value });
         match read.filter(|xattr| xattr.bytes() <= room) {
             Some(xattr) => {
                 room -= xattr.bytes();
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_found_or_taken_for_data() {
+    fn reported_holes_contain_no_data() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sparse");
         let file = File::create(&path).unwrap();
@@ -282,8 +282,8 @@ mod tests {
         let directory = OwnedFd::from(File::open(dir.path()).unwrap());
         let stat = rustix::fs::fstat(&file).unwrap();
         let holes = holes(&directory, b"sparse", &stat);
-        assert!(Stretch::in_order(&holes, 10 << 20));
-        let in_data = |hole: &Stretch| hole.start < (4 << 20) + 8192 && hole.start + hole.len > 4 << 20;
+        assert!(ByteRange::in_order(&holes, 10 << 20));
+        let in_data = |hole: &ByteRange| hole.start < (4 << 20) + 8192 && hole.start + hole.len > 4 << 20;
         assert!(!holes.iter().any(in_data), "{holes:?}");
         if (stat.st_blocks as u64) * 512 < 10 << 20 {
             assert!(!holes.is_empty());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_travel_is_reported_with_what_helps() {
+    fn entries_that_cannot_be_sent_fail_with_a_hint() {
         let stat = rustix::fs::stat(".").unwrap();
         let huge = EntryKind::File { size: 1 << 60, holes: Vec::new() };
         let long = vec![b'x'; 20_000];
@@ -304,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn too_many_holes_leave_the_largest() {
-        let all =
-            (0..MAX_HOLES as u64 + 10).map(|i| Stretch { start: i * 1000, len: if i < 10 { 1 } else { 2 } });
+    fn only_the_largest_holes_are_kept() {
+        let all = (0..MAX_HOLES as u64 + 10)
+            .map(|i| ByteRange { start: i * 1000, len: if i < 10 { 1 } else { 2 } });
         let kept = largest(all.collect());
         assert_eq!(kept.len(), MAX_HOLES);
         assert_eq!(kept[0].start, 10_000);

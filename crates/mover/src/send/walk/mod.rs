@@ -24,11 +24,11 @@ use crate::journal::is_reserved;
 use crate::progress::Progress;
 use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
-use crate::send::select::{Chooser, Name, Share};
+use crate::send::select::{Chooser, ListedPaths, Name};
 use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each};
 use completeness::Completeness;
 use found::{
-    DirEntry, NAMELESS, Preserver, destination, endless, entry, failed, no_directory, with_fault,
+    DirEntry, Preserver, UNNAMED_PATH, destination, endless, entry, failed, no_directory, with_fault,
     working_file,
 };
 
@@ -54,7 +54,7 @@ struct Pending {
     inherited: Inherited,
     path: Vec<u8>,
     /// Requested part of the directory; `None`: all of it.
-    share: Option<Share>,
+    share: Option<ListedPaths>,
 }
 
 struct Listing {
@@ -68,7 +68,7 @@ struct Listing {
 }
 
 impl Listing {
-    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<Share>) {
+    fn keep_for_later(&mut self, path: Vec<u8>, share: Option<ListedPaths>) {
         self.subdirectories.push(Pending { inherited: self.inherited.clone(), path, share });
     }
 }
@@ -169,7 +169,7 @@ impl Walker {
         let stat = match dir_entry.stat(self.chooser.links) {
             Ok(stat) => stat,
             Err(errno) if self.takes(&listing.inherited, &path, false) => {
-                self.lose_below(name.below.as_ref(), &path, errno);
+                self.fail_listed_below(name.below.as_ref(), &path, errno);
                 return name.listed.then(|| failed(&path, "read", &path, errno));
             }
             Err(_) => return None,
@@ -183,7 +183,7 @@ impl Walker {
             return None;
         }
         let errno = if kind == FileType::Symlink { Errno::LOOP } else { Errno::NOTDIR };
-        self.lose_below(name.below.as_ref(), &path, errno);
+        self.fail_listed_below(name.below.as_ref(), &path, errno);
         if !name.listed {
             return None;
         }
@@ -214,8 +214,8 @@ impl Walker {
     }
 
     /// Reports all listed paths below a path that cannot be entered.
-    fn lose_below(&mut self, share: Option<&Share>, path: &[u8], errno: Errno) {
-        let paths = share.into_iter().flat_map(Share::tails).map(|tail| join(path, tail));
+    fn fail_listed_below(&mut self, share: Option<&ListedPaths>, path: &[u8], errno: Errno) {
+        let paths = share.into_iter().flat_map(ListedPaths::tails).map(|tail| join(path, tail));
         self.ready.extend(paths.map(|path| failed(&path, "read", &path, errno)));
     }
 
@@ -226,7 +226,7 @@ impl Walker {
         let (directory, stat) = match opened.and_then(|directory| fstat(&directory).map(|s| (directory, s))) {
             Ok(opened) => opened,
             Err(errno) => {
-                self.lose_below(share.as_ref(), &path, errno);
+                self.fail_listed_below(share.as_ref(), &path, errno);
                 return Some(failed(&path, "read the directory", &path, errno));
             }
         };
@@ -241,7 +241,7 @@ impl Walker {
         if elsewhere {
             self.completeness.leave_out(&path);
         }
-        let found = entry(if path.is_empty() { NAMELESS } else { &path }, EntryKind::Directory, &stat);
+        let found = entry(if path.is_empty() { UNNAMED_PATH } else { &path }, EntryKind::Directory, &stat);
         let found = self.preserver.with_extras(found, &directory, b".", &stat);
         if matches!(found.entry.kind, EntryKind::Failed(_)) {
             return Some(found);
@@ -291,7 +291,7 @@ impl Walker {
     fn start(&mut self, source: &[u8]) -> Option<Found> {
         self.open_source(source).unwrap_or_else(|errno| {
             let named = self.root.split(source);
-            let path = if named.name.is_empty() { NAMELESS } else { &named.name };
+            let path = if named.name.is_empty() { UNNAMED_PATH } else { &named.name };
             Some(failed(path, "read", source, errno))
         })
     }
@@ -342,7 +342,7 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
-            self.progress.worked.add(1);
+            self.progress.other_progress.add(1);
             if found.is_some() {
                 return found;
             }

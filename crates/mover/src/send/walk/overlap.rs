@@ -23,7 +23,7 @@ struct Source<'a> {
     itself: OwnedFd,
     stat: Stat,
     /// Directory that contains its name; the source itself if it has none.
-    holder: OwnedFd,
+    parent_dir: OwnedFd,
 }
 
 /// How a directory is reached from one of its ancestors.
@@ -47,7 +47,7 @@ pub(super) fn check(
     let open = |source| Source::open(root, source, chooser.links).ok();
     let sources: Vec<Source<'_>> = sources.iter().filter_map(|source| open(source)).collect();
     for source in &sources {
-        if source.would_hold_itself(chooser, to) {
+        if source.would_contain_itself(chooser, to) {
             let hint = "choose a destination outside it, or skip the destination's directory with --exclude";
             return Err(of_path(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
         }
@@ -70,8 +70,8 @@ impl<'a> Source<'a> {
         let flags = if follows { OFlags::PATH } else { OFlags::PATH | OFlags::NOFOLLOW };
         let itself = root.open(given, flags)?;
         let stat = fstat(&itself)?;
-        let holder = root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(Self { given, name: named.name, itself, stat, holder })
+        let parent_dir = root.open(&named.directory, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(Self { given, name: named.name, itself, stat, parent_dir })
     }
 
     fn is_directory(&self) -> bool {
@@ -85,7 +85,7 @@ impl<'a> Source<'a> {
     }
 
     /// Whether the walk of this source would find what the job creates at the destination.
-    fn would_hold_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
+    fn would_contain_itself(&self, chooser: &Chooser, to: &DestinationLineage) -> bool {
         let Some(depth) = self.depth(to) else { return to.name.is_none() && self.takes_its_place(to) };
         let mut names = match descend(&self.itself, &to.directories[..depth], chooser.file_systems) {
             Some(Descent::Elsewhere) => return false,
@@ -104,9 +104,10 @@ impl<'a> Source<'a> {
 
     /// Whether it is a directory that would be copied onto itself.
     fn takes_its_place(&self, to: &DestinationLineage) -> bool {
-        let holder = fstat(&self.holder).ok().and_then(|stat| directory_id(&stat));
-        let there = lstatat(&self.holder, &self.name[..]);
-        let is_there = self.is_directory() && holder.is_some() && holder.as_ref() == to.directories.first();
+        let parent_dir = fstat(&self.parent_dir).ok().and_then(|stat| directory_id(&stat));
+        let there = lstatat(&self.parent_dir, &self.name[..]);
+        let is_there =
+            self.is_directory() && parent_dir.is_some() && parent_dir.as_ref() == to.directories.first();
         is_there && there.is_ok_and(|there| directory_id(&there) == directory_id(&self.stat))
     }
 
@@ -129,7 +130,7 @@ impl<'a> Source<'a> {
     fn below(&self, base: DirectoryId, file_systems: FileSystems) -> Option<Vec<Vec<u8>>> {
         let mut between = Vec::new();
         let is_directory = self.is_directory();
-        let mut at = if is_directory { &self.itself } else { &self.holder }.try_clone().ok()?;
+        let mut at = if is_directory { &self.itself } else { &self.parent_dir }.try_clone().ok()?;
         loop {
             let id = directory_id(&fstat(&at).ok()?)?;
             if id == base {

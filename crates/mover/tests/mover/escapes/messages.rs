@@ -10,9 +10,9 @@ use haul_mover::{ControlLink as _, ReceiveOptions, SendLimits, receive_files, re
 use haul_testing::fuzz::drive;
 use haul_wire::check::{Steps, message_body};
 use haul_wire::control::{
-    Action, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extent, Extraneous, Fault,
-    FaultCode, FileDigest, Filtered, Item, Layout, Leftovers, More, Notes, Outcome, Proof, ReceivePolicy,
-    RelPath, Removal, RunMode, Selection, Stretch, Summary, Want, WantRun,
+    Action, ByteRange, ControlMessage, Destination, Durability, Entry, EntryKind, Equal, Extent, Extraneous,
+    Fault, FaultCode, FileDigest, Filtered, Item, Layout, Leftovers, More, Notes, Outcome, Proof,
+    ReceivePolicy, RelPath, Removal, RunMode, Selection, Summary, Want, WantRun,
 };
 
 use super::world::World;
@@ -39,14 +39,14 @@ fn fault() -> Fault {
     Fault::new(FaultCode::Io, "said by the peer", "")
 }
 
-fn stretches(rng: &mut Rng) -> Vec<Stretch> {
-    (0..rng.below(3)).map(|_| Stretch { start: number(rng), len: number(rng) }).collect()
+fn ranges(rng: &mut Rng) -> Vec<ByteRange> {
+    (0..rng.below(3)).map(|_| ByteRange { start: number(rng), len: number(rng) }).collect()
 }
 
 fn entry(rng: &mut Rng) -> Entry {
     let path = ["f", "d", "d/f", "d/sub", "d/sub/f", "l", "large"][rng.below(7) as usize];
     let kind = match rng.below(6) {
-        0 | 1 => EntryKind::File { size: number(rng), holes: stretches(rng) },
+        0 | 1 => EntryKind::File { size: number(rng), holes: ranges(rng) },
         2 => EntryKind::Directory,
         3 => EntryKind::Symlink { target: b"../outside/f".to_vec() },
         4 => EntryKind::HardLink { entry: entry_number(rng) },
@@ -68,7 +68,7 @@ fn want(rng: &mut Rng) -> Want {
         0 => Want::Nothing,
         1 => Want::Kept,
         2 => Want::Compare,
-        3 => Want::Rest(stretches(rng)),
+        3 => Want::Rest(ranges(rng)),
         _ => Want::Whole,
     }
 }
@@ -94,7 +94,7 @@ fn message(rng: &mut Rng) -> ControlMessage {
         10 => ControlMessage::Extent(Extent::Destination),
         11 => ControlMessage::Filtered(Filtered::default()),
         12 | 13 => ControlMessage::Wants(vec![WantRun { count: entry_number(rng), want: want(rng) }]),
-        14 => ControlMessage::More(More { entry: entry_number(rng), stretches: stretches(rng) }),
+        14 => ControlMessage::More(More { entry: entry_number(rng), ranges: ranges(rng) }),
         15 => ControlMessage::WantsEnd { bytes: number(rng) },
         16 => {
             let fault = rng.chance(0.5).then(fault);
