@@ -85,7 +85,7 @@ pub(crate) trait Job: Send + Sync + 'static {
             // These belong to the session.
             Ok(Some(M::Ping(_) | M::Pong(_) | M::UdpSeen { .. }) | None) => {}
             Ok(Some(message)) => {
-                self.common().progress.other_progress.add(1);
+                self.common().progress.other_steps.add(1);
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }

@@ -39,7 +39,7 @@ pub struct Progress {
     /// Entries that failed so far.
     pub failed: Counter,
     /// Progress that no other counter shows.
-    pub(crate) other_progress: Counter,
+    pub(crate) other_steps: Counter,
     all_known: AtomicBool,
     /// Callback for changes of names, and the items recorded before it was set.
     items: Mutex<(Option<ItemCallback>, Vec<Item>)>,
@@ -55,7 +55,7 @@ impl Progress {
     /// Returns a sum that changes with every kind of progress; while it stays the same, nothing happens.
     pub fn activity(&self) -> u64 {
         let counts = [&self.entries, &self.bytes_known, &self.bytes_done, &self.files_done, &self.failed];
-        counts.into_iter().chain([&self.other_progress]).fold(0, |sum, count| sum.wrapping_add(count.get()))
+        counts.into_iter().chain([&self.other_steps]).fold(0, |sum, count| sum.wrapping_add(count.get()))
     }
 
     /// Sets the callback for changes of names: removals, and in a dry run or with `--verbose` all changes.

@@ -94,7 +94,7 @@ impl Verifier {
     }
 
     fn check(&mut self, check: Check) -> Result<(), Fault> {
-        self.shared.progress.other_progress.add(1);
+        self.shared.progress.other_steps.add(1);
         match check {
             Check::Written(written) => self.written(&written),
             Check::Expected { digests, .. } => digests.into_iter().try_for_each(|digest| self.expect(digest)),
@@ -407,7 +407,7 @@ pub(crate) fn compare(
             if job.is_over.load(Relaxed) {
                 break;
             }
-            shared.progress.other_progress.add(1);
+            shared.progress.other_steps.add(1);
             // Unreadable data counts as different.
             let value = file.as_deref().and_then(|file| hash_group(file, &shape, group, &mut buffer).ok());
             checks.send(Check::Held { entry: job.entry, group, value }).map_err(over)?;
@@ -447,7 +447,7 @@ pub(crate) fn read_back(shared: &Shared, entry: u32, file: &File, buffer: &mut [
         if shared.has_ended() {
             break;
         }
-        shared.progress.other_progress.add(1);
+        shared.progress.other_steps.add(1);
         tree.set(group, hash_group(file, &shape, group, buffer).map_err(io_fault)?);
     }
     match tree.root() {

@@ -250,7 +250,7 @@ impl Shared {
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
         }
-        self.progress.other_progress.add(1);
+        self.progress.other_steps.add(1);
         self.store.lock().publish(block, self.sent.load(Ordering::Relaxed));
         self.upto.store(end, Ordering::Release);
         self.progress.wake.call();

@@ -112,7 +112,7 @@ impl Committer {
     }
 
     fn absorb(&mut self, settle: Settle) {
-        self.shared.progress.other_progress.add(1);
+        self.shared.progress.other_steps.add(1);
         match settle {
             Settle::End(total) => self.total = Some(total),
             Settle::Held => self.settled += 1,
@@ -240,7 +240,7 @@ impl Committer {
         let mut kept = Vec::with_capacity(entries.len());
         for entry in entries {
             let path = self.shared.path(entry);
-            self.shared.progress.other_progress.add(1);
+            self.shared.progress.other_steps.add(1);
             match work(self, entry, &path) {
                 Ok(()) => kept.push(entry),
                 Err(io_fault) => self.give_up(entry, io_fault)?,

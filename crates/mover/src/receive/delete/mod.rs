@@ -268,7 +268,7 @@ impl Sweep<'_> {
     }
 
     fn look(&self, path: &[u8]) -> Result<Seen, Errno> {
-        self.shared.progress.other_progress.add(1);
+        self.shared.progress.other_steps.add(1);
         let local = self.shared.place.local(path);
         let (parent, name) = split(&local);
         let directory = self.shared.place.directory(parent)?;

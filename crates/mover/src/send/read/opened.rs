@@ -99,7 +99,7 @@ impl<'a> Opened<'a> {
             let len = (stream_range.end - at).min(buffer.len() as u64) as usize;
             let got = self.read(at, &mut buffer[..len])?;
             hasher.update(&buffer[..got]);
-            progress.other_progress.add(1);
+            progress.other_steps.add(1);
             at += got as u64;
         }
         Ok(())

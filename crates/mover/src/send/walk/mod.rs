@@ -342,7 +342,7 @@ impl Iterator for Walker {
                 let source = self.sources.next()?;
                 self.start(&source)
             };
-            self.progress.other_progress.add(1);
+            self.progress.other_steps.add(1);
             if found.is_some() {
                 return found;
             }
