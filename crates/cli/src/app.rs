@@ -121,7 +121,7 @@ impl Start<'_> {
                 clap_complete::generate(*shell, &mut Cli::command(), "haul", &mut script);
                 Ok(print_generated(&script))
             }
-            Command::Man => Ok(print_generated(&man().expect("it is written to memory"))),
+            Command::Man => Ok(print_generated(&man().expect("writing to a Vec cannot fail"))),
             Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
             Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
             Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),

@@ -19,8 +19,8 @@ pub(crate) fn status(place: &PlaceArgs, quiet: bool, as_object: bool) -> u8 {
     } else {
         search.found.iter().for_each(|found| out(row(found)));
     }
-    let is_to_be_said = search.found.is_empty() && !quiet && !as_object;
-    search.end(is_to_be_said.then_some("No leftovers here"), place)
+    let reports_none = search.found.is_empty() && !quiet && !as_object;
+    search.end(reports_none.then_some("No leftovers here"), place)
 }
 
 pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
@@ -55,8 +55,8 @@ pub(crate) fn clean(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
     for (found, why) in left.iter().filter(|_| !quiet) {
         tell(format_args!("left alone: {}: {why}", found.shown()));
     }
-    let is_nothing = removed.is_empty() && left.is_empty() && !quiet;
-    search.end(is_nothing.then_some("Nothing to remove"), &args.place)
+    let reports_none = removed.is_empty() && left.is_empty() && !quiet;
+    search.end(reports_none.then_some("Nothing to remove"), &args.place)
 }
 
 /// Removes a journal and its files (unless it is a dry run), or returns why it stays.

@@ -1,7 +1,7 @@
 //! Command lines of the local ssh and the remote haul.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Seek};
+use std::io::Read as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,8 +98,12 @@ impl SshCommand {
         self.remote(&format!("serve --once --for-ssh{}", ports.collect::<String>()))
     }
 
+    pub(crate) fn copy(&self) -> Command {
+        self.remote("cp --for-ssh")
+    }
+
     /// Returns the command that runs haul on the host with these `words`.
-    pub(crate) fn remote(&self, words: &str) -> Command {
+    fn remote(&self, words: &str) -> Command {
         // A remote terminal would merge stdout and stderr.
         let mut command = self.to_host("-T");
         command.arg(format!("{} {words}", quote_path(&self.binary)));
@@ -112,19 +116,23 @@ impl SshCommand {
         found.unwrap_or_else(|| self.host.name().to_owned())
     }
 
-    /// Returns the output of `ssh -G`, which not every program given by `--ssh` supports.
+    /// Returns the output of `ssh -G`, which not every program given by `--ssh` supports. It fits into a pipe
+    /// (64 KiB, pipe(7)), or the program does not end.
     fn configuration(&self) -> Option<String> {
         let mut command = self.to_host("-G");
-        let mut output = tempfile::tempfile().ok()?;
-        command.stdin(Stdio::null()).stdout(output.try_clone().ok()?).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().ok()?;
+        let output = child.stdout.take()?;
         if wait(&mut child, LOOK_UP).is_none() {
             let _ = child.kill();
             let _ = child.wait();
             return None;
         }
-        output.rewind().ok()?;
-        io::read_to_string(output.take(1 << 20)).ok()
+        // A process that it left behind may hold the pipe open.
+        rustix::io::ioctl_fionbio(&output, true).ok()?;
+        let mut text = Vec::new();
+        let _ = output.take(1 << 20).read_to_end(&mut text);
+        String::from_utf8(text).ok()
     }
 }
 
@@ -187,10 +195,8 @@ mod tests {
             "my ssh|-T|-v|-F|file|-p|2222|-i|key|-J|jump|-o|A=1|-o|B=2|me@far|~/'my bin/haul' serve --once \
              --for-ssh --port-range 5000-5001"
         );
-        assert!(
-            joined_words(&command.remote("cp --for-ssh")).ends_with("|me@far|~/'my bin/haul' cp --for-ssh")
-        );
-        for ssh in [command.serve(), command.remote("cp"), command.to_host("-G")] {
+        assert!(joined_words(&command.copy()).ends_with("|me@far|~/'my bin/haul' cp --for-ssh"));
+        for ssh in [command.serve(), command.copy(), command.to_host("-G")] {
             let withheld = ssh.get_envs().any(|(name, value)| name == VARIABLE && value.is_none());
             assert!(withheld, "ssh inherits the URL");
         }

@@ -43,8 +43,8 @@ pub(crate) fn put(context: &Context, plan: &CopyPlan) -> Permit {
     Permit::Put(plan.path.clone(), context.transfer.receive_policy, context.transfer.preserve)
 }
 
-/// Calls `work` with the URL of a server on `machine`, and its context: a running one, one that ssh starts with
-/// `permit`, or one within this process.
+/// Calls `work` with the context of the run and the URL of a server on `machine`: a running one, one that ssh
+/// starts with `permit`, or one within this process.
 pub(crate) fn at_server(
     context: &Context,
     args: &SshArgs,

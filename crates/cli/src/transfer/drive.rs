@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::output::{RunReport, Snapshot, Stall};
 use crate::transfer::control_socket::Side;
 use crate::transfer::counters::arrived_bytes;
-use crate::transfer::watch::{REST_HINT, Watch};
+use crate::transfer::watch::{Measured, REST_HINT, Watch};
 use crate::transfer::{ChangeTimer, Sides, outcome, sessions};
 
 const TICK: Duration = Duration::from_millis(5);
@@ -28,7 +28,7 @@ pub(crate) fn send(
     begin: impl FnOnce(Arc<dyn ControlLink>, Option<Bytes>) -> Result<SendJob, Fault>,
 ) -> Result<RunReport, Fault> {
     let SendJob { source, handle } = begin(sides.clone(), disk_chunk(session.recipe()))?;
-    run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker))
+    Ok(run(handle, sides, Side::Sends, |waker| session.start_sending(source, waker)))
 }
 
 /// Receives what a job writes; `begin` starts it.
@@ -45,7 +45,7 @@ pub(crate) fn receive(
         ..ReceiveOptions::with_policy(number, policy).for_round_trip(session.round_trip())
     };
     let ReceiveJob { sink, handle } = begin(sides.clone(), options)?;
-    run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker))
+    Ok(run(handle, sides, Side::Receives, |waker| session.start_receiving(sink, waker)))
 }
 
 /// Returns the recipe's chunk size if files are read and written by chunks.
@@ -59,7 +59,7 @@ fn run(
     sides: &Sides,
     side: Side,
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
-) -> Result<RunReport, Fault> {
+) -> RunReport {
     let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
     let watch = Watch::start(sides, side, |waker| {
@@ -67,7 +67,15 @@ fn run(
         job.on_wake(Arc::new(move || wake.wake()));
         start(waker)
     });
-    let mut watch = watch.inspect_err(|fault| job.abort(fault.clone()))?;
+    let mut watch = match watch {
+        Ok(watch) => watch,
+        Err(fault) => {
+            job.abort(fault.clone());
+            let notes = job.notes();
+            let _ = job.join();
+            return outcome::of_files(sides, Err(fault), notes, &Measured::default());
+        }
+    };
     let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(&watch.transfer));
     let part = (side == Side::Receives).then(join).flatten();
     let stopped_by = supervise(&job, part.as_ref(), &mut watch);
@@ -75,7 +83,7 @@ fn run(
     let notes = job.notes();
     let result =
         result(job, stopped_by).map_err(|fault| context.cancel.own_interruption_or(fault, REST_HINT));
-    Ok(outcome::of_files(sides, result, notes, &watch.stop()))
+    outcome::of_files(sides, result, notes, &watch.stop())
 }
 
 /// Returns the result of a job. One that does not end, as a disk does not respond, ends with the process.

@@ -152,7 +152,11 @@ pub(crate) fn bind(
     let given = options.addr.port();
     let ports = range.map_or(given..=given, |range| range.0.clone());
     let mut last = Fault::new(FaultCode::Internal, "there is no address to listen on", "");
-    for addr in ports.flat_map(|port| ips.iter().map(move |&ip| SocketAddr::new(ip, port))) {
+    for (ip, port) in ports.flat_map(|port| ips.iter().map(move |&ip| (ip, port))) {
+        // Keeps the zone of an IPv6 address.
+        let mut addr = options.addr;
+        addr.set_ip(ip);
+        addr.set_port(port);
         match Listener::bind(ListenOptions { addr, ..options.clone() }) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = fault::of(error),

@@ -274,6 +274,7 @@ impl Place {
     }
 
     pub(crate) fn discard(&self, entry: u32, path: &[u8]) {
+        self.close(entry);
         match (self.dir_entry(path), self.opened_journal()) {
             (Ok(dirent), _) => self.remove(&dirent, &self.temporary(entry)),
             (Err(_), Some(journal)) => journal.cleanup_failed(),
@@ -454,8 +455,14 @@ impl Place {
         made.inspect_err(|_| self.remove(dirent, &name))
     }
 
+    /// Closes the temporary file, without the lock: freeing the blocks of a removed file takes time.
+    fn close(&self, entry: u32) {
+        let file = self.open_files.lock().forget(entry);
+        drop(file);
+    }
+
     pub(crate) fn gone(&self, entry: u32) {
-        self.open_files.lock().forget(entry);
+        self.close(entry);
         self.space.forget(entry);
         if let Some(journal) = self.opened_journal() {
             journal.gone(entry);

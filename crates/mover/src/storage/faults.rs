@@ -55,13 +55,13 @@ impl Disk {
         Self(Arc::new(Inner { calls: AtomicU64::new(0), rule, folds: Some(Mutex::default()) }))
     }
 
-    /// Limits reads and writes to this many bytes per second; with `works` they take processor time.
-    pub fn slow(bytes_per_second: u64, works: bool) -> Self {
+    /// Limits reads and writes to this many bytes per second; with `uses_cpu` they take processor time.
+    pub fn slow(bytes_per_second: u64, uses_cpu: bool) -> Self {
         Self::new(move |_, call| {
             if let Call::Read(len) | Call::Write(len) = call {
                 let start = Instant::now();
                 let time = Duration::from_secs_f64(len as f64 / bytes_per_second as f64);
-                if !works {
+                if !uses_cpu {
                     std::thread::sleep(time);
                 }
                 while start.elapsed() < time {
@@ -141,7 +141,7 @@ pub(super) fn effective_restrictions(resolve: ResolveFlags) -> ResolveFlags {
 pub(super) fn spelled<T>(directory: BorrowedFd<'_>, name: &CStr, real: impl FnOnce(&CStr) -> T) -> T {
     let disk = HERE.with_borrow(Clone::clone).or_else(of_process);
     let Some(folds) = disk.as_ref().and_then(|disk| disk.0.folds.as_ref()) else { return real(name) };
-    let _nothing_is_created = folds.lock();
+    let _guard = folds.lock();
     let mut path = Vec::new();
     for component in name.to_bytes().split_inclusive(|&byte| byte == b'/') {
         let bare = component.strip_suffix(b"/").unwrap_or(component);

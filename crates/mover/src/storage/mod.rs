@@ -7,8 +7,6 @@ mod call;
 pub mod faults;
 
 use std::ffi::CStr;
-use std::fs::File;
-use std::io::Read as _;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
@@ -67,6 +65,9 @@ pub(crate) const LIST_BUFFER: usize = 64 << 10;
 
 /// Most bytes per `copy_file_range` call.
 const COPY: u64 = 64 << 20;
+
+/// Most bytes per read and write where `copy_file_range` is unavailable.
+const COPY_BUFFER: u64 = 1 << 20;
 
 /// Makes a call, and repeats it if a signal interrupts it.
 #[inline]
@@ -260,26 +261,31 @@ fn write_with(mut bytes: &[u8], mut real: impl FnMut(&[u8]) -> Result<usize>) ->
     Ok(())
 }
 
-/// Copies up to `most` bytes from the beginning of a file to another one, both just opened; returns their
-/// number. The kernel may share the blocks (`copy_file_range(2)`); if it cannot, the standard library copies.
-pub(crate) fn copy(from: &File, mut to: &File, most: u64) -> Result<u64> {
-    let mut done = 0;
+/// Copies up to `most` bytes from the beginning of a file to another one; returns their number. The kernel
+/// may share the blocks (`copy_file_range(2)`). If it cannot copy, at any offset, this reads and writes.
+pub(crate) fn copy(from: impl AsFd, to: impl AsFd, most: u64) -> Result<u64> {
+    let (from, to) = (from.as_fd(), to.as_fd());
+    let (mut done, mut buffer) = (0, Vec::new());
     while done < most {
-        let ask = (most - done).min(COPY) as usize;
-        let (mut start, mut end) = (done, done);
-        let copied = decide(Call::Write(ask))
-            .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)));
+        let by_kernel = buffer.is_empty();
+        let copied = if by_kernel {
+            let ask = (most - done).min(COPY) as usize;
+            let (mut start, mut end) = (done, done);
+            decide(Call::Write(ask))
+                .and_then(|now| fs::copy_file_range(from, Some(&mut start), to, Some(&mut end), now.min(ask)))
+        } else {
+            let into = &mut buffer[..(most - done).min(COPY_BUFFER) as usize];
+            read_at(from, into, done).and_then(|got| write_all_at(to, &into[..got], done).map(|()| got))
+        };
         match copied {
-            // Some file systems return 0 for nonempty files.
-            Ok(0) | Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM)
-                if done == 0 =>
-            {
-                let copied = std::io::copy(&mut from.take(most), &mut to);
-                return copied.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            }
+            // Some file systems return 0 for nonempty files (std::io::copy handles this too).
+            Ok(0) if by_kernel && done == 0 => buffer.resize(COPY_BUFFER as usize, 0),
             Ok(0) => break,
             Ok(copied) => done += copied as u64,
             Err(Errno::INTR) => {}
+            Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) if by_kernel => {
+                buffer.resize(COPY_BUFFER as usize, 0);
+            }
             Err(errno) => return Err(errno),
         }
     }

@@ -170,6 +170,25 @@ fn the_start_of_a_file_is_copied_without_kernel_support() {
     }
 }
 
+/// As on a network share whose server stops supporting it in the middle of a file.
+#[test]
+fn the_start_of_a_file_is_copied_if_kernel_support_ends_within_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let have = 2 * MIB + 5;
+    fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
+    fs::write(dst.join("log"), &contents(3 * MIB, 1)[..have]).unwrap();
+    let seen = AtomicBool::new(false);
+    let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..cached() };
+    let ends = copy(&src, &dst, receive_policy, move |_, call| match call {
+        Call::Write(len) if len == have => Verdict::Short,
+        Call::Write(len) if len == have / 2 && first(&seen) => Verdict::Fail(Errno::OPNOTSUPP.raw_os_error()),
+        _ => Verdict::Pass,
+    });
+    assert_eq!(ends.clean().resumed_bytes, have as u64);
+    assert_same(&src.join("log"), &dst.join("log"));
+}
+
 #[test]
 fn a_file_removed_during_comparison_is_not_reported_as_kept() {
     let dir = tempfile::tempdir().unwrap();

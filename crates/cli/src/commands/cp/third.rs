@@ -67,7 +67,7 @@ fn start(
         |host| RemoteServer::start(context, &SshCommand::new(ssh, host)?, &by_ssh::put(context, plan));
     let server = serves.map(start).transpose()?;
     let command = SshCommand::new(ssh, at)?;
-    let mut client = Remote::start(&command, command.remote("cp --for-ssh"), &context.cancel)?;
+    let mut client = Remote::start(&command, command.copy(), &context.cancel)?;
     let (url, fetches) = match (&plan.sources[0].0, &plan.to, &server) {
         (Machine::Url(url), _, _) => (url, true),
         (_, Machine::Url(url), _) | (.., Some(RemoteServer { url, .. })) => (url, false),

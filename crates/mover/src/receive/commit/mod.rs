@@ -82,7 +82,10 @@ impl Committer {
             let ready = std::mem::take(&mut self.ready);
             self.commit(ready)?;
             self.flush()?;
-            self.shared.report_remaining()?;
+            // In a dry run, a single thread sends the items, in order.
+            if self.shared.is_verbose() {
+                self.shared.report_remaining()?;
+            }
         }
         self.remove_obstacles()?;
         // Hard links, once the outcomes of their files are known.
