@@ -32,10 +32,18 @@ fn mirror_chosen(
     selection: &Selection,
     options: ReceiveOptions,
 ) -> (Vec<String>, MoveReport) {
+    copy_chosen(content(src), (dst, Layout::Into), selection, options)
+}
+
+fn copy_chosen(
+    source: Vec<u8>,
+    (dst, layout): (&Path, Layout),
+    selection: &Selection,
+    options: ReceiveOptions,
+) -> (Vec<String>, MoveReport) {
     let (a, b) = link_pair();
-    let mut receive = receive_files(&bytes(dst), &Root::Anywhere, Layout::Into, b, options).unwrap();
-    let sources = vec![content(src)];
-    let mut send = send_files(sources, Root::Anywhere, selection, a, SendLimits::default()).unwrap();
+    let mut receive = receive_files(&bytes(dst), &Root::Anywhere, layout, b, options).unwrap();
+    let mut send = send_files(vec![source], Root::Anywhere, selection, a, SendLimits::default()).unwrap();
     let items: Arc<Mutex<Vec<String>>> = Arc::default();
     let said = items.clone();
     let note = move |item: &Item| {
@@ -272,4 +280,17 @@ fn a_conflicting_directory_with_filtered_files_is_kept() {
     assert_eq!(report.failures.named()[0].0, b"a");
     assert_eq!(fs::read(dst.join("a/keep")).unwrap(), b"a/keep");
     assert!(dst.join("sub/deeper/c").is_file());
+}
+
+/// The rules are about the source's name, not about the one that it gets.
+#[test]
+fn rules_for_an_obstacle_to_a_renamed_source_see_the_name_of_the_source() {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    let fifo = dst.join("x.bak");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, 0o600.into()).unwrap();
+    let options = ReceiveOptions { receive_policy: DELETE, ..options() };
+    let (_, report) = copy_chosen(bytes(&src.join("a")), (&fifo, Layout::As), &rules(&["- *.bak"]), options);
+    assert_eq!((report.failures.count(), report.removal.removed), (0, 1));
+    assert_eq!(fs::read(&fifo).unwrap(), fs::read(src.join("a")).unwrap());
 }
