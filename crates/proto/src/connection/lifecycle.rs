@@ -363,6 +363,17 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_to_a_repeated_header_bounds_the_round_trip_from_the_first() {
+        let (timeout, at) = (Span::from_secs(10), |ms| Time::ZERO + Span::from_millis(ms));
+        let mut client = Lifecycle::<()>::opening(Time::ZERO, Span::from_millis(50), timeout, 1_200);
+        assert_eq!(client.header_age(at(5)), None);
+        for ms in [5, 200, 500] {
+            assert!(client.on_transmit(at(ms)));
+        }
+        assert_eq!(client.header_age(at(510)), Some(Span::from_millis(505)));
+    }
+
+    #[test]
     fn a_path_longer_than_the_interval_has_time_to_answer() {
         for every in [Span::ZERO, Span::from_millis(10), Span::from_secs(1)] {
             let rtt = Span::from_millis(600);
