@@ -150,43 +150,44 @@ fn an_unreadable_part_fails_only_its_file() {
     }
 }
 
+/// Length of the existing start of a file that grows.
+const START: usize = 2 * MIB + 5;
+
+/// Copies a file to where its start exists already; `rule` decides the outcome of each call.
+fn assert_extended(what: &str, rule: impl Fn(Call) -> Verdict + Send + Sync + 'static) {
+    let dir = tempfile::tempdir().unwrap();
+    let (src, dst) = places(dir.path());
+    fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
+    fs::write(dst.join("log"), &contents(3 * MIB, 1)[..START]).unwrap();
+    let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..cached() };
+    let ends = copy(&src, &dst, receive_policy, move |_, call| rule(call));
+    assert_eq!(ends.clean().resumed_bytes, START as u64, "{what}");
+    assert_same(&src.join("log"), &dst.join("log"));
+    assert_eq!(names_below(&dst).len(), 1);
+}
+
 #[test]
 fn the_start_of_a_file_is_copied_without_kernel_support() {
     let failures = [Errno::XDEV, Errno::NOSYS, Errno::PERM].map(|errno| Verdict::Fail(errno.raw_os_error()));
     for verdict in failures.into_iter().chain([Verdict::Short, Verdict::Pass]) {
-        let dir = tempfile::tempdir().unwrap();
-        let (src, dst) = places(dir.path());
-        let have = 2 * MIB + 5;
-        fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
-        fs::write(dst.join("log"), &contents(3 * MIB, 1)[..have]).unwrap();
         let seen = AtomicBool::new(false);
-        let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..cached() };
-        let ends = copy(&src, &dst, receive_policy, move |_, call| {
-            if call == Call::Write(have) && first(&seen) { verdict } else { Verdict::Pass }
+        assert_extended(&format!("{verdict:?}"), move |call| {
+            if call == Call::Write(START) && first(&seen) { verdict } else { Verdict::Pass }
         });
-        assert_eq!(ends.clean().resumed_bytes, have as u64, "{verdict:?}");
-        assert_same(&src.join("log"), &dst.join("log"));
-        assert_eq!(names_below(&dst).len(), 1);
     }
 }
 
 /// As on a network share whose server stops supporting it in the middle of a file.
 #[test]
 fn the_start_of_a_file_is_copied_if_kernel_support_ends_within_it() {
-    let dir = tempfile::tempdir().unwrap();
-    let (src, dst) = places(dir.path());
-    let have = 2 * MIB + 5;
-    fs::write(src.join("log"), contents(3 * MIB, 1)).unwrap();
-    fs::write(dst.join("log"), &contents(3 * MIB, 1)[..have]).unwrap();
     let seen = AtomicBool::new(false);
-    let receive_policy = ReceivePolicy { leftovers: Leftovers::Extend, ..cached() };
-    let ends = copy(&src, &dst, receive_policy, move |_, call| match call {
-        Call::Write(len) if len == have => Verdict::Short,
-        Call::Write(len) if len == have / 2 && first(&seen) => Verdict::Fail(Errno::OPNOTSUPP.raw_os_error()),
+    assert_extended("half by the kernel", move |call| match call {
+        Call::Write(START) => Verdict::Short,
+        Call::Write(len) if len == START / 2 && first(&seen) => {
+            Verdict::Fail(Errno::OPNOTSUPP.raw_os_error())
+        }
         _ => Verdict::Pass,
     });
-    assert_eq!(ends.clean().resumed_bytes, have as u64);
-    assert_same(&src.join("log"), &dst.join("log"));
 }
 
 #[test]

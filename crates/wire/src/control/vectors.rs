@@ -235,7 +235,7 @@ fn messages_of_numbers() {
 
 #[test]
 fn wants_and_proofs() {
-    let stream_range = ByteRange { start: 128, len: 1 };
+    let range = ByteRange { start: 128, len: 1 };
     frozen(&ControlMessage::Ready(Destination::Fresh), &[15, 0]);
     frozen(&ControlMessage::Ready(Destination::Occupied), &[15, 1]);
     let run = |count, want| WantRun { count, want };
@@ -244,13 +244,13 @@ fn wants_and_proofs() {
         run(1, Want::Nothing),
         run(128, Want::Kept),
         run(2, Want::Compare),
-        run(1, Want::Rest(vec![stream_range])),
+        run(1, Want::Rest(vec![range])),
     ];
     frozen(
         &ControlMessage::Wants(wants),
         b"\x10\x05\x01\x00\x01\x01\x80\x01\x02\x02\x03\x01\x04\x01\x80\x01\x01",
     );
-    let more = More { entry: 3, ranges: vec![stream_range] };
+    let more = More { entry: 3, ranges: vec![range] };
     frozen(&ControlMessage::More(more), b"\x11\x03\x01\x80\x01\x01");
     frozen(&ControlMessage::WantsEnd { bytes: 128 }, &[18, 0x80, 1]);
     let proof = Proof { entry: 1, first: 2, values: vec![[3; 32]] };

@@ -37,12 +37,12 @@ impl ByteRange {
     /// other.
     pub fn in_order(ranges: &[Self], limit: u64) -> bool {
         let mut free_from = Some(0);
-        ranges.iter().all(|stream_range| {
-            let fits = free_from.is_some_and(|from| stream_range.start >= from)
-                && stream_range.len > 0
-                && stream_range.end().is_some_and(|end| end <= limit);
+        ranges.iter().all(|range| {
+            let fits = free_from.is_some_and(|from| range.start >= from)
+                && range.len > 0
+                && range.end().is_some_and(|end| end <= limit);
             // Adjacent ranges must be merged, so there is at least one byte between two.
-            free_from = stream_range.end().and_then(|end| end.checked_add(1));
+            free_from = range.end().and_then(|end| end.checked_add(1));
             fits
         })
     }

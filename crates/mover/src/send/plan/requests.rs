@@ -143,6 +143,6 @@ fn sections(shared: &Shared, ranges: &[ByteRange], len: u64) -> Result<Arc<Secti
         return Err(protocol("ranges that a file does not have are wanted"));
     }
     let reserved = shared.budget.reserve(ranges.len() as u64 * Sections::EACH)?;
-    let ranges = ranges.iter().map(|stream_range| stream_range.start..stream_range.start + stream_range.len);
+    let ranges = ranges.iter().map(|range| range.start..range.start + range.len);
     Ok(Arc::new(Sections::new(ranges, Some(reserved))))
 }
