@@ -283,6 +283,8 @@ impl Verifier {
             return Ok(());
         };
         let Some(asked) = &mut compared.asked else {
+            // Sending the request may block, while more would be read.
+            compared.is_over.store(true, Relaxed);
             return self.differs_from_existing(entry);
         };
         let range = tree.groups.range(group);
