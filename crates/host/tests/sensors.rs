@@ -16,8 +16,16 @@ fn at(started: Instant) -> Time {
 
 /// Runs `act` while each CPU has two busy threads.
 fn beside_load(act: impl FnOnce()) {
+    /// Ends the load, also if the test fails.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _over = Over(&over);
         for _ in 0..2 * std::thread::available_parallelism().unwrap().get() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -26,7 +34,6 @@ fn beside_load(act: impl FnOnce()) {
             });
         }
         act();
-        over.store(true, Ordering::Relaxed);
     });
 }
 

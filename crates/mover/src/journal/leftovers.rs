@@ -139,6 +139,12 @@ impl Leftovers {
         }
     }
 
+    /// Changes the time from which running jobs are waited for.
+    #[cfg(test)]
+    pub(crate) fn set_beginning(&mut self, began: Instant) {
+        self.began = began;
+    }
+
     #[cfg(test)]
     pub(crate) fn is_waiting_for(&self, id: u32) -> bool {
         self.running.iter().any(|job| job.id == id)

@@ -29,6 +29,19 @@ pub(crate) fn link_pair() -> (Arc<Link>, Arc<Link>) {
     (Arc::new(a), Arc::new(b))
 }
 
+/// A control channel that drops all digests, so that no file can be completed.
+pub(crate) struct Undigested(pub(crate) Arc<Link>);
+
+impl ControlLink for Undigested {
+    fn send(&self, message: ControlMessage) -> Result<(), Fault> {
+        if matches!(message, ControlMessage::Digests(_)) { Ok(()) } else { self.0.send(message) }
+    }
+
+    fn recv(&self, timeout: Duration) -> Result<Option<ControlMessage>, Fault> {
+        self.0.recv(timeout)
+    }
+}
+
 /// A transport: delivers pieces of a window in random order, and loses some the first time.
 pub(crate) struct Pump<'a> {
     pub(crate) seed: u64,

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
 use haul_wire::control::{FaultCode, HardLinks, Layout, Newer, Ownership, Preserve, ReceivePolicy};
@@ -356,7 +357,12 @@ fn clamped_times_do_not_cause_another_copy() {
         set_mtime(&src.join("late"), 10_000_000_000, 0);
         assert_eq!(preserving(&src, &dst, Preserve::default()).files, 2);
     });
-    assert!(run("umount", &[], &[&dst]));
+    // A process that another test starts may still have the file system open.
+    let begun = Instant::now();
+    while !run("umount", &[], &[&dst]) {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(100));
+    }
     result.unwrap();
 }
 

@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use haul_mover::{MoveReport, ReceiveOptions, SendLimits};
+use haul_mover::{MoveReport, ReceiveOptions, Root, SendLimits, receive_files, send_files};
 use haul_wire::control::{Equal, Fault, FaultCode, Layout, Leftovers, Newer, ReceivePolicy};
 
 use crate::harness::{
-    Ends, Pump, assert_no_parts, assert_resumable, await_part, bytes, copy, names_below, options, start,
+    Ends, Pump, Undigested, all, assert_no_parts, assert_resumable, await_part, bytes, copy, link_pair,
+    names_below, options, start,
 };
 use crate::trees::{assert_same, contents, set_mode, set_mtime};
 
@@ -110,10 +112,18 @@ fn a_job_can_be_interrupted_repeatedly() {
 fn a_complete_temporary_file_is_only_verified() {
     let dir = tempfile::tempdir().unwrap();
     let (src, dst) = places(dir.path(), &[("big", 3 * MIB)]);
-    interrupt(&src, &dst, 3 * MIB);
-    // Interrupted at the very end, the file may already have its final name.
+    let (a, b) = link_pair();
+    let mut receive = receive_files(&bytes(&dst), &Root::Anywhere, Layout::Into, b, options()).unwrap();
+    let (sources, a) = (vec![[&bytes(&src)[..], b"/."].concat()], Arc::new(Undigested(a)));
+    let mut send = send_files(sources, Root::Anywhere, &all(), a, SendLimits::default()).unwrap();
+    let pump = Pump { stop_after: Some(3 * MIB), loss: 0.0, ..Pump::default() };
+    pump.run(&mut *send.source, &mut *receive.sink, &|| false);
+    send.handle.abort(Fault::new(FaultCode::Interrupted, "stopped by hand", ""));
+    assert!(send.handle.join().is_err() && receive.handle.join().is_err());
+    // The sink keeps the journal locked.
+    drop(receive.sink);
     let (report, travelled) = again(&src, &dst);
-    assert_eq!((travelled, report.resumed_bytes + 3 * MIB * report.kept), (0, 3 * MIB));
+    assert_eq!((travelled, report.resumed_bytes, report.kept), (0, 3 * MIB, 0));
     assert_same_contents(&src, &dst);
 }
 

@@ -33,7 +33,8 @@ fn blast(source: &mut dyn ObjectSource, sink: &mut dyn ObjectSink, loss: f64) ->
     };
     let end = loop {
         let available = source.available();
-        while next < available.upto {
+        // Whole packets, so that the same ones are lost each time.
+        while next + PACKET <= available.upto || available.end && next < available.upto {
             let len = PACKET.min(available.upto - next);
             if !send(source, next, len) {
                 lost.push((next, len));
