@@ -22,9 +22,9 @@ mod transfer;
 mod wake;
 
 pub use clock::{Clock, after};
-pub use connect::{ConnectOptions, OpenOptions, connect};
+pub use connect::{ConnectOptions, ResumptionFile, connect};
 pub use control::Control;
-pub use endpoint::{Channel, Endpoint, EndpointStats, Message, ResumptionFile};
+pub use endpoint::{Channel, Endpoint, EndpointStats, Message, OpenOptions};
 pub use error::{EngineError, SharedIoError};
 pub use haul_proto::connection::{
     ConnectionOptions, Direction, HandshakeLimits, ResumptionError, Role, SavedResumption, Terms, ceiling,

@@ -3,16 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use haul_base::{Bytes, Ecn, Span};
-use haul_proto::connection::{Challenge, FrameKeys, Opener, PathProbe, Sealer, canonical};
+use haul_base::{Bytes, Span};
+use haul_proto::connection::{FrameKeys, Opener, Sealer, canonical};
 use haul_proto::{LossModel, config::RateControlConfig};
 use haul_stack::{Part, Recipe};
-use haul_udp::{Offload, Options, SendError, UdpSocket};
+use haul_udp::{Offload, Options};
 use haul_wire::control::{Cipher, Request, Settings};
-use haul_wire::packet::ControlFrameKind;
 
-use crate::endpoint::PendingSession;
-use crate::{Clock, Control, EngineError, Role};
+use crate::endpoint::UdpSide;
+use crate::{Clock, Control, Role};
 
 /// One end of a running session.
 #[derive(derive_more::Debug)]
@@ -40,31 +39,6 @@ pub(crate) struct DataPath {
     /// Authenticates this end's control frames.
     pub(crate) frames: FrameKeys,
     pub(crate) udp: UdpSide,
-}
-
-/// The UDP state of a session, by role.
-pub(crate) enum UdpSide {
-    Client(Arc<UdpSocket>, Box<PathProbe>),
-    /// Kept so that late challenges still find the session.
-    Server(Arc<PendingSession>),
-}
-
-impl UdpSide {
-    pub(crate) fn largest(&self) -> u16 {
-        match self {
-            Self::Client(..) => 0,
-            Self::Server(pending) => pending.largest(),
-        }
-    }
-
-    /// Returns the socket connected to the peer's UDP address. The client's exists already, as data may
-    /// follow unanswered challenges. The server waits for the client's first challenge.
-    pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
-        match self {
-            Self::Client(socket, _) => Ok(socket.clone()),
-            Self::Server(pending) => pending.wait_for_socket(control),
-        }
-    }
 }
 
 impl Session {
@@ -128,16 +102,6 @@ impl Session {
     /// the default, is the shipped model. The peer is not told.
     pub fn set_loss_model(&mut self, model: Option<Arc<LossModel>>) {
         self.loss_model = model;
-    }
-}
-
-/// Sends the pending probes. Those that the system rejects are retried in the next round.
-pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: impl Fn() -> FrameKeys) {
-    while let Some(Challenge { number, size }) = probe.poll_transmit() {
-        let packet = frames().frame(ControlFrameKind::Challenge, number, size);
-        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
-            probe.on_too_large(packet.len());
-        }
     }
 }
 

@@ -52,7 +52,8 @@ pub use error::{AcceptError, ConnectionError, OpenError, SendError, WaitError};
 pub use group::Group;
 pub use haul_base::{Bytes, Cause, CauseCounts, Rate, Span, Time};
 pub use haul_engine::{
-    ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, UrlError,
+    ConnectionOptions, EndpointStats, EngineError as Error, HaulUrl as Url, Message, ResumptionError,
+    UrlError,
 };
 pub use haul_proto::config;
 pub use haul_proto::micro::{registry, stats};
@@ -60,7 +61,7 @@ pub use haul_proto::presets::PRESETS;
 pub use haul_proto::{Limit, LossModel};
 pub use haul_stack as stack;
 pub use haul_stack::{Ends, Recipe, RecipeError, Registry, SendOptions, StackEvent as Event};
-pub use haul_wire::control::Cipher;
+pub use haul_wire::control::{Cipher, Fault, FaultCode};
 pub use listener::{Accepted, Listener};
 pub use operation::{Operation, Polled};
 pub use options::{ListenOptions, Options, StreamsPermitted};

@@ -28,6 +28,7 @@ const POOLED_BUFFERS: usize = 64;
 
 /// Why a message was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SendError {
     /// The message is longer than the recipe allows.
     #[error("the message has {len} bytes, but this recipe carries at most {max} (fixed_size.max_message)")]

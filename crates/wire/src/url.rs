@@ -42,6 +42,7 @@ pub struct HaulUrl {
 
 /// Why a text is not a `haul://` URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum UrlError {
     /// It does not start with `haul://`.
     #[error("the URL does not start with haul://")]

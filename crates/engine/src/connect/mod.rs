@@ -1,6 +1,8 @@
 //! The client side: from a URL to a session, or to the state that connections start from.
 
 mod dial;
+mod resume;
+mod resumption_file;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -10,8 +12,7 @@ use haul_base::Span;
 use haul_proto::connection::{
     ENCRYPTED, NotOffered, PathProbe, SavedResumption, Timing, agreed_recipe, check_accept, session_recipe,
 };
-use haul_proto::micro::registry;
-use haul_stack::{Recipe, Registry};
+use haul_stack::Recipe;
 use haul_udp::UdpSocket;
 use haul_wire::control::{
     Accept, Cipher, ControlMessage, Hello, MAX_HELLO_BODY, PROTOCOL_VERSION, Request, Settings, encoded_len,
@@ -19,16 +20,16 @@ use haul_wire::control::{
 use rustls::Connection;
 
 use self::dial::{dial, explain, lookup, secure};
+pub use self::resumption_file::ResumptionFile;
 use crate::clock::{after, unix_now};
 use crate::control::Pump;
+use crate::endpoint::{UdpSide, send_probes};
 use crate::identity::random;
-use crate::session::{DataPath, UdpSide, send_probes, udp_options};
+use crate::session::{DataPath, udp_options};
 use crate::spawn::spawn_blocking;
-use crate::tls::{BlockingWait, HandshakeError, Readiness, SessionSecrets};
+use crate::tls::{BlockingWait, HandshakeError, Readiness, STEP_TIMEOUT, SessionSecrets};
 use crate::wake::block_on;
-use crate::{Clock, ConnectionOptions, Control, EngineError, HaulUrl, Role, Session};
-
-const TIMEOUT: Duration = Duration::from_secs(10);
+use crate::{Clock, Control, EngineError, HaulUrl, OpenOptions, Role, Session};
 
 /// Options for opening a session.
 #[derive(Clone, Debug)]
@@ -47,31 +48,7 @@ pub struct ConnectOptions {
 impl ConnectOptions {
     /// Returns the default options for this request.
     pub fn new(request: Request, settings: Settings) -> Self {
-        Self { request, settings, ciphers: ENCRYPTED.to_vec(), timeout: TIMEOUT }
-    }
-}
-
-/// Options for opening a connection, with or without a handshake.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Micro-protocols that the recipe can use.
-    pub registry: Arc<Registry>,
-    /// Ciphers in order of preference. [`Cipher::None`] is used only if no other cipher is listed.
-    pub ciphers: Vec<Cipher>,
-    /// As [`ConnectOptions::timeout`]; also for the server's answer to the first packet.
-    pub timeout: Duration,
-    /// Options of the connection.
-    pub connection: ConnectionOptions,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            registry: Arc::new(registry()),
-            ciphers: ENCRYPTED.to_vec(),
-            timeout: TIMEOUT,
-            connection: ConnectionOptions::default(),
-        }
+        Self { request, settings, ciphers: ENCRYPTED.to_vec(), timeout: STEP_TIMEOUT }
     }
 }
 
@@ -132,7 +109,7 @@ pub fn connect(url: &HaulUrl, options: ConnectOptions) -> Result<Session, Engine
 }
 
 /// Agrees on a recipe with the server of `url`, over a TLS connection that is then closed.
-pub(crate) async fn agree(
+async fn agree(
     url: &HaulUrl,
     recipe: &Recipe,
     options: &OpenOptions,
@@ -247,7 +224,7 @@ impl VerifiedServer {
 }
 
 /// Returns every address of the URL's host, at least one. A name is resolved in a thread, as that blocks.
-pub(crate) async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
+async fn resolve(url: &HaulUrl) -> Result<Vec<SocketAddr>, EngineError> {
     if let Ok(ip) = url.host.parse() {
         return Ok(vec![SocketAddr::new(ip, url.port)]);
     }

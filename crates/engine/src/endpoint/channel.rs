@@ -107,7 +107,7 @@ impl Channel {
     }
 
     /// Keeps the server's resumption state when this connection is closed.
-    pub(super) fn keep_resumption(&mut self) {
+    pub(crate) fn keep_resumption(&mut self) {
         self.closing = ControlFrameKind::Close;
     }
 

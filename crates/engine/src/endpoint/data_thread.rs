@@ -15,8 +15,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::connection::{Connection, LockedConnection, received};
+use super::pending::{UdpSide, send_probes};
 use super::socket::EndpointSocket;
-use crate::session::{UdpSide, send_probes};
 use crate::socket_reader::{ReceiveOutcome, SocketReader};
 use crate::wake::wait_ready;
 use crate::{Control, Direction, EngineError, Monitor, Waker};

@@ -1,5 +1,5 @@
-//! Sessions by the number in their control frames, and the UDP state of each until it has its own socket.
-//! That is opened when the client's first challenge arrives at the listener's socket.
+//! The UDP side of sessions: the client's socket and probe, and the server's sessions by the number in their
+//! control frames. A server's socket is opened when the first challenge arrives at the listener's socket.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 use haul_base::Ecn;
-use haul_proto::connection::{self, BARE, EarlyFrames, FrameKeys, Verdict};
-use haul_udp::{Options, UdpSocket};
+use haul_proto::connection::{self, BARE, Challenge, EarlyFrames, FrameKeys, PathProbe, Verdict};
+use haul_udp::{Options, SendError, UdpSocket};
 use haul_wire::control::ControlMessage;
-use haul_wire::packet::ControlFrame;
+use haul_wire::packet::{ControlFrame, ControlFrameKind};
 
 use crate::wake::{block_until, lock};
 use crate::{Control, Direction, EngineError, Monitor};
@@ -174,6 +174,41 @@ impl PendingState {
             }
         }
         self.stage = Stage::Opened(socket.map(Arc::new));
+    }
+}
+
+/// The UDP state of a session, by role.
+pub(crate) enum UdpSide {
+    Client(Arc<UdpSocket>, Box<PathProbe>),
+    /// Kept so that late challenges still find the session.
+    Server(Arc<PendingSession>),
+}
+
+impl UdpSide {
+    pub(crate) fn largest(&self) -> u16 {
+        match self {
+            Self::Client(..) => 0,
+            Self::Server(pending) => pending.largest(),
+        }
+    }
+
+    /// Returns the socket connected to the peer's UDP address. The client's exists already, as data may
+    /// follow unanswered challenges. The server waits for the client's first challenge.
+    pub(crate) fn socket(&self, control: &Control) -> Result<Arc<UdpSocket>, EngineError> {
+        match self {
+            Self::Client(socket, _) => Ok(socket.clone()),
+            Self::Server(pending) => pending.wait_for_socket(control),
+        }
+    }
+}
+
+/// Sends the pending probes. Those that the system rejects are retried in the next round.
+pub(crate) fn send_probes(socket: &UdpSocket, probe: &mut PathProbe, frames: impl Fn() -> FrameKeys) {
+    while let Some(Challenge { number, size }) = probe.poll_transmit() {
+        let packet = frames().frame(ControlFrameKind::Challenge, number, size);
+        if let Err(SendError::TooLarge) = socket.send(&packet, packet.len(), Ecn::NotEct) {
+            probe.on_too_large(packet.len());
+        }
     }
 }
 

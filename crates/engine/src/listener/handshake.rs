@@ -19,9 +19,9 @@ use rustls::{Connection, ServerConnection};
 use super::incoming::{Incoming, PROGRAM};
 use super::limiter::{Handshake, WorkerPermit};
 use super::server::Server;
-use crate::endpoint::PendingSession;
+use crate::endpoint::{PendingSession, UdpSide};
 use crate::identity::random;
-use crate::session::{DataPath, UdpSide};
+use crate::session::DataPath;
 use crate::tls::{
     ALPN, BlockingWait, HandshakeError, SessionSecrets, flush, handshake, prepare_tcp, receive, wait,
 };

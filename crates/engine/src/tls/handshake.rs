@@ -13,6 +13,9 @@ use socket2::SockRef;
 use crate::EngineError;
 use crate::wake::wait_ready;
 
+/// Default timeout of each step of opening a session or connection.
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
 #[derive(Debug, derive_more::From)]
 pub(crate) enum HandshakeError {
     /// The peer closed the connection.

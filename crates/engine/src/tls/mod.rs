@@ -8,7 +8,8 @@ mod handshake;
 pub(crate) use config::{ALPN, client_config, server_config};
 pub(crate) use exporter::SessionSecrets;
 pub(crate) use handshake::{
-    BlockingWait, HandshakeError, Readiness, flush, handshake, prepare_tcp, receive, wait, wait_for,
+    BlockingWait, HandshakeError, Readiness, STEP_TIMEOUT, flush, handshake, prepare_tcp, receive, wait,
+    wait_for,
 };
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub struct ResumptionState {
 
 /// Why resumption state cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ResumptionError {
     /// The file cannot be read or written.
     #[error("the file {} cannot be used: {reason}", path.display())]

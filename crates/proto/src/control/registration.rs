@@ -73,6 +73,7 @@ pub struct ControllerConfig {
 
 /// Error when building, registering or running a controller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControllerError {
     /// No controller has this name.
     #[error("there is no controller `{name}`; the controllers are: {known}")]

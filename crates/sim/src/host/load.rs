@@ -309,11 +309,6 @@ impl LoadSet {
         self.loads.iter().map(|running| running.tasks.len()).sum()
     }
 
-    /// Whether `task` belongs to a load.
-    pub fn owns(&self, task: TaskId) -> bool {
-        self.owner.get(task.index()).copied().flatten().is_some()
-    }
-
     /// Whether the receivers are currently stopped.
     pub fn stops_receivers(&self) -> bool {
         self.loads.iter().any(|running| running.stops_receivers)

@@ -415,11 +415,6 @@ impl World {
         self.links.get(id.0 as usize).map(|link| &link.path)
     }
 
-    /// Returns the number of buffers of packets in transit.
-    pub fn buffers_in_use(&self) -> usize {
-        self.transit_buffers.in_use()
-    }
-
     /// Runs all events up to and including `until`.
     pub fn run_until(&mut self, until: Time) {
         self.run_while(until, |_| true);

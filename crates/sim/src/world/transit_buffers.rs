@@ -192,11 +192,6 @@ impl TransitBuffers {
         self.places[parcel.id() as usize].data = lent.data;
         self.scratch = lent.scratch;
     }
-
-    /// Returns the number of buffers with packets in transit.
-    pub(super) fn in_use(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
 }
 
 /// Whether a reader may change the bytes in place.

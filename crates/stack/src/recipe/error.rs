@@ -2,6 +2,7 @@ use crate::declaration::Clash;
 
 /// Why a recipe cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RecipeError {
     /// The text is not TOML, or not a recipe.
     #[error("line {line}, column {column}: {message}")]

@@ -1,22 +1,16 @@
 //! The client's side: opening and resuming connections.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::time::Duration;
 
-use haul_proto::connection::{Peer, PeerAddress, ResumptionError, ResumptionState, SavedResumption, compile};
+use haul_proto::connection::{ResumptionError, SavedResumption, compile};
 use haul_stack::{Ends, Recipe};
 use haul_wire::control::FaultCode;
-use haul_wire::packet::ConnectionId;
 
-use super::connection::Connection;
-use super::resumption_file::ResumptionFile;
-use super::{Channel, Endpoint};
+use super::{ResumptionFile, agree, resolve};
 use crate::clock::{unix_micros, unix_now};
-use crate::connect::{OpenOptions, agree, resolve};
-use crate::identity::random;
 use crate::wake::lock;
-use crate::{EngineError, HaulUrl, Role};
+use crate::{Channel, Endpoint, EngineError, HaulUrl, OpenOptions};
 
 impl Endpoint {
     /// Agrees on the recipe with the server of `url` and opens a connection. The endpoint's thread waits for
@@ -115,48 +109,5 @@ impl ResumptionFile {
         self.save(&SavedResumption { round_trip: channel.path().rtt, ..saved.clone() })?;
         channel.keep_resumption();
         Ok(())
-    }
-}
-
-impl Endpoint {
-    fn begin(
-        &self,
-        saved: SavedResumption,
-        recipe: &Recipe,
-        options: &OpenOptions,
-        ends: Ends,
-    ) -> Result<Channel, EngineError> {
-        let resumption = ResumptionState {
-            role: Role::Client,
-            identity: saved.identity,
-            secret: saved.secret.clone(),
-            cipher: saved.cipher,
-            compiled: compile(&options.registry, recipe, saved.cipher)?,
-            round_trip: saved.round_trip,
-        };
-        let shared = self.shared();
-        let mut salt = [0; 8];
-        salt[2..].copy_from_slice(&random::<6>()?);
-        let id = ConnectionId {
-            identity: saved.identity,
-            epoch: saved.last_epoch,
-            salt: u64::from_be_bytes(salt),
-        };
-        let now = shared.clock.now();
-        let peer = PeerAddress { at: shared.reachable(saved.server), moves: Some(0) };
-        let connection =
-            Connection::new(now, &resumption, id, peer, options.timeout, &options.connection, ends)?;
-        let connection = Arc::new(connection);
-        let live = Some(connection.clone());
-        let known = Peer { last_epoch: id.epoch, live, ..Peer::new(resumption, now, None) };
-        let old = lock(&shared.table).insert_or_begin(now, id, known);
-        let old = old.map_err(|_| EngineError::protocol("the identity is taken; connect again"))?;
-        if let Some(old) = old {
-            old.supersede();
-        }
-        let mut state = connection.lock();
-        connection.process(shared, &mut state, now);
-        Connection::release(state);
-        Ok(Channel::new(connection, self.clone(), Some(Box::new(saved))))
     }
 }
