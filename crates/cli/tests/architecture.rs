@@ -1,6 +1,6 @@
-//! The rules of ARCHITECTURE.md that no compiler holds: which crate may import which, that the sans-IO crates
-//! have nothing to do with clocks, threads, sockets or files, where unsafe code may be, and that files do not
-//! import each other in circles.
+//! Checks the rules of ARCHITECTURE.md that the compiler does not enforce: which crate may import which, that
+//! sans-IO crates use no clocks, threads, sockets or files, where unsafe code is allowed, and that files do
+//! not import each other in cycles.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -11,8 +11,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Each crate of the plan and the crates of this workspace that it may import. Nothing imports the
-/// programs.
+/// The workspace crates that each library crate may import. Programs are not listed, because no crate
+/// imports them.
 const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("haul-base", &[]),
     ("haul-wire", &["haul-base"]),
@@ -30,7 +30,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
     (FOR_TESTS, &["haul-base"]),
     ("haulage", &["haul-base", "haul-wire", "haul-stack", "haul-proto", "haul-engine"]),
 ];
-/// Every crate that others may import at all.
+/// Every crate that appears as an import in `MAY_IMPORT`.
 const ANY: &[&str] = &[
     "haul-base",
     "haul-wire",
@@ -46,18 +46,19 @@ const ANY: &[&str] = &[
     "haulage",
 ];
 
-/// What their tests and examples may import beyond that: the simulator runs the machines that it is made for, and both
-/// jobs of the mover run over its paths, because what they wait for of each other shows only with a transport between.
+/// Additional imports for tests and examples: the simulator runs the state machines it is built for, and the
+/// sender and receiver jobs of the mover run over simulated paths, because their interaction only shows with
+/// a transport between them.
 const MAY_IMPORT_IN_TESTS: [(&str, &str); 3] =
     [("haul-sim", "haul-proto"), ("haul-sim", "haul-stack"), ("haul-mover", "haul-sim")];
 
-/// What any crate's tests may import, and nothing else may.
+/// Crates that the tests of any crate may import, and non-test code may not.
 const FOR_TESTS: &str = "haul-testing";
 
-/// Crates that are given the time, the bytes and the threads.
+/// Crates that take the time and the bytes as arguments and start no threads.
 const SANS_IO: [&str; 6] =
     ["haul-base", "haul-wire", "haul-diagnosis", "haul-stack", "haul-proto", "haul-sim"];
-/// The libraries that those crates may use: none of them does I/O, and ciphers are given their keys.
+/// External libraries that those crates may use: none does I/O, and the ciphers get their keys as arguments.
 const PURE: [&str; 16] = [
     "aws-lc-rs",
     "blake3",
@@ -76,7 +77,7 @@ const PURE: [&str; 16] = [
     "toml",
     "zeroize",
 ];
-/// What their sources must not name.
+/// Names that must not appear in their sources.
 const IMPURE: [&str; 20] = [
     "Instant",
     "SystemTime",
@@ -99,13 +100,13 @@ const IMPURE: [&str; 20] = [
     "rustix",
     "println!",
 ];
-/// Where there may be unsafe code: the UDP driver, and what the emulator needs for its TUN devices.
+/// Files with unsafe code: the UDP driver, and the emulator's TUN devices.
 const UNSAFE: [&str; 2] = ["crates/udp/", "crates/wan/src/net/"];
 
 struct Package {
     name: String,
     directory: PathBuf,
-    /// Name and kind (`dev`, `build` or nothing) of each dependency.
+    /// Name and kind (`dev`, `build` or empty) of each dependency.
     dependencies: Vec<(String, Option<String>)>,
 }
 
@@ -123,7 +124,7 @@ impl Package {
         }
     }
 
-    /// Every source file of the crate: `src`, and with `everything` tests, benches and examples too.
+    /// All source files of the crate: `src`, and if `everything` is set also tests, benches and examples.
     fn sources(&self, everything: bool) -> Vec<(PathBuf, String)> {
         let mut files = Vec::new();
         let mut open =
@@ -140,8 +141,8 @@ impl Package {
     }
 }
 
-/// The text without what stands in comments that take whole lines or follow code. Strings stay, so a rule may
-/// be broken by a string; that has not been in anybody's way.
+/// `text` without line comments, whether they fill a line or follow code. Keeps strings, so a forbidden name
+/// in a string counts as a violation.
 fn code_of(text: &str) -> String {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     code.collect::<Vec<_>>().join("\n")
@@ -159,7 +160,7 @@ fn packages() -> Vec<Package> {
     metadata["packages"].as_array().expect("a list").iter().map(Package::new).collect()
 }
 
-/// Whether `word` stands in `code` and is not a part of a longer word.
+/// Whether `code` contains `word` as a whole word.
 fn names(code: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     code.match_indices(word).any(|(at, _)| {
@@ -195,7 +196,7 @@ fn sans_io_crates_use_no_clocks_io_or_threads() {
             assert!(PURE.contains(&dependency.as_str()), "{} uses {dependency}", package.name);
         }
         for (path, code) in package.sources(false) {
-            // Tests inside a crate may say what they measured.
+            // Unit tests may print what they measure.
             let is_test = path.file_name().is_some_and(|name| name == "tests.rs");
             for word in IMPURE.into_iter().filter(|&word| !(is_test && word == "println!")) {
                 assert!(!names(&code, word), "{} names {word}", path.display());
@@ -223,8 +224,8 @@ fn unsafe_code_is_only_in_allowed_files() {
     }
 }
 
-/// Words for people leave through `output`, which escapes them: what may write by itself are data, and what one program
-/// of this project tells another.
+/// Output for people goes through `output`, which escapes it. The listed files may write directly: they write
+/// data, or messages between Haulage processes.
 #[test]
 fn only_the_output_layer_writes_to_the_terminal() {
     const MAY: [&str; 6] = [
@@ -247,14 +248,14 @@ fn only_the_output_layer_writes_to_the_terminal() {
     }
 }
 
-/// A controller sees measurements, and neither another law nor what carries out its decisions; the pacer knows
-/// a rate and a burst, and no law.
+/// A controller sees measurements only: no other control law, and no code that applies its decisions. The
+/// pacer knows a rate and a burst, and no law.
 #[test]
 fn control_laws_do_not_import_each_other() {
     let packages = packages();
     let proto = packages.iter().find(|package| package.name == "haul-proto").expect("it is in the table");
     let control = proto.directory.join("src/control");
-    // A law is what has a line for the registry; what laws share has none.
+    // A control law has a registry entry; shared helper files have none.
     let laws: Vec<(String, String)> = fs::read_dir(&control)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -278,7 +279,7 @@ fn control_laws_do_not_import_each_other() {
     assert!(!names(&pacer, "control"), "the pacer knows no law");
 }
 
-/// The circles of files that are left: the crate, the modules of the circle, and why it stays. `stage::*` stands for all
+/// Known import cycles: the crate, the modules of the cycle, and why it stays. `stage::*` stands for all
 /// children of `stage`.
 const CIRCLES_LEFT: [(&str, &[&str], &str); 2] = [
     (
@@ -293,7 +294,7 @@ const CIRCLES_LEFT: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// The modules of a crate, one a file, by path (`receive::commit`), and the code of each without its tests.
+/// The modules of a crate, one per file, by path (`receive::commit`), with the code of each except its tests.
 fn modules(package: &Package) -> BTreeMap<String, String> {
     let root = package.directory.join("src");
     let mut modules = BTreeMap::new();
@@ -306,15 +307,15 @@ fn modules(package: &Package) -> BTreeMap<String, String> {
         }
         if !is_test {
             let code = code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
-            // A program's `main` and its library's root are one module here.
+            // `main.rs` and `lib.rs` count as one module here.
             modules.entry(names.join("::")).or_insert_with(String::new).push_str(&code);
         }
     }
     modules
 }
 
-/// The paths that begin with `crate`, `super` or `self` in `code`, from the crate's root, with what braces hold
-/// written out. `exported`: those of `pub use` alone.
+/// The paths in `code` that begin with `crate`, `super` or `self`, relative to the crate's root, with braces
+/// expanded. With `exported`, only those of `pub use`.
 fn paths(code: &str, module: &str, exported: bool) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     let is_export = |at: usize| {
@@ -333,7 +334,7 @@ fn paths(code: &str, module: &str, exported: bool) -> Vec<Vec<String>> {
     found
 }
 
-/// The code of a module without the statements that only pass names on (`pub use`) or declare a file (`mod`).
+/// The module's code without re-exports (`pub use`) and `mod` declarations.
 fn own_code(code: &str) -> String {
     let is_declaration = |line: &str| {
         let line = line.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub ");
@@ -349,8 +350,8 @@ fn own_code(code: &str) -> String {
     own.lines().filter(|line| !is_declaration(line)).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// The paths by which a module's `own` code reaches its children without `self`: `child::f()`, `use child::Item`,
-/// `use child as other`.
+/// Paths by which a module's `own` code refers to its children without `self`: `child::f()`, `use
+/// child::Item`, `use child as other`.
 fn paths_to_children(own: &str, module: &str, children: &[&str]) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for child in children {
@@ -367,7 +368,7 @@ fn paths_to_children(own: &str, module: &str, children: &[&str]) -> Vec<Vec<Stri
     found
 }
 
-/// Whether a module's `own` code uses a `name` that it also passes on: a type, or a function that it calls.
+/// Whether a module's `own` code uses a `name` that it also re-exports, as a type or as a called function.
 fn uses(own: &str, name: &str) -> bool {
     own.lines().filter(|line| line.trim().trim_end_matches(',') != name).any(|line| {
         line.match_indices(name).any(|(at, _)| {
@@ -380,7 +381,7 @@ fn uses(own: &str, name: &str) -> bool {
     })
 }
 
-/// Reads a path at the beginning of `text`, relative to `base`; gives what follows it.
+/// Parses a path at the beginning of `text`, relative to `base`; returns the rest of the text as well.
 fn read_path<'a>(text: &'a str, mut base: Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
     let text = text.trim_start();
     if let Some(mut rest) = text.strip_prefix('{') {
@@ -412,8 +413,8 @@ fn read_path<'a>(text: &'a str, mut base: Vec<String>, found: &mut Vec<Vec<Strin
     }
 }
 
-/// What each module imports. A name that a module only passes on leads to where it comes from. What a parent takes from
-/// its child counts as what a child takes from its parent does; that it passes something on does not.
+/// The modules that each module imports. A re-exported name counts as an import from the module that defines
+/// it. Imports of a parent from its child count, re-exports do not.
 fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>> {
     let split = |path: &[String]| {
         let known = |len: &usize| modules.contains_key(&path[..*len].join("::"));
@@ -424,7 +425,7 @@ fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>>
     let mut passed_on = BTreeMap::new();
     for (module, code) in modules {
         let mut exports = paths(code, module, true);
-        // `pub use child::Item`
+        // Matches `pub use child::Item`.
         for statement in code.split(';') {
             let Some((before, path)) = statement.rsplit_once("use ") else { continue };
             if before.rsplit('\n').next().unwrap_or_default().starts_with("pub") {
@@ -464,7 +465,7 @@ fn imports(modules: &BTreeMap<String, String>) -> BTreeMap<&str, BTreeSet<&str>>
         .collect()
 }
 
-/// Groups of modules that reach each other, each named once.
+/// Groups of modules that reach each other (strongly connected components), each listed once.
 fn circles<'a>(imports: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<BTreeSet<&'a str>> {
     let reached = |from: &'a str| {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from]);

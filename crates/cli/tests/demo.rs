@@ -30,9 +30,9 @@ fn exits(output: &Output, code: i32) {
     assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
 }
 
-/// Runs as root without the right to make network namespaces, where user namespaces cannot be made either.
+/// Runs as root without `CAP_SYS_ADMIN`, and where no user namespace can be created.
 fn without_privilege(words: &[&str]) -> Output {
-    // In a user namespace of its own the limit can be set to none without touching this machine's.
+    // The limit applies to this user namespace only, not to the machine.
     let script =
         "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set -sys_admin \"$0\" \"$@\"";
     let mut command = unconfigured(Command::new("unshare"));
@@ -45,7 +45,7 @@ fn is_alive(pid: i32) -> bool {
     !status.is_empty() && !status.contains(") Z ")
 }
 
-/// The only child of a process, as soon as there is one.
+/// Waits for the only child of a process.
 fn child_of(parent: u32) -> i32 {
     let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
@@ -86,7 +86,7 @@ fn tcp_uses_the_same_path_and_appears_in_table_events_and_json() {
     for flow in flows {
         let (bytes, seconds) = (flow["bytes"].as_u64().unwrap(), flow["seconds"].as_f64().unwrap());
         assert!(bytes == 2_000_000 || seconds >= 10.0 && bytes > 0, "{flow}");
-        // Nothing is faster than the path: a round trip to connect, and the time of the bytes at its rate.
+        // Lower bound on the time: one round trip to connect, plus the bytes at the path's rate.
         assert!(seconds >= 0.01 + bytes as f64 * 8.0 / 50e6, "{flow}");
         let share = flow["share"].as_f64().unwrap();
         assert!((flow["goodput_bps"].as_f64().unwrap() / 50e6 - share).abs() < 1e-6, "{flow}");
@@ -132,7 +132,7 @@ fn unprivileged_users_get_namespaces_where_user_namespaces_are_allowed() {
     exits(&output, 0);
     let words = text(&output.stderr);
     let may = fs::metadata("/dev/net/tun").unwrap().permissions().mode() & 0o006 == 0o006;
-    // A kernel or a device that forbids it is a reason for the relay, which is said.
+    // If the relay is used although the device is accessible, the output must name the reason.
     assert!(!words.contains("through a relay") || !may || words.contains("namespace"), "{words}");
 }
 
@@ -151,13 +151,14 @@ fn an_interrupt_during_tcp_ends_everything() {
     let rest: Vec<String> = lines.collect();
     assert_eq!(child.wait().unwrap().code(), Some(130), "{rest:?}");
     assert!(!rest.iter().any(|line| line.contains("TCP BBR")), "{rest:?}");
-    // Its namespaces have no names, so they are gone with it.
+    // The demo's namespaces have no names, so none can be left behind.
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     assert_eq!(names.filter(|name| name.contains(&format!("-{demo}-"))).count(), 0);
 }
 
-/// A path that a debug build on a busy machine keeps up with, on which the suspended receiver's buffer overflows.
+/// A path slow enough for a debug build on a busy machine, on which the suspended receiver's buffer
+/// overflows.
 const BUSY: [&str; 8] =
     ["demo", "--busy-receiver", "--rtt", "20ms", "--path-rate", "100Mbit", "--rate", "90Mbit"];
 
@@ -177,9 +178,9 @@ fn a_busy_receiver_is_measured_with_and_without_the_diagnosis_and_causes_are_rep
     let causes = with["lost_by_cause"].as_object().unwrap();
     let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();
     let host = causes["receiver_host"].as_f64().unwrap();
-    // A busy machine delays the path too, which looks like a queue.
+    // On a busy machine the emulated path is delayed as well, which looks like a queue.
     assert!(host > 50.0 && host >= 0.6 * all, "{causes:?}");
-    // The path itself has next to no part in it: that is its own count.
+    // The path's own counters show that it dropped almost nothing.
     let trace = fs::read_to_string(&events).unwrap();
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let paths: Vec<&Value> =

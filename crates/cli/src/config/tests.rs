@@ -20,7 +20,7 @@ fn row(resolved: &Resolved, key: &str) -> (Option<String>, String) {
     (row.value.clone(), row.origin.clone())
 }
 
-/// Two files in `dir`: the system's and the user's.
+/// Two configuration files in `dir`: the system's and the user's.
 fn files(dir: &Path, system: &str, user: &str) -> (PathBuf, String) {
     let (system_path, user_path) = (dir.join("system.toml"), dir.join("user.toml"));
     std::fs::write(&system_path, system).unwrap();
@@ -229,7 +229,8 @@ fn the_error_for_a_bad_pattern_names_its_file() {
     assert!(failure.message.contains("user.toml") && failure.message.contains("has no ']'"), "{failure}");
 }
 
-/// An empty `HOME` would let the owner of the current directory choose options, as a program for `--ssh`.
+/// An empty `HOME` must not make the current directory's owner choose options, for example a program for
+/// `--ssh`.
 #[test]
 fn a_relative_home_is_ignored() {
     let home = tempfile::tempdir().unwrap();
@@ -243,7 +244,7 @@ fn a_relative_home_is_ignored() {
     }
 }
 
-/// `listen` of a file for servers made each `haul pipe URL` a usage error.
+/// Regression test: `listen` in a server's configuration file made every `haul pipe URL` a usage error.
 #[test]
 fn typed_options_hide_configured_ones_they_conflict_with() {
     let env =
@@ -262,7 +263,7 @@ fn typed_options_hide_configured_ones_they_conflict_with() {
     assert!(!args.busy_receiver && args.time.is_none());
 }
 
-/// `delete = true` of a file made each `haul cp --files-from` a usage error.
+/// Regression test: `delete = true` in a configuration file made every `haul cp --files-from` a usage error.
 #[test]
 fn a_typed_list_of_files_hides_a_configured_delete() {
     let env =

@@ -99,7 +99,7 @@ fn the_summary_of_a_bench() {
     insta::assert_snapshot!(Lines::from(&report).as_str());
 }
 
-/// What failed by itself, and entries `0` to `named` below it that failed with it, out of `below`.
+/// The failure of `path`, plus the reported failures of `named` of its `below` entries.
 fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<FileFailure> {
     let failure = |path: String, fault, below| FileFailure {
         machine: machine.map(str::to_owned),
@@ -108,7 +108,7 @@ fn blocked(machine: Option<&str>, path: &str, named: u64, below: u64) -> Vec<Fil
         below,
     };
     let cause = Fault::new(FaultCode::Unreadable, "permission denied", "check the permissions");
-    // As the receiver says it.
+    // The receiver's report for an entry of a failed directory.
     let follows = || Fault::new(FaultCode::NotADirectory, "no directory", "see the error of its directory");
     let mut all = vec![failure(path.to_owned(), cause, below)];
     all.extend((0..named).map(|entry| failure(format!("{path}/{entry}"), follows(), 0)));
@@ -130,7 +130,7 @@ fn failures_below_a_failed_directory_share_one_line() {
          failed: y: permission denied (check the permissions)\n\
          failed: 1 more\n"
     );
-    // Scripts get all names that are known, and the exact number.
+    // JSON output lists every known name and the exact total.
     let value = json_value(&report);
     assert_eq!((&value["failed_files"], value["failures"].as_array().unwrap().len()), (&306.into(), 7));
     assert!(value["failures"][0].get("below").is_none());
@@ -139,7 +139,7 @@ fn failures_below_a_failed_directory_share_one_line() {
 #[test]
 fn failures_whose_directory_is_not_listed_are_named() {
     let mut failed = [blocked(Some("a"), "x", 0, 5), blocked(Some("b"), "x", 1, 0)].concat();
-    // Its failure is not known.
+    // Removes the failure that explains the following ones.
     failed.remove(1);
     let report = RunReport { failed, failed_files: 7, ..finished() };
     let lines = report.failures();
@@ -177,7 +177,7 @@ fn quantities_are_formatted_for_people() {
     assert_eq!(percent(0.0), "0 %");
 }
 
-/// Words that people must not be deceived by.
+/// Text with control and formatting characters that could mislead a reader of the terminal.
 fn hostile() -> impl Strategy<Value = String> {
     const THREATS: [&str; 9] = [
         "\n",
@@ -199,7 +199,7 @@ fn hostile() -> impl Strategy<Value = String> {
     prop::collection::vec(word, 1..4).prop_map(|words| format!("x{}", words.concat()))
 }
 
-/// A report in which `word` stands wherever a peer, a file or another program can put a text.
+/// A report with `word` in every field that a peer, a file name or another program can set.
 fn all_of(word: &str) -> RunReport {
     let text = || word.to_owned();
     let fault = || Fault::new(FaultCode::Io, text(), text()).on(Host::Named(text()));

@@ -57,7 +57,7 @@ fn values_out_of_range_or_without_unit_are_refused() {
         ("crypto", "rot13"),
         ("controller", "warp"),
         ("offload", ""),
-        // More than any session asks the kernel for.
+        // Above the largest accepted socket buffer.
         ("socket_buffer", "257MiB"),
     ] {
         let failure = build(&[set(key, value)]).unwrap_err();

@@ -1,5 +1,6 @@
-//! Where data goes: whoever copies a client's packets and sends them from elsewhere turns nothing there (path validation,
-//! RFC 9000, sections 8 and 9). At most 3 times what came from an address goes there until it has answered.
+//! Path validation (RFC 9000, sections 8 and 9): replaying a client's packets from another address does not
+//! redirect the server's data. Until the new address has answered, the server sends it at most 3 times the
+//! bytes received from it.
 
 use std::io::{Read, Write};
 use std::net::UdpSocket;
@@ -15,9 +16,9 @@ use crate::support::{
     Host, LIMIT, Mtu, Net, PORT, Running, Server, assert_same_file, directory, file, haul, until,
 };
 
-/// Lets no UDP through from the client.
+/// Drops all UDP from the client.
 const FROM_CLIENT: &str = "-i link0 -p udp -j DROP";
-/// `ETH_P_ALL`, of `linux/if_ether.h`.
+/// `ETH_P_ALL` from `linux/if_ether.h`.
 const ALL_FRAMES: u16 = 3;
 
 /// The payload of an Ethernet frame that carries a UDP datagram over IPv4 to the server's port.
@@ -30,7 +31,7 @@ fn to_server(frame: &[u8]) -> Option<&[u8]> {
     (is_udp && udp[2..4] == PORT.to_be_bytes()).then_some(payload)
 }
 
-/// Copies all datagrams that leave a host for the server. Ends when dropped.
+/// Captures all datagrams from a host to the server. Ends when dropped.
 struct Eavesdropper {
     heard: Arc<Mutex<Vec<Vec<u8>>>>,
     stop: Arc<AtomicBool>,
@@ -54,7 +55,7 @@ impl Eavesdropper {
         Self { heard, stop, thread: Some(std::thread::spawn(listen)) }
     }
 
-    /// Waits until there are so many, and gives them.
+    /// Waits for `count` new packets and returns them.
     fn next(&self, count: usize) -> Vec<Vec<u8>> {
         self.heard.lock().unwrap().clear();
         until("packets of the client", || self.heard.lock().unwrap().len() >= count);
@@ -69,7 +70,7 @@ impl Drop for Eavesdropper {
     }
 }
 
-/// Somebody on another link to the server, from whose address the copies come.
+/// A host on another link to the server that replays captured packets.
 struct Victim {
     socket: UdpSocket,
     sent: usize,
@@ -83,7 +84,7 @@ impl Victim {
         Self { socket, sent: 0, received: 0 }
     }
 
-    /// Sends copies, and takes what comes until nothing comes any more.
+    /// Replays `copies`, and receives until nothing more arrives.
     fn sends(&mut self, copies: &[Vec<u8>]) {
         for copy in copies {
             self.sent += self.socket.send_to(copy, (Net::SERVER_FOR_STRANGERS, PORT)).unwrap();
@@ -153,7 +154,8 @@ fn copied_packets_do_not_redirect_a_connection() {
     let (eavesdropper, mut victim) = (Eavesdropper::on(&net.client), Victim::on(&stranger));
     net.server.firewall("-A", FROM_CLIENT);
     let line = [&[b'x'; 999][..], b"\n"].concat();
-    // What nobody acknowledges is sent again, to where the connection is. After 12 s without a packet it would end.
+    // Unacknowledged data is retransmitted to the current address. The connection would time out after 12 s
+    // without a packet.
     stdin.write_all(&line.repeat(300)).unwrap();
     for count in [3, 1, 1] {
         victim.sends(&eavesdropper.next(count));

@@ -1,4 +1,4 @@
-//! Sources that cannot be read, destinations that cannot be written.
+//! Sources that cannot be read and destinations that cannot be written.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::support::{
     skip, system, until,
 };
 
-/// A small file system of its own, unmounted when dropped.
+/// A small mounted file system, unmounted when dropped.
 struct Mounted {
     directory: TempDir,
 }
@@ -32,7 +32,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: what still has it open is about to end. Nothing can be done if it fails.
+        // A lazy unmount, because a process may still have it open. Errors are ignored.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }
@@ -57,7 +57,7 @@ fn missing_sources() {
     assert!(names(root.path()).is_empty());
     cp(&net, server.at("absent"), here.path().join("x")).exits(7).says(&["absent"]);
     assert!(names(here.path()).is_empty());
-    // One of two is there: it is copied, and the other one named.
+    // One of two sources exists: it is copied, and the missing one is reported.
     let present = here.path().join("present");
     file(&present, 1, 1_000);
     let mut command = haul(&net.client, ["cp"]);
@@ -76,7 +76,7 @@ fn unreadable_sources() {
         return;
     }
     let (here, root) = directories();
-    // The program is perhaps in a directory that only root may enter.
+    // The program may be in a directory that only root can enter.
     let program = here.path().join("haul");
     haul_testing::copy_program(Path::new(HAUL), &program);
     fs::set_permissions(here.path(), Permissions::from_mode(0o755)).unwrap();
@@ -117,7 +117,7 @@ fn a_full_disk_at_either_side() {
     let server = Server::start(&net, files.path(), &[]);
     cp(&net, server.at("large"), small.path().join("copy")).exits(7).says(&["No space"]);
     assert!(names(small.path()).is_empty(), "{:?}", names(small.path()));
-    // The server is none the worse for it.
+    // The server still works.
     cp(&net, server.at("large"), here.path().join("elsewhere")).exits(0);
 }
 
@@ -156,16 +156,16 @@ fn a_file_in_place_of_a_directory_and_the_reverse() {
     cp(&net, &tree, server.at("file")).exits(7).says(&["directory"]);
     cp(&net, tree.join("beside"), server.at("file/below")).exits(7).says(&["file"]);
     assert_eq!(fs::read(root.path().join("file")).unwrap(), before);
-    // Deeper in a tree it concerns only what is below.
+    // Inside a tree only the blocked entries fail.
     cp(&net, &tree, server.at("target")).exits(3).says(&["below"]);
     assert_same_file(&tree.join("beside"), &root.path().join("target/tree/beside"));
-    // A directory is never replaced by a file.
+    // A file never replaces a directory.
     fs::create_dir_all(root.path().join("directories/beside/full")).unwrap();
     cp(&net, tree.join("beside"), server.at("directories")).exits(7).says(&["beside"]);
     assert!(root.path().join("directories/beside/full").is_dir());
 }
 
-/// Starts to copy a file slowly, changes it half-way with `change`, and gives back how that ended.
+/// Copies a file slowly, calls `change` half-way, and returns the outcome.
 fn changed_while_read(change: impl FnOnce(&PathBuf)) {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
@@ -176,14 +176,14 @@ fn changed_while_read(change: impl FnOnce(&PathBuf)) {
     let server = Server::start(&net, root.path(), &[]);
     let mut command = haul(&net.client, ["cp", "--rate", "60Mbit"]);
     let copy = Running::start(command.arg(&source).arg(server.at("copy")));
-    // Reading starts with the first bytes; it ends some 3 s later.
+    // Reading starts with the first bytes and ends about 3 s later.
     until("the first bytes at the server", || {
         fs::read_dir(root.path()).unwrap().flatten().any(|entry| entry.metadata().is_ok_and(|m| m.len() > 0))
     });
     change(&source);
     copy.wait(LIMIT).exits(8).says(&["growing", "while it was read"]);
     assert!(names(root.path()).is_empty(), "{:?}", names(root.path()));
-    // Unchanged from now on, it can be copied.
+    // Without further changes the copy succeeds.
     cp(&net, &source, server.at("copy")).exits(0);
     assert_same_file(&source, &root.path().join("copy"));
 }

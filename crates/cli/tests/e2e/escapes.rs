@@ -1,4 +1,4 @@
-//! Paths that lead out of the server's root, by every way that a URL or a link offers.
+//! Paths that lead out of the server's root, in every form that a URL or a symbolic link allows.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::support::{Mtu, Net, Outcome, Server, assert_same_file, contents, directory, file, names, run};
 
-/// A root in the middle of a directory that holds other people's files.
+/// A server root inside a directory with other files.
 struct World {
     outer: TempDir,
     here: TempDir,
@@ -44,7 +44,7 @@ impl World {
         run(&self.net.client, [Path::new("cp"), &source, Path::new(&url)])
     }
 
-    /// Names outside of the root.
+    /// Names in the directory that contains the root.
     fn outside(&self) -> Vec<String> {
         let mut all = names(self.outer.path());
         all.retain(|name| !name.starts_with("root"));
@@ -52,7 +52,7 @@ impl World {
     }
 }
 
-/// Ways out: spelled with dots, escaped, absolute, and through links.
+/// Paths that lead out: with dots, percent-encoded, absolute, and through links.
 const OUT: [&str; 9] = [
     "../secret",
     "inside/../../secret",
@@ -72,7 +72,7 @@ fn nothing_outside_of_the_root_can_be_read() {
         world.get(path).exits(6).says(&[]);
         assert!(names(world.here.path()).is_empty(), "{path}: {:?}", names(world.here.path()));
     }
-    // An absolute name is one below the root.
+    // An absolute path is relative to the root.
     world.get("/etc/passwd").exits(7).says(&["passwd"]);
     assert!(names(world.here.path()).is_empty());
     world.get("inside/allowed").exits(0);
@@ -86,7 +86,7 @@ fn nothing_outside_of_the_root_can_be_written() {
         world.put(&path.replace("secret", "planted")).exits(6).says(&[]);
         world.put(path).exits(6).says(&[]);
     }
-    // This may replace the link, and must not follow it.
+    // The copy may replace the link, but must not follow it.
     world.put("absolute");
     assert_eq!(world.outside(), before);
     let secret = fs::read(world.outer.path().join("secret")).unwrap();
@@ -99,9 +99,9 @@ fn a_link_is_copied_as_a_link_and_replaced_not_followed() {
     world.get("file-link").exits(0);
     let got = fs::read_link(world.here.path().join("got")).expect("it is a link here too");
     assert_eq!(got, world.outer.path().join("secret"));
-    // As a destination it is refused, because it leads out.
+    // Refused as a destination, because the link leads out of the root.
     world.put("file-link").exits(6).says(&["link"]);
-    // A file of that name takes the place of the link; what the link leads to stays.
+    // A source file with the link's name replaces the link; the link's target is unchanged.
     let source = world.here.path().join("new/file-link");
     file(&source, 9, 500);
     let root = world.server.at("");
@@ -120,7 +120,7 @@ fn an_uploaded_link_does_not_lead_out_of_the_root() {
     run(&world.net.client, [Path::new("cp"), &tree, Path::new(&url)]).exits(0);
     let before = world.outside();
     world.put("tree/way/planted").exits(6).says(&[]);
-    // The same by a tree in which the link's name is a directory.
+    // The same with a tree in which a directory has the link's name.
     let second = world.here.path().join("second/tree");
     file(&second.join("way/planted"), 5, 10);
     let root = world.server.at("");

@@ -1,5 +1,5 @@
-//! Destinations that take two names for one: file systems without case, or that normalise. The second name fails,
-//! and what came under the first one stays.
+//! Destinations that treat two names as one: case-insensitive or normalising file systems. The second name
+//! fails, and the file stored under the first one is kept.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use tempfile::TempDir;
 
 use crate::support::{HAUL, LIMIT, Running, clean, contents, directory, file, skip};
 
-/// Case, and `é` as one character and as two.
+/// Names that differ in case, and `é` composed and decomposed.
 const PAIRS: [(&str, &str); 2] = [("README", "readme"), ("caf\u{e9}", "cafe\u{301}")];
 
-/// A file system of its own, unmounted when dropped.
+/// A mounted file system, unmounted when dropped.
 struct Folding {
     place: TempDir,
 }
 
 impl Folding {
-    /// The first kind that this system can make and mount; why there is none otherwise.
+    /// The first kind that this system can create and mount, or why none can be.
     fn mounted() -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("needs root to mount a file system without case".to_owned());
@@ -45,7 +45,7 @@ impl Folding {
         tried(Command::new("mount").args(["-o", options]).args([image, mounted]))
     }
 
-    /// The directory without case.
+    /// Creates the case-insensitive directory.
     fn make(&self) -> PathBuf {
         let inside = self.place.path().join("mounted/inside");
         fs::create_dir_all(&inside).unwrap();
@@ -59,12 +59,12 @@ impl Folding {
 
 impl Drop for Folding {
     fn drop(&mut self) {
-        // It may not be mounted.
+        // Fails if it was never mounted.
         let _ = self.unmount();
     }
 }
 
-/// Runs a program; what it says if it fails.
+/// Runs a program; returns its stderr if it fails.
 fn tried(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;
@@ -73,7 +73,7 @@ fn tried(command: &mut Command) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program}: {}", why.trim())) }
 }
 
-/// `haul cp` on this machine, with its result.
+/// Runs `haul cp` locally and returns its JSON report.
 fn cp(from: &Path, to: &Path, disk: Option<&str>) -> (serde_json::Value, String) {
     let mut command = Command::new(HAUL);
     clean(&mut command);
@@ -83,7 +83,7 @@ fn cp(from: &Path, to: &Path, disk: Option<&str>) -> (serde_json::Value, String)
     (serde_json::from_str(&outcome.stdout).unwrap(), outcome.stderr)
 }
 
-/// Copies a pair of names that `to` takes for one, twice; the second run finds the first one's file there.
+/// Copies two names that `to` treats as one, twice; the second run finds the first run's file.
 fn one_of_a_pair(to: &Path, (one, two): (&str, &str), disk: Option<&str>) {
     let from = directory();
     file(&from.path().join(one), 1, 5_000);
@@ -103,7 +103,7 @@ fn one_of_a_pair(to: &Path, (one, two): (&str, &str), disk: Option<&str>) {
         let mut names: Vec<String> = name.filter(|name| name != "bystander").collect();
         assert_eq!(names.len(), 1, "{names:?}");
         let name = names.remove(0);
-        // It goes on being called what it was called first.
+        // Later runs keep the name of the first run.
         assert_eq!(there.get_or_insert_with(|| good.to_owned()), &name, "{what}");
         let right = if good == one { contents(1, 5_000) } else { contents(2, 6_000) };
         assert!(fs::read(to.join(name)).unwrap() == right, "{what}: not the contents of {good}");

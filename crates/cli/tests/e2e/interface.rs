@@ -1,4 +1,4 @@
-//! The contract of the command line: JSON, exit codes, dry runs, units.
+//! The command line's interface: JSON, exit codes, dry runs, units.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::{Mtu, Net, Outcome, Server, directory, file, names, run, run_here};
 
-/// The object on stdout, which is all that is there.
+/// The JSON object on stdout, which must be the only output there.
 #[track_caller]
 fn json(outcome: &Outcome) -> Value {
     let mut lines = outcome.stdout.lines();
@@ -15,7 +15,7 @@ fn json(outcome: &Outcome) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
-/// Asserts that every key of the contract is there with its type.
+/// Asserts that every documented key is present and has its type.
 #[track_caller]
 fn assert_contract(result: &Value) {
     assert_eq!(result["schema"], 1);
@@ -40,7 +40,7 @@ fn assert_contract(result: &Value) {
     }
 }
 
-/// What only a run that moved something knows.
+/// Fields that are set only after a run that transferred something.
 #[track_caller]
 fn assert_success(result: &Value) {
     assert_contract(result);
@@ -49,7 +49,7 @@ fn assert_success(result: &Value) {
     assert!(result["packets_sent"].as_u64() > Some(0), "{result}");
     assert!(result["goodput_bps"].as_f64() > Some(0.0), "{result}");
     assert!(!result["controller"].as_str().unwrap_or_default().is_empty(), "{result}");
-    // Each side tells the other what it spent.
+    // Each side reports its CPU time to the other.
     let cpu = &result["cpu_seconds"];
     assert!(cpu["sender"].is_number() && cpu["receiver"].is_number(), "{result}");
 }
@@ -183,7 +183,7 @@ fn encryption_is_disabled_only_if_both_sides_agree() {
     assert_failure(&json(&bench(&server, "none").exits(6)), "not_permitted");
     drop(server);
     let server = Server::start(&net, root.path(), &["--set", "crypto=none"]);
-    // Permitted is not preferred.
+    // The server permits `none`; `auto` must still not choose it.
     let result = json(&bench(&server, "auto").exits(0));
     assert_ne!(result["cipher"], "none", "{result}");
     assert_eq!(json(&bench(&server, "none").exits(0))["cipher"], "none");

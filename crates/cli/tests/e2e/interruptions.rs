@@ -1,5 +1,4 @@
-//! Ctrl-C, and processes that are killed in the middle: nothing half-written under a final name, and the next
-//! copy works.
+//! Ctrl-C and killed processes: no partial file has a final name, and the next copy works.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +11,7 @@ use crate::support::{
     until_heeds_interrupts,
 };
 
-/// A file of 24 MiB here and at the server, to be copied in some 3 s.
+/// A file of 24 MiB on each side, which takes about 3 s to copy.
 struct World {
     net: Net,
     here: TempDir,
@@ -35,7 +34,7 @@ impl World {
         Running::start(command.arg(from).arg(to))
     }
 
-    /// An upload that is under way.
+    /// A running upload.
     fn upload(&self) -> Running {
         let to = self.server.at("copy");
         let running = self.start(&self.here.path().join("up"), Path::new(&to));
@@ -43,7 +42,7 @@ impl World {
         running
     }
 
-    /// A download that is under way.
+    /// A running download.
     fn download(&self) -> Running {
         let from = self.server.at("down");
         let running = self.start(Path::new(&from), &self.here.path().join("copy"));
@@ -51,14 +50,14 @@ impl World {
         running
     }
 
-    /// The only names are those of the two originals.
+    /// Only the two original files have final names.
     #[track_caller]
     fn assert_nothing_half_written(&self) {
         assert_eq!(names(self.here.path()), ["up"]);
         assert_eq!(names(self.root.path()), ["down"]);
     }
 
-    /// What could be resumed goes, as soon as nobody uses it any more, so that the next copy takes its time.
+    /// Removes resumable state as soon as no process holds it, so that the next copy starts from zero.
     #[track_caller]
     fn clean(&self) {
         let all = |directory: &TempDir| fs::read_dir(directory.path()).unwrap().count();
@@ -68,7 +67,7 @@ impl World {
         });
     }
 
-    /// A whole copy in each direction.
+    /// Makes a complete copy in each direction.
     #[track_caller]
     fn assert_works(&self) {
         let (up, down) = (self.here.path().join("up"), self.root.path().join("down"));
@@ -82,7 +81,7 @@ impl World {
     }
 }
 
-/// Waits until there are `files` files in `directory` with bytes on the disk.
+/// Waits until `directory` holds `files` files with allocated blocks.
 #[track_caller]
 fn until_bytes_are_in(directory: &Path, files: usize) {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! URLs that are wrong, old or nonsense.
+//! URLs that are wrong, expired or malformed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -61,9 +61,9 @@ fn an_expired_url_is_refused_by_both_sides() {
     let url = server.at("file");
     std::thread::sleep(Duration::from_millis(2_100));
     get(&net, &url).exits(6).says(&["expired"]);
-    // A client that believes that there is time left is told by the server.
+    // The URL claims a later expiry: the client accepts it, and the server refuses it.
     get(&net, &tampered(&url, 90)).exits(6).says(&["expired"]);
-    // That is one line in its log, without `-v`, with the client's address. The first client asked nobody.
+    // The server logs one line, without `-v`, with the client's address. The first client never connected.
     let log = server.process.stderr();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("refused")).collect();
     assert!(
@@ -112,7 +112,7 @@ fn no_server_at_the_address() {
     let url = server.at("file");
     drop(server);
     get(&net, &url).exits(5).says(&["refused", "7000"]);
-    // Something that is not haul has the port.
+    // Another program listens on the port.
     let listener = net.server.enter(|| std::net::TcpListener::bind("0.0.0.0:7000").unwrap());
     let answering = std::thread::spawn(move || {
         use std::io::Write;

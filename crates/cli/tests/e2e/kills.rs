@@ -1,7 +1,7 @@
-//! Either side is killed at any moment, again and again, on a long path that loses packets. The same command goes on,
-//! and in the end the trees are the same, in everything that rsync compares, and little was sent twice.
+//! Kills either side at random moments on a long path that loses packets. The same command resumes the copy;
+//! in the end the trees are equal in everything that rsync compares, and few bytes were sent twice.
 //!
-//! 30 kills, or as many as `HAUL_KILLS` says; `HAUL_KILL_SEED` is where their seeds begin.
+//! Runs 30 kills, or `HAUL_KILLS`; `HAUL_KILL_SEED` is the first seed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,24 +17,24 @@ use crate::support::{
     can_be_particular, clean, directory, file, many, particular, possible, until,
 };
 
-/// The path's rate: a copy takes some 3 s.
+/// The path's rate: a copy takes about 3 s.
 const RATE: Rate = Rate::from_bps(100_000_000);
 const RTT: Span = Span::from_millis(20);
 const LOSS: f64 = 0.003;
 
-/// Bytes of the large file.
+/// Size of the large file.
 const LARGE: usize = 24 << 20;
 
 /// Bytes of the files with links, attributes and holes.
 const PARTICULAR: usize = (2 << 20) + 305_000;
 
-/// Headers, repairs, handshakes and the journal's small files, beyond the bytes of the set.
+/// Allowance for headers, retransmissions, handshakes and the journal's small files.
 const OVERHEAD: f64 = 1.15;
 
-/// What may be lost with a killed process: what the journal had not noted (8 MiB at most), and what was on its way.
+/// Bytes that one kill may cost: what the journal had not recorded (8 MiB at most), and what was in flight.
 const PER_KILL: u64 = 12 << 20;
 
-/// Kills of one copy.
+/// Kills per copy.
 const KILLS_OF_A_COPY: u64 = 5;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
@@ -90,7 +90,7 @@ impl Server {
         let urls = place.path().join("url");
         let mut command = haul(emulator.world.b.namespace.name());
         command.args(["serve", "--listen", &format!("0.0.0.0:{PORT}"), "--host", &V4[1].to_string()]);
-        // What a copy may set there that asks for all of it.
+        // Permits what a copy with all attributes sets.
         command.args(["--preserve", "owner,xattrs,acls"]);
         let mut process = Running::start(command.arg("--root").arg(root).arg("--url-file").arg(&urls));
         let mut url = String::new();
@@ -102,7 +102,7 @@ impl Server {
         Self { process, url }
     }
 
-    /// Asserts that a copy succeeded; if not, the server's words tell why.
+    /// Asserts that a copy succeeded; on failure shows the server's stderr.
     #[track_caller]
     fn has_served(&mut self, copy: &Outcome) {
         let state = if self.process.is_running() { "runs" } else { "has ended" };
@@ -110,21 +110,21 @@ impl Server {
     }
 }
 
-/// One copy, in one direction.
+/// One copy in one direction.
 struct Copy<'a> {
     emulator: &'a Emulator,
     upload: bool,
-    /// A directory that has the set, a tree, and nothing else.
+    /// The source: a directory that contains only the tree.
     from: PathBuf,
-    /// A directory that is there from the beginning.
+    /// The destination, an existing directory.
     to: PathBuf,
 }
 
-/// The name of the set.
+/// Name of the tree.
 const TREE: &str = "tree";
 
 impl Copy<'_> {
-    /// The directory that the server offers.
+    /// The server's root.
     fn root(&self) -> &Path {
         if self.upload { &self.to } else { &self.from }
     }
@@ -141,7 +141,7 @@ impl Copy<'_> {
         Running::start(&mut command)
     }
 
-    /// Kills one side `kills` times and lets the copy come to its end. The bytes that the path has carried.
+    /// Kills one side `kills` times, then lets the copy finish. Returns the bytes that the path carried.
     fn run(&self, rng: &mut Rng, kills: u64) -> u64 {
         let before = self.carried();
         let mut server = Server::start(self.emulator, self.root());
@@ -150,7 +150,7 @@ impl Copy<'_> {
             let mut copy = self.start(&server);
             std::thread::sleep(Duration::from_millis(rng.below(2500)));
             if !copy.is_running() {
-                // The end came first. This was the last kill of this copy that could be.
+                // The copy finished before the kill, so this copy can have no further kills.
                 server.has_served(&copy.wait(LIMIT));
                 break;
             }
@@ -161,7 +161,7 @@ impl Copy<'_> {
             } else {
                 server.process.signal(Signal::KILL);
                 let outcome = copy.wait(LIMIT);
-                // Whoever else stops one of them is named.
+                // Exit code 5 is expected after the server's death; anything else is reported.
                 assert!(matches!(outcome.code, Some(0 | 5)), "{outcome:?} {}", server.process.stderr());
                 server = Server::start(self.emulator, self.root());
             }
@@ -176,7 +176,7 @@ impl Copy<'_> {
         snapshots[usize::from(!self.upload)].sent.bytes
     }
 
-    /// Looks for itself, and asks a program that has nothing to do with ours.
+    /// Compares the trees, and has rsync compare them as an independent check.
     fn assert_same(&self) {
         assert_same(&self.from, &self.to);
         assert_same_to_rsync(&self.from.join(TREE), &self.to.join(TREE));

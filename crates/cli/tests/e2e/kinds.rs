@@ -1,4 +1,4 @@
-//! Hard links, owners and attributes, up and down.
+//! Hard links, owners and attributes, uploaded and downloaded.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, lchown};
@@ -38,7 +38,7 @@ fn links_owners_and_attributes_up_and_down() {
         let outcome = run(&net.client, words.into_iter().chain(options).chain([from, to])).exits(0);
         serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
     };
-    // A server permits attributes, and does not give files away.
+    // By default a server permits attributes but not owners.
     let remote = server.at("tree");
     let json = cp(&["-a"], &tree, Path::new(&remote));
     assert_eq!((&json["files"], &json["hard_links"]), (&1.into(), &1.into()));
@@ -46,7 +46,7 @@ fn links_owners_and_attributes_up_and_down() {
     let meta = fs::metadata(at_root.join("b")).unwrap();
     assert_eq!((meta.nlink(), meta.uid()), (2, 0));
     assert_eq!(attribute(&at_root.join("a")), Some(b"value".to_vec()));
-    // Down again: only what was asked for.
+    // The download applies only what its options request.
     let plain = back.path().join("plain");
     cp(&["--no-hard-links"], Path::new(&remote), &plain);
     assert_eq!((fs::metadata(plain.join("a")).unwrap().nlink(), attribute(&plain.join("a"))), (1, None));
@@ -58,7 +58,7 @@ fn links_owners_and_attributes_up_and_down() {
     assert_eq!(attribute(&whole.join("b")), Some(b"value".to_vec()));
     assert_same_to_rsync(&at_root, &whole);
     drop(server);
-    // A server that was told to does give files away.
+    // A server configured to permit owners sets them.
     let server = Server::start(&net, root.path(), &["--preserve", "owner"]);
     cp(&["-a"], &tree, Path::new(&server.at("given")));
     let given = root.path().join("given/a");

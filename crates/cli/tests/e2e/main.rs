@@ -1,6 +1,7 @@
-//! The built program between network namespaces: what docs/testing.md lists under "End to end".
+//! Runs the built program between network namespaces; docs/testing.md lists these tests under "End to end".
 //!
-//! Needs root but for copies over ssh; without it every other test says that it is skipped. `HAUL_E2E=required` makes that a failure.
+//! Everything except copies over ssh needs root; other tests are skipped with a message without it.
+//! `HAUL_E2E=required` turns a skip into a failure.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

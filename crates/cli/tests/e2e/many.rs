@@ -1,4 +1,4 @@
-//! Many to one: several machines send to one at the same time, each at the rate that it is assigned.
+//! Many to one: several machines send to one receiver at the same time, each at its assigned rate.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn several_servers_are_pulled_from_below_one_rate() {
     assert_eq!(names(&to), ["a", "b"]);
     let report: serde_json::Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!((report["files"].as_u64(), report["bytes"].as_u64()), (Some(2), Some(24 << 20)));
-    // Each alone may send at 100 Mbit/s; both together do not, but for what left before they knew of each other.
+    // Each sender alone may use 100 Mbit/s. The margin allows for data sent before the rates are assigned.
     let rate = report["goodput_bps"].as_f64().unwrap();
     assert!(rate < 125e6, "{rate}");
     assert!(first.process.is_running() && second.process.is_running());
@@ -47,7 +47,8 @@ fn concurrent_uploads_share_the_servers_capacity() {
     for name in ["a", "b", "c"] {
         assert_same_file(&here.path().join(name), &root.path().join(name));
     }
-    // 24 MiB in less time would be more than the capacity; what comes before the first word is allowed for.
+    // A shorter time would mean a rate above the capacity; the margin allows for data sent before the first
+    // assignment.
     assert!(24.0 * 8.0 * 1.048_576 / elapsed < 125.0, "{elapsed} s");
     assert!(server.process.is_running());
 }

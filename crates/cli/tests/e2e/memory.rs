@@ -1,8 +1,8 @@
-//! Memory does not grow with what is moved.
+//! Memory use does not grow with the size of the transfer.
 
 use crate::support::{LIMIT, Mtu, Net, Running, Server, directory, haul};
 
-/// The bound for either side.
+/// Memory limit for either side.
 const MOST: u64 = 256 << 20;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Networks that let only a part through.
+//! Networks that let only part of the traffic through.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::support::{
     LIMIT, Mtu, Net, PORT, Running, Server, Way, assert_same_file, directory, file, haul, names, run, until,
 };
 
-/// The bound on the time until blocked UDP is reported.
+/// Limit on the time until blocked UDP is reported.
 const BLOCKED_WITHIN: Duration = Duration::from_secs(5);
 
 fn world(size: usize) -> Option<(Net, TempDir, TempDir, Server)> {
@@ -22,7 +22,7 @@ fn world(size: usize) -> Option<(Net, TempDir, TempDir, Server)> {
 
 #[test]
 fn blocked_udp_is_reported_in_time_with_port_and_direction() {
-    // More than what may be on its way unacknowledged, or it could arrive without any word back.
+    // More than the sender may have unacknowledged, so the copy cannot finish without acknowledgements.
     let Some((net, here, root, mut server)) = world(100_000_000) else {
         return;
     };
@@ -36,7 +36,7 @@ fn blocked_udp_is_reported_in_time_with_port_and_direction() {
             println!("reported after {:?}", outcome.took);
             outcome
         };
-        // A busy machine may hold one of them up.
+        // A busy machine may delay one attempt.
         let in_time = (0..3).map(|_| attempt()).find(|outcome| outcome.took < BLOCKED_WITHIN);
         let outcome = in_time.expect("one of three attempts is in time");
         outcome.says(&["UDP", &PORT.to_string(), words]);
@@ -54,7 +54,7 @@ fn blocked_udp_is_reported_in_time_with_port_and_direction() {
     run(&net.client, [Path::new("cp"), &here.path().join("up"), Path::new(&url)]).exits(0);
 }
 
-/// Stops UDP in one direction while a file is copied; both directions matter to a copy in either.
+/// Blocks UDP in one direction during a copy; a copy in either direction needs both.
 fn stops_in_the_middle(way: Way, upload: bool) {
     let Some((net, here, root, mut server)) = world(24 << 20) else {
         return;

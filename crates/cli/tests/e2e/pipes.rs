@@ -37,7 +37,7 @@ fn url_in(file: &Path) -> String {
     }
 }
 
-/// Feeds `input` and gives exit code, stdout and stderr.
+/// Writes `input` to stdin and returns exit code, stdout and stderr.
 fn feed(mut child: Child, input: Vec<u8>) -> (i32, Vec<u8>, String) {
     let mut stdin = child.stdin.take().unwrap();
     let writer = std::thread::spawn(move || stdin.write_all(&input));
@@ -51,7 +51,7 @@ pub(super) fn finish(child: Child) -> (i32, Vec<u8>, String) {
     (output.status.code().unwrap_or(-1), output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// As [`finish`], for one that must end by itself.
+/// As [`finish`], for a process that must end without further input.
 fn finish_within(mut child: Child, most: Duration) -> (i32, Vec<u8>, String) {
     let end = Instant::now() + most;
     while child.try_wait().unwrap().is_none() {
@@ -229,7 +229,7 @@ fn closing_stdout_or_ctrl_c_ends_both_sides() {
     }
 }
 
-/// What docs/cli.md promises for a side that is gone.
+/// The limit in docs/cli.md for noticing a dead peer.
 const GONE: Duration = Duration::from_secs(12);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Several clients at one server.
+//! Several clients of one server.
 
 use std::path::Path;
 

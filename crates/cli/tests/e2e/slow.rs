@@ -1,12 +1,13 @@
-//! A disk that is slower than the network holds the sender; no packet is lost for it, and what held the sender is named.
+//! A disk slower than the network slows the sender down without packet loss, and the report names the disk as
+//! the limit.
 
 use haul_testing::attempts;
 
 use crate::support::{LIMIT, Mtu, Net, Running, Server, assert_same_file, directory, file, haul};
 
-/// More than the receiver may have in memory, so that the sender has to be held.
+/// More than the receiver may buffer, so that flow control stops the sender.
 const SIZE: usize = 240 << 20;
-/// The disk's bytes per second: a tenth of the network's.
+/// The disk's bytes per second: a tenth of the network's rate.
 const DISK: &str = "20000000";
 
 #[test]
@@ -27,7 +28,7 @@ fn a_disk_at_a_tenth_of_the_network_rate_causes_no_packet_loss() {
     assert_eq!(attempts(lost_by_host, |lost| lost == 0), 0);
 }
 
-/// What limited a copy whose sender's disk is this slow.
+/// The reported limit of a copy whose sender's disk is this slow.
 fn limit_of_a_copy(net: &Net, disk: &str) -> serde_json::Value {
     let (here, root) = (directory(), directory());
     file(&here.path().join("source"), 2, 60 << 20);
@@ -48,11 +49,11 @@ fn a_slow_sender_disk_is_named_and_slow_computation_is_not_called_a_disk() {
         assert_eq!(attempts(|| limit_of_a_copy(&net, disk), |limit| limit == wanted), wanted);
     };
     limit_is("sender_storage", DISK);
-    // The data path waits as long, but for a thread that is at work.
+    // The data path waits for the same time, but the reading thread is busy rather than blocked.
     limit_is("sender_cpu", &format!("{DISK} of work"));
 }
 
-/// The sender has nothing to send until the receiver, who reads what it has, says what it wants.
+/// The sender has nothing to send until the receiver has read its files and sent its requests.
 #[test]
 fn a_slow_disk_of_a_comparing_receiver_is_named() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };

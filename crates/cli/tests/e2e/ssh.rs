@@ -15,7 +15,7 @@ use crate::support::{
     copy, directory, file, free_port, many, names, run_here, until,
 };
 
-/// What a shell, a C programmer and a URL parser could all stumble over.
+/// A name with characters that are special to a shell, to C strings or to URLs.
 const ODD: &[u8] = b"it's \"a\" $(touch oops); %41 \xff\xfe *";
 
 /// `far:PATH`.
@@ -86,7 +86,7 @@ fn owners_are_copied_on_request_as_in_local_copies() {
     sshd.copies([source.as_os_str(), &far("plain")]).exits(0);
     sshd.copies([OsStr::new("-a"), source.as_os_str(), &far("owned")]).exits(0);
     assert_eq!((owner("plain"), owner("owned")), (0, 54_321));
-    // What the other side has configured holds, and is said.
+    // The remote side's configuration applies, and the report says so.
     fs::create_dir_all(sshd.home().join(".config/haul")).unwrap();
     fs::write(sshd.home().join(".config/haul/config.toml"), "[serve]\npreserve = \"none\"").unwrap();
     let outcome = sshd.copies([OsStr::new("-a"), source.as_os_str(), &far("refused")]).exits(0);
@@ -189,7 +189,7 @@ fn ssh_options_and_ssh_urls() {
     let here = directory();
     let source = here.path().join("file");
     file(&source, 1, 10_000);
-    // The port of the configuration is a wrong one; each of these beats it.
+    // The configured port is wrong; each of these overrides it.
     let config = sshd.config();
     let text = fs::read_to_string(&config).unwrap();
     let line = text.lines().find(|line| line.starts_with("Port ")).unwrap();
@@ -235,7 +235,7 @@ fn end(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Waits for a temporary file with bytes in it.
+/// Waits for a temporary file with allocated blocks.
 #[track_caller]
 fn until_under_way(directory: &Path) {
     use std::os::unix::fs::MetadataExt;
@@ -302,13 +302,13 @@ fn a_server_started_by_ssh_ends_with_its_stdin() {
     let Some(sshd) = Sshd::here("") else { return };
     let mut command = Command::new(HAUL);
     crate::support::clean(&mut command);
-    // Stdin ends at once.
+    // Stdin is at its end immediately.
     command.env("HOME", sshd.home()).args(["serve", "--once", "--for-ssh"]);
     let outcome = Running::start(&mut command).wait(LIMIT).exits(130);
     assert!(outcome.stdout.starts_with("#haul-over-ssh# {"), "{outcome:?}");
 }
 
-/// A server as ssh starts it, with the other end of its stdin. Killed when dropped.
+/// A server as ssh starts it, with a pipe as its stdin. Killed when dropped.
 struct Started(std::process::Child);
 
 impl Started {
@@ -320,7 +320,7 @@ impl Started {
         Self(piped.spawn().unwrap())
     }
 
-    /// The URL, once the server is told what to permit.
+    /// Sends the server its permissions and returns its URL.
     fn url(&mut self, permit: &str) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -332,7 +332,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Fails if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -362,7 +362,7 @@ fn a_server_started_by_ssh_serves_only_its_request() {
     assert_eq!(server.0.wait().unwrap().code(), Some(0), "one session is all");
 }
 
-/// A firewall at the server that lets ssh and five ports in.
+/// The server's firewall allows ssh and five ports.
 fn narrow(server: &Host) {
     for rule in [
         "-p tcp --dport 22 -j ACCEPT",
@@ -396,7 +396,7 @@ fn a_firewall_is_reported_and_a_port_range_passes_it() {
     let _taken = net.server.enter(|| std::net::TcpListener::bind("0.0.0.0:5004").unwrap());
     cp(&["--port-range", "5004"]).exits(1).says(&["none of the ports 5004 is free"]);
     cp(&["--port-range", "5003-5004", "-I"]).exits(0);
-    // TCP gets through and UDP does not.
+    // TCP passes and UDP does not.
     net.server.firewall("-I", "-p udp --dport 5000:5004 -j DROP");
     cp(&["--port-range", "5000-5003", "--ignore-times"]).exits(5).says(&["UDP", "ports 5000-5003"]);
 }
@@ -405,7 +405,7 @@ fn a_firewall_is_reported_and_a_port_range_passes_it() {
 fn the_address_used_by_ssh_is_preferred_to_the_resolved_name() {
     let Some(net) = Net::new(Mtu::Ethernet) else { return };
     let Some(sshd) = Sshd::on(&net.server, Net::SERVER) else { return };
-    // ssh gets there by a command of its own; the host's name is that of nobody.
+    // ssh connects with a ProxyCommand; the host name does not resolve.
     let bridge = format!("exec 3<>/dev/tcp/{}/22; cat <&3 & cat >&3", Net::SERVER);
     let option = format!("ProxyCommand=bash -c '{bridge}'");
     let here = directory();

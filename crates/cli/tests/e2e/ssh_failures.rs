@@ -1,4 +1,4 @@
-//! What can go wrong on the way to the other side of ssh: each with its exit code and a way out.
+//! Failures between ssh and the remote program: each has its exit code and a hint.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::{
     HAUL, LIMIT, Outcome, Running, Sshd, clean, copy, directory, file, names, script, until,
 };
 
-/// A place with a file to send.
+/// A directory with a file to send.
 fn source() -> (TempDir, PathBuf) {
     let here = directory();
     let source = here.path().join("file");
@@ -40,7 +40,7 @@ fn haul_is_missing_or_not_executable_on_the_remote() {
     ]);
     fs::write(sshd.home().join("not a program"), "").unwrap();
     cp("~/not a program").exits(5).says(&["cannot be executed", "chmod"]);
-    // The same path works once it leads to the program: quotes and the tilde are as a person means them.
+    // The same path works once it leads to the program: spaces and the tilde are handled.
     fs::remove_file(sshd.home().join("not a program")).unwrap();
     std::os::unix::fs::symlink(HAUL, sshd.home().join("not a program")).unwrap();
     cp("~/not a program").exits(0);
@@ -108,7 +108,7 @@ fn rejected_keys() {
     assert_eq!(names(&sshd.home()), ["known"]);
 }
 
-/// No test knows the password of an account here, so each that is given is a wrong one.
+/// The tests know no account's password, so only wrong ones are tested.
 #[test]
 fn a_password_is_requested_and_a_wrong_or_missing_one_fails() {
     let Some(sshd) = Sshd::here("PasswordAuthentication yes\nAuthenticationMethods password") else { return };

@@ -1,4 +1,4 @@
-//! Datagrams from those who have no key: as fast as they can send, and with the client's own address.
+//! Datagrams from hosts without a key: at full speed, and with the client's own source address.
 
 use std::net::UdpSocket;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::{
     LIMIT, Mtu, Net, PORT, Running, Server, assert_same, assert_same_file, directory, file, haul, odd, until,
 };
 
-/// Something that looks like a packet of the protocol now and then: its kind, and a plausible packet number.
+/// Random bytes that sometimes resemble a packet: a valid kind and a plausible packet number.
 fn forged(rng: &mut Rng, bytes: &mut [u8]) {
     rng.fill(bytes);
     if let [kind, pn @ ..] = bytes {
@@ -59,7 +59,7 @@ fn a_flood_of_unauthenticated_packets_changes_nothing_and_gets_no_answer() {
     assert_same(here.path(), &root.path().join("tree"));
 }
 
-/// The local ports of UDP sockets that are connected to the server, on the host of the calling thread.
+/// Local ports of the UDP sockets connected to the server, in the calling thread's network namespace.
 fn client_ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap_or_default();
     let port = |field: &str| u16::from_str_radix(field.split(':').nth(1)?, 16).ok();
@@ -71,7 +71,7 @@ fn client_ports() -> Vec<u16> {
     table.lines().skip(1).filter_map(row).collect()
 }
 
-/// A UDP datagram with its header, for a raw socket; without a checksum.
+/// A UDP datagram with its header, without a checksum, for a raw socket.
 fn datagram(source: u16, payload: &[u8]) -> Vec<u8> {
     let length = (payload.len() + 8) as u16;
     let header = [source, PORT, length, 0].map(u16::to_be_bytes).concat();
@@ -111,7 +111,7 @@ fn packets_spoofing_the_clients_address_change_nothing() {
     assert_same_file(&source, &root.path().join("copy"));
 }
 
-/// What comes over TCP and is no TLS, or is never ended, costs its sender the connection and nobody else.
+/// TCP data that is not TLS, or a handshake that never completes, only costs that peer its connection.
 #[test]
 fn garbage_over_tcp_changes_nothing() {
     use std::io::Write;
@@ -126,7 +126,7 @@ fn garbage_over_tcp_changes_nothing() {
             let mut stream = std::net::TcpStream::connect((Net::SERVER, PORT)).unwrap();
             let mut bytes = vec![0; rng.below(5_000) as usize];
             rng.fill(&mut bytes);
-            // The server may have closed it in the middle of this.
+            // The server may have closed the connection by now.
             let _ = stream.write_all(&bytes);
         }
     });

@@ -1,5 +1,5 @@
-//! Copies between two other machines: three network namespaces, with an sshd in two of them. The third, which
-//! gives the orders, lets nothing in but ssh's answers: the data cannot come by there.
+//! Copies between two remote machines: three network namespaces, two of them with an sshd. The third runs the
+//! command, and its firewall accepts only replies from ssh, so the data cannot pass through it.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::support::{
     common, copy, descendants, directory, file, many, names, run_here, system, until,
 };
 
-/// The machines `a` and `b` and the one that gives the orders.
+/// The machines `a` and `b`, and the one that runs the command.
 struct World {
     orders: Host,
     a: Sshd,
@@ -56,7 +56,7 @@ impl World {
         Running::start(&mut self.cp(words)).wait(LIMIT)
     }
 
-    /// A copy of 24 MiB from `a` to `b` that is under way.
+    /// A running copy of 24 MiB from `a` to `b`.
     fn under_way(&self, options: &[&str]) -> Running {
         file(&self.a.home().join("large"), 1, 24 << 20);
         let running =
@@ -67,7 +67,7 @@ impl World {
 
     fn until_both_have_ended(&self) {
         until("both sides to end", || self.a.hauls().is_empty() && self.b.hauls().is_empty());
-        // What could be resumed goes, so that the next copy takes its time.
+        // Removes resumable state, so that the next copy starts from zero.
         run_here([std::ffi::OsStr::new("clean"), self.b.home().as_os_str()]).exits(0);
     }
 }
@@ -98,7 +98,7 @@ fn a_tree_is_copied_directly_and_progress_is_shown_locally() {
     assert!(count("progress") > 3 && count("session") > 0, "{trace}");
     assert_eq!((count("start"), count("end")), (1, 1), "{trace}");
     world.until_both_have_ended();
-    // The words for people are those of any copy.
+    // The summary is that of any other copy.
     let outcome = world.copies(&["a:tree", "b:again"]).exits(0);
     let last: Vec<&str> = outcome.stderr.lines().rev().take(2).collect();
     assert!(last[0].starts_with("Limited by: ") && last[1].contains("101 files"), "{}", outcome.stderr);
@@ -130,7 +130,7 @@ fn the_transfer_stops_with_the_local_process() {
     assert!(outcome.stderr.contains("a:large b:got"), "the command is printed: {}", outcome.stderr);
     world.until_both_have_ended();
     assert!(!world.b.home().join("got").exists());
-    // A terminal's Ctrl-C reaches ssh too.
+    // Ctrl-C at a terminal also signals ssh.
     let running = world.under_way(&[]);
     running.signal(Signal::INT);
     for ssh in children(running.id()) {
@@ -174,7 +174,7 @@ fn a_detached_transfer_continues_without_the_local_process() {
 fn a_transfer_is_reported_as_detached_once_it_is() {
     let Some(world) = World::new() else { return };
     file(&world.a.home().join("x"), 1, 300_000);
-    // The address that b gives for itself does not answer, so that the other one is tried some seconds later.
+    // The address that b announces does not answer, so the next one is tried some seconds later.
     fs::create_dir_all(world.b.home().join(".config/haul")).unwrap();
     fs::write(world.b.home().join(".config/haul/config.toml"), "[serve]\nhost = \"10.99.0.1\"").unwrap();
     system(world.net.client.command("ip").args(["route", "add", "10.99.0.0/24", "via", Net::SERVER]));
@@ -188,12 +188,12 @@ fn a_transfer_is_reported_as_detached_once_it_is() {
     assert_same_file(&world.a.home().join("x"), &world.b.home().join("y"));
 }
 
-/// Kills the ssh that leads to the machine that copies.
+/// Kills the ssh to the machine that copies.
 fn cut(running: &Running) {
     kill(running, "cp --for-ssh");
 }
 
-/// Kills the ssh that runs this on the other side.
+/// Kills the ssh that runs `command` remotely.
 fn kill(running: &Running, command: &str) {
     let ssh = children_with(running, command);
     assert_eq!(ssh.len(), 1);
@@ -223,7 +223,7 @@ fn the_death_of_ssh_stops_the_transfer_unless_detached() {
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }
 
-/// That the port does not answer any more is not for want of an open port.
+/// A dead server is not reported as a closed port.
 #[test]
 fn the_early_death_of_the_ssh_to_the_server_is_reported() {
     let Some(world) = World::new() else { return };
@@ -297,7 +297,7 @@ fn a_dry_run_lists_the_changes_of_every_remote_name() {
     assert_eq!(json["items"]["delete"], serde_json::json!([{ "path": "gone" }]), "{json}");
     assert_eq!(json["items"]["send"], serde_json::json!([{ "path": "new", "size": 300 }]), "{json}");
     assert!(json["negotiated"]["udp"].is_string() && json["dry_run"] == true && json["ok"] == true, "{json}");
-    // More than would wait anywhere, and all of them arrive here.
+    // More entries than any buffer holds; all must arrive here.
     let many_names = world.a.home().join("many");
     fs::create_dir(&many_names).unwrap();
     for at in 0..3000 {
@@ -330,7 +330,7 @@ fn a_recipe_is_passed_on_and_names_are_reported() {
         world.until_both_have_ended();
     }
     world.copies(&["--preset", "viz", "a:tree", "b:"]).exits(2).says(&["needs object"]);
-    // What is cut loose names them in its log.
+    // A detached copy lists its files in its log.
     let outcome = world.copies(&["-v", "--detach", "a:tree", "b:"]).exits(0);
     let log = outcome.stderr.lines().find_map(|line| line.split_once("log a:")).map(|(_, rest)| rest);
     let log = log.and_then(|rest| rest.split(',').next()).expect(&outcome.stderr);
@@ -373,8 +373,8 @@ fn failures_of_both_machines_are_reported_locally() {
     world.until_both_have_ended();
 }
 
-/// Anybody on a machine may read the command lines of all: the key goes from one server to the other side's client by way of
-/// this machine, through the inputs and outputs of two ssh.
+/// Every user of a machine can read all command lines, so the key is passed from the server to the remote
+/// client through this machine, over stdin and stdout of two ssh processes.
 #[test]
 fn the_key_is_on_no_command_line() {
     let Some(world) = World::new() else { return };
@@ -383,7 +383,7 @@ fn the_key_is_on_no_command_line() {
     let (mut hauls, mut looks) = (std::collections::BTreeSet::new(), 0);
     while running.is_running() {
         let mut roots = vec![running.id(), world.a.id(), world.b.id()];
-        // Those whose ssh has ended.
+        // Processes whose ssh has ended.
         roots.extend([&world.a, &world.b].iter().flat_map(|sshd| sshd.hauls()).map(i32::cast_unsigned));
         for (pid, line, environment) in descendants(&roots) {
             let shown = String::from_utf8_lossy(&line).replace('\0', " ");

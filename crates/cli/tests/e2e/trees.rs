@@ -1,4 +1,4 @@
-//! Trees go up and come down again, and are the same byte by byte, whatever the path does to packets.
+//! Trees are uploaded, downloaded again, and equal byte by byte, whatever the path does to packets.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::support::{
     odd, run, system, until,
 };
 
-/// A tree to be copied, the server's root, and a place for what comes back.
+/// A tree to copy, the server's root, and a directory for the download.
 struct Places {
     original: TempDir,
     root: TempDir,
@@ -42,7 +42,7 @@ impl Places {
     }
 }
 
-/// Odd names and borders, and enough bytes for several segments of packets.
+/// Edge cases, and a file of several GSO batches.
 fn mixed(root: &Path) {
     odd(root);
     file(&root.join("larger"), 9, 16_000_000);
@@ -112,8 +112,8 @@ fn heavy_reordering_and_replays_without_encryption() {
     let Some(net) = Net::new(Mtu::Ethernet) else {
         return;
     };
-    // Without encryption a flipped bit is not detected packet by packet but only in the end, and is not
-    // repaired then; so bits stay as they are.
+    // Without encryption a flipped bit is detected only by the final hash and not repaired, so this run flips
+    // none.
     let faults = FAULTS.replace("corrupt=0.02,", "");
     let places = Places::new(mixed);
     let server = Server::start(&net, places.root.path(), &["--set", "crypto=none"]);
@@ -231,7 +231,7 @@ fn destinations_follow_the_rules_of_cp() {
     assert_same_file(&one, &root.path().join("one"));
     cp(&[&one, &two], &server.at("new")).exits(0);
     assert_same_file(&two, &root.path().join("new/two"));
-    // A second copy takes the place of the first.
+    // A second copy replaces the first.
     file(&one, 3, 7_000);
     cp(&[&one], &server.at("renamed")).exits(0);
     assert_same_file(&one, &root.path().join("renamed"));
@@ -258,7 +258,7 @@ fn empty_sources_can_be_copied() {
     assert_same_file(&empty, &places.root.path().join("empty"));
 }
 
-/// The demo is what a new user runs first; it needs no namespaces and no root.
+/// `haul demo` must run without namespaces and without root.
 #[test]
 fn the_demo_moves_and_verifies_files() {
     let mut command = std::process::Command::new(HAUL);

@@ -1,4 +1,4 @@
-//! The program under test in its two parts.
+//! Runs the program under test, as a client and as a server.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use super::tree::directory;
 
 /// The binary that cargo has built.
 pub(crate) const HAUL: &str = env!("CARGO_BIN_EXE_haul");
-/// Nothing in these tests takes so long.
+/// Time limit of every command in these tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// The server's port.
 pub(crate) const PORT: u16 = 7000;
 
-/// A command for `haul` on `host`, with an environment that has nothing of the user's in it.
+/// A command for `haul` on `host`, with none of the user's environment.
 pub(crate) fn haul<I: AsRef<OsStr>>(host: &Host, arguments: impl IntoIterator<Item = I>) -> Command {
     let mut command = host.command(HAUL);
     clean(&mut command);
@@ -24,7 +24,7 @@ pub(crate) fn haul<I: AsRef<OsStr>>(host: &Host, arguments: impl IntoIterator<It
     command
 }
 
-/// Takes the user's configuration out of the environment.
+/// Removes the user's configuration from the environment.
 pub(crate) fn clean(command: &mut Command) {
     let ours = |name: &str| name.starts_with("HAUL_") || name == "RUST_LOG";
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
@@ -39,7 +39,7 @@ pub(crate) fn run<I: AsRef<OsStr>>(host: &Host, arguments: impl IntoIterator<Ite
     Running::start(&mut haul(host, arguments)).wait(LIMIT)
 }
 
-/// Runs `haul` without a network of its own.
+/// Runs `haul` in the current network namespace.
 #[track_caller]
 pub(crate) fn run_here<I: AsRef<OsStr>>(arguments: impl IntoIterator<Item = I>) -> Outcome {
     let mut command = Command::new(HAUL);
@@ -64,7 +64,7 @@ impl Server {
         Self::start_with(net, root, &listen, Net::SERVER, options, None)
     }
 
-    /// Serves at another port.
+    /// Serves on another port.
     #[track_caller]
     pub(crate) fn start_at(net: &Net, root: &Path, port: u16) -> Self {
         Self::start_with(net, root, &format!("0.0.0.0:{port}"), Net::SERVER, &[], None)
@@ -84,7 +84,7 @@ impl Server {
         Self::start_with(net, root, &listen, Net::SERVER, &[], Some(("HAUL_FAULTS", faults)))
     }
 
-    /// Serves from a disk that writes so many bytes per second.
+    /// Serves from a disk that writes this many bytes per second.
     #[cfg(feature = "faults")]
     #[track_caller]
     pub(crate) fn start_slow(net: &Net, root: &Path, bytes_per_second: &str) -> Self {
@@ -117,7 +117,7 @@ impl Server {
         Self { process, url }
     }
 
-    /// The URL of a path below the root, which must need no escapes but those that it has.
+    /// The URL of a path below the root. The path must already be percent-encoded.
     pub(crate) fn at(&self, path: &str) -> String {
         at(&self.url, path)
     }
@@ -132,7 +132,7 @@ pub(crate) fn at(url: &str, path: &str) -> String {
 }
 
 /// `url` with one character of its key changed: characters 2 to 43 belong to the fingerprint, 45 to 86 to the
-/// secret, and from 88 on to the time when it expires.
+/// secret, and from 88 on to the expiry time.
 pub(crate) fn tampered(url: &str, character: usize) -> String {
     let start = url.find("?k=").expect("a URL has a key") + 3;
     let mut bytes = url.as_bytes().to_vec();

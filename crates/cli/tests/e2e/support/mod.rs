@@ -1,4 +1,4 @@
-//! What the tests stand on: hosts, processes, trees.
+//! Shared helpers of the end-to-end tests: hosts, processes, trees.
 
 mod haul;
 mod net;
@@ -15,5 +15,5 @@ pub(crate) use tree::{
     directory, file, many, names, odd, particular,
 };
 
-/// A command of the system that has to succeed.
+/// Runs a system command that must succeed.
 pub(crate) use net::run as system;

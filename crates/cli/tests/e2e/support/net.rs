@@ -1,4 +1,4 @@
-//! Network namespaces: a client, a server, and at need a stranger, joined by veth pairs.
+//! Network namespaces: a client, a server, and optionally a third host, joined by veth pairs.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,21 +10,21 @@ use std::sync::{LazyLock, Mutex};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Names of all namespaces begin so; the process id of the test run follows.
+/// Prefix of all namespace names; the test run's process id follows.
 const PREFIX: &str = "haul-e2e-";
-/// Set to `required` where a skipped test is a failure.
+/// With the value `required`, a skipped test is a failure.
 const DEMAND: &str = "HAUL_E2E";
 
-/// Which way a rule on datagrams works.
+/// Direction of a packet filter rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// Uploads' data, downloads' feedback.
+    /// Data of uploads, feedback of downloads.
     ToServer,
-    /// The other way.
+    /// The opposite direction.
     ToClient,
 }
 
-/// A host of its own, as far as the network goes. Removed when dropped.
+/// A host with its own network namespace. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Host {
     name: String,
@@ -33,7 +33,7 @@ pub(crate) struct Host {
 impl Host {
     fn new(role: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Two `ip netns add` at once can trip over each other when they set up /run/netns.
+        // Concurrent `ip netns add` commands can fail while they set up /run/netns.
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}-{role}", std::process::id());
@@ -56,7 +56,7 @@ impl Host {
         ip(&[&["-n", &self.name], arguments].concat());
     }
 
-    /// Adds (`-A`) or deletes (`-D`) a rule for what comes in, IPv4 and IPv6.
+    /// Adds (`-A`) or deletes (`-D`) a rule for incoming packets, IPv4 and IPv6.
     pub(crate) fn firewall(&self, verb: &str, rule: &str) {
         for program in ["iptables", "ip6tables"] {
             let arguments = format!("-w {verb} INPUT {rule}");
@@ -64,7 +64,7 @@ impl Host {
         }
     }
 
-    /// Runs `work` in a thread of this process that is on this host.
+    /// Runs `work` in a thread of this process inside this host's namespace.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace =
             File::open(PathBuf::from("/run/netns").join(&self.name)).expect("the namespace is there");
@@ -88,7 +88,7 @@ impl Drop for Host {
     }
 }
 
-/// The largest IP packet of a path.
+/// The path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mtu {
     /// 1,500 bytes.
@@ -109,12 +109,12 @@ pub(crate) struct Net {
 impl Net {
     /// The server's address on the link.
     pub(crate) const SERVER: &str = "10.77.0.2";
-    /// The same, IPv6.
+    /// The server's IPv6 address on the link.
     pub(crate) const SERVER_V6: &str = "fd77::2";
-    /// The server's address on the link to the stranger.
+    /// The server's address on the link to the third host.
     pub(crate) const SERVER_FOR_STRANGERS: &str = "10.78.0.2";
 
-    /// Two hosts; `None`, and a word on stderr, where this user or system cannot have them.
+    /// Two hosts; `None`, with a message on stderr, where this user or system cannot create them.
     pub(crate) fn new(mtu: Mtu) -> Option<Self> {
         if let Err(why) = &*POSSIBLE {
             skip(why);
@@ -125,15 +125,15 @@ impl Net {
         Some(net)
     }
 
-    /// A third host with a link of its own to the server.
+    /// A third host with its own link to the server.
     pub(crate) fn stranger(&self) -> Host {
         let stranger = Host::new("x");
         join(&stranger, &self.server, "10.78.0", "fd78", Mtu::Ethernet);
         stranger
     }
 
-    /// Loses packets of every kind at random, both ways. With GSO the kernel counts a whole batch as one packet
-    /// here; it is cut into datagrams first so that they are lost one by one.
+    /// Loses packets of every kind at random, in both directions. With GSO the kernel would count a whole
+    /// batch as one packet, so batches are split first and datagrams are lost one by one.
     pub(crate) fn lose(&self, share: f64) {
         for host in [&self.client, &self.server] {
             host.ip(&["link", "set", "dev", "link0", "gso_max_segs", "1"]);
@@ -141,7 +141,7 @@ impl Net {
         }
     }
 
-    /// Drops all UDP that goes one way.
+    /// Drops all UDP in one direction.
     pub(crate) fn block_udp(&self, way: Way) {
         self.receiving(way).firewall("-A", "-p udp -j DROP");
     }
@@ -159,7 +159,7 @@ impl Net {
     }
 }
 
-/// A veth pair, `link0` in `one` and the next free name in `two`; `.1` is in `one`, `.2` in `two`.
+/// A veth pair, `link0` in `one` and the next free name in `two`; `one` has address `.1`, `two` has `.2`.
 fn join(one: &Host, two: &Host, v4: &str, v6: &str, mtu: Mtu) {
     let other = if v4 == "10.77.0" { "link0" } else { "link1" };
     let mtu = if mtu == Mtu::Jumbo { "9000" } else { "1500" };
@@ -171,7 +171,7 @@ fn join(one: &Host, two: &Host, v4: &str, v6: &str, mtu: Mtu) {
     }
 }
 
-/// Whether namespaces can be had; also removes those that a test run left behind that was killed.
+/// Whether namespaces are available; also removes those left behind by killed test runs.
 static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root for network namespaces".to_owned());
@@ -201,8 +201,8 @@ static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
     if statistic { Ok(()) } else { Err("this kernel's iptables has no statistic match".to_owned()) }
 });
 
-/// A port of this machine that is free and stays so until somebody asks for it by its number: the system gives none of
-/// these to those who ask for any port.
+/// A free port of this machine outside the kernel's ephemeral range, so that it is only taken by explicit
+/// request.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id() % 100 * 100;
@@ -216,17 +216,17 @@ pub(crate) fn free_port() -> u16 {
     ports.by_ref().take(1_000).find(is_free).expect("there is a free port")
 }
 
-/// Whether there can be namespaces; says so if not.
+/// Whether namespaces are available; otherwise reports the test as skipped.
 pub(crate) fn possible() -> bool {
     POSSIBLE.as_ref().inspect_err(|why| skip(why)).is_ok()
 }
 
-/// Says that a test is skipped, past the capture of the test runner.
+/// Reports a skipped test on stderr, bypassing the test runner's capture.
 pub(crate) fn skip(why: &str) {
     let required = std::env::var(DEMAND).is_ok_and(|value| value == "required");
     assert!(!required, "{DEMAND}=required, but: {why}");
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // Whoever closed stderr does not want to know.
+    // Ignores a closed stderr.
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {why}");
 }
 
@@ -245,7 +245,7 @@ fn sweep() {
 }
 
 fn remove(namespace: &str) {
-    // Deleting a host is the last thing that happens to it; if it fails, the next run sweeps.
+    // The next run removes what cannot be deleted now.
     let _ = Command::new("ip").args(["netns", "del", namespace]).output();
 }
 
@@ -253,7 +253,7 @@ fn ip(arguments: &[&str]) {
     run(Command::new("ip").args(arguments));
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! Programs under test: started, watched, ended in time, and never left behind.
+//! Programs under test: started, observed, limited in time, and killed when dropped.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use super::tree::directory;
 
-/// How often a process that is waited for is looked at.
+/// Interval for polling a process.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A running program whose output goes to files. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
-    /// What was started, for messages.
+    /// The command line, for messages.
     what: String,
     output: TempDir,
     peak: u64,
@@ -31,13 +31,13 @@ pub(crate) struct Outcome {
     pub(crate) code: Option<i32>,
     /// The signal that ended it.
     pub(crate) signal: Option<i32>,
-    /// What it wrote to stdout.
+    /// Its stdout.
     pub(crate) stdout: String,
-    /// What it wrote to stderr.
+    /// Its stderr.
     pub(crate) stderr: String,
-    /// The largest resident memory that was seen, in bytes.
+    /// The largest resident memory observed, in bytes.
     pub(crate) peak_memory: u64,
-    /// From start to end.
+    /// Time from start to end.
     pub(crate) took: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// What it has written to stderr so far.
+    /// Its stderr so far.
     pub(crate) fn stderr(&self) -> String {
         self.read("stderr")
     }
@@ -93,8 +93,7 @@ impl Running {
 
     /// Waits for the end.
     ///
-    /// # Panics
-    /// After `limit`, with what the program has said.
+    /// # Panics After `limit`, with the program's output.
     #[track_caller]
     pub(crate) fn wait(mut self, limit: Duration) -> Outcome {
         let start = Instant::now();
@@ -128,14 +127,14 @@ impl Drop for Running {
             let state = if self.is_running() { "still runs" } else { "has ended" };
             eprintln!("{} {state} and has said: {}", self.what, self.stderr());
         }
-        // It may have ended by itself.
+        // Fails if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Outcome {
-    /// Asserts the exit code and gives the outcome back.
+    /// Asserts the exit code and returns the outcome.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         let Self { what, stdout, stderr, signal, .. } = &self;
@@ -147,7 +146,7 @@ impl Outcome {
         self
     }
 
-    /// Asserts that stderr has an error with a hint, and every one of `words`.
+    /// Asserts that stderr has an error with a hint and contains every one of `words`.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Self {
         let Self { what, stderr, .. } = &self;
@@ -167,14 +166,14 @@ pub(crate) fn children(pid: u32) -> Vec<i32> {
     text.split_whitespace().map(|pid| pid.parse().expect("they are numbers")).collect()
 }
 
-/// These processes and all that they have started, and the command line and environment of each.
+/// These processes and all their descendants, with the command line and environment of each.
 pub(crate) fn descendants(of: &[u32]) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
     let mut found = of.to_vec();
     let mut parents: Vec<(u32, u32)> = Vec::new();
     for entry in std::fs::read_dir("/proc").expect("there is /proc").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // Behind the name, which may hold anything: state, parent.
+        // The fields after the name, which may contain anything: state, parent.
         let fields = stat.rsplit(')').next().unwrap_or_default();
         let parent = fields.split_whitespace().nth(1).and_then(|field| field.parse().ok());
         parents.extend(parent.map(|parent| (parent, pid)));
@@ -188,7 +187,7 @@ pub(crate) fn descendants(of: &[u32]) -> Vec<(u32, Vec<u8>, Vec<u8>)> {
     found.into_iter().map(|pid| (pid, read(pid, "cmdline"), read(pid, "environ"))).collect()
 }
 
-/// Waits until a process catches SIGINT, which would end it without words before.
+/// Waits until a process catches SIGINT; before that, SIGINT would kill it without a message.
 #[track_caller]
 pub(crate) fn until_heeds_interrupts(pid: u32) {
     let is_caught = || {
@@ -201,8 +200,7 @@ pub(crate) fn until_heeds_interrupts(pid: u32) {
 
 /// Waits until `condition` holds.
 ///
-/// # Panics
-/// If it does not within a minute.
+/// # Panics If it does not within a minute.
 #[track_caller]
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A real sshd with keys, configuration and a home directory of its own.
+//! A real sshd with its own keys, configuration and home directory.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,9 +12,9 @@ use super::net::{Host, free_port, run as system, skip};
 use super::process::{Outcome, Running, until};
 use super::tree::directory;
 
-/// Where Debian and most others have it; it must be started by its full name.
+/// Where Debian and most others install it; it must be started by its absolute path.
 const SSHD: [&str; 3] = ["/usr/sbin/sshd", "/usr/bin/sshd", "/usr/local/sbin/sshd"];
-/// Where sshd goes to shed its privileges.
+/// sshd's privilege separation directory.
 const EMPTY: &str = "/run/sshd";
 /// The host's name in the clients' configuration.
 pub(crate) const FAR: &str = "far";
@@ -29,13 +29,13 @@ pub(crate) struct Sshd {
 }
 
 impl Sshd {
-    /// On the loopback interface, at a free port; `None`, and a word on stderr, where there is none to be had.
-    /// `more` are further lines of its configuration, which beat the usual ones.
+    /// Listens on the loopback interface, on a free port; `None`, with a message on stderr, if sshd is not
+    /// available. `more` are configuration lines that override the defaults.
     pub(crate) fn here(more: &str) -> Option<Self> {
         Self::start(|program| Command::new(program), "127.0.0.1", free_port(), more)
     }
 
-    /// On a host of its own, at the usual port.
+    /// Listens on a host of its own, on the standard port.
     pub(crate) fn on(host: &Host, address: &str) -> Option<Self> {
         Self::start(|program| host.command(program), address, 22, "")
     }
@@ -74,7 +74,7 @@ impl Sshd {
         Some(this)
     }
 
-    /// Writes a configuration for ssh, with a private key of `key`, and further lines of this host.
+    /// Writes an ssh client configuration with the private key `key` and further lines for this host.
     pub(crate) fn write_client_config(&self, name: &str, key: &str, more: &str) -> PathBuf {
         let at = |name: &str| self.place.path().join(name).display().to_string();
         let text = format!("{}\n{}", self.client_config(FAR, key, more), common(&at("known")));
@@ -82,14 +82,14 @@ impl Sshd {
         self.place.path().join(name)
     }
 
-    /// What a configuration for ssh says of this host by the name `host`.
+    /// The ssh client configuration for this host under the name `host`.
     pub(crate) fn client_config(&self, host: &str, key: &str, more: &str) -> String {
         let key = self.place.path().join(key);
         let Self { address, port, .. } = self;
         format!("Host {host}\nHostName {address}\nPort {port}\nIdentityFile {}\n{more}\n", key.display())
     }
 
-    /// The usual configuration for ssh.
+    /// The default ssh client configuration.
     pub(crate) fn config(&self) -> PathBuf {
         self.place.path().join("config")
     }
@@ -99,33 +99,33 @@ impl Sshd {
         self.place.path().join("key")
     }
 
-    /// Puts a passphrase on that key.
+    /// Sets a passphrase on that key.
     pub(crate) fn protect_key(&self, passphrase: &str) {
         let mut command = Command::new("ssh-keygen");
         system(command.args(["-q", "-p", "-P", "", "-N", passphrase, "-f"]).arg(self.key()));
     }
 
-    /// The home directory there.
+    /// The account's home directory.
     pub(crate) fn home(&self) -> PathBuf {
         self.place.path().join("home")
     }
 
-    /// What it has logged.
+    /// The log of sshd.
     pub(crate) fn log(&self) -> String {
         self.process.stderr()
     }
 
-    /// Makes a program in the home directory.
+    /// Creates an executable in the home directory.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
         script(&self.home(), name, text)
     }
 
-    /// Its process.
+    /// The process id of sshd.
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Processes of `haul` there.
+    /// Running `haul` processes started through it.
     pub(crate) fn hauls(&self) -> Vec<i32> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").expect("there is /proc").flatten() {
@@ -140,19 +140,19 @@ impl Sshd {
         found
     }
 
-    /// `haul cp` by way of it, on this host.
+    /// `haul cp` through this sshd, run on this host.
     pub(crate) fn cp<I: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = I>) -> Command {
         copy(Command::new(HAUL), &self.config(), words)
     }
 
-    /// Runs `haul cp` by way of it to its end.
+    /// Runs `haul cp` through this sshd to its end.
     #[track_caller]
     pub(crate) fn copies<I: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = I>) -> Outcome {
         Running::start(&mut self.cp(words)).wait(LIMIT)
     }
 }
 
-/// What a configuration for ssh says of all hosts; it comes last.
+/// The ssh client configuration for all hosts, which comes last.
 pub(crate) fn common(known: &str) -> String {
     format!(
         "Host *\nUserKnownHostsFile {known}\nGlobalKnownHostsFile none\nStrictHostKeyChecking accept-new\n\
@@ -161,19 +161,19 @@ pub(crate) fn common(known: &str) -> String {
     )
 }
 
-/// Makes `program` into `haul cp` by way of ssh.
+/// Turns `program` into a `haul cp` over ssh.
 pub(crate) fn copy<I: AsRef<OsStr>>(
     mut program: Command,
     config: &Path,
     words: impl IntoIterator<Item = I>,
 ) -> Command {
     clean(&mut program);
-    // An option beats the environment.
+    // The option overrides the environment variable.
     program.env("HAUL_REMOTE_BINARY", HAUL).args(["cp", "-F"]).arg(config).args(words);
     program
 }
 
-/// Makes a shell script in `directory`.
+/// Creates a shell script in `directory`.
 pub(crate) fn script(directory: &Path, name: &str, text: &str) -> PathBuf {
     let path = directory.join(name);
     haul_testing::write_script(&path, text);

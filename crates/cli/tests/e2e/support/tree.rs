@@ -1,4 +1,4 @@
-//! Trees of files: made from a seed, and compared by means that have nothing in common with the program.
+//! File trees: generated from a seed, and compared by code independent of the program.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,14 +21,14 @@ pub(crate) fn directory() -> TempDir {
     tempfile::tempdir().expect("there is room for temporary files")
 }
 
-/// Bytes of a file that no other seed gives.
+/// Pseudo-random file contents, different for each seed.
 pub(crate) fn contents(seed: u64, size: usize) -> Vec<u8> {
     let mut bytes = vec![0; size];
     Rng::from_seed(seed).fill(&mut bytes);
     bytes
 }
 
-/// Writes a file, and the directories above it.
+/// Writes a file and creates its parent directories.
 pub(crate) fn file(path: &Path, seed: u64, size: usize) {
     fs::create_dir_all(path.parent().expect("a file is in a directory")).expect("directories can be made");
     let mut file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -46,10 +46,10 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("modes of our own files can be set");
 }
 
-/// Everything that a file set can have that is easily lost: odd names, sizes around the borders of packets and
-/// blocks, nothing at all, links that lead nowhere, modes and times.
+/// A tree of edge cases: odd names, sizes around packet and block boundaries, empty files, dangling links,
+/// modes and times.
 pub(crate) fn odd(root: &Path) {
-    // What a packet holds at the smallest and at Ethernet's size, and powers of two around them.
+    // The payloads of the smallest packet and of Ethernet's, and powers of two around them.
     let borders = [1_154, 1_161, 1_200, 1_424, 1_433, 1_440, 4_096, 14_330, 65_536, 1 << 20];
     for (index, border) in borders.into_iter().enumerate() {
         for (step, size) in [border - 1, border, border + 1].into_iter().enumerate() {
@@ -119,11 +119,11 @@ pub(crate) fn many(root: &Path, small: u32, large: usize) {
     file(&root.join("large"), 77, large);
 }
 
-/// Holes of the sparse file of [`particular`].
+/// Offsets of the holes in the sparse file of [`particular`].
 const HOLE: u64 = 3 << 20;
 
-/// What a copy has to be asked for, or may lose in other ways than bytes: hard links, extended attributes, an access
-/// control list, another owner, a file with holes, symbolic links, an empty and a read-only directory.
+/// Properties that need an option or get lost easily: hard links, extended attributes, an access control
+/// list, another owner, a sparse file, symbolic links, an empty and a read-only directory.
 pub(crate) fn particular(root: &Path) {
     let large = root.join("one");
     file(&large, 11, 2 << 20);
@@ -151,7 +151,7 @@ pub(crate) fn particular(root: &Path) {
     set_mtime(&closed, 1_000_000_003, 5);
 }
 
-/// Data at both ends and in the middle, and holes between.
+/// Data at both ends and in the middle, with holes between.
 fn sparse(path: &Path) {
     let file = File::create(path).expect("there is room for test files");
     for part in 0..3 {
@@ -161,7 +161,7 @@ fn sparse(path: &Path) {
 }
 
 fn attributes(root: &Path) {
-    // Version 2 of `posix_acl_xattr.h`: the owner, user 54,323, the group, the mask, the others.
+    // Version 2 of `posix_acl_xattr.h`: owner, user 54,323, group, mask, others.
     let entry = |tag: u16, rights: u16, id: u32| {
         [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
     };
@@ -186,7 +186,7 @@ fn attributes(root: &Path) {
     }
 }
 
-/// Whether temporary files can have what [`particular`] gives them; says so if not.
+/// Whether temporary files can have the properties that [`particular`] sets; otherwise reports a skip.
 pub(crate) fn can_be_particular() -> bool {
     let place = tempfile::NamedTempFile::new().expect("there is room for temporary files");
     let set = setxattr(place.path(), "user.haul", b"x", XattrFlags::empty());
@@ -196,9 +196,9 @@ pub(crate) fn can_be_particular() -> bool {
     set.is_ok()
 }
 
-/// Asserts that rsync would do nothing to make two trees equal: hard links, access control lists, extended
-/// attributes, links, permissions, times, owners, groups, devices, and bytes by checksum. Times of the two roots
-/// count, too. Holes, which rsync does not compare, are in a file of [`particular`].
+/// Asserts that rsync finds no difference between two trees: hard links, access control lists, extended
+/// attributes, links, permissions, times, owners, groups, devices, and contents by checksum. Compares the
+/// times of the two roots as well. rsync does not compare holes; a file of [`particular`] has them.
 #[track_caller]
 pub(crate) fn assert_same_to_rsync(wanted: &Path, found: &Path) {
     let slash = |path: &Path| path.join("");
@@ -212,7 +212,7 @@ pub(crate) fn assert_same_to_rsync(wanted: &Path, found: &Path) {
     assert!(differences.is_empty(), "to rsync {} differs:\n{differences}", found.display());
 }
 
-/// Asserts that the sparse file of [`particular`] takes no more room in a copy.
+/// Asserts that the copy of the sparse file of [`particular`] allocates no more blocks.
 #[track_caller]
 pub(crate) fn assert_holes(root: &Path) {
     let meta = fs::metadata(root.join("holes")).expect("it was copied");
@@ -221,7 +221,7 @@ pub(crate) fn assert_holes(root: &Path) {
     assert!(taken < HOLE, "{taken} bytes are taken, and {} are no holes", 3 * 100_000);
 }
 
-/// What there is at a path, but for the bytes of files.
+/// A file's metadata and kind, without a regular file's contents.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     kind: Kind,
@@ -249,13 +249,13 @@ impl Node {
         } else {
             Kind::Other
         };
-        // The mode of a link means nothing.
+        // A link's mode has no meaning.
         let mode = if matches!(kind, Kind::Link(_)) { 0 } else { metadata.mode() & 0o7777 };
         Self { kind, mode, mtime: (metadata.mtime(), metadata.mtime_nsec()) }
     }
 }
 
-/// Everything below `root`, by its path from there; `root` itself has the empty path.
+/// Everything below `root`, by relative path; `root` itself has the empty path.
 fn walk(root: &Path) -> BTreeMap<Vec<u8>, Node> {
     let mut nodes = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];
@@ -273,11 +273,11 @@ fn walk(root: &Path) -> BTreeMap<Vec<u8>, Node> {
     nodes
 }
 
-/// Asserts that two trees are equal: names, kinds, bytes, modes, times to the nanosecond, links' targets.
+/// Asserts that two trees are equal: names, kinds, contents, modes, times to the nanosecond, link targets.
 #[track_caller]
 pub(crate) fn assert_same(wanted: &Path, found: &Path) {
     let (mut left, mut right) = (walk(wanted), walk(found));
-    // What the two roots are called and how old they are is not part of the set.
+    // The names and times of the two roots are not compared.
     left.remove(&b""[..]);
     right.remove(&b""[..]);
     assert_same_nodes(&left, &right);
@@ -304,7 +304,7 @@ pub(crate) fn assert_same_file(wanted: &Path, found: &Path) {
     assert!(fs::read(wanted).ok() == fs::read(found).ok(), "{} differs", found.display());
 }
 
-/// The names below `root` that are not the program's own temporary files.
+/// The names below `root`, without the program's own temporary files.
 pub(crate) fn names(root: &Path) -> Vec<String> {
     let own = |name: &str| {
         let last = name.rsplit('/').next().unwrap_or_default();
