@@ -1,10 +1,10 @@
-//! What is shipped beside the program.
+//! Files that are shipped with the program.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The exposure that `systemd-analyze security` may find, in tenths: 0 is none, 100 is a service of root that nothing
-/// keeps from anything.
+/// Largest exposure that `systemd-analyze security` may report, in tenths: 0 is none, 100 is an unrestricted
+/// root service.
 const MOST_EXPOSED: &str = "--threshold=20";
 
 #[test]

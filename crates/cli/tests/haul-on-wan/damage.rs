@@ -1,5 +1,5 @@
-//! A path that damages packets. Their UDP checksums are wrong, so the receiving kernel drops them and counts them with its socket's
-//! drops; the host has lost none of them.
+//! A path that corrupts packets. The receiving kernel drops packets with a wrong UDP checksum and includes
+//! them in the socket's drop count, although the host is not the cause of the loss.
 
 use haul_sim::{CorruptionSpec, Effect};
 

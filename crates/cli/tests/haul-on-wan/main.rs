@@ -1,6 +1,7 @@
-//! `haul cp` and `haul bench` with the recipes of objects, and `haul pipe` with every preset, between two namespaces on the
-//! WAN emulator, which loses packets both ways. Needs root and `/dev/net/tun`; without, each test says SKIPPED and passes, or fails with `HAUL_E2E=required`.
-//! The program's name begins with `haul`: other users of the emulator take namespaces of programs with other names for left behind.
+//! `haul cp` and `haul bench` with the object recipes, and `haul pipe` with every preset, between two
+//! namespaces on the WAN emulator with packet loss in both directions. Needs root and `/dev/net/tun`; without
+//! them each test reports SKIPPED and passes, or fails with `HAUL_E2E=required`. The test program's name
+//! begins with `haul`, because the emulator's cleanup removes namespaces named after other programs.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
@@ -28,17 +29,17 @@ use tempfile::TempDir;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Namespaces are named after the process, so there is one emulator at a time.
+/// Namespaces are named after the process, so only one emulator can exist at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// `haul` on one side, with nothing of the user's configuration.
+/// `haul` on one side, without the user's configuration.
 fn haul(side: &Namespace) -> Command {
     let mut command = unconfigured(Command::new("ip"));
     command.args(["netns", "exec", side.name(), env!("CARGO_BIN_EXE_haul")]).env("HOME", "/nonexistent");
     command
 }
 
-/// A path of 200 Mbit/s that takes `delay` and loses packets, each way.
+/// A path of 200 Mbit/s with this `delay` and loss rate in each direction.
 fn lossy(loss: f64, delay: Span) -> PathSpec {
     let (rate, queue) = (Rate::from_mbps(200), QueueSpec::TailDrop(Limit::Bytes(Bytes(4 << 20))));
     let bottleneck = StageSpec::Bottleneck(BottleneckSpec { rate, queue });
@@ -47,7 +48,8 @@ fn lossy(loss: f64, delay: Span) -> PathSpec {
     }
 }
 
-/// An emulator with this path each way. One at a time: it has to be dropped before its guard, so bind it behind that.
+/// An emulator with this path in each direction. Bind the returned guard before the emulator, so that it is
+/// dropped after it.
 fn emulator(seed: u64, path: &PathSpec, drop_log: Option<&Path>) -> (MutexGuard<'static, ()>, Emulator) {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     sweep(haul_wan::PREFIX);
@@ -74,7 +76,7 @@ fn url_in(file: &Path) -> String {
     })
 }
 
-/// A server beyond 20 ms and 200 Mbit/s, where packets get lost in both directions.
+/// A server behind 20 ms and 200 Mbit/s, with packet loss in both directions.
 struct Far {
     serving: Child,
     url: String,
@@ -121,7 +123,7 @@ impl Far {
         haul(&self.emulator.world.a.namespace).args(arguments).output().unwrap()
     }
 
-    /// Runs it, and reads what it reports.
+    /// Runs a command that must succeed, and parses its report.
     fn succeed(&self, arguments: &[&str]) -> Value {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -129,7 +131,7 @@ impl Far {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// What the server says of its sessions so far.
+    /// The sessions that the server has logged so far, once there are `count`.
     fn sessions(&self, count: usize) -> Vec<Value> {
         eventually("the server's words", || {
             let text = fs::read_to_string(&self.log).unwrap_or_default();
@@ -147,7 +149,7 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         let id = Pid::from_raw(self.serving.id().cast_signed()).unwrap();
-        // It has ended already if the test is about to fail.
+        // May have ended already if the test is failing.
         let _ = kill_process(id, Signal::TERM);
         let _ = self.serving.wait();
     }
@@ -164,7 +166,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A directory with files of these sizes, and bytes that do not repeat.
+/// A directory with files of these sizes and pseudo-random contents.
 fn tree(seed: u64, sizes: &[usize]) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("below")).unwrap();
@@ -196,7 +198,8 @@ fn hashes(root: &Path) -> BTreeMap<PathBuf, blake3::Hash> {
     found
 }
 
-/// Files go there and come back by a recipe, and the reports and the path tell that it was this one, and under loss.
+/// Uploads and downloads files with a recipe; the reports and the path's counters must show this recipe, and
+/// loss.
 fn there_and_back(preset: &str, shown: &str, controller: &str, options: &[&str], seed: u64) {
     let far = Far::start(seed, 0.02, &[]);
     let here = tree(seed, &[0, 1, 1_000, 70_000, 3_000_001, 20_000_000]);
@@ -250,7 +253,7 @@ fn files_are_copied_both_ways_with_a_custom_recipe() {
     if privileged("files_are_copied_both_ways_with_a_custom_recipe") {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("mine.toml");
-        // The rate and the controller stand in the recipe.
+        // The recipe sets the rate and the controller.
         let text = "[sequenced_segment]\n[object]\nchunk = '1MB'\n[bitmap_ack]\ninterval = '5ms'\n\
                     [retransmit]\nkeep = 'object'\nwindow = 100000\n[rate_control]\ncontroller = 'fixed'\n\
                     rate = '120Mbit'\n[liveness]\n[seal]\n";
@@ -259,7 +262,8 @@ fn files_are_copied_both_ways_with_a_custom_recipe() {
     }
 }
 
-/// Tunnels and firewalls make such paths. Nobody says that a packet was too long, so TCP repeats it for ever.
+/// A path like some tunnels and firewalls: it drops large packets without an ICMP message, so TCP retransmits
+/// them forever.
 #[test]
 fn a_tree_crosses_a_path_that_drops_packets_above_1280_bytes() {
     if !privileged("a_tree_crosses_a_path_that_drops_packets_above_1280_bytes") {
@@ -268,7 +272,7 @@ fn a_tree_crosses_a_path_that_drops_packets_above_1280_bytes() {
     let mut path = lossy(0.0, Span::from_millis(10));
     path.stages.push(StageSpec::Mtu(1_280));
     let far = Far::beyond(25, &path, &[]);
-    // Their names fill several packets of the control channel.
+    // The names fill several packets of the control channel.
     let (here, back) = (tree(25, &[2_000; 300]), tempfile::tempdir().unwrap());
     let (source, back_at, remote) = (here.path().to_str().unwrap(), back.path().join("tree"), far.at("tree"));
     for (from, to) in [(source, remote.as_str()), (remote.as_str(), back_at.to_str().unwrap())] {
@@ -296,7 +300,7 @@ fn bench_runs_both_ways_with_both_recipes() {
             );
         }
     }
-    // What would be agreed on: the lower of two ceilings holds, of whatever recipe.
+    // The negotiated settings: the lower of two ceilings applies, for every recipe.
     let plan = far.run(&["bench", "--dry-run", "--preset", "rbudp", &url]);
     let plan = String::from_utf8_lossy(&plan.stdout).into_owned();
     assert!(["rbudp", "fixed", "100.0 Mbit/s"].iter().all(|fact| plan.contains(fact)), "{plan}");

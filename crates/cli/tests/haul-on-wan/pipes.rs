@@ -1,4 +1,4 @@
-//! `haul pipe` with every preset over 40 ms and 1 % of loss each way.
+//! `haul pipe` with every preset over 40 ms and 1 % of loss in each direction.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -19,10 +19,10 @@ fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Feeds a side and waits for its end.
+/// Writes `input` to a process and waits for its end.
 fn end(mut side: Child, input: Vec<u8>) -> JoinHandle<Ended> {
     let mut stdin = side.stdin.take().unwrap();
-    // Who does not read it any more says so by its end.
+    // A process that stops reading is detected by its exit code.
     spawn(move || drop(stdin.write_all(&input)));
     spawn(move || {
         let output = side.wait_with_output().unwrap();
@@ -30,7 +30,7 @@ fn end(mut side: Child, input: Vec<u8>) -> JoinHandle<Ended> {
     })
 }
 
-/// What comes out of a pipe, and what both sides say. Packets were lost in both directions meanwhile.
+/// The output of a pipe, and the reports of both sides. Asserts that packets were lost in both directions.
 fn through(emulator: &Emulator, preset: &str, options: &[&str], input: &[u8]) -> (Vec<u8>, String) {
     let lost = || emulator.snapshots().unwrap().map(|way| way.drops.of(DropReason::Random));
     let before = lost();
@@ -61,7 +61,7 @@ fn byte_streams_arrive_unchanged_with_every_object_recipe() {
         return;
     }
     let (_alone, emulator) = emulator(31, &lossy(0.01, Span::from_millis(20)), None);
-    // More than what one side keeps of it.
+    // More than one side buffers.
     let input = bytes(31, 80_000_000);
     for preset in ["bulk", "fobs", "rbudp"] {
         let (got, said) = through(&emulator, preset, &["--rate", "150Mbit"], &input);
@@ -89,7 +89,7 @@ fn messages_arrive_as_each_recipe_guarantees() {
     suppressed(&emulator);
 }
 
-/// `viz`: frames that come are whole and come once; what is missing is told.
+/// `viz`: each frame arrives whole and at most once; missing frames are reported.
 fn unrepeated(emulator: &Emulator) {
     const FRAMES: u32 = 8_000;
     let input: Vec<u8> =
@@ -106,7 +106,7 @@ fn unrepeated(emulator: &Emulator) {
     assert!(words.contains("more were lost"), "{words}");
 }
 
-/// `sensor`: every reading that differs from the one before, and no other.
+/// `sensor`: delivers every reading that differs from the one before, and no other.
 fn suppressed(emulator: &Emulator) {
     let reading = |n: usize| format!("reading {:06} {}\n", n, n * n).into_bytes();
     let input: Vec<u8> = (0..3_000).flat_map(|n| reading(n / 3)).collect();

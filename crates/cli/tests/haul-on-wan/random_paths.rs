@@ -1,12 +1,13 @@
-//! Copies over paths at random, by presets at random, whose ends are killed or stopped: each arrives whole within five attempts.
+//! Copies with random presets over random paths, with processes killed or stopped at random: each is complete
+//! after at most five attempts.
 //!
-//! Three at random, or as many as `HAUL_PATHS` says; `HAUL_PATH_SEED` is where their seeds begin.
+//! Runs three copies, or `HAUL_PATHS`; `HAUL_PATH_SEED` is the first seed.
 
 use super::*;
 
-/// What carries files at a rate that a path of unknown capacity bears, however much of it is lost.
+/// Presets that adapt to a path of unknown capacity, also at high loss rates.
 const ROBUST: [&str; 2] = ["default", "bulk"];
-/// The presets of the papers.
+/// Presets of the papers.
 const OTHERS: [&str; 9] = [
     "fobs-state",
     "fobs-gentle",
@@ -18,15 +19,15 @@ const OTHERS: [&str; 9] = [
     "udt",
     "sabul",
 ];
-/// How long an attempt may take: a resumed copy hashes, and a path is down for up to six seconds.
+/// Time limit of an attempt: a resumed copy hashes, and a path may be down for up to six seconds.
 const LONGEST: Duration = Duration::from_secs(100);
 
-/// One of these.
+/// Picks one at random.
 fn any<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
-/// A path at random as a list of stages, of this rate; what it loses is for robust laws only.
+/// A random path of this rate as a list of stages; high loss rates only for robust laws.
 fn path(rng: &mut Rng, rate: Rate, is_robust: bool) -> String {
     let losses = if is_robust { [0.0, 1.0, 5.0, 15.0] } else { [0.0, 0.0, 0.1, 0.1] };
     let mut stages = Vec::new();
@@ -56,7 +57,7 @@ fn path(rng: &mut Rng, rate: Rate, is_robust: bool) -> String {
     format!("stages = [{}]", stages.join(", "))
 }
 
-/// What happens to an end of a copy.
+/// What happens to a process of the copy.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     ClientKilled,
@@ -73,7 +74,7 @@ fn stop(process: &Child, lasts: Duration) {
     let _ = kill_process(id, Signal::CONT);
 }
 
-/// Runs a copy, to which `event` happens after so long. Whether it succeeded.
+/// Runs a copy, with `event` after a delay. Returns whether it succeeded.
 fn attempt(
     far: &Far,
     arguments: &[&str],
@@ -116,7 +117,7 @@ fn copy_at_random(seed: u64) {
     println!("{what}");
 
     let far = Far::beyond(seed, &toml::from_str(&path).unwrap(), &[]);
-    // A second's worth of the path.
+    // One second of data at the path's rate.
     let here = tree(seed, &vec![rate.bytes_in(Span::from_secs(1)) as usize / files; files]);
     let elsewhere = tempfile::tempdir().unwrap();
     let wanted = hashes(here.path());

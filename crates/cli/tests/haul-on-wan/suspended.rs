@@ -1,16 +1,16 @@
-//! A receiver that is suspended again and again, with the socket buffer that Linux gives everybody: its kernel drops what comes
-//! meanwhile. The truth is the path's own count: what it has not dropped and did not arrive died in the receiving host. A sender
-//! that is suspended is the limit itself.
+//! A receiver that is suspended again and again, with Linux's default limit on socket buffers, so its kernel
+//! drops the packets that arrive meanwhile. The path's own counters are the reference: a packet that it did
+//! not drop and that did not arrive was lost in the receiving host. A suspended sender is itself the limit.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// What a receiver may have where `net.core.rmem_max` is as Linux sets it.
+/// Linux's default of `net.core.rmem_max`.
 const SMALL: &str = "socket_buffer=208KiB";
 
-/// Lets a process run and stops it for so many milliseconds, again and again, while `work` runs.
+/// Alternately runs and stops a process for these numbers of milliseconds while `work` runs.
 pub(super) fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl FnOnce() -> T) -> T {
     let process = Pid::from_raw(process.id().cast_signed()).unwrap();
     let done = AtomicBool::new(false);
@@ -29,7 +29,7 @@ pub(super) fn suspended<T>(process: &Child, [runs, stops]: [u64; 2], work: impl 
     })
 }
 
-/// What the sender says it lost, and what the path has dropped meanwhile.
+/// Losses that the sender reports by cause, and packets that the path dropped.
 struct Told {
     host: f64,
     /// At random or by congestion.
@@ -63,7 +63,7 @@ fn losses_of_a_suspended_receiver_are_attributed_to_it() {
     let Told { host, all, dropped, .. } = told(&far, &["--preset", "fobs-classifier", "--rate", "180Mbit"]);
     assert!(dropped < 1.0, "a path without loss dropped {dropped}");
     assert!(all > 500.0 && host >= 0.98 * all, "{host} of {all}");
-    // Without the diagnosis nobody knows.
+    // Without the diagnosis no loss has a cause.
     let Told { host, path, all, .. } =
         told(&far, &["--preset", "fobs", "--rate", "150Mbit", "--diagnosis", "off"]);
     assert!(all > 500.0 && host + path < 1.0, "{host} and {path} of {all}");
@@ -93,7 +93,7 @@ fn a_sender_without_a_processor_does_not_blame_the_path() {
     command.args(["cp", "--json", here.path().to_str().unwrap(), &far.at("tree")]);
     let mut sender = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut output = sender.stdout.take().unwrap();
-    // Its process is there until somebody waits for it.
+    // The process exists until it is waited for.
     let report = suspended(&sender, [25, 25], || {
         let mut report = String::new();
         output.read_to_string(&mut report).unwrap();

@@ -1,4 +1,4 @@
-//! The transmission windows of a trace, packet by packet beside what the path has dropped.
+//! Compares the transmission windows of a trace, packet by packet, with what the path dropped.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use haul_testing::attempts;
 use super::suspended::suspended;
 use super::*;
 
-/// A packet's kind without the bit of the recipe's generation, and the kinds that carry data (docs/wire-format.md).
+/// A packet's kind without the recipe generation bit, and the kinds that carry data (docs/wire-format.md).
 const KIND: u64 = 0x7f;
 const DATA: [u64; 3] = [1, 2, 7];
 
-/// The numbers of the data packets that died on the way to the receiver, as the drop log has them.
+/// Numbers of the data packets lost on the way to the receiver, from the drop log.
 fn dropped(far: &Far) -> BTreeSet<u64> {
     let log = fs::read_to_string(far.root.path().join("drops")).unwrap();
     let number = |line: &str| {
@@ -24,7 +24,7 @@ fn dropped(far: &Far) -> BTreeSet<u64> {
     log.lines().filter_map(number).collect()
 }
 
-/// The first number and the signature of each window in a trace.
+/// The first packet number and the signature of each window in a trace.
 fn windows(trace: &Path) -> Vec<(u64, Signature)> {
     let text = fs::read_to_string(trace).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -35,7 +35,7 @@ fn windows(trace: &Path) -> Vec<(u64, Signature)> {
     events.filter(|event| event["event"] == "window").map(window).collect()
 }
 
-/// One run, and what there is to compare of it.
+/// One run: its report, its windows and the path's drops.
 struct Run {
     far: Far,
     report: Value,
@@ -55,7 +55,7 @@ impl Run {
         Self { far, report, dropped, windows }
     }
 
-    /// Where its windows and the path differ.
+    /// The first difference between the windows and the path's drops.
     fn difference(&self) -> Option<String> {
         let mut others = 0;
         for (first, signature) in &self.windows {
@@ -67,7 +67,7 @@ impl Run {
             }
             others += lost.len() - by_path.len();
         }
-        // What the path has not dropped has died in the receiving host, which was busy.
+        // Packets that the path did not drop were lost in the receiving host.
         if others > 0 && self.report["receiver_drops"].as_u64().unwrap_or(0) == 0 {
             return Some(format!("{others} packets are lost, and nobody has dropped them"));
         }
@@ -85,8 +85,8 @@ fn the_losses_in_trace_windows_match_the_path_drops() {
     if !privileged("the_losses_in_trace_windows_match_the_path_drops") {
         return;
     }
-    // A busy machine lets packets come so late that they are sent again. Of a repetition that dies then nobody misses
-    // anything.
+    // On a busy machine packets can be so late that they are retransmitted. If such a duplicate is then lost,
+    // nothing reports the loss.
     let run = attempts(Run::new, |run| run.difference().is_none());
     assert_eq!(run.difference(), None);
     let Run { far, windows, .. } = &run;
@@ -101,7 +101,7 @@ fn the_losses_in_trace_windows_match_the_path_drops() {
     assert_eq!(sizes, wanted.collect::<Vec<_>>());
 }
 
-/// The numbers of the lost packets of a trace that are attributed to a cause with such a probability.
+/// Numbers of a trace's lost packets that are attributed to a cause with such a probability.
 fn attributed(trace: &Path, cause: &str, is_enough: fn(f64) -> bool) -> BTreeSet<u64> {
     let text = fs::read_to_string(trace).unwrap();
     let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -130,13 +130,14 @@ fn each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver
     let lost: BTreeSet<u64> = lost.collect();
     let truth: [BTreeSet<u64>; 2] = [&lost - &dropped, &lost & &dropped];
     let causes = ["receiver_host", "congestion", "random", "outage", "inconclusive"];
-    // Where the socket has dropped half of a run, and which half is not known, neither cause is more probable.
+    // Where the socket dropped half of a run and it is unknown which half, both causes have probability 0.5.
     let told =
         causes.map(|cause| attributed(&trace, cause, |share| share >= 0.5)).into_iter().flatten().collect();
     let end = windows.last().unwrap().0;
     let untold: Vec<u64> = lost.difference(&told).copied().filter(|pn| *pn < end).collect();
     assert!(untold.is_empty(), "{} are put down to nothing: {:?}...", untold.len(), untold.first());
-    // While the receiver is suspended the path loses packets too, and of a gap nobody can tell which those are.
+    // While the receiver is suspended the path loses packets too, and within one gap the two kinds cannot be
+    // told apart.
     let least = [("receiver_host", 0.97, 0.98), ("random", 0.97, 0.6)];
     for ((cause, precision, recall), truth) in least.into_iter().zip(truth) {
         let told = &attributed(&trace, cause, |share| share > 0.5) & &lost;

@@ -1,4 +1,4 @@
-//! A control channel that is cut in the middle of a transfer.
+//! The control channel breaks in the middle of a transfer.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,8 @@ const ANY: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 
 type Channels = Arc<Mutex<Vec<TcpStream>>>;
 
-/// Stands between a client and the server at a port, and cuts the control channels when so many bytes have passed in
-/// datagrams. Returns its own port.
+/// A proxy in front of the server at `port`: it forwards, and closes the control channels after this many
+/// bytes of datagrams. Returns its own port.
 fn relay(server: u16, cut_after: usize) -> u16 {
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, server));
     let (tcp, udp) = loop {

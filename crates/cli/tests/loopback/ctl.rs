@@ -1,4 +1,4 @@
-//! `haul ctl`: copies that run are listed, looked at and changed by their owner.
+//! `haul ctl`: the owner of a running copy lists it, inspects it and changes it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,7 +17,7 @@ use crate::support::{Server, exits, haul, lossy, object, text};
 const SLOW: &str = "16Mbit";
 const LEN: usize = 120_000_000;
 
-/// A place with a copy that runs, in either direction.
+/// A directory with a running copy, in either direction.
 struct World {
     place: TempDir,
     server: Server,
@@ -98,7 +98,7 @@ fn a_running_upload_is_sped_up_without_data_loss() {
     let shown = world.shown(&[]);
     assert_eq!((&shown["side"], &shown["rate_control"]["rate"]), (&"sends".into(), &"16Mbit".into()));
 
-    // Only its owner can speak to it.
+    // Only the owner can connect to it.
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&world.place.path().join("haul")), mode(&world.socket())), (0o700, 0o600));
 
@@ -117,7 +117,7 @@ fn a_running_upload_is_sped_up_without_data_loss() {
     let parameters = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(parameters(&after), parameters(&before), "what is refused changes nothing");
 
-    // Somebody who connects and says nothing does not hold it up for ever.
+    // A client that connects and sends nothing does not block it.
     let _silent = UnixStream::connect(world.socket()).unwrap();
     let shown = world.shown(&["rate_control.rate=400Mbit"]);
     assert_eq!(shown["rate_control"]["rate"], "400Mbit");
@@ -182,7 +182,7 @@ fn leftovers_of_killed_copies_are_removed_and_foreign_directories_not_used() {
     assert_eq!(object(&output)["copies"], Value::Array(Vec::new()));
     assert!(!world.socket().exists());
 
-    // The copy runs, and cannot be reached.
+    // The copy runs without a control socket.
     let open = tempfile::tempdir().unwrap();
     fs::create_dir(open.path().join("haul")).unwrap();
     fs::set_permissions(open.path().join("haul"), PermissionsExt::from_mode(0o777)).unwrap();

@@ -1,4 +1,4 @@
-//! Standard streams that the caller has closed, and limits on descriptors and threads.
+//! Standard streams closed by the caller, and limits on descriptors and threads.
 
 use std::fs;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::serving::until;
 use crate::support::{Server, exits, haul, lossy, run, starting};
 
-/// Runs the program with its descriptors as the shell's `redirection` leaves them.
+/// Runs the program with its descriptors set by the shell's `redirection`.
 fn redirected(redirection: &str, arguments: &[&str]) -> Output {
     let script = format!("exec \"$@\" {redirection}");
     starting(&["sh", "-c", &script, "sh"]).args(arguments).output().unwrap()
@@ -80,7 +80,7 @@ fn unused_closed_descriptors_are_harmless() {
     }
 }
 
-/// The client said of what the server had told it that it had happened here.
+/// Regression test: the client reported the server's error as one of its own host.
 #[test]
 fn a_client_reports_that_its_server_has_no_descriptors() {
     let root = tempfile::tempdir().unwrap();
@@ -105,7 +105,8 @@ fn a_client_reports_that_its_server_has_no_descriptors() {
     assert!(told > 0);
 }
 
-/// It said nothing at its start, and 20 times a second that it cannot accept a connection.
+/// Regression test: the server started without a warning, then logged 20 times a second that it cannot accept
+/// a connection.
 #[test]
 fn a_server_without_descriptors_logs_it_without_flooding() {
     let root = tempfile::tempdir().unwrap();
@@ -124,13 +125,13 @@ fn a_server_without_descriptors_logs_it_without_flooding() {
     let words = || fs::read_to_string(&said).unwrap();
     let failures = || words().matches("cannot accept a connection").count();
     until("a connection that cannot be accepted", || failures() > 0);
-    // Long enough for ten more.
+    // Time for ten more attempts.
     std::thread::sleep(Duration::from_millis(500));
     assert!(words().contains("files may be open in this process"), "{}", words());
     assert_eq!(failures(), 1, "{}", words());
 }
 
-/// A copy within the machine panicked.
+/// Regression test: a copy within the machine panicked.
 #[test]
 fn a_thread_limit_is_an_error_and_not_a_crash() {
     if !rustix::process::geteuid().is_root() {
@@ -142,7 +143,7 @@ fn a_thread_limit_is_an_error_and_not_a_crash() {
     let root = tempfile::tempdir().unwrap();
     fs::set_permissions(root.path(), fs::Permissions::from_mode(0o777)).unwrap();
     fs::write(root.path().join("file"), "contents").unwrap();
-    // The program may lie where only root may go.
+    // The program may be in a directory that only root can enter.
     let program = root.path().join("haul");
     haul_testing::copy_program(haul().get_program().as_ref(), &program);
     for most in 1..8 {

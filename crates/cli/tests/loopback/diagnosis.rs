@@ -1,4 +1,4 @@
-//! `haul diagnose` and `haul train`, and where the shipped model comes from.
+//! `haul diagnose` and `haul train`, and the origin of the shipped model.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,8 @@ fn windows_are_diagnosed_one_by_one_and_bad_files_do_not_stop_the_others() {
     );
     assert_eq!((&told[0]["packets"], &told[0]["lost"]), (&71_000.into(), &300.into()));
     assert_eq!((&told[0]["metric"], &told[1]["metric"]), (&"complexity".into(), &"none".into()));
-    // 16 words enter the gap, one is in it, 16 leave it, and one is outside of it.
+    // 16 words overlap the gap's start, one is inside, 16 overlap its end, and one is outside: 34 different
+    // words.
     let complexity = told[0]["complexity"].as_f64().unwrap();
     assert!((complexity - 34f64.log2() / 17.0).abs() < 1e-12, "{complexity}");
     let sum = told[0]["p_host"].as_f64().unwrap() + told[0]["p_network"].as_f64().unwrap();
@@ -83,7 +84,7 @@ fn stdin_is_read_as_a_file_and_unusual_windows_get_no_verdict() {
     assert!(text(&output.stderr).contains("format 9"), "{}", text(&output.stderr));
 }
 
-/// The program said that the network had lost the only packet of a short window, for certain.
+/// Regression test: the loss of a short window's only packet was attributed to the network with certainty.
 #[test]
 fn few_losses_give_no_verdict_as_during_a_transfer() {
     let dir = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ fn too_little_training_data_is_reported_and_nothing_is_written() {
     assert!(!model.exists());
 }
 
-/// It went over the signatures, or to a file of the name `-`.
+/// Regression test: the model overwrote the signatures, or was written to a file named `-`.
 #[test]
 fn a_model_does_not_overwrite_its_training_data() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,7 +166,8 @@ fn counts_of_lost_packets_are_formatted_like_totals() {
     assert!(text(&output.stdout).contains("1,234 of 1,234 packets lost"), "{}", text(&output.stdout));
 }
 
-/// Windows of 71,000 packets that lose more and more: in one gap as of a busy host, or singly as of a network.
+/// Windows of 71,000 packets with increasing loss: in one gap, as from a busy host, or single packets, as
+/// from a network.
 fn windows(in_one_gap: bool) -> String {
     let window = |number: u64| {
         let lost = 6 + number.pow(3) / 400;
@@ -176,7 +178,7 @@ fn windows(in_one_gap: bool) -> String {
         let places: Vec<String> = (0..lost).map(|at| (at * step + at * at % step).to_string()).collect();
         format!("runs 71000 {}\n", places.join(" "))
     };
-    // In turn, so that every part that is held out has a share of all loss rates.
+    // Round-robin, so that every held-out part contains all loss rates.
     (0..80).map(|number| window(number * 27 % 80)).collect()
 }
 
@@ -195,7 +197,7 @@ fn a_model_has_the_requested_word_length_and_is_used_for_diagnosis() {
         let output = run(&["diagnose", "--json", "--model", model.to_str().unwrap(), &gap]);
         exits(&output, 0);
         let told = object(&output);
-        // As many words enter the gap and leave it as a word has packets.
+        // A word overlaps the gap's start, and its end, in as many positions as its length.
         let (length, complexity) = (length as f64, told["complexity"].as_f64().unwrap());
         assert!((complexity - (2.0 * length).log2() / length).abs() < 1e-12, "{told}");
         assert_eq!((&told["metric"], &told["verdict"]), (&"complexity".into(), &"receiver_host".into()));
@@ -210,7 +212,7 @@ fn a_model_has_the_requested_word_length_and_is_used_for_diagnosis() {
     }
 }
 
-/// Signature files by the beginning of their names, in the order in which a shell lists them.
+/// Signature files whose names begin with `prefix`, in lexical order.
 fn listed(dir: &Path, cause: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut of: Vec<_> =
@@ -219,7 +221,7 @@ fn listed(dir: &Path, cause: &str) -> Vec<PathBuf> {
     of
 }
 
-/// Unpacks data of the lab.
+/// Unpacks a data archive of the lab.
 fn unpacked(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/training").join(name);
@@ -228,9 +230,9 @@ fn unpacked(name: &str) -> tempfile::TempDir {
     dir
 }
 
-/// Windows of the emulator (`haul-lab run real-signatures`), by what its drop log says that has lost their packets. The
-/// model was trained with others; of the first run it has seen no window of six Reno flows, RED, without GRO, a buffer
-/// of 1 MiB or the load generator.
+/// Windows of the emulator (`haul-lab run real-signatures`), by the cause of loss in its drop log. The model
+/// was trained on other windows; from the first run it has seen none with six Reno flows, RED, no GRO, a
+/// buffer of 1 MiB or the load generator.
 #[test]
 fn windows_of_real_traffic_are_classified_by_a_model_trained_without_them() {
     let dir = unpacked("real.tar.xz");
@@ -252,31 +254,31 @@ fn windows_of_real_traffic_are_classified_by_a_model_trained_without_them() {
     let host: BTreeMap<String, i32> = wanted(&[("receiver_host", 261), ("out of range", 4)]);
     let network: BTreeMap<String, i32> = wanted(&[("congestion", 98), ("out of range", 7)]);
     assert_eq!((told("held-out", "host-"), told("held-out", "network-")), (host, network));
-    // Two more runs, of all conditions.
+    // Two more runs of all conditions.
     let host = wanted(&[("receiver_host", 734), ("out of range", 52)]);
     let network = wanted(&[("congestion", 313), ("inconclusive", 1), ("out of range", 16)]);
     assert_eq!((told("second", "host-"), told("second", "network-")), (host, network));
     let host = wanted(&[("receiver_host", 330), ("inconclusive", 1), ("out of range", 2)]);
     let network = wanted(&[("congestion", 169), ("inconclusive", 1), ("out of range", 11)]);
     assert_eq!((told("third", "host-"), told("third", "network-")), (host, network));
-    // After the model that is shipped was frozen.
+    // Recorded after the shipped model was frozen.
     let host = wanted(&[("receiver_host", 387), ("out of range", 24)]);
     let network = wanted(&[("congestion", 164), ("out of range", 14)]);
     assert_eq!((told("fourth", "host-"), told("fourth", "network-")), (host, network));
-    // Conditions of `haul-lab run real-rates`, none of which it was trained in.
+    // Conditions of `haul-lab run real-rates`, none of them in the training data.
     let host = wanted(&[("receiver_host", 561), ("inconclusive", 8), ("out of range", 179)]);
     let network = wanted(&[("congestion", 501), ("inconclusive", 1), ("out of range", 37)]);
     assert_eq!((told("fifth", "host-"), told("fifth", "network-")), (host, network));
-    // Of `haul-lab run real-many`, on a machine that was building.
+    // `haul-lab run real-many`, on a machine that was building.
     let host = wanted(&[("receiver_host", 2_355), ("inconclusive", 5), ("out of range", 994)]);
     let network =
         wanted(&[("congestion", 3_828), ("receiver_host", 14), ("inconclusive", 24), ("out of range", 185)]);
     assert_eq!((told("sixth", "host-"), told("sixth", "network-")), (host, network));
-    // Of `haul-lab run real-few`, where little is lost: in whole bursts of a few packets by hosts.
+    // `haul-lab run real-few`, with little loss: hosts lose whole bursts of a few packets.
     let host = wanted(&[("receiver_host", 2_959), ("inconclusive", 1), ("out of range", 225)]);
     let network = wanted(&[("congestion", 582), ("inconclusive", 4), ("out of range", 40)]);
     assert_eq!((told("seventh", "host-"), told("seventh", "network-")), (host, network));
-    // Of `haul-lab run real-red`, after the rule of whole bursts was chosen by the sets before.
+    // `haul-lab run real-red`, recorded after the rule for whole bursts was chosen on the sets above.
     let host = wanted(&[("receiver_host", 1_555), ("out of range", 163)]);
     let network = wanted(&[("congestion", 2_031), ("out of range", 1_094)]);
     assert_eq!((told("eighth", "host-"), told("eighth", "network-")), (host, network));
@@ -286,8 +288,8 @@ fn windows_of_real_traffic_are_classified_by_a_model_trained_without_them() {
     assert_eq!((told("ninth", "host-"), told("ninth", "network-")), (host, network));
 }
 
-/// The burst density was chosen on the training data. Its definition was corrected once after a look at the held-out windows, for single
-/// losses far apart.
+/// The burst density was chosen on the training data. Its definition was corrected once after the held-out
+/// windows were seen, for isolated losses.
 const SHIPPED: &str = "58aea4ab3383b952f31cbf4604154b9a6fe6850788fcbb185a8c1d3be4fcc0b8";
 
 #[test]
@@ -305,7 +307,7 @@ fn the_shipped_model_follows_from_the_shipped_data() {
     let shipped: toml::Table = haul_diagnosis::Model::shipped_text().parse().unwrap();
     for (key, value) in &shipped {
         match key.as_str() {
-            // The day and the machine differ.
+            // Recorded on another day and another machine.
             "provenance" => {
                 assert_eq!(fitted[key]["data_hash"], value["data_hash"]);
                 assert_eq!(fitted[key]["seed"], toml::Value::Integer(0));
@@ -323,7 +325,7 @@ fn the_shipped_model_follows_from_the_shipped_data() {
     }
 }
 
-/// Numbers to a millionth: the functions of the mathematics library differ a little between machines.
+/// Rounds numbers to a millionth: mathematics libraries differ slightly between machines.
 #[track_caller]
 fn assert_alike(a: &toml::Value, b: &toml::Value, key: &str) {
     match (a, b) {

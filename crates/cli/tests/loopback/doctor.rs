@@ -36,7 +36,7 @@ fn a_path_that_cannot_be_measured_is_an_error() {
     assert_eq!(object(&output)["ok"], false);
 }
 
-/// It measured with the defaults, whatever the environment and the files said.
+/// Regression test: it measured with the defaults and ignored the environment and the configuration files.
 #[test]
 fn doctor_measures_with_the_given_settings() {
     let root = tempfile::tempdir().unwrap();

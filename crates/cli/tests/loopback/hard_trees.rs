@@ -1,5 +1,5 @@
-//! Trees that are easily copied wrongly end as they do with `rsync -a`, whose behaviour people expect, and a second run
-//! changes nothing. Each case is a pair of trees, and both programs work on a copy of their own.
+//! Trees that are easily copied wrongly: the result equals that of `rsync -a`, and a second run changes
+//! nothing. Each program gets its own copy of a case's source and destination.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -13,17 +13,17 @@ use tempfile::TempDir;
 
 use crate::support::{exits, haul, lossy};
 
-/// Nobody's number.
+/// An unused user id.
 const USER: u32 = 54_321;
 
-/// Who runs both programs.
+/// The user who runs both programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
     Root,
     User,
 }
 
-/// What a name is and has. Contents of devices and pipes are none, and times of links are left out.
+/// Name, kind and metadata of an entry. Contents of devices and pipes, and times of links, are not compared.
 #[derive(PartialEq, Eq, Debug)]
 struct Seen {
     mode: u32,
@@ -52,7 +52,7 @@ fn seen(path: &Path) -> Seen {
     }
 }
 
-/// What is below a directory, and itself.
+/// A directory and everything below it.
 fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut found = BTreeMap::from([(PathBuf::from("."), seen(root))]);
     let mut open = vec![root.to_path_buf()];
@@ -68,7 +68,7 @@ fn tree(root: &Path) -> BTreeMap<PathBuf, Seen> {
     found
 }
 
-/// When each name was changed last in any way.
+/// The change time (ctime) of each name.
 fn changed(root: &Path) -> BTreeMap<PathBuf, (i64, i64)> {
     let at =
         |path: &PathBuf| root.join(path).symlink_metadata().map(|m| (m.ctime(), m.ctime_nsec())).unwrap();
@@ -86,7 +86,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Sets the times of everything to the same, the deepest first.
+/// Sets the same times everywhere, the deepest entries first.
 fn same_times(root: &Path) {
     for path in tree(root).into_keys().rev() {
         let at = filetime(1_000_000_000);
@@ -99,14 +99,14 @@ fn filetime(secs: i64) -> rustix::fs::Timestamps {
     rustix::fs::Timestamps { last_access: at, last_modification: at }
 }
 
-/// A place that the user may enter too, with the program in it.
+/// A directory that the user may enter as well, with the program in it.
 struct Bench {
     dir: TempDir,
     program: PathBuf,
 }
 
 impl Bench {
-    /// `None`: it cannot be told apart who runs what, or there is nothing to compare with.
+    /// `None` without root, setpriv or rsync.
     fn new(test: &str) -> Option<Self> {
         let there = |name: &str| Command::new(name).arg("--version").output().is_ok();
         if !rustix::process::geteuid().is_root() || !there("setpriv") || !there("rsync") {
@@ -134,7 +134,7 @@ impl Bench {
         haul_testing::unconfigured(command)
     }
 
-    /// Source `s` and destination `d` below `name`, which belong to who copies.
+    /// Source `s` and destination `d` below `name`, owned by the user who copies.
     fn places(&self, name: &str, who: Who, fill: impl Fn(&Path, &Path)) -> (PathBuf, PathBuf) {
         let (source, destination) =
             (self.dir.path().join(name).join("s"), self.dir.path().join(name).join("d"));
@@ -158,7 +158,8 @@ impl Bench {
         (source, destination)
     }
 
-    /// Both programs with the same options: how it is done, how it is said in a dry run, and that it is done then.
+    /// Runs both programs with the same options and compares the results, and the dry run's output with what
+    /// the copy then did.
     fn compare(&self, name: &str, who: Who, options: &[&str], fill: impl Fn(&Path, &Path)) {
         let (source, ours) = self.places(&format!("{name}-haul"), who, &fill);
         let (from, theirs) = self.places(&format!("{name}-rsync"), who, &fill);
@@ -198,7 +199,7 @@ fn attribute(path: &Path, value: &[u8]) {
     setxattr(path, "user.haul", value, XattrFlags::empty()).unwrap();
 }
 
-/// A capability (`struct vfs_cap_data` of revision 2: `cap_net_raw`, effective and permitted).
+/// A file capability (`struct vfs_cap_data`, revision 2: `cap_net_raw`, effective and permitted).
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn both(source: &Path, destination: &Path, name: &str, modes: (u32, u32)) {
@@ -420,7 +421,7 @@ fn links_of_other_users_are_not_followed_to_a_destination_or_a_list() {
     let stream = haul().args(["cp", "-q", "-"]).arg(at("theirs/f2")).output().unwrap();
     exits(&stream, 6);
     assert!(!at("target/f2").exists());
-    // Whose link it is may follow it, and root's links lead anybody.
+    // A link may be followed by its owner; a link owned by root, by everybody.
     lchown(at("target"), Some(USER), Some(USER)).unwrap();
     for to in ["theirs", "ours"] {
         let mut command = bench.command(Who::User, &bench.program);
@@ -447,7 +448,7 @@ fn leftovers_of_unfinished_copies_in_a_source_are_named_and_not_copied() {
     assert!(at("d/f").exists() && !at("d/.haul-deadbeef.journal").exists());
     assert!(!at("d/extra").exists(), "it is known what the source has: {said}");
     exits(&cp(&["--exclude", ".haul-*"]), 0);
-    // Nothing waits for what is never copied.
+    // No journal is kept for an entry that can never be copied.
     let output = haul().arg("cp").arg(at("s")).arg(at("new")).output().unwrap();
     exits(&output, 3);
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,4 +1,4 @@
-//! `haul status` and `haul clean` beside the journals of a job that was cut off and of one that runs.
+//! `haul status` and `haul clean` with the journals of an interrupted job and of a running one.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::serving::until;
 use crate::support::{haul, text};
 
-/// A journal in version 1 of the format, with the id 1234abcd: temporary files in `d`; file 300 is `d/f`, 4,096
-/// bytes long; bytes 5 to 1,005 of it are written.
+/// A journal in version 1 of the format, with the id 1234abcd: temporary files are in `d`; file 300 is `d/f`,
+/// 4,096 bytes long, of which bytes 5 to 1,005 are written.
 const JOURNAL: &str = concat!(
     "4841554c4a524e4c0100cdab3412030000008b0170983f6e4aa90001642b0000007099cae8bc5cb7",
     "1e01ac0203642f6680200d0503030303030303030303030303030303030303030303030303030303",
@@ -39,7 +39,7 @@ fn object(output: &Output, code: i32) -> Value {
     serde_json::from_str(&stdout).unwrap()
 }
 
-/// What a job leaves in `below/at` when it is killed, a minute ago.
+/// Creates what a job leaves in `below/at` when it is killed, one minute old.
 fn leave(here: &Path, below: &str) -> PathBuf {
     let at = here.join(below);
     fs::create_dir_all(at.join("d")).unwrap();
@@ -105,7 +105,7 @@ fn files_of_a_running_job_are_shown_and_never_removed() {
     assert!(text(&output.stderr).contains("its transfer is running"), "{}", text(&output.stderr));
     assert!(at.join(NAME).exists() && at.join(PART).exists());
     drop(running);
-    // Programs that other tests start meanwhile hold the lock until they run.
+    // Children of other tests hold the inherited lock until they call exec.
     until("the lock is free", || stdout(&haul_in(&["clean"], here.path()), 0).starts_with("removed "));
 }
 
@@ -132,7 +132,7 @@ fn leftovers_below_long_paths_are_shown_and_removed() {
         mkdirat(&at, &name, Mode::RWXU).unwrap();
         at = openat(&at, &name, OFlags::PATH, Mode::empty()).unwrap();
     }
-    // A short way there.
+    // A short path to the deep directory.
     leave(&PathBuf::from(format!("/proc/self/fd/{}", at.as_raw_fd())), "at");
     let shown = object(&haul_in(&["status", "-r", "--json"], here.path()), 0);
     assert_eq!(shown["journals"][0]["have_bytes"], 1000, "{shown}");
@@ -173,7 +173,7 @@ fn a_journal_of_another_version_is_reported_with_a_hint() {
     let here = tempfile::tempdir().unwrap();
     leave(here.path(), ".");
     let mut bytes = fs::read(here.path().join(NAME)).unwrap();
-    // The version's place (docs/mover.md).
+    // The version field (docs/mover.md).
     bytes[8] = 77;
     fs::write(here.path().join(NAME), bytes).unwrap();
     fs::create_dir(here.path().join("from")).unwrap();

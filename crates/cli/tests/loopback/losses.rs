@@ -1,4 +1,5 @@
-//! The list of lost packets in a trace is complete, also of a copy that ends in its first transmission window.
+//! The list of lost packets in a trace is complete, also for a copy that ends in its first transmission
+//! window.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,7 +28,7 @@ fn source(dir: &Path, bytes: usize) -> PathBuf {
     path
 }
 
-/// The events so far; the last line may be half written.
+/// The events so far; an incomplete last line is ignored.
 fn events(trace: &Path) -> Vec<Value> {
     let text = fs::read_to_string(trace).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -38,7 +39,7 @@ fn sum(causes: &Value) -> u64 {
     causes.as_object().unwrap().values().filter_map(Value::as_u64).sum()
 }
 
-/// The numbers of all packets in the lists of a trace, each once, and how many its windows count.
+/// The numbers of all packets in a trace's lists, each once, and the losses counted by its windows.
 fn listed(events: &[Value]) -> (BTreeSet<u64>, u64) {
     let windows = || events.iter().filter(|event| event["event"] == "window");
     let counted = windows().map(|window| sum(&window["lost_by_cause"])).sum();
@@ -51,7 +52,7 @@ fn listed(events: &[Value]) -> (BTreeSet<u64>, u64) {
     (each, counted)
 }
 
-/// What the last line of numbers says of lost packets.
+/// The losses in the last statistics line.
 fn last_lost(events: &[Value]) -> u64 {
     let progress = events.iter().rev().find(|event| event["event"] == "progress").unwrap();
     progress["data"]["lost"].as_u64().unwrap()

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::{Server, exits, lossy, object, run};
 
-/// Two servers, and a place for what they have.
+/// Two servers, and the destination.
 struct Machines {
     roots: [tempfile::TempDir; 2],
     servers: [Server; 2],
@@ -21,7 +21,7 @@ impl Machines {
         Self { roots, servers, here: tempfile::tempdir().unwrap() }
     }
 
-    /// Both have a directory `out` with one file in it, called `a` and `b`.
+    /// Both have a directory `out` with one file, named `a` and `b`.
     fn with_files() -> Self {
         let machines = Self::new();
         for (root, name) in machines.roots.iter().zip(["a", "b"]) {
@@ -35,7 +35,7 @@ impl Machines {
         self.here.path().join("all")
     }
 
-    /// `haul cp`, from both, to where it all comes together.
+    /// `haul cp` from both servers to the common destination.
     fn copy(&self, options: &[&str], path: &str) -> std::process::Output {
         let [one, two] = &self.servers;
         let to = self.to();
@@ -89,7 +89,7 @@ fn progress_is_one_line_with_totals() {
     }
     let [one, two] = &machines.servers;
     let to = machines.to();
-    // Four seconds at least: after three there is a line.
+    // At least four seconds; the first progress line appears after three.
     let output = run(&["cp", "--rate", "30Mbit", &one.at("a"), &two.at("b"), to.to_str().unwrap()]);
     exits(&output, 0);
     let said = lossy(&output.stderr);
@@ -111,7 +111,7 @@ fn a_failing_source_is_named_and_the_others_remain() {
     assert_eq!((&report["ok"], &report["kept_files"]), (&false.into(), &1.into()), "{report}");
     assert_eq!(report["error"]["code"], "no_such_path", "{report}");
     exits(&machines.copy(&["-n"], "out"), 3);
-    // All alike.
+    // Every source fails.
     exits(&machines.copy(&["-q"], "nowhere"), 7);
     exits(&machines.copy(&["-n"], "nowhere"), 7);
 }
@@ -134,7 +134,7 @@ fn a_dry_run_creates_nothing_and_lists_the_files_of_each_source() {
 #[test]
 fn failures_name_their_machine() {
     let machines = Machines::with_files();
-    // What neither can read: a link that is followed, to nothing.
+    // Both fail on this one: a link to nothing, which is followed.
     for root in &machines.roots {
         std::os::unix::fs::symlink("nowhere", root.path().join("out/dangling")).unwrap();
     }
@@ -151,7 +151,7 @@ fn failures_name_their_machine() {
     for server in servers {
         assert!(said.contains(&format!("failed: out/dangling from {server}: ")), "{said}");
     }
-    // Of a single machine it is known.
+    // With a single machine its name is not repeated.
     let to = machines.to();
     let one = run(&["cp", "--json", "--copy-links", &machines.servers[0].at("out"), to.to_str().unwrap()]);
     let report = object(&one);

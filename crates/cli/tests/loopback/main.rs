@@ -1,4 +1,4 @@
-//! The built program on the loopback interface and without privileges.
+//! The built program on the loopback interface, without privileges.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 

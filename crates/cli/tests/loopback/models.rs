@@ -1,4 +1,4 @@
-//! Models of loss in a transfer: `--diagnosis-model`.
+//! Loss models in a transfer: `--diagnosis-model`.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::object;
 use crate::support::{Server, exits, haul, run, text};
 
-/// Whatever is measured is like the host, and nothing is like the network.
+/// A model in which every measured value indicates the host, and none the network.
 const EVERYTHING_IS_THE_HOSTS: &str = r#"
 format = 1
 word_length = 12
@@ -52,8 +52,8 @@ fn named(dir: &Path) -> Value {
     events.find(|event| event["event"] == "session").unwrap()["diagnosis_model"].take()
 }
 
-/// What a bench at `url` reports, and what the signatures of its windows say, of which one is long enough; its own
-/// packets are lost at random.
+/// The report of a bench at `url`, and the results for its windows' signatures, one of which is long enough;
+/// the client's own packets are lost at random.
 #[cfg(feature = "faults")]
 fn bench(dir: &Path, url: &str, options: &[&str]) -> (Value, Vec<String>) {
     let trace = dir.join("trace");
@@ -82,7 +82,7 @@ fn the_sender_diagnoses_its_losses_with_the_given_model() {
     assert_eq!(named(dir.path()).as_str().map(str::len), Some(64));
     assert!(!told.is_empty() && told.iter().all(|cause| cause == "receiver_host"), "{told:?}");
     assert!(by_host(&report) > 0, "{report}");
-    // Where the server sends, the server's counts.
+    // If the server sends, the server's model applies.
     let lossy = ["env", "HAUL_FAULTS=loss=0.02,seed=3"];
     for (options, is_hosts) in [(&[][..], false), (&["--diagnosis-model", &model], true)] {
         let server = Server::started_by(&lossy, dir.path(), options);
@@ -149,11 +149,11 @@ fn an_unused_model_option_is_refused() {
         assert!(said.contains(words) && said.contains(" hint: "), "{said}");
     }
     assert!(!Path::new(&got).exists());
-    // A file names it for all copies: of those that receive, it says nothing.
+    // A configuration file applies to all copies, so its model is no error in a copy that only receives.
     let config = write(dir.path(), "config.toml", &format!("diagnosis_model = \"{model}\"\n"));
     let mut command = haul();
     let output = command.env("HAUL_CONFIG", config).args(["cp", &server.at("data"), &got]).output().unwrap();
     exits(&output, 0);
-    // And a copy within this machine is sent from here.
+    // A copy within this machine sends as well.
     exits(&run(&[&["cp", "--checksum", &data, &got][..], &typed].concat()), 0);
 }

@@ -1,4 +1,5 @@
-//! No directory is copied into itself, and no source is removed by `--delete`, whatever names lead there.
+//! A directory is never copied into itself, and `--delete` never removes a source, whatever names lead to
+//! them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +48,7 @@ fn refused(dir: &Path, words: &[&str], why: &str) {
         let output = cp(dir, &[dry, words].concat());
         exits(&output, 2);
         assert!(lossy(&output.stderr).contains(why), "{words:?}: {}", lossy(&output.stderr));
-        // A server takes back what it has made, after the client has been refused.
+        // After the client is refused, the server removes the directories that it created.
         until(&format!("{words:?} leaves {before:?}, not {:?}", names(dir)), || names(dir) == before);
     }
 }
@@ -65,21 +66,21 @@ fn a_source_inside_the_destination_is_not_deleted() {
     ] {
         refused(dir.path(), &["--delete", from, to], why);
     }
-    // What has its own name in the set stays.
+    // Entries that are part of the set are not deleted.
     exits(&cp(dir.path(), &["--dry-run", "--delete", "p/q/r/f", "p/q/extra/.", "p/q/r/deep/.."]), 0);
     refused(dir.path(), &["--delete", "p/q/r/f", "p/q/extra/.", "p"], why);
-    // A directory of the set is where the source lies.
+    // The copied directory would replace the one that contains the source.
     fs::create_dir_all(dir.path().join("p/p")).unwrap();
     refused(dir.path(), &["--delete", "p/p", "."], why);
-    // By way of a server here, in both directions.
+    // The same with a local server, in both directions.
     let server = Server::start(dir.path(), &[]);
     refused(dir.path(), &["--delete", "p/q/r/.", &server.at("p/q")], why);
     refused(dir.path(), &["--delete", &server.at("p/q/r/."), "p/q"], why);
-    // What a rule protects is not removed.
+    // A filter rule protects the source.
     exits(&cp(dir.path(), &["--delete", "--exclude", "/r", "p/q/r/.", "p/q"]), 0);
     assert!(dir.path().join("p/q/r/deep/f").exists() && dir.path().join("p/q/deep/f").exists());
     assert!(!dir.path().join("p/q/extra").exists());
-    // What is beside it is no danger.
+    // A destination beside the source is allowed.
     exits(&cp(dir.path(), &["--delete", "p/q/r", "p"]), 0);
     exits(&cp(dir.path(), &["--delete", "p/q/r/.", "p/copy"]), 0);
 }
@@ -107,7 +108,7 @@ fn a_directory_is_not_copied_into_itself() {
     refused(dir.path(), &["p/.", &server.at("p/q/new")], why);
     refused(dir.path(), &["p", &server.at("p/new")], why);
     refused(dir.path(), &[&server.at("p/."), "p/q/new"], why);
-    // A destination that is left out is none of the source.
+    // An excluded destination is not part of the source.
     for _ in 0..2 {
         exits(&cp(dir.path(), &["--delete", "--exclude", "/backup", "p/.", "p/backup"]), 0);
         exits(&cp(dir.path(), &["--exclude", "/p/named", "--exclude", "/p/backup", "p", "p/named"]), 0);
@@ -115,7 +116,7 @@ fn a_directory_is_not_copied_into_itself() {
     let backup = names(&dir.path().join("p/backup"));
     assert!(backup.contains("q/r/deep/f") && !backup.contains("backup"), "{backup:?}");
     assert!(!names(&dir.path().join("p/named")).contains("named"));
-    // A file is no directory, and a list of paths ends by itself.
+    // A file contains no destination, and a list of paths is finite.
     exits(&cp(dir.path(), &["p/f", "p"]), 0);
     fs::write(dir.path().join("list"), "f\n").unwrap();
     exits(&cp(dir.path(), &["--files-from", "list", "p/.", "p/listed"]), 0);

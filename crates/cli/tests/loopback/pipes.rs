@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::secrets::{Running, url_in};
 use crate::support::{exits, haul, lossy, object};
 
-/// `haul pipe` that listens, with its URL, which is in a file at this place.
+/// A listening `haul pipe`, and its URL, which it writes to a file in `place`.
 fn listening(place: &Path, options: &[&str]) -> (Running, String) {
     let file = place.join("url");
     let mut listen = haul();
@@ -25,7 +25,7 @@ fn listening(place: &Path, options: &[&str]) -> (Running, String) {
     (there, url_in(&file))
 }
 
-/// What both sides end with that were started for different directions: codes and what each says.
+/// Exit codes and stderr of a listener and a client started for different directions.
 fn misdirected(listener: &[&str], client: &[&str]) -> [(Option<i32>, String); 2] {
     let place = tempfile::tempdir().unwrap();
     let (mut there, url) = listening(place.path(), listener);
@@ -57,7 +57,7 @@ fn reverse_on_one_side_only_ends_both_with_the_reason_and_a_hint() {
     }
 }
 
-/// What nobody reads must not count as carried.
+/// Messages that are not read must not count as transferred.
 #[test]
 fn a_second_message_client_is_refused() {
     let place = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn a_second_message_client_is_refused() {
     output.read_exact(&mut read).unwrap();
     assert_eq!(&read, b"first\n");
     let mut second = client();
-    // It may have ended before it has read this.
+    // It may have ended before it reads this.
     let _ = second.stdin.take().unwrap().write_all(b"second\n");
     let second = second.wait_with_output().unwrap();
     exits(&second, 5);
@@ -172,7 +172,7 @@ fn a_listener_refuses_options_that_the_client_decides() {
     }
 }
 
-/// Waits until something is there.
+/// Polls until `found` returns a value.
 fn soon<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
@@ -184,7 +184,7 @@ fn soon<T>(mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// `haul ctl` for a process whose sockets are in this place, once it has one.
+/// Runs `haul ctl` for a process whose control socket is in `place`, once the socket exists.
 fn ctl(place: &Path, process: &Running, changes: &[&str]) -> Output {
     let name = process.0.id().to_string();
     soon(|| place.join("haul").join(&name).exists().then_some(()));
@@ -196,8 +196,8 @@ fn law(told: &Output) -> Value {
     object(told)["copy"]["rate_control"].clone()
 }
 
-/// The sender's law after the receiver was told of another one, and of a rate above the ceiling that was given beside
-/// the URL.
+/// The sender's law after `haul ctl` on the receiver requested another one, and a rate above the ceiling
+/// given with the URL.
 fn law_after_a_request(preset: &str, reverse: &[&str]) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -239,7 +239,7 @@ fn a_receiving_pipe_changes_its_senders_law_but_not_its_ceiling() {
     }
 }
 
-/// Nobody reads its stdout, which is full.
+/// Nobody reads the receiver's stdout, so it is full.
 #[test]
 fn a_receiving_pipe_answers_while_its_reader_is_stuck() {
     let directory = tempfile::tempdir().unwrap();
@@ -250,7 +250,7 @@ fn a_receiving_pipe_answers_while_its_reader_is_stuck() {
     let mut here = Running(connect.stderr(Stdio::piped()).spawn().unwrap());
     let mut stdin = here.0.stdin.take().unwrap();
     stdin.write_all(&vec![7; 1 << 20]).unwrap();
-    // More than a pipe of the system holds.
+    // More than a kernel pipe holds.
     let moved = |told: &Output| object(told)["copy"]["bytes"].as_u64().filter(|&bytes| bytes > 1 << 16);
     soon(|| moved(&ctl(place, &there, &[])));
     assert_eq!(law(&ctl(place, &there, &["controller=reno"]))["controller"], "reno");
@@ -289,7 +289,8 @@ fn haul_ctl_changes_the_law_of_a_sending_pipe() {
     }
 }
 
-/// What a pipe says that sends this many bytes in pieces, whose listener's stdout is read in pieces, each once in 50 ms.
+/// The report of a pipe that sends `bytes` in pieces to a listener whose stdout is read in pieces, one every
+/// 50 ms.
 fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> Value {
     const EACH: Duration = Duration::from_millis(50);
     let place = tempfile::tempdir().unwrap();
@@ -323,7 +324,7 @@ fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> V
 
 #[test]
 fn a_sending_pipe_reports_its_limit() {
-    // Who feeds it, who reads of it, and what was asked for.
+    // The limit is the writer of stdin, the reader of stdout, or the requested rate.
     let fed = limit_of_a_pipe(600_000, 20_000, 1 << 20, &[]);
     let read = limit_of_a_pipe(90_000_000, 90_000_000, 2_000_000, &[]);
     for (limit, why) in [(fed, "reading was behind"), (read, "writing was behind")] {

@@ -1,4 +1,4 @@
-//! The program as people and scripts meet it, on the loopback interface and without privileges.
+//! The program's behaviour for users and scripts, on the loopback interface and without privileges.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -47,7 +47,7 @@ fn a_tree_goes_to_a_server_and_back() {
     assert_eq!(down["bytes"], up["bytes"]);
 }
 
-/// It went to a file of that name.
+/// Regression test: the trace was written to a file named `-`.
 #[test]
 fn a_trace_goes_to_stdout_if_it_is_unused() {
     let here = tree();
@@ -114,7 +114,7 @@ fn a_bench_carries_the_requested_amount_in_both_directions() {
     exits(&run(&["bench", "--time", "200ms", "--json", &server.url]), 0);
 }
 
-/// A block of 128 KiB had to leave first, which took 10 s at 100 kbit/s.
+/// Regression test: the bench sent a whole block of 128 KiB first, which took 10 s at 100 kbit/s.
 #[test]
 fn a_slow_bench_ends_when_its_time_is_over() {
     let root = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn a_slow_bench_ends_when_its_time_is_over() {
     }
 }
 
-/// It waited for that packet, for hours.
+/// Regression test: the bench waited for hours to send the first packet.
 #[test]
 fn a_bench_whose_first_packet_would_be_late_is_refused() {
     let root = tempfile::tempdir().unwrap();
@@ -245,7 +245,7 @@ fn traces_of_both_ends_have_the_receiving_hosts_load() {
         assert!(last["involuntary_switches"].is_u64(), "{last}");
         let fill = last["socket_fill_percent"].as_f64().unwrap();
         assert!((0.0..=100.0).contains(&fill), "{last}");
-        // Landlock lets a server read them, too.
+        // Landlock allows a server to read them, too.
         for (key, path) in [
             ("run_delay_ms", "/proc/thread-self/schedstat"),
             ("steal_ms", "/proc/stat"),
@@ -270,7 +270,7 @@ fn a_lost_result_is_a_failure() {
         assert!(lossy(&output.stderr).contains("cannot write the result to stdout"), "{arguments:?}");
     }
     assert_same_tree(&from, &to);
-    // Without its URL nobody can use a server: it ends at once.
+    // Without its URL nobody can use a server, so it exits at once.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--root", from.to_str().unwrap()];
     let output = starting(&["timeout", "60"]).args(serve).stdout(full).output().unwrap();
@@ -359,7 +359,7 @@ fn failures_have_exit_codes_and_appear_in_the_json() {
     }
 }
 
-/// The object had the first line of several, which ended with a colon.
+/// Regression test: the JSON object had only the first of several lines, which ended with a colon.
 #[test]
 fn the_object_names_the_option_that_is_missing() {
     let output = run(&["cp", "--json", "--max-delete", "3", "a", "b"]);
@@ -425,7 +425,7 @@ fn no_limit_is_reported_for_tiny_transfers() {
         [(source, there.as_str()), (source, &there), (&there, back.to_str().unwrap()), ("nosuch", &there)]
     {
         let report = copy(from, to);
-        // From a second on, the time itself tells something.
+        // Copies of less than a second report no limit.
         let is_long = report["seconds"].as_f64() >= Some(1.0);
         assert!(report["limited_by"].is_null() || is_long, "{from} {to}: {report}");
     }

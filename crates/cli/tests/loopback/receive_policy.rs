@@ -1,5 +1,5 @@
-//! Keeping in step, dry runs, growing files and pipes, in both directions and within one machine, on the loopback
-//! interface and without privileges.
+//! Synchronising, dry runs, growing files and pipes, in both directions and within one machine, on the
+//! loopback interface and without privileges.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,14 +12,14 @@ use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, lossy, object, run};
 
-/// A tree at one side, a directory at the other, and how each is called.
+/// A tree on one side, a directory on the other, and the server between them.
 struct Places {
     here: TempDir,
     root: TempDir,
     server: Server,
 }
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Up,
@@ -36,7 +36,7 @@ impl Places {
         Self { here, root, server }
     }
 
-    /// The source's directory and its name, the destination's directory and its name.
+    /// The source's directory and its command-line name, then the destination's.
     fn of(&self, way: Way) -> (std::path::PathBuf, String, std::path::PathBuf, String) {
         let local = |name: &str| {
             (self.here.path().join(name), lossy(self.here.path().join(name).as_os_str().as_encoded_bytes()))
@@ -51,7 +51,7 @@ impl Places {
         fs::create_dir_all(dst.join("sub")).unwrap();
         fs::write(src.join("a"), "aaa").unwrap();
         fs::write(src.join("sub/b"), "bbbb").unwrap();
-        // `/.` is lost in no URL: it is before the `?`.
+        // In a URL `/.` goes before the `?`.
         let from = if from.contains("?k=") { from.replacen("?k=", "/.?k=", 1) } else { format!("{from}/.") };
         (src, from, dst, to)
     }
@@ -81,7 +81,7 @@ fn delete_synchronises_two_directories() {
         fs::write(dst.join("old"), "old").unwrap();
         fs::create_dir_all(dst.join("sub/gone")).unwrap();
         fs::write(dst.join("sub/gone/x"), "x").unwrap();
-        // First it is only looked.
+        // First a dry run.
         let dry = run(&["cp", "-n", "--delete", &from, &to]);
         exits(&dry, 0);
         let said = lossy(&dry.stdout);
@@ -101,7 +101,7 @@ fn delete_synchronises_two_directories() {
         assert_eq!((&result["ok"], &result["deleted_files"]), (&false.into(), &0.into()), "{result}");
         assert_eq!(result["error"]["code"], "not_permitted");
         assert_eq!(names(&dst), ["a", "old", "sub", "sub/b", "sub/gone", "sub/gone/x"]);
-        // Then it is done.
+        // Then the deletion.
         let done = run(&["cp", "-v", "--delete", &from, &to]);
         exits(&done, 0);
         let words = lossy(&done.stderr);
@@ -276,7 +276,7 @@ fn verbose_names_created_and_changed_files() {
         fs::create_dir(src.join("new")).unwrap();
         let (_, words) = said(&["-v"]);
         assert_eq!(names(&words), ["mkdir new", "replace a (7 B)"], "{way:?}");
-        // Neither without it, nor where a program listens, nor where nothing is to be said.
+        // No list without `-v`, with JSON output, or with `-q`.
         for options in [&["-I"][..], &["-I", "-v", "--json"], &["-I", "-v", "-q"]] {
             let (out, words) = said(options);
             assert_eq!(names(&words), [""; 0], "{way:?} {options:?}");
@@ -354,7 +354,7 @@ fn stdin_is_copied_to_a_file_and_files_to_stdout() {
     assert_eq!(fs::read(&local).unwrap(), b"here");
     exits(&feed(&["cp", "-q", "-", &places.server.at("empty")], b""), 0);
     assert_eq!(names(places.root.path()), ["empty", "stored"], "and nothing else");
-    // Out again, two in a row, and from this machine.
+    // Downloads: one, two in a row, and from this machine.
     let (one, two) = (places.server.at("stored"), places.server.at("empty"));
     let shown = run(&["cp", "-q", &one, &two, "-"]);
     exits(&shown, 0);
@@ -362,7 +362,7 @@ fn stdin_is_copied_to_a_file_and_files_to_stdout() {
     let shown = run(&["cp", "-q", local.to_str().unwrap(), "-"]);
     exits(&shown, 0);
     assert_eq!(shown.stdout, b"here");
-    // Two names of one file are two files here.
+    // To stdout, two hard links of one file are two files.
     let other = places.here.path().join("other");
     fs::hard_link(&local, &other).unwrap();
     let shown = run(&["cp", "-q", local.to_str().unwrap(), other.to_str().unwrap(), "-"]);
@@ -393,8 +393,7 @@ fn a_slow_input_program_is_named_instead_of_storage() {
     assert_eq!(attempts(limit, |limit| limit == "application"), "application");
 }
 
-/// How often the program asks for something to be on the disk while it stores three bytes from stdin; `None` if it
-/// may not be traced here.
+/// How often the program syncs while it stores three bytes from stdin; `None` if strace cannot trace here.
 fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
     let dir = tempfile::tempdir().unwrap();
     let (trace, stored) = (dir.path().join("trace"), dir.path().join("stored"));
@@ -403,7 +402,7 @@ fn syncs_of_a_stream(options: &[&str]) -> Option<usize> {
     command.arg(haul().get_program()).args(["cp", "-q"]).args(options).arg("-").arg(&stored);
     let child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).env("HAUL_CONFIG", "").spawn();
     let mut child = child.ok()?;
-    // A tracer that may not trace reads nothing.
+    // Without permission to trace, the trace is empty.
     let _ = child.stdin.take().unwrap().write_all(b"abc");
     let ended = child.wait_with_output().unwrap();
     if !fs::read_to_string(&trace).is_ok_and(|trace| trace.contains("+++ exited with ")) {
@@ -480,7 +479,7 @@ fn options_without_effect_on_a_stream_are_refused() {
         assert!(lossy(&output.stderr).contains("--"), "{}", lossy(&output.stderr));
     }
     assert_eq!(names(places.root.path()), ["f"]);
-    // What is configured for copies of files is left alone.
+    // Configured options for copies of files are ignored.
     let configured = haul()
         .env("HAUL_EXCLUDE", "*")
         .env("HAUL_CHECKSUM", "true")
@@ -489,10 +488,10 @@ fn options_without_effect_on_a_stream_are_refused() {
         .unwrap();
     exits(&configured, 0);
     assert_eq!(names(places.root.path()), ["f", "new"]);
-    // Nor is there a copy that --detach could leave alone where this machine takes part.
+    // --detach needs two remote machines.
     exits(&run(&["cp", "--detach", "src", "dst"]), 2);
     exits(&run(&["cp", "--detach", "src", &url]), 2);
-    // Nor one whose port of ssh would lead anywhere.
+    // An ssh port needs an ssh address.
     exits(&run(&["cp", "-P", "22", "src", "dst"]), 2);
     exits(&run(&["cp", "-P", "22", "src", &url]), 2);
 }

@@ -1,4 +1,4 @@
-//! What the kernel keeps a server from, and what a server does within that.
+//! The server's kernel sandbox (Landlock), and what a server can do inside it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
@@ -10,7 +10,7 @@ use crate::serving::{Talking, idle, until};
 use crate::support::lossy;
 use crate::support::{exits, run};
 
-/// A server that has said that it is restricted, and to what; `None` where the kernel cannot.
+/// A server that reports its restriction; `None` if the kernel has no Landlock.
 fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<Talking> {
     let mut talking = Talking::started_by(starter, root, options);
     let said = talking.says_until("restricted by Landlock");
@@ -25,7 +25,7 @@ fn restricted(starter: &[&str], root: &Path, options: &[&str]) -> Option<Talking
     Some(talking)
 }
 
-/// A tree with directories in each other, a file in many packets, and a name that is a hard link of it elsewhere.
+/// A tree with nested directories, a file of many packets, and a hard link to it in another directory.
 fn tree(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::create_dir(root.join("d")).unwrap();
@@ -65,7 +65,8 @@ fn a_restricted_server_accepts_uploads_downloads_and_deletions() {
     assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "nothing but the URL");
 }
 
-/// Short of memory, the kernel lets go of the names in `/proc` that nothing uses, as when it is mounted anew.
+/// Under memory pressure the kernel drops unused entries of `/proc` from its cache; mounting it again has the
+/// same effect.
 #[test]
 fn a_restricted_server_keeps_access_to_proc() {
     let (here, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -78,7 +79,7 @@ fn a_restricted_server_keeps_access_to_proc() {
     let Some(talking) = restricted(&starter, root.path(), &[]) else { return };
     let file = here.path().join("file");
     fs::write(&file, "contents").unwrap();
-    // Which permissions a new directory gets, the kernel says there.
+    // The server reads its umask from /proc to set a new directory's permissions.
     let mode = |name: &str| {
         exits(&run(&["cp", file.to_str().unwrap(), &talking.server.at(&format!("{name}/"))]), 0);
         fs::metadata(root.path().join(name)).unwrap().mode()
@@ -103,14 +104,14 @@ fn a_restricted_read_only_server_serves_downloads() {
 #[test]
 fn all_threads_that_handle_clients_are_restricted() {
     let [root, beside] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    // The thread that writes it is not restricted: it lies where clients may not write.
+    // The thread that writes the URL file is not restricted: the file is outside the root.
     let url_file = beside.path().join("url");
     let Some(talking) = restricted(&[], root.path(), &["--url-file", url_file.to_str().unwrap()]) else {
         return;
     };
     let _session = idle(fs::read_to_string(&url_file).unwrap().trim()).unwrap();
     let tasks = format!("/proc/{}/task", talking.server.child.id());
-    // Without it, a thread can have no restriction (landlock_restrict_self(2)).
+    // A thread without it cannot be restricted (landlock_restrict_self(2)).
     let is_free = |task: &Path| {
         let status = fs::read_to_string(task.join("status")).unwrap_or_default();
         status.contains("NoNewPrivs:\t0")
@@ -131,7 +132,7 @@ fn all_threads_that_handle_clients_are_restricted() {
     assert_eq!(names(&is_free), ["haul-signals\n"]);
 }
 
-/// The program is made to follow links wherever they lead; the kernel alone stands in the way.
+/// A fault makes the program follow every link; only the kernel stops it.
 #[cfg(feature = "faults")]
 #[test]
 fn a_bug_does_not_lead_out_of_the_root() {
@@ -139,7 +140,7 @@ fn a_bug_does_not_lead_out_of_the_root() {
     fs::create_dir(root.path().join("inside")).unwrap();
     fs::write(root.path().join("inside/file"), "offered").unwrap();
     fs::write(elsewhere.path().join("file"), "secret").unwrap();
-    // Both lead to absolute paths, which the program itself never follows.
+    // Both links are absolute; the program itself never follows those.
     symlink(root.path().join("inside"), root.path().join("within")).unwrap();
     symlink(elsewhere.path(), root.path().join("out")).unwrap();
     let Some(talking) = restricted(&["env", "HAUL_DISK_ESCAPES=1"], root.path(), &[]) else { return };

@@ -1,7 +1,7 @@
-//! Copies of one file that are interrupted twice in a row, on either side, and resumed by the same command: each ends
-//! within [`MARGIN`] of the time that the link needs, and the file is the same.
+//! Copies of one file that are interrupted twice, on either side, and resumed by the same command: each
+//! finishes within [`MARGIN`] of the time that the link needs, and the file is equal.
 //!
-//! 20 at random, or as many as `HAUL_RESUMES` says; `HAUL_RESUME_SEED` is where their seeds begin.
+//! Runs 20 random copies, or `HAUL_RESUMES`; `HAUL_RESUME_SEED` is the first seed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,24 +15,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Server, haul, lossy};
 
-/// What a copy may take beyond the link's time: set-up, noticing a dead peer, syncing.
+/// Allowed time beyond the link's: set-up, detecting a dead peer, syncing.
 const MARGIN: Duration = Duration::from_secs(20);
-/// How often a client is looked at.
+/// Interval for polling a client.
 const LOOK: Duration = Duration::from_millis(10);
 /// The slowest link.
 const SLOWEST: Rate = Rate::from_bps(4_000_000);
-/// How long the link needs for a large file.
+/// Time that the link needs for a large file.
 const LINK_TIME_MS: u64 = 1_500;
-/// Largest file of those at random, bytes.
+/// Largest random file size, bytes.
 const LARGEST: u64 = 64 << 20;
-/// Bytes that are hashed as one: the sizes at random are often near a multiple.
+/// Size of a hash block: random sizes are often near a multiple.
 const GROUP: u64 = 1 << 20;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Who is interrupted, and how.
+/// The interrupted side, and how it is interrupted.
 #[derive(Clone, Copy, Debug)]
 struct Interruption {
     server: bool,
@@ -71,7 +71,7 @@ impl Client {
         self.child().try_wait().unwrap().is_some()
     }
 
-    /// Its exit code, if no signal ended it, and what it said.
+    /// Its exit code, if no signal ended it, and its output.
     #[track_caller]
     fn ends_within(mut self, bound: Duration, what: &str) -> (Option<i32>, String) {
         let begun = Instant::now();
@@ -93,7 +93,7 @@ fn kill(child: &Child, signal: Signal) {
 }
 
 impl Copy {
-    /// The file is made, and its server started.
+    /// Creates the file and starts its server.
     fn new(place: &Path, (size, salt): (u64, u64), upload: bool) -> Self {
         let (from, to) = (place.join("from"), place.join("to"));
         fs::create_dir(&from).unwrap();
@@ -117,12 +117,13 @@ impl Copy {
         Client(Some(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()))
     }
 
-    /// What an attempt may take.
+    /// Time limit of an attempt.
     fn bound(&self) -> Duration {
         Duration::from(self.rate.time_for(self.size)) + MARGIN
     }
 
-    /// Starts the copy and interrupts it; both sides end in time. Whether it was over before.
+    /// Starts the copy and interrupts it; both sides end in time. Returns whether the copy had finished
+    /// before.
     fn interrupt(&mut self, how: Interruption, what: &str) -> bool {
         let mut client = self.start();
         sleep(how.after);
@@ -146,7 +147,8 @@ impl Copy {
         false
     }
 
-    /// The same command once more: it ends in time, the file is the same, and nothing else is left. What the client said.
+    /// Repeats the command: it ends in time, the file is equal, and nothing else remains. Returns the
+    /// client's output.
     #[track_caller]
     fn complete(&self, what: &str) -> String {
         println!("{what}: at {} within {:?}", self.rate, self.bound());
@@ -162,7 +164,7 @@ impl Copy {
     }
 }
 
-/// Interrupted at a fifth, half and four fifths of the link's time, by Ctrl-C and by a kill of the retry.
+/// Interrupted at a fifth, half and four fifths of the link's time, by Ctrl-C, and the retry by SIGKILL.
 #[test]
 fn interrupted_copies_of_unusual_sizes_finish() {
     let sizes = [GROUP, GROUP + 1, 1_500_000, 2 * GROUP, 3 * GROUP + 1, 100_000_000];
@@ -182,11 +184,11 @@ fn interrupted_copies_of_unusual_sizes_finish() {
             resumed += u32::from(said.contains(" resumed"));
         }
     }
-    // Some moments may fall before the first byte or behind the last one, where the machine is busy.
+    // On a busy machine some interruptions come before the first byte or after the last.
     assert!(resumed >= 6, "{resumed} of 12 were interrupted amid their bytes");
 }
 
-/// Any size, but often one near a boundary of what is hashed as one.
+/// Any size, but often one near a hash block boundary.
 fn any_size(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => rng.below(LARGEST + 1),

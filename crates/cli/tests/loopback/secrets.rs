@@ -1,4 +1,4 @@
-//! The key of a URL stays where it belongs.
+//! The key of a URL does not leak.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,7 +19,7 @@ fn key(url: &str) -> &str {
     url.split_once("?k=").unwrap().1
 }
 
-/// Ended when dropped.
+/// A process, killed when dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {
@@ -29,7 +29,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `path` has a URL, and gives it.
+/// Waits until the file `path` contains a URL, and returns it.
 pub(crate) fn url_in(path: &Path) -> String {
     let begun = Instant::now();
     loop {
@@ -42,7 +42,7 @@ pub(crate) fn url_in(path: &Path) -> String {
     }
 }
 
-/// A server and a file with its URL, in a directory with a file `source`.
+/// A server, a file with its URL, and a directory with a file `source`.
 struct World {
     place: TempDir,
     root: TempDir,
@@ -68,7 +68,7 @@ impl World {
         self.haul(arguments).output().unwrap()
     }
 
-    /// With these bytes on its stdin.
+    /// Runs a command with these bytes on its stdin.
     fn told(&self, arguments: &[&str], stdin: &[u8]) -> Output {
         let mut command = self.haul(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,7 +95,7 @@ fn a_url_comes_from_a_file_stdin_or_the_environment() {
     }
     exits(&world.output(&["cp", "@url:by/file", "@url:by/env", "."]), 0);
     assert!(world.place.path().join("env").exists());
-    // Behind the first line stdin is data.
+    // After the first line stdin is data.
     let both = [line.as_bytes(), b"data\nand more"].concat();
     exits(&world.told(&["cp", "-", "@-:by/both"], &both), 0);
     assert_eq!(world.received("by/both"), "data\nand more");
@@ -223,7 +223,7 @@ fn the_resume_command_is_shown_without_its_key() {
     }
 }
 
-/// Files in /proc of a process that cannot be dumped belong to root (proc(5)), whoever started it.
+/// The files in /proc of a non-dumpable process belong to root (proc(5)), whoever started it.
 #[test]
 fn other_programs_of_the_same_user_cannot_read_the_memory() {
     if !rustix::process::geteuid().is_root() {
@@ -234,7 +234,7 @@ fn other_programs_of_the_same_user_cannot_read_the_memory() {
     }
     let root = tempfile::tempdir().unwrap();
     fs::set_permissions(root.path(), PermissionsExt::from_mode(0o777)).unwrap();
-    // The program may lie where only root may go.
+    // The program may be in a directory that only root can enter.
     let program = root.path().join("haul");
     haul_testing::copy_program(Path::new(haul().get_program()), &program);
     let words = ["--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -245,7 +245,7 @@ fn other_programs_of_the_same_user_cannot_read_the_memory() {
     BufReader::new(server.0.stdout.as_mut().unwrap()).read_line(&mut url).unwrap();
     let status = fs::metadata(format!("/proc/{}/environ", server.0.id())).unwrap();
     assert_eq!(status.uid(), 0, "another program of user 65534 could read it");
-    // It works all the same, as a user who is nobody.
+    // The server still works as an unprivileged user.
     let source = root.path().join("source");
     fs::write(&source, "contents").unwrap();
     exits(&run(&["cp", source.to_str().unwrap(), &url.trim().replace("/?", "/copy?")]), 0);

@@ -1,4 +1,4 @@
-//! What is chosen on the command line is what arrives, whichever side walks the tree.
+//! Exactly the files selected on the command line arrive, whichever side walks the tree.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, lossy};
 
-/// A tree `s` with odd names beside a directory `outside`.
+/// A tree `s` with odd names, beside a directory `outside`.
 fn tree() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let at = |path: &str| dir.path().join(path);
@@ -50,8 +50,8 @@ fn names(directory: &Path) -> BTreeSet<String> {
     found
 }
 
-/// Copies the tree in all three ways with the same options, and compares what arrives: up, down, and within the
-/// machine. Gives the exit code.
+/// Copies the tree with the same options as an upload, a download and a local copy, and checks what arrives.
+/// Returns the exit code.
 #[track_caller]
 fn arrives(options: &[OsString], stdin: &[u8], expected: &[&str]) -> i32 {
     let here = tree();
@@ -202,12 +202,13 @@ fn a_list_too_long_for_a_server_is_refused_with_a_hint() {
     let down = run(OsStr::new(&server.at("s")), here.path().join("down").as_os_str());
     assert_ne!(down.status.code(), Some(0));
     assert!(lossy(&down.stderr).contains("name fewer paths"), "{}", lossy(&down.stderr));
-    // What the sender walks itself has no such bound; the one path, listed often, is missing once.
+    // A list that the sender itself reads has no such limit; the one path, listed repeatedly, is reported
+    // missing once.
     let up = run(here.path().join("s").as_os_str(), OsStr::new(&server.at("up")));
     exits(&up, 3);
 }
 
-/// As `/dev/zero` with `-0`: a list of empty names only, without end.
+/// Like `/dev/zero` with `-0`: an endless list of empty names.
 #[test]
 fn empty_names_in_a_list_use_no_memory() {
     let tree = tree();
@@ -243,7 +244,7 @@ fn configuration_files_and_the_environment_choose_too() {
         names(&here.path().join(to)).into_iter().collect::<Vec<_>>()
     };
     assert_eq!(run("file", &[], None), ["src", "src/b.c"]);
-    // A rule that was typed comes before those of the file, and takes the place of those of its own option.
+    // Rules of the command line come before those of the file, and replace those of the same option.
     let typed = run("typed", &["--exclude", "b.c"], None);
     assert!(typed.contains(&"a.o".to_owned()) && !typed.contains(&"src/b.c".to_owned()), "{typed:?}");
     assert_eq!(run("env", &[], Some(("HAUL_EXCLUDE", "src\n*"))), ["src", "src/b.c"]);

@@ -1,4 +1,4 @@
-//! What a server says of those who come, and how many it lets in.
+//! How a server reports its clients, and how many it admits.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -14,7 +14,7 @@ use crate::support::{Server, exits, lossy, object, run, starting};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A server, and what it says on stderr.
+/// A server, and its stderr.
 pub(crate) struct Talking {
     pub(crate) server: Server,
     stderr: BufReader<ChildStderr>,
@@ -25,11 +25,11 @@ impl Talking {
         Self::started_by(&[], root, options)
     }
 
-    /// By these words in front of the program.
+    /// Starts the server with `starter` in front of the program.
     pub(crate) fn started_by(starter: &[&str], root: &Path, options: &[&str]) -> Self {
         let mut command = starting(starter);
         command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
-        // One that writes its URL to a file says nothing on stdout.
+        // A server that writes its URL to a file prints nothing on stdout.
         let stdout = if options.contains(&"--url-file") { Stdio::null() } else { Stdio::piped() };
         let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
         let mut server = Server::of(child);
@@ -37,7 +37,7 @@ impl Talking {
         Self { server, stderr }
     }
 
-    /// What it says up to a line with `end` in it.
+    /// Its output up to a line that contains `end`.
     pub(crate) fn says_until(&mut self, end: &str) -> String {
         let mut said = String::new();
         while !said.lines().last().is_some_and(|line| line.contains(end)) {
@@ -46,7 +46,7 @@ impl Talking {
         said
     }
 
-    /// What else it says before it is stopped.
+    /// The rest of its output until it is stopped.
     fn said(mut self) -> String {
         self.server.child.kill().unwrap();
         let mut said = Vec::new();
@@ -55,7 +55,7 @@ impl Talking {
     }
 }
 
-/// An authenticated client that never says anything again.
+/// An authenticated client that sends nothing further.
 pub(crate) fn idle(url: &str) -> Result<Session, haul_engine::EngineError> {
     let url: HaulUrl = url.parse().unwrap();
     let (destination, receive_policy) = (b"idle".to_vec(), ReceivePolicy::default());
@@ -99,7 +99,7 @@ fn wrong_secrets_are_logged_with_time_and_address_but_limited() {
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("client refused")).collect();
     assert_eq!(lines.len(), 10, "{said}");
     for line in lines {
-        // As RFC 3339 has it.
+        // RFC 3339 format.
         assert!(line.starts_with("20") && line[..20].contains('T'), "{line}");
         assert!(line.contains("127.0.0.1:") && line.contains("secret"), "{line}");
     }
@@ -168,7 +168,7 @@ fn switching_rules_of_a_clients_recipe_do_not_replace_the_owners_law() {
     exits(&copy(""), 0);
 }
 
-/// It took them, and they changed nothing.
+/// Regression test: the server accepted such parameters and ignored them.
 #[test]
 fn a_server_refuses_parameters_unknown_to_its_recipe() {
     let output = run(&["serve", "--json", "--listen", "127.0.0.1:0", "--set", "retransmit.window=5"]);

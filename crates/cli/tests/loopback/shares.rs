@@ -1,4 +1,4 @@
-//! A server divides what it can take among those who send to it at the same time, each a process of its own.
+//! A server divides its capacity among the processes that send to it at the same time.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use crate::support::{Server, exits, haul, object, run};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process that is ended when dropped.
+/// A process, killed when dropped.
 struct Ending(Child);
 
 impl Drop for Ending {
@@ -56,7 +56,8 @@ impl Watched {
     }
 }
 
-/// What limited three copies at the same time: as each of them says, and as the server says of its three sessions.
+/// The limits of three simultaneous copies, as reported by each of them, and by the server for its three
+/// sessions.
 fn limits_of_three(here: &Path, server: &mut Watched) -> Vec<Value> {
     let running = ["a", "b", "c"].map(|name| {
         let source = here.join(name);
@@ -101,24 +102,24 @@ fn a_pulling_receiver_reports_the_quota_if_its_ceiling_was_not_reached() {
     assert!(is_right(&limit), "{limit}");
 }
 
-/// Ten senders of one file each, which is more than they get rid of.
+/// Ten senders, each with one file too large to finish during the test.
 struct Ten {
     traces: Vec<PathBuf>,
     _running: Vec<Ending>,
     _place: TempDir,
 }
 
-/// What the latest line of a trace says.
+/// Values of a trace's latest line.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
-    /// Seconds since its process has begun.
+    /// Seconds since the process started.
     at: f64,
     acked: f64,
     rate: f64,
 }
 
 impl Standing {
-    /// Bytes per second since `first`, by its own clock: the lines of two traces are not of the same moment.
+    /// Bytes per second since `first`, by the process's own clock: lines of two traces differ in time.
     fn speed_since(&self, first: &Self) -> f64 {
         (self.acked - first.acked) / (self.at - first.at)
     }
@@ -146,7 +147,7 @@ impl Ten {
     fn stand(&self) -> Vec<Standing> {
         let of = |trace: &PathBuf| {
             let text = fs::read_to_string(trace).unwrap_or_default();
-            // The last line may be half written.
+            // The last line may be incomplete.
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             let mut lines = whole.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             let latest = lines.find(|line| line.get("data").is_some()).unwrap_or_default();
@@ -161,7 +162,7 @@ impl Ten {
         self.traces.iter().map(of).collect()
     }
 
-    /// How they stand when the slowest has brought so many bytes more than at `since`.
+    /// The senders' state once each has sent this many bytes more than at `since`.
     fn when_all_have(&self, bytes: f64, since: Option<&[Standing]>) -> Vec<Standing> {
         let begun = Instant::now();
         loop {
@@ -182,14 +183,14 @@ fn ten_senders_get_equal_shares_of_the_servers_capacity() {
     let root = tempfile::tempdir().unwrap();
     let server = Watched::start(root.path(), "80Mbit");
     let ten = Ten::start(&server);
-    // By then all of them send, and know of each other.
+    // By then all of them send, and their rates are assigned.
     let first = ten.when_all_have(1e6, None);
     let last = ten.when_all_have(3e6, Some(&first));
     let least_and_most =
         |of: Vec<f64>| (of.iter().copied().fold(f64::MAX, f64::min), of.into_iter().fold(0f64, f64::max));
     let (least, most) = least_and_most(last.iter().map(|standing| standing.rate).collect());
     assert!(least >= 0.9 * most, "{last:?}");
-    // Ten processes on a busy machine do not all use what they are assigned.
+    // On a busy machine not all ten processes use their assigned rates.
     let (least, most) =
         least_and_most(first.iter().zip(&last).map(|(first, last)| last.speed_since(first)).collect());
     assert!(least >= 0.5 * most, "{least} and {most}");

@@ -1,4 +1,4 @@
-//! Being told to stop.
+//! Signals that stop the program.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use crate::support::{Server, exits, haul, lossy, starting};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A hangup means something, also where these tests have been told to outlive their terminal.
+/// Resets SIGHUP to its default, in case the tests themselves run under nohup.
 const HEARS_HANGUPS: [&str; 2] = ["env", "--default-signal=HUP"];
 
 /// A copy that takes longer than any test waits.
@@ -31,7 +31,7 @@ impl Copy {
         Self::started_by(&HEARS_HANGUPS)
     }
 
-    /// By these words in front of its own.
+    /// Starts the copy with `starter` in front of the client's command.
     fn started_by(starter: &[&str]) -> Self {
         let places = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let [here, root] = places.each_ref().map(TempDir::path);
@@ -51,7 +51,7 @@ impl Copy {
     /// The events so far.
     fn events(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.trace).unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -64,7 +64,7 @@ impl Copy {
         }
     }
 
-    /// What the server says of a session when it has ended.
+    /// The server's report of a session that has ended.
     fn session(&mut self) -> Value {
         let mut line = String::new();
         BufReader::new(self.server.child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -84,7 +84,7 @@ impl Copy {
     }
 }
 
-/// How it has ended.
+/// Waits for the process and returns its exit status.
 fn ended(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
     loop {
@@ -107,7 +107,7 @@ fn kill(child: &Child, signal: Signal) {
 fn simultaneous_signals_count_as_one() {
     for pair in [[Signal::INT, Signal::TERM], [Signal::TERM, Signal::INT]] {
         let copy = Copy::start();
-        // timeout(1) tells the process and then its group.
+        // timeout(1) signals the process and then its group.
         for signal in pair {
             copy.tell(signal);
         }
@@ -162,7 +162,7 @@ fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
         let said = session["result"]["error"]["message"].as_str().unwrap();
         let sender = format!("from process {} (", std::process::id());
         assert!(said.starts_with("interrupted by SIG") && said.contains(&sender), "{session}");
-        // Nobody has stopped the client.
+        // Only the server was stopped.
         let (output, _) = copy.output();
         exits(&output, 5);
         let said = lossy(&output.stderr);
@@ -215,7 +215,7 @@ fn a_process_started_by_ssh_ends_with_its_stdin_but_not_by_sighup() {
         let mut announcement = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut announcement).unwrap();
         assert!(announcement.contains("#haul-over-ssh#"), "{announcement}");
-        // The second would end it at once, had the first asked it to stop.
+        // If the first signal requested a stop, the second would end the process at once.
         for _ in 0..2 {
             kill(&child, Signal::HUP);
             sleep(Duration::from_millis(700));

@@ -1,4 +1,4 @@
-//! Starting the program, and reading what it says.
+//! Starts the program and reads its output.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::{Child, Command, Output, Stdio};
 use haul_testing::unconfigured;
 use serde_json::Value;
 
-/// The program, whatever the environment and the files of this machine configure.
+/// The program, with neither the environment nor the files of this machine configuring it.
 pub(crate) fn haul() -> Command {
     unconfigured(Command::new(env!("CARGO_BIN_EXE_haul")))
 }
 
-/// The program, started by these words in front of it.
+/// The program, with `starter` in front of it.
 pub(crate) fn starting(starter: &[&str]) -> Command {
     let Some((first, rest)) = starter.split_first() else { return haul() };
     let mut command = unconfigured(Command::new(first));
@@ -24,12 +24,12 @@ pub(crate) fn run(arguments: &[&str]) -> Output {
     haul().args(arguments).output().unwrap()
 }
 
-/// What must be UTF-8.
+/// Output that must be UTF-8.
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What may have names of any bytes in it.
+/// Output that may contain names of any bytes.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -44,7 +44,7 @@ pub(crate) fn object(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", lossy(&output.stdout)))
 }
 
-/// A running `haul serve`, ended when dropped.
+/// A running `haul serve`, killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) url: String,
@@ -55,14 +55,14 @@ impl Server {
         Self::started_by(&[], root, options)
     }
 
-    /// By these words in front of the program.
+    /// Starts it with `starter` in front of the program.
     pub(crate) fn started_by(starter: &[&str], root: &Path, options: &[&str]) -> Self {
         let mut command = starting(starter);
         command.args(["serve", "--listen", "127.0.0.1:0", "--root"]).arg(root).args(options);
         Self::of(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    /// One that has been started; without a URL, if its stdout is not read.
+    /// Takes over a started server; the URL is empty if its stdout is not a pipe.
     pub(crate) fn of(mut child: Child) -> Self {
         let mut url = String::new();
         if let Some(stdout) = child.stdout.as_mut() {

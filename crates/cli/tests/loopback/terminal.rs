@@ -1,4 +1,4 @@
-//! What files are called, and what a peer says, is shown and never obeyed.
+//! File names and messages of a peer are escaped before they reach the terminal.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,12 +17,12 @@ use tempfile::TempDir;
 
 use crate::support::{Server, exits, haul, lossy, object, run};
 
-/// A name that ends a line, sets a title, clears a line, and turns what follows round.
+/// A name that ends a line, sets a title, clears a line, and reverses the text after it.
 const NAME: &str = "a\nMoved 9.9 GB in 1 file, all verified\n\u{1b}]0;title\u{7}\u{9b}2K\u{202e}\u{2066}b";
-/// A line of it, were it one.
+/// A forged line that the name would print unescaped.
 const FORGED: &str = "\nMoved 9.9 GB";
 
-/// Nothing in it is obeyed, and no line is forged.
+/// Asserts that the output contains no control characters and no forged line.
 #[track_caller]
 fn is_harmless(said: &[u8]) {
     let said = lossy(said);
@@ -36,7 +36,7 @@ fn all_harmless(output: &Output) {
     is_harmless(&output.stderr);
 }
 
-/// A directory `set` with files of that name: one, and one that cannot be sent.
+/// A directory `set` with two files of that name: one ordinary, one that cannot be sent.
 fn set() -> TempDir {
     let place = tempfile::tempdir().unwrap();
     let set = place.path().join("set");
@@ -114,7 +114,7 @@ fn names_in_json_are_exact() {
     assert!(failures[0]["path_b64"].is_string(), "{failures}");
 }
 
-/// A server that says what it likes.
+/// A server that may send any messages.
 fn hostile(
     serve: impl FnOnce(haul_engine::Incoming) + Send + 'static,
 ) -> (String, std::thread::JoinHandle<()>) {
@@ -170,7 +170,7 @@ fn failures_name_the_machine_they_happened_on() {
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), "contents").unwrap();
     let _ = std::os::unix::net::UnixListener::bind(source.join("socket")).unwrap();
-    // What is in the way there is no directory.
+    // A directory blocks the file's place at the destination.
     fs::create_dir_all(root.path().join("source/file/in-the-way")).unwrap();
     let server = Server::start(root.path(), &[]);
     let output = run(&["cp", source.to_str().unwrap(), &server.url]);
@@ -182,10 +182,10 @@ fn failures_name_the_machine_they_happened_on() {
     assert!(line("failed: source/socket").starts_with("failed: source/socket: here: "), "{said}");
     let output = run(&["cp", "--json", &server.at("missing"), place.path().to_str().unwrap()]);
     assert_eq!(object(&output)["error"]["on"], "127.0.0.1");
-    // The same the other way round: there is no place here.
+    // The opposite direction: the destination on this machine is missing.
     let output = run(&["cp", "--json", &server.at("source"), "/proc/nowhere/"]);
     assert_eq!(object(&output)["error"]["on"], "here", "{}", object(&output));
-    // Within one machine nobody has to ask where.
+    // Within one machine the report names no host.
     let output = run(&["cp", source.to_str().unwrap(), place.path().join("copy").to_str().unwrap()]);
     let said = lossy(&output.stderr);
     assert!(
