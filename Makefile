@@ -1,4 +1,4 @@
-# What there is to do here: `make demo`, `make test`, `make hunt`, `make bench`, `make fuzz`. docs/testing.md says more.
+# Targets: `make demo`, `make test`, `make hunt`, `make bench`, `make fuzz`; see `make help` and docs/testing.md.
 
 CARGO ?= cargo
 # Builds with HAUL_FAULTS, for the end-to-end tests only.
@@ -8,12 +8,12 @@ FUZZ_SECONDS ?= 20
 .PHONY: help demo test setup lint docs deny smoke unit hunt bench fuzz fuzz-if-installed
 
 help:
-	@echo 'make demo    build, and show a verified copy over an emulated long path'
-	@echo 'make test    everything that must hold: format, lints, documents, dependencies, import rules, tests'
-	@echo 'make hunt    the property tests with cases that nobody has tried yet'
-	@echo 'make bench   the figures of docs/performance.md (root, an idle machine, some minutes)'
+	@echo 'make demo    build, and run a verified copy over an emulated long path'
+	@echo 'make test    all checks: formatting, lints, documentation, dependencies, import rules, tests'
+	@echo 'make hunt    property tests with new random cases'
+	@echo 'make bench   the measurements of docs/performance.md (needs root and an idle machine; takes some minutes)'
 	@echo 'make fuzz    every fuzz target for $(FUZZ_SECONDS) s (needs a nightly toolchain and cargo-fuzz)'
-	@echo 'make setup   install what is missing (root), or say what it is'
+	@echo 'make setup   install missing packages (as root), or list them'
 
 setup:
 	@scripts/setup.sh
@@ -21,8 +21,8 @@ setup:
 demo: setup
 	$(CARGO) run --release --package haul-cli --bin haul -- demo
 
-# The tests come last, so that their summary is the last thing to be seen.
-# Property tests draw the same cases in each run; `make hunt` draws new ones.
+# The tests run last, so that the output ends with their summary.
+# Property tests use the same cases in each run; `make hunt` draws new ones.
 test smoke unit: export PROPTEST_RNG_SEED ?= 1
 test: setup lint docs deny smoke fuzz-if-installed unit
 
@@ -40,7 +40,7 @@ deny:
 smoke:
 	scripts/smoke.sh
 
-# crates/cli/tests/architecture.rs checks who imports whom.
+# Includes crates/cli/tests/architecture.rs, which checks imports between crates.
 unit:
 	scripts/test.sh $(FAULTS)
 

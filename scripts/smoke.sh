@@ -12,7 +12,7 @@ until_bound() {
         ! grep -q "$entry" /proc/net/udp || return 0
         sleep 0.1
     done
-    echo "nobody has bound UDP port $1" >&2
+    echo "smoke: no process has bound UDP port $1 within a minute" >&2
     return 1
 }
 
@@ -43,7 +43,7 @@ until_bound 27641
 wait "$receiver"
 trap - EXIT
 if [ "$(grep -c '^| .* | [0-9.]* | [0-9.]* | [0-9.]* |$' "$(dirname "$lab")/stack-cost.out")" != 7 ]; then
-    echo 'stack-cost: of some mode nothing has arrived' >&2
+    echo 'smoke: stack-cost received nothing in at least one mode' >&2
     exit 1
 fi
 

@@ -12,6 +12,6 @@ echo
 skipped=$(grep -c '^SKIPPED' "$log")
 [ "$skipped" = 0 ] || echo "$skipped of these tests were skipped: grep for SKIPPED above"
 grep '^test .* \.\.\. FAILED$' "$log"
-grep -q '^error: could not compile' "$log" && echo 'something did not compile: see above'
+grep -q '^error: could not compile' "$log" && echo 'a crate or test failed to compile: see above'
 awk '/^test result:/ { passed += $4; failed += $6 } END { printf "%d passed, %d failed\n", passed, failed }' "$log"
 exit "$status"

@@ -1,4 +1,4 @@
-//! What a login shell and `haul` behind it say over ssh.
+//! Output of a login shell and of `haul` behind it, as received over ssh.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Packets to the receiving end of an object.
+//! Packets to the receiver of an object.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Packets to the sending end of an object.
+//! Packets to the sender of an object.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

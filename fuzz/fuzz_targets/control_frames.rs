@@ -1,4 +1,4 @@
-//! A stream of control frames, in pieces of several sizes.
+//! A stream of control frames, in chunks of several sizes.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

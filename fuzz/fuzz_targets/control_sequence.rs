@@ -1,4 +1,4 @@
-//! Sequences of control messages to a control channel.
+//! Sequences of control messages on a control channel.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

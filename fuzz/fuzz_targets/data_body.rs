@@ -1,4 +1,4 @@
-//! The fields of data packets, whole and in parts.
+//! Bodies of data packets, complete and partial.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

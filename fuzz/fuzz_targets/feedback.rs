@@ -1,4 +1,4 @@
-//! Feedback with its blocks, read and written again.
+//! Feedback bodies: decoded, and encoded again.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

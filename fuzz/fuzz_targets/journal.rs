@@ -1,4 +1,4 @@
-//! Journals of receivers, whole and as records with right checks.
+//! Journals of receivers, as raw bytes and as records with valid checksums.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! A receiving job that finds a journal, and a set that may fit it.
+//! A receiving job that finds a journal, followed by a set that may match it.
 #![no_main]
 
 #[path = "../../crates/mover/tests/mover/check/mod.rs"]

@@ -1,4 +1,4 @@
-//! Headers of packets.
+//! Packet headers.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

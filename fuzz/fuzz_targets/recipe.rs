@@ -1,4 +1,4 @@
-//! Texts of recipes, through the registry.
+//! Recipe texts, parsed and compiled by the registry.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

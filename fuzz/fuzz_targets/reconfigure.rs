@@ -1,4 +1,4 @@
-//! Conversations over a new recipe with a stack.
+//! Negotiations of a new recipe, with a stack.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

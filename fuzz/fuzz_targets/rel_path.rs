@@ -1,4 +1,4 @@
-//! Paths that a peer sends.
+//! Paths sent by a peer.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! A sending job whose peer says anything.
+//! A sending job whose peer sends arbitrary messages.
 #![no_main]
 
 #[path = "../../crates/mover/tests/mover/check/mod.rs"]

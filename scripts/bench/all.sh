@@ -7,6 +7,6 @@ for script in veth fixed-loss memory first-data resume nothing-to-do small-files
     ./$script.sh
 done
 echo '== services'
-# Without libudt, the UDT row reports this.
+# Without libudt the table's UDT row says so.
 if udt=$(./udt.sh); then set -- --udt "$udt"; fi
 cargo run --quiet --release --package haul-lab -- services "$@"

@@ -38,7 +38,7 @@ build() {
     HAUL=$(cargo build --quiet --release --package haul-cli --bin haul --message-format json | executable haul)
     BLASTER=$(cargo build --quiet --release --package haul-udp --example blaster --message-format json |
         executable blaster)
-    [ -x "$HAUL" ] && [ -x "$BLASTER" ] || die 'the build made no programs'
+    [ -x "$HAUL" ] && [ -x "$BLASTER" ] || die 'the build produced no executables'
 }
 
 connect() {

@@ -17,7 +17,7 @@ speed_of() { # DIRECTORY TARGET: builds the simulator's example there, and print
         --message-format json) | executable speed
 }
 
-# Next to the other builds, so that it is not rebuilt each time; an interruption leaves nothing else behind.
+# In the target directory, so that later runs reuse the build.
 build_before() {
     local target
     target=$(cargo metadata --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')/before
@@ -28,7 +28,7 @@ build_before() {
     OLD=$(cd "$target/source" && CARGO_TARGET_DIR=$target cargo build --quiet --release --locked --package haul-cli \
         --bin haul --message-format json | executable haul)
     OLD_SPEED=$(speed_of "$target/source" "$target")
-    [ -x "$OLD" ] && [ -x "$OLD_SPEED" ] || die 'the build of the machines made no programs'
+    [ -x "$OLD" ] && [ -x "$OLD_SPEED" ] || die 'the build of the machines produced no executables'
 }
 
 simulate() { # PROGRAM: million packets per second of CPU time
@@ -68,7 +68,7 @@ row() { # NAME FILE COLUMN: prints medians, and the median of the pairs
 build
 NEW=$HAUL
 NEW_SPEED=$(speed_of . "$(dirname "$(dirname "$HAUL")")")
-[ -x "$NEW_SPEED" ] || die 'the build made no simulator'
+[ -x "$NEW_SPEED" ] || die 'the build produced no executable of the simulator'
 build_before
 connect
 machine

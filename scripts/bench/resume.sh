@@ -35,7 +35,7 @@ machine
 head -c "$BYTES" /dev/urandom >"$WORK/source"
 serve
 
-# Without an interruption: includes headers and repairs.
+# The bytes of an uninterrupted copy, including headers and retransmissions.
 before=$(sent)
 copy --rate "$RATE"
 wait "$COPY" || die "$(cat "$WORK/cp.log")"

@@ -1,10 +1,10 @@
-"""Intervals of shares."""
+"""Confidence intervals of proportions."""
 
 import math
 
 
 def _tail(hits, trials, share):
-    """The probability of at most so many hits."""
+    """The probability of at most this many hits."""
     if share <= 0:
         return 1.0
     if share >= 1:
@@ -26,7 +26,7 @@ def _where(falls_to, of):
 
 
 def clopper_pearson(hits, trials):
-    """The 95 % interval of a share of which so many trials were hits."""
+    """The 95 % interval (Clopper and Pearson) of a proportion, from hits in trials."""
     low = 0.0 if hits == 0 else _where(1 - 0.025, lambda share: _tail(hits - 1, trials, share))
     high = 1.0 if hits == trials else _where(0.025, lambda share: _tail(hits, trials, share))
     return low, high

@@ -16,7 +16,7 @@ SIZES=${SIZES-base@64,base@256,base@1024,base@1400,base@1453,base@2048,base@3072
 
 build_stack() {
     LAB=$(cargo build --quiet --release --package haul-lab --message-format json | executable haul-lab)
-    [ -x "$LAB" ] || die 'the build made no program'
+    [ -x "$LAB" ] || die 'the build produced no executable'
 }
 
 compare() { # LIST: prints a table of delivered message bytes in Gbit/s

@@ -52,7 +52,7 @@ HAUL=${HAUL:-$(built haul --package haul-cli --bin haul)}
 STRANGERS=${STRANGERS:-$(built strangers --package haul-engine --example strangers)}
 mkdir "$WORK/root"
 bits=$(awk -v r="$RATE" 'BEGIN { n = r + 0; if (r ~ /Gbit/) n *= 1000; print n * 1000000 }')
-# Two thirds of the time, so that the copy ends before the strangers do.
+# The copy takes two thirds of the time, so that it ends before the load does.
 head -c "$((bits / 8 * SECONDS_EACH * 2 / 3))" /dev/urandom >"$WORK/source"
 "$HAUL" serve --root "$WORK/root" --listen 127.0.0.1:0 --url-file "$WORK/url" >/dev/null 2>"$WORK/serve.log" &
 SERVER=$!
@@ -62,7 +62,7 @@ ADDRESS=$(sed 's|haul://\([^/]*\)/.*|\1|' "$WORK/url")
 
 echo "$(nproc) cores, Linux $(uname -r), $(date -u +%F), $CONNECTIONS connections/s wanted, a copy at $RATE"
 alone=$(copy)
-# Measured after a copy, so that the memory which it leaves allocated is not counted.
+# Measured after a copy, so that memory that the copy leaves allocated is not counted.
 idle=$(field VmRSS)
 echo "idle: $(field Threads) threads, $((idle / 1024)) MiB; a copy alone: $alone Mbit/s"
 for kind in $KINDS; do

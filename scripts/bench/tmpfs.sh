@@ -5,8 +5,8 @@
 #
 #   sudo scripts/bench/tmpfs.sh              # ROUNDS=21 MEGABYTES="100 300 1000" PLACE=/dev/shm PIN=0 MTU=1500 WARM=1 HAUL=path
 #
-# A virtual machine may get its memory page by page, and lose it again seconds after it is freed: first use
-# then costs more than the copy. Before each command as much memory as it needs is allocated and freed (WARM=0
+# A virtual machine may get its memory page by page, and lose it again seconds after it is freed; the first use
+# of a page then costs more than the copy. Before each command as much memory as it needs is allocated and freed (WARM=0
 # disables this).
 # Target: 0.5 of memory to memory. Not pinned: each end has several threads, and PIN=1 would give it one core
 # for all.
@@ -27,7 +27,7 @@ stolen() { # jiffies taken by the hypervisor, and all jiffies, so far
 warm() { # MEGABYTES
     [ "${WARM:-1}" = 1 ] || return 0
     python3 -c 'import mmap, sys; mmap.mmap(-1, int(sys.argv[1]) << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)' \
-        $((3 * $1)) || die 'cannot use the memory first: give a smaller MEGABYTES, or WARM=0'
+        $((3 * $1)) || die 'cannot allocate the memory in advance: reduce MEGABYTES, or set WARM=0'
 }
 
 

@@ -15,7 +15,7 @@ die() {
     exit 1
 }
 
-command -v "$CXX" >/dev/null || die "there is no $CXX; on Debian: apt install g++"
-echo '#include <udt/udt.h>' | "$CXX" -E -x c++ - >/dev/null 2>&1 || die 'there is no udt/udt.h; on Debian: apt install libudt-dev'
+command -v "$CXX" >/dev/null || die "missing $CXX; on Debian: apt install g++"
+echo '#include <udt/udt.h>' | "$CXX" -E -x c++ - >/dev/null 2>&1 || die 'missing udt/udt.h; on Debian: apt install libudt-dev'
 "$CXX" -std=c++17 -O2 -Wall -Wextra -o "$FLOW" scripts/bench/udt/flow.cpp -ludt -lpthread >&2
 echo "$FLOW"

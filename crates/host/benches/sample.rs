@@ -10,7 +10,7 @@ use haul_base::{Span, Time};
 use haul_host::Sensors;
 
 fn samples(criterion: &mut Criterion) {
-    // Pressures and steal are read once a second, the rest with each sample.
+    // Pressure and steal time are read once a second, the rest with each sample.
     for (name, gap) in
         [("frequent", Span::from_millis(1)), ("with pressures and steal", Span::from_secs(3_600))]
     {

@@ -47,7 +47,7 @@ fn conflicting_entries_are_refused_individually() {
     assert_eq!(code(&mut table, &file("f", 1)), Some(FaultCode::Usage));
     assert_eq!(code(&mut table, &link("d")), Some(FaultCode::Usage));
     assert_eq!(code(&mut table, &dir("f")), Some(FaultCode::Usage));
-    // The same directory from two sources is one directory.
+    // A directory may be announced by two sources; a file may not.
     assert_eq!(code(&mut table, &dir("d")), None);
     assert_eq!(code(&mut table, &file("d/x", 1)), None);
     assert_eq!(code(&mut table, &dir("d")), None);

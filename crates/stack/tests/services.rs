@@ -1,5 +1,5 @@
 //! Services of the framework besides events: values provided by the session, probes larger than a packet,
-//! events from outside, reports of the socket.
+//! external events, socket reports.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,7 +15,7 @@ use haul_stack::{
 /// Provided by the session.
 struct Greeting(&'static str);
 
-/// What every handler sees.
+/// The values seen by every handler.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     greeting: &'static str,
@@ -27,7 +27,7 @@ struct Seen {
 const SIZE: Name<Event<usize>> = Name::new("size");
 const KIND: Kind = Kind(20);
 
-/// Sends a probe of the size given from outside.
+/// Sends a probe of a size given from outside.
 #[derive(Debug)]
 struct Prober {
     greeting: &'static str,

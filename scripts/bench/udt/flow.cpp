@@ -1,9 +1,9 @@
 // One stream of messages over UDT, for `haul-lab services jitter`:
 //
-//   flow recv PORT MESSAGE_BYTES                             when each message was there as a whole
-//   flow send HOST PORT RATE_BPS MESSAGE_BYTES MILLIS        messages at a rate, as the TCP sender of haul-lab
+//   flow recv PORT MESSAGE_BYTES                             records when each message is complete
+//   flow send HOST PORT RATE_BPS MESSAGE_BYTES MILLIS        sends messages at a rate, like haul-lab's TCP sender
 //
-// The receiver says `listening`, and at the end one line for each message: nanoseconds since its start.
+// The receiver prints `listening`, and at the end one line per message: nanoseconds since its start.
 
 #include <arpa/inet.h>
 #include <sys/prctl.h>
@@ -24,14 +24,14 @@ namespace {
 using std::chrono::nanoseconds;
 using Clock = std::chrono::steady_clock;
 
-// Packets under way and bytes of either buffer: more than 1 Gbit/s needs over a round trip of 200 ms.
+// Packets in flight and bytes of each buffer: more than 1 Gbit/s needs at a round-trip time of 200 ms.
 const int WINDOW = 65536;
 const int BUFFER = 64 << 20;
-// As Haulage's sockets have; the kernel grants less to those who are not root.
+// As Haulage's sockets; the kernel grants less without root.
 const int SOCKET_BUFFER = 16 << 20;
-// As long as haul-lab waits for TCP.
+// The receive timeout that haul-lab uses for TCP.
 const int QUIET_MILLIS = 6000;
-const std::chrono::seconds PATIENCE(30);
+const std::chrono::seconds CONNECT_TIMEOUT(30);
 
 [[noreturn]] void die(const std::string& what) {
     std::fprintf(stderr, "flow: %s\n", what.c_str());
@@ -45,7 +45,8 @@ void set(UDTSOCKET socket, UDT::SOCKOPT option, T value) {
     if (UDT::setsockopt(socket, 0, option, &value, sizeof value) == UDT::ERROR) udt_died("cannot set an option");
 }
 
-// Bound to `here`, over a UDP socket of our own: UDT's keep to net.core.rmem_max, and its first burst overruns that.
+// Bound to `here`, over a UDP socket created here: UDT's own sockets are limited to net.core.rmem_max, which its first
+// burst overflows.
 UDTSOCKET stream_socket(const sockaddr_in& here) {
     UDTSOCKET socket = UDT::socket(AF_INET, SOCK_STREAM, 0);
     if (socket == UDT::INVALID_SOCK) udt_died("no socket");
@@ -67,15 +68,15 @@ uint64_t number(const char* text, uint64_t least, uint64_t most) {
     char* end = nullptr;
     const uint64_t value = std::strtoull(text, &end, 10);
     if (end != text && !*end && value >= least && value <= most) return value;
-    die(std::string(text) + " is no number that fits");
+    die(std::string(text) + " is not a number in the permitted range");
 }
 
-// It begins with its number.
+// Each message begins with its number, 8 bytes.
 size_t message_bytes(const char* text) { return number(text, 8, 1 << 20); }
 
 sockaddr_in address(const char* host, const char* port) {
     sockaddr_in address{AF_INET, htons(static_cast<uint16_t>(number(port, 0, 65535))), {}, {}};
-    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) die(std::string(host) + " is no IPv4 address");
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) die(std::string(host) + " is not an IPv4 address");
     return address;
 }
 
@@ -85,7 +86,7 @@ int receive(const char* port, size_t bytes) {
     std::puts("listening");
     std::fflush(stdout);
     const UDTSOCKET socket = UDT::accept(listener, nullptr, nullptr);
-    if (socket == UDT::INVALID_SOCK) udt_died("nobody came");
+    if (socket == UDT::INVALID_SOCK) udt_died("cannot accept a connection");
     set(socket, UDT_RCVTIMEO, QUIET_MILLIS);
     std::vector<char> message(bytes);
     std::vector<int64_t> arrivals;
@@ -93,7 +94,7 @@ int receive(const char* port, size_t bytes) {
     const auto start = Clock::now();
     for (size_t have = 0;;) {
         const int got = UDT::recv(socket, message.data() + have, static_cast<int>(bytes - have), 0);
-        if (got <= 0) break;  // The end, or silence.
+        if (got <= 0) break;  // End of the stream, or timeout.
         have += static_cast<size_t>(got);
         if (have < bytes) continue;
         arrivals.push_back(nanoseconds(Clock::now() - start).count());
@@ -104,7 +105,7 @@ int receive(const char* port, size_t bytes) {
 }
 
 UDTSOCKET connect_to(const sockaddr_in& there) {
-    for (const auto until = Clock::now() + PATIENCE;;) {
+    for (const auto until = Clock::now() + CONNECT_TIMEOUT;;) {
         const UDTSOCKET socket = stream_socket(address("0.0.0.0", "0"));
         if (UDT::connect(socket, reinterpret_cast<const sockaddr*>(&there), sizeof there) != UDT::ERROR) return socket;
         if (Clock::now() > until) udt_died("cannot connect");
@@ -135,7 +136,7 @@ int send(const sockaddr_in& there, double rate, size_t bytes, uint64_t millis) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    // haul-lab may be killed; nothing of it shall stay.
+    // Ends with haul-lab, even if that is killed.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     UDT::startup();
     const std::string what = argc > 1 ? argv[1] : "";

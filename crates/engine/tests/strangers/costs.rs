@@ -1,4 +1,5 @@
-//! The tests; one at a time, as they count the threads and sockets of the process.
+//! Tests of the server's costs. They run one at a time, because they count the threads and sockets of the
+//! process.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +18,7 @@ const PLACES: usize = 8;
 /// Source address of strangers.
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 0, 1));
 
-/// Lock for one test at a time, as they count the threads and sockets of the process.
+/// Held by the running test, so that only one runs at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
 
 fn options() -> ListenOptions {

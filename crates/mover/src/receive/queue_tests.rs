@@ -11,7 +11,7 @@ fn push(queue: &Queue, offset: u64, bytes: &[u8]) -> bool {
 }
 
 fn take(queue: &Arc<Queue>, known: u64) -> Option<Arc<BufferGuard>> {
-    // Else a few bytes wait for more.
+    // Otherwise a short run is held back until more bytes arrive.
     queue.complete(0);
     match queue.take(known) {
         Work::Bytes(guard) => Some(guard),
@@ -103,7 +103,7 @@ fn shuffled_pieces_are_reassembled() {
     assert_eq!(back, object);
 }
 
-/// What the writer is given: runs, and the bytes of all of them.
+/// The next work of the writer: its runs and their bytes.
 fn taken(queue: &Arc<Queue>) -> (Vec<Run>, Vec<u8>) {
     let Work::Bytes(guard) = queue.take(u64::MAX) else { panic!("nothing to write") };
     let bytes = guard.runs().iter().flat_map(|run| guard.bytes(run.range.clone()).to_vec()).collect();

@@ -350,7 +350,7 @@ fn a_long_gap_with_kernel_drops_is_the_hosts_and_no_outage() {
     let mut of = Diagnostician::new(Evidence::All);
     assert_eq!(told(&mut of, 1_000, 0), Some(Verdict::of(Cause::Outage)));
     assert_eq!(told(&mut of, 1_100, 3), Some(Verdict::of(Cause::ReceiverHost)));
-    // More of the same gap, reported slightly later.
+    // The rest of the same gap, reported slightly later.
     assert_eq!(told(&mut of, 1_200, 0), Some(Verdict::of(Cause::ReceiverHost)));
     assert_eq!(told(&mut of, 2_000, 0), Some(Verdict::of(Cause::Outage)));
 }

@@ -477,7 +477,7 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     let unread = case.pause.end.saturating_sub(case.pause.start).as_micros() / 1_000;
     let bound = 500 + 60 * (case.messages.len() + case.changes.len()) + 3 * pings as usize + unread as usize;
     prop_assert!(world.sent < bound, "{} datagrams, {bound} expected", world.sent);
-    // Whoever closes comes to an end.
+    // Each end that closes finishes closing.
     let (role, ..) = case.close;
     let closer = if role == Role::Client { Some(client) } else { world.server.as_ref() };
     if let Some(closer) = closer {
@@ -490,8 +490,8 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     if is_repeated && case.close.2 && case.loss == 0.0 && is_opened {
         prop_assert!(client.is_whole && client.state.lifecycle.failure().is_none(), "{failures:?}");
     }
-    // A path without losses fails nobody, unless a server's close misses the client that moves, or the
-    // client's keep-alives end before its new address is validated.
+    // Without losses no end fails, unless the client moves and misses the server's close, or its keep-alives
+    // end before its new address is validated.
     let is_found = case.moves.is_empty()
         || role == Role::Client
             && case.moves.len() == 1
@@ -499,12 +499,12 @@ fn check(case: &Case) -> Result<(), TestCaseError> {
     if case.loss == 0.0 && case.outage.is_empty() && case.close.2 && is_found {
         prop_assert!(matches!(failures, (None, None | Some(None))), "{failures:?}");
     }
-    // With keep-alives both do.
+    // With keep-alives both ends notice.
     if case.keep_alive.is_some() {
         let is_over = client.is_over() && world.server.as_ref().is_none_or(End::is_over);
         prop_assert!(is_over, "keep-alives go on forever: {failures:?}");
     }
-    // What arrives is what was sent, and nothing twice.
+    // Every received message was sent, and none is received twice.
     let Some(server) = &world.server else { return Ok(()) };
     let [asked, answered] =
         [server, client].map(|end| end.received.iter().map(|body| body[0]).collect::<BTreeSet<_>>());

@@ -42,7 +42,7 @@ impl MicroProtocol for Whole {
     }
 }
 
-/// Has a parameter, panics on request, and may stay unfinished for ever.
+/// A micro-protocol with a parameter; it panics on request, and can stay busy forever.
 #[derive(Debug)]
 struct Knob {
     panics: String,
@@ -87,11 +87,11 @@ impl MicroProtocol for Knob {
     }
 }
 
-/// Statistics of a knob before it panics.
+/// Counters of a knob before it panics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Before(pub(crate) u64);
 
-/// A micro-protocol to be added and removed.
+/// A micro-protocol that is added and removed.
 #[derive(Debug)]
 struct Extra;
 
@@ -103,15 +103,16 @@ impl MicroProtocol for Extra {
     fn bind(&mut self, _: &mut Resolution<'_>) {}
 }
 
-/// Provided by a session whose micro-protocol panics in it, but not when the recipe is checked.
+/// Provided by the session: the micro-protocol panics when it is built in a session, but not when the recipe
+/// is checked.
 #[derive(Debug)]
 pub(crate) struct Boom;
 
-/// Provided by a session at whose end its micro-protocol panics.
+/// Provided by the session: the micro-protocol panics when the session ends.
 #[derive(Debug)]
 pub(crate) struct Fuse;
 
-/// Provided by an end that stays unfinished.
+/// Provided by an end that stays busy.
 #[derive(Debug)]
 pub(crate) struct Cling;
 
@@ -129,7 +130,7 @@ configuration! {
 }
 
 configuration! {
-    /// As [`KnobConfig`], for an end that accepts less.
+    /// As [`KnobConfig`], for an end that accepts a smaller range.
     pub(crate) struct NarrowConfig: "knob" {
         at: u32 in (0, 50) = "0", "a number";
         panics: String = panics;
@@ -160,7 +161,7 @@ pub(crate) fn recipe() -> Recipe {
     Recipe::new("test").with("whole").with("knob")
 }
 
-/// A recipe with this number in the knob.
+/// A recipe with this number as the knob's parameter.
 pub(crate) fn at(number: u32) -> Recipe {
     Recipe::new("test").with("whole").with(KnobConfig { at: number, ..KnobConfig::default() })
 }
@@ -190,7 +191,7 @@ impl Pair {
         Self { b, ..Self::new() }
     }
 
-    /// A pair whose `b` never finishes.
+    /// A pair whose `b` stays busy.
     pub(crate) fn with_clinging_b() -> Self {
         let setup = setup(false).provide(Cling);
         let b = Stack::new(registry::<KnobConfig>().compile(&recipe(), 0).unwrap(), setup).unwrap();
@@ -218,7 +219,7 @@ impl Pair {
         self.now = end;
     }
 
-    /// Loses every packet for this long.
+    /// Drops every packet for this long.
     pub(crate) fn outage(&mut self, lasts: Span) {
         let end = self.now + lasts;
         while self.now < end {

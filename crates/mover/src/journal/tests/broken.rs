@@ -1,4 +1,4 @@
-//! Journals that cannot be written any more.
+//! Journals that become unwritable.
 
 use rustix::fs::{
     FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl, flock, fstat,
@@ -11,7 +11,7 @@ use crate::journal::record::{HEADER_LEN, JobState, Record, header};
 
 const ID: u32 = 5;
 
-/// A journal in memory with one file of which 50 bytes are noted and 10 are not; and its file.
+/// A journal in memory with a file that has 50 bytes recorded and 10 unrecorded, and the memory file.
 fn in_memory(dir: &Path) -> (Journal, OwnedFd) {
     let file = memfd_create("journal", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
     fcntl_setfl(&file, fcntl_getfl(&file).unwrap() | OFlags::APPEND).unwrap();
@@ -25,7 +25,7 @@ fn in_memory(dir: &Path) -> (Journal, OwnedFd) {
     (journal, file)
 }
 
-/// From now on the file cannot grow, as on a full disk.
+/// Makes the file unable to grow, as on a full disk.
 fn fill_up(file: &OwnedFd) {
     fcntl_add_seals(file, SealFlags::GROW).unwrap();
 }
@@ -98,7 +98,7 @@ fn a_journal_that_cannot_be_truncated_is_removed() {
     drop(journal);
     assert!(path.exists());
 
-    // Writable until a file is noted, and then not any more.
+    // Writable until a file is recorded, read-only afterwards.
     let (written, only_read) =
         (fs::OpenOptions::new().append(true).open(&path).unwrap(), fs::File::open(&path).unwrap());
     let journal = Journal::new(id, open(dir.path()), written.into());
@@ -122,6 +122,6 @@ fn a_partial_record_is_truncated_before_the_next_one() {
     let read = on_disk(dir.path(), id);
     assert!(read.state.directories.contains(&b"d"[..]));
     assert_eq!(read.end, fs::metadata(&path).unwrap().len());
-    // The journal itself was locked all the time.
+    // The journal stayed locked.
     assert_eq!(flock(&written, FlockOperation::NonBlockingLockShared), Err(Errno::WOULDBLOCK));
 }

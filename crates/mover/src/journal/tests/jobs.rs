@@ -1,4 +1,4 @@
-//! Jobs, one after the other and at the same time.
+//! Consecutive and concurrent jobs.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -71,7 +71,7 @@ fn the_next_job_takes_each_leftover_once() {
     assert_eq!(claim.part, format!(".haul-{id:08x}-1.part").into_bytes());
     assert_eq!(leftovers.take(b"d/f"), None);
 
-    // Not consumed: the next job has it again.
+    // Not consumed, so the next job finds it again.
     leftovers.finish();
     let mut leftovers = adopt(dir.path());
     let claim = leftovers.take(b"d/f").unwrap();
@@ -97,7 +97,7 @@ fn the_newest_journal_is_taken_before_older_ones() {
     fs::remove_file(dir.path().join(std::str::from_utf8(&second.part).unwrap())).unwrap();
     leftovers.consumed(&second);
     leftovers.finish();
-    // The newest was not consumed and stays; the oldest was overtaken.
+    // The newest was not consumed and stays; the oldest is superseded and removed.
     let stays = [format!(".haul-{:08x}-1.part", ids[2]), format!(".haul-{:08x}.journal", ids[2])];
     assert_eq!(hidden(dir.path()), stays);
 }
@@ -154,7 +154,7 @@ fn a_running_job_is_left_alone() {
     assert_eq!(hidden(dir.path()).len(), 1);
 }
 
-/// The receiver of a killed copy, which ends while the same copy is asked for again.
+/// The receiver of a killed copy, which ends while the same copy is requested again.
 #[test]
 fn an_ending_job_on_the_same_file_is_waited_for() {
     for hold in [Hold::Keep, Hold::Release] {
@@ -195,7 +195,7 @@ fn each_claim_goes_to_exactly_one_of_many_jobs() {
                 let mut leftovers = adopt(dir.path());
                 let taken: Vec<_> =
                     ["a", "b", "c"].into_iter().filter(|f| leftovers.take(f.as_bytes()).is_some()).collect();
-                // Nobody lets go before everybody has looked.
+                // No thread releases its journals until every thread has looked for them.
                 barrier.wait();
                 leftovers.finish();
                 taken
@@ -209,7 +209,7 @@ fn each_claim_goes_to_exactly_one_of_many_jobs() {
     }
 }
 
-/// Sets its flag when it goes.
+/// Sets its flag when dropped.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -231,7 +231,7 @@ fn a_journal_survives_a_concurrent_cleanup_while_it_is_created() {
                 }
             });
         }
-        // Also if an assertion fails, or the threads would go on for ever.
+        // Stops the threads even if an assertion fails.
         let _stop = Stop(&done);
         for _ in 0..200 {
             let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
@@ -312,7 +312,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a job has done: by name of the file, each of which is begun once, what was written of it.
+/// The expected state of a job: the ranges written to each file, by path. Each file is begun once.
 #[derive(Default)]
 struct Model {
     written: HashMap<Vec<u8>, RangeSet>,
@@ -345,7 +345,7 @@ impl Model {
         }
     }
 
-    /// No file claims more than was written of it until now.
+    /// Whether no file has more recorded than was written to it.
     fn bounds(&self, read: &Log) -> bool {
         read.state.files.values().all(|noted| {
             let written = &self.written[&noted.identity.path];

@@ -36,7 +36,7 @@ fn on_disk(dir: &Path, id: u32) -> Log {
     Log::read(id, &fs::read(dir.join(journal_name(id))).unwrap()[..]).unwrap()
 }
 
-/// A job that has written `written` of `path` when it is cut off.
+/// A job that is interrupted after it has written the range `written` of `path`.
 fn cut_off(dir: &Path, path: &str, size: u64, written: std::ops::Range<u64>) -> u32 {
     let journal = Journal::create(open(dir).as_fd()).unwrap();
     let parent = path.rfind('/').map_or("", |slash| &path[..slash]);

@@ -1,4 +1,4 @@
-//! What is read back is a prefix of what was written, whatever happened to the file.
+//! Reading a damaged or truncated journal yields a prefix of the records that were written.
 
 use proptest::prelude::*;
 
@@ -30,8 +30,8 @@ fn any_record() -> impl Strategy<Value = Record> {
     ]
 }
 
-/// The journal of these records; and after each of them, how long it was and what it said. Records that make
-/// no sense where they are would end the reading and are left out.
+/// The journal of these records, with its length and state after each of them. Skips records that are invalid
+/// at their position, because they would end the reading.
 fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) {
     let (codec, mut bytes, mut state) = (Log::new(id), header(id).to_vec(), JobState::default());
     let mut steps = vec![(bytes.len(), state.clone())];
@@ -44,7 +44,7 @@ fn write_down(id: u32, records: &[Record]) -> (Vec<u8>, Vec<(usize, JobState)>) 
     (bytes, steps)
 }
 
-/// The last step that ends at or before `len`.
+/// The state after the last record that ends at or before `len`.
 fn step_before(steps: &[(usize, JobState)], len: usize) -> &(usize, JobState) {
     steps.iter().rev().find(|(end, _)| *end <= len).unwrap()
 }
@@ -113,7 +113,7 @@ proptest! {
     }
 }
 
-/// A header and one record with these contents and a right check.
+/// A header and one record, with a valid checksum.
 fn one(record: &Record) -> Vec<u8> {
     let mut bytes = header(1).to_vec();
     Log::new(1).encode(0, record, &mut bytes);
@@ -141,7 +141,7 @@ fn records_with_escaping_paths_or_excess_ranges_are_rejected() {
     }
 }
 
-/// The format is a promise to later versions: this journal must be readable for ever.
+/// Later versions must be able to read the format: this journal must stay readable.
 #[test]
 fn the_file_format_matches_version_1() {
     let mut bytes = header(0x1234_abcd).to_vec();

@@ -1,4 +1,4 @@
-//! The check of the fuzz target on seeded inputs: valid ones, damaged ones and random ones.
+//! Runs the check of the fuzz target on seeded inputs: valid, damaged and random.
 
 use haul_base::Rng;
 
@@ -9,7 +9,7 @@ use crate::journal::record::{Record, header};
 const ITERATIONS: u32 = 20_000;
 const SEED: u64 = 0x6861_756c;
 
-/// The payloads of some records, in the form of a journal or as the check reads payloads.
+/// Payloads of some records, either as a journal or in the encoding of the check.
 fn input(rng: &mut Rng) -> Vec<u8> {
     let paths = ["a", "b/c", "b", "..", "/x"];
     let whole = rng.chance(0.5);

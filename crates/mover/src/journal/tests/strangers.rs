@@ -1,4 +1,4 @@
-//! Things that are called as journals are, and are none of ours.
+//! Foreign files with journal names.
 
 use std::os::unix::fs::symlink;
 
@@ -79,7 +79,7 @@ fn names_of_journals_and_temporary_files_are_reserved() {
     let journal = Journal::create(open(dir.path()).as_fd()).unwrap();
     assert!(is_reserved(journal.part_name(3).as_bytes()));
     assert!(is_reserved(journal_name(journal.id() ^ 1).as_bytes()));
-    // What another job would go on with, also where names are found whatever their case.
+    // Another job's temporary files are reserved as well, also on case-insensitive file systems.
     assert!(is_reserved(format!(".haul-{:08x}-3.part", journal.id() ^ 1).as_bytes()));
     assert!(is_reserved(b".Haul-000000AB-3.PART"));
     assert!(!is_reserved(b".haul-readme"));

@@ -1,4 +1,4 @@
-//! What people are told, and how they get rid of it.
+//! `haul status` and `haul clean`: listing and removing leftover journals.
 
 use super::*;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn journals_are_found_with_their_state_and_files() {
     assert_eq!((file.path.as_slice(), file.have.0, file.size.0), (&b"d/f"[..], 50, 100));
     assert_eq!(of(running.id()).state, JournalState::Running);
     assert!(matches!(of(7).state, JournalState::NotOurs(_)));
-    // Looking changes nothing: the next job still takes it.
+    // Listing changes nothing: the next job can still adopt the journal.
     assert!(adopt(dir.path()).take(b"d/f").is_some());
 }
 

@@ -69,7 +69,7 @@ fn with_few_packets_the_startup_window_grows_by_arrivals() {
 
 #[test]
 fn probes_come_every_two_to_three_seconds_and_go_through_the_cycle_at_its_gains() {
-    // 63 round trips are longer than that, and 40 are not.
+    // At 50 ms, 63 round trips exceed the wait of 2 to 3 s, so the wait decides.
     let mut run = run(path(ms(50)));
     run.run_for(ms(5_000));
     let seen = phases(&mut run, ms(40_000));

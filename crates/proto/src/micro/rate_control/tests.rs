@@ -66,7 +66,7 @@ fn a_higher_rate_ends_the_pause_of_a_low_one() {
     assert!(is_near(found, 8_000_000), "{found}");
 }
 
-/// It went on from 1 kbit/s, and would have needed minutes.
+/// Regression test: it continued at 1 kbit/s, and would have needed minutes.
 #[test]
 fn a_law_that_takes_over_from_a_stopped_one_starts_as_in_a_new_session() {
     let mut pair = begun(&object_recipe("1kbit"));
