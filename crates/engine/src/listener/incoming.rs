@@ -15,7 +15,7 @@ use crate::{EngineError, Role, Session};
 /// Program name and version sent to clients.
 pub(super) const PROGRAM: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
-/// An authenticated client waiting for the server's decision. Dropping it closed the connection.
+/// An authenticated client waiting for the server's decision. Dropping it closes the connection.
 #[derive(derive_more::Debug, derive_more::Deref)]
 #[debug("Incoming({}, {:?})", self.peer(), self.request())]
 pub struct Incoming {

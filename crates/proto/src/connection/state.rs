@@ -118,9 +118,9 @@ pub enum Header {
 /// Whether the application still has its end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Application {
-    /// It has.
+    /// The application has its end.
     Present,
-    /// It has dropped it: the close is repeated, received packets are ignored.
+    /// The application has dropped its end: the close is repeated, received packets are ignored.
     Gone,
 }
 

@@ -108,7 +108,7 @@ pub enum ControllerError {
     Taken {
         /// Name of the law.
         law: &'static str,
-        /// What is taken.
+        /// The name that is taken.
         message: String,
     },
     /// The law holds without a valid time to resume, which ends the session.

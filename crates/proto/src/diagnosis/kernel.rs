@@ -194,7 +194,7 @@ impl Kernel {
     }
 
     /// Ends a transmission window. Returns whether all drops of the host were counted: before the socket and
-    /// at it. A host descheduled by its hypervisor drops packets that nobody counts.
+    /// at it. Drops while the hypervisor deschedules the host are counted nowhere.
     pub(super) fn end_window(&mut self) -> bool {
         let was_stolen_from = std::mem::take(&mut self.was_stolen_from);
         self.counts_early && self.per_buffer > 0.0 && !was_stolen_from

@@ -26,7 +26,7 @@ struct Bindings {
     delivered: Event<()>,
 }
 
-/// What this end takes as a sign of life.
+/// Packets that show this end that the peer is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Reports of new arrivals.

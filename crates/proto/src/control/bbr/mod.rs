@@ -449,8 +449,8 @@ impl Bbr {
             Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
             Phase::Down | Phase::Refill | Phase::Up => self.long_term,
         };
-        // The bound is the bytes in flight when losses began, which is when least awaits a report; packets
-        // that await a report burden nobody.
+        // The bound is the bytes in flight when losses began, when the fewest packets awaited a report; such
+        // packets load no queue.
         let unreported = volume(self.bandwidth(), 1.0, self.interval);
         let cap = cap.map_or(u64::MAX, |cap| cap.saturating_add(unreported));
         let cap = cap.min(self.short_term.in_flight.unwrap_or(u64::MAX));
