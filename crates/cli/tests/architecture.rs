@@ -175,7 +175,7 @@ fn crates_import_only_allowed_crates() {
     let ours: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
     for package in &packages {
         let rule = MAY_IMPORT.iter().find(|(name, _)| *name == package.name);
-        let (_, allowed) = rule.unwrap_or_else(|| panic!("{} has a line in the table", package.name));
+        let (_, allowed) = rule.unwrap_or_else(|| panic!("{} is missing from the table", package.name));
         for (dependency, kind) in package.dependencies.iter().filter(|(name, _)| ours.contains(name.as_str()))
         {
             let in_tests = kind.as_deref() == Some("dev");
@@ -203,7 +203,7 @@ fn sans_io_crates_use_no_clocks_io_or_threads() {
             }
         }
         let bans = fs::read_to_string(package.directory.join("clippy.toml")).unwrap_or_default();
-        assert!(bans.contains("std::time::Instant::now"), "{} has clippy's ban on clocks", package.name);
+        assert!(bans.contains("std::time::Instant::now"), "{}: clippy.toml must ban clocks", package.name);
     }
 }
 
@@ -211,7 +211,7 @@ fn sans_io_crates_use_no_clocks_io_or_threads() {
 fn unsafe_code_is_only_in_allowed_files() {
     for package in packages() {
         let manifest = fs::read_to_string(package.directory.join("Cargo.toml")).unwrap();
-        assert!(manifest.contains("[lints]\nworkspace = true"), "{} has the workspace's lints", package.name);
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{} must use workspace lints", package.name);
         for (path, code) in package.sources(true) {
             let text = path.to_string_lossy();
             if UNSAFE.iter().any(|place| text.contains(place)) || text.ends_with("cli/tests/architecture.rs")
@@ -219,7 +219,7 @@ fn unsafe_code_is_only_in_allowed_files() {
                 continue;
             }
             assert!(!names(&code, "unsafe"), "{text} has unsafe code");
-            assert!(!names(&code, "unsafe_code"), "{text} switches the lint off");
+            assert!(!names(&code, "unsafe_code"), "{text} disables the lint");
         }
     }
 }
@@ -243,7 +243,7 @@ fn only_the_output_layer_writes_to_the_terminal() {
         let may = MAY.iter().any(|place| text.ends_with(place));
         let code = code.split("mod tests {").next().unwrap_or_default();
         for word in ["io::stderr", "io::stdout", "print!", "println!", "eprint!", "eprintln!"] {
-            assert!(may || !code.contains(word), "{text} writes by itself ({word})");
+            assert!(may || !code.contains(word), "{text} writes directly ({word})");
         }
     }
 }
@@ -276,7 +276,7 @@ fn control_laws_do_not_import_each_other() {
         }
     }
     let pacer = code_of(&fs::read_to_string(proto.directory.join("src/pacer.rs")).unwrap());
-    assert!(!names(&pacer, "control"), "the pacer knows no law");
+    assert!(!names(&pacer, "control"), "the pacer must not refer to control laws");
 }
 
 /// Known import cycles: the crate, the modules of the cycle, and why it stays. `stage::*` stands for all
@@ -285,12 +285,12 @@ const CIRCLES_LEFT: [(&str, &[&str], &str); 2] = [
     (
         "haul-stack",
         &["context", "protocol"],
-        "a micro-protocol is given its context, and the context calls micro-protocols",
+        "a micro-protocol gets its context as an argument, and the context calls micro-protocols",
     ),
     (
         "haul-sim",
         &["stage", "stage::*"],
-        "a stage can be told any change, and a change has the parameters of the stage that it is for",
+        "a stage accepts any change, and a change has the parameters of its stage",
     ),
 ];
 
@@ -511,8 +511,8 @@ fn files_have_no_import_cycles() {
             }
         }
     }
-    assert!(found.is_empty(), "what two of them need belongs into a file below both: {found:#?}");
-    assert_eq!(left.len(), CIRCLES_LEFT.len(), "a circle that is gone is no exception any more");
+    assert!(found.is_empty(), "move what two files need into a third one: {found:#?}");
+    assert_eq!(left.len(), CIRCLES_LEFT.len(), "remove exceptions for cycles that no longer exist");
 }
 
 /// Crates whose top-level modules, each with all its files, do not import each other in circles either.

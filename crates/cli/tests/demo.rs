@@ -199,14 +199,14 @@ fn a_busy_receiver_is_shown_in_a_table_and_ends_with_the_demo() {
     }
     let mut child = haul().args(BUSY).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(lines.any(|line| line.contains("Now with the verdict")), "a run begins");
+    assert!(lines.any(|line| line.contains("Now with the verdict")), "the first run has not started");
     let parent = child.id();
     let receiver = child_of(parent);
     child.kill().unwrap();
     child.wait().unwrap();
     let end = Instant::now() + TIMEOUT;
     while is_alive(receiver) {
-        assert!(Instant::now() < end, "the receiver stays");
+        assert!(Instant::now() < end, "the receiver has not ended");
         sleep(Duration::from_millis(5));
     }
 }

@@ -33,7 +33,7 @@ fn sealing_and_opening() {
             let first = round * BATCH as u64;
             sealer.seal_batch(&mut batch, PACKET, 7, first);
             for (pn, packet) in (first..).zip(batch.chunks_mut(PACKET)) {
-                opener.open(packet, 7, pn).expect("what was sealed opens");
+                opener.open(packet, 7, pn).expect("a sealed packet opens");
             }
         }
         let change = region.change();
@@ -109,7 +109,7 @@ fn a_whole_session() {
         client.start_sending(Box::new(source), Waker::new().expect("a descriptor")).expect("a thread");
     let receiving =
         server.start_receiving(Box::new(Nowhere), Waker::new().expect("a descriptor")).expect("a thread");
-    assert!(sending.wait_delivered(Duration::from_secs(120)).expect("delivered"), "it took too long");
+    assert!(sending.wait_delivered(Duration::from_secs(120)).expect("delivered"), "timed out");
     let Some(Counters::Sending(counters)) = sending.stop() else { panic!("no counters") };
     drop(receiving);
     let snapshots = snapshots.lock().expect("no panic elsewhere");

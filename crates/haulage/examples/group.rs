@@ -29,7 +29,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         group.round();
     }
     let shares: Vec<Rate> = group.shares().map(|(_, rate)| rate).collect();
-    println!("the one with little to send, the greedy one, the one that counts twice: {shares:?}");
+    println!("low demand, high demand, double weight: {shares:?}");
     for (sender, _) in group.shares() {
         sender.close(TIMEOUT)?;
     }

@@ -83,7 +83,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut received = Vec::new();
     listener.accept_reader().wait_for(Duration::from_secs(10))?.read_to_end(&mut received)?;
     writer.join().map_err(|_| "the writer has panicked")??;
-    println!("{} bytes at the rate of a law of ours, then of another", received.len());
+    println!("{} bytes with the custom law, then with a shipped one", received.len());
     if received.len() == BYTES { Ok(()) } else { Err("the stream was cut short".into()) }
 }
 

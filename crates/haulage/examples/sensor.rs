@@ -39,9 +39,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let sent: u64 = sensors.iter().map(|sensor| sensor.statistics().totals.data_sent).sum();
     let suppressed: u64 = sensors.iter().map(|sensor| sensor.statistics().totals.messages_suppressed).sum();
     println!(
-        "{SENSORS} sensors read {READINGS} times: {readings} readings arrived, {suppressed} told nothing new"
+        "{SENSORS} sensors with {READINGS} readings each: {readings} arrived, {suppressed} unchanged ones suppressed"
     );
-    println!("{sent} data packets for them");
+    println!("{sent} data packets sent");
     drop(stations);
     Ok(())
 }

@@ -25,7 +25,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             viewer.recv().wait_for(TIMEOUT)?;
             frames += 1;
         }
-        println!("asked for {megabits} Mbit/s: {} frames in half a second", frames - before);
+        println!("requested {megabits} Mbit/s: {} frames in half a second", frames - before);
     }
     if let Some(stats::ArrivalStats { missing, jitter, .. }) = viewer.statistics().of() {
         println!("{missing} packets are missing; jitter: {jitter}");

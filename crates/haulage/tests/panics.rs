@@ -145,7 +145,7 @@ struct Dead(AtomicU32);
 impl Wake for Dead {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
-        panic!("nobody is here any more");
+        panic!("the executor was shut down");
     }
 }
 

@@ -209,7 +209,7 @@ fn servers_send_byte_streams_and_tasks_can_read_them() {
         })
     });
     let Accepted::Writer(mut writer) = listener.accept_any().wait_for(TIMEOUT).unwrap() else {
-        panic!("a client that wants bytes");
+        panic!("unexpected client of a byte stream");
     };
     let data: Vec<u8> = (0..3_000_000u32).map(|i| (i % 253) as u8).collect();
     writer.write_all(&data).unwrap();
@@ -400,7 +400,7 @@ fn every_object_recipe_carries_and_counts_a_byte_stream() {
             sent.packets > 0 && sent.rtt.is_some() && received.packets > 0,
             "{name}: {sent:?} {received:?}"
         );
-        assert!(writer.write(b"more").is_err(), "its end was said");
+        assert!(writer.write(b"more").is_err(), "the stream was finished");
     }
     let listener = listener();
     let error =
@@ -554,7 +554,7 @@ fn empty_messages_wait_for_capacity_like_others() {
     let mut sent = 0;
     while client.send(b"").now().unwrap().is_some() {
         sent += 1;
-        assert!(sent < 100_000, "they fill the memory");
+        assert!(sent < 100_000, "unread data fills the memory");
     }
     for _ in 0..sent {
         assert!(server.recv().wait_for(TIMEOUT).unwrap().data.is_empty());

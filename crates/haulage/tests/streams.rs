@@ -154,7 +154,7 @@ fn streams_of_both_ends_and_messages_arrive_whole_over_a_bad_path() {
         }
     });
     client.close(TIMEOUT).unwrap();
-    assert!(client.statistics().totals.data_resent > 0, "the path has lost nothing");
+    assert!(client.statistics().totals.data_resent > 0, "nothing was retransmitted");
 }
 
 /// Control frames of streams do not fit then either. They must not be retried in a loop: that would occupy
@@ -265,7 +265,7 @@ fn empty_streams_end_and_any_number_can_follow() {
     let (client, server) = pair(&listener, &recipe());
     let (mut writer, mut answers) = open(&client);
     writer.finish().unwrap();
-    assert!(writer.write(b"more").is_err(), "its end was said");
+    assert!(writer.write(b"more").is_err(), "the stream was finished");
     let (mut answer, mut reader) = accept(&server);
     assert_eq!(read_to_end(&mut reader), b"");
     answer.finish().unwrap();
@@ -331,7 +331,7 @@ fn the_end_of_a_connection_does_not_end_its_streams_cleanly() {
         }
         let ended = server.closed().wait_for(TIMEOUT).unwrap();
         assert_eq!(matches!(ended, ConnectionError::Closed), how != 1, "{ended:?}");
-        assert_eq!(read_to_end(&mut reads_whole), b"whole", "what has come with its end is there");
+        assert_eq!(read_to_end(&mut reads_whole), b"whole", "data received with the end must be readable");
         let error = reads_cut.read_to_end(&mut Vec::new()).unwrap_err();
         // Dropping a stream also tells the peer that it is incomplete.
         let kinds = [ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset];
@@ -451,7 +451,7 @@ fn tasks_are_woken_only_for_their_event() {
         scope.spawn(|| (busy.write_all(&vec![1; 3_000_000]).unwrap(), busy.finish().unwrap()));
         let first = server.accept_stream().wait_for(TIMEOUT).unwrap();
         assert_eq!(read_to_end(&mut server.accept_stream().wait_for(TIMEOUT).unwrap().1).len(), 3_000_000);
-        assert!(wakes.iter().all(|wakes| wakes.0.load(Ordering::Relaxed) == 0), "woken for nothing");
+        assert!(wakes.iter().all(|wakes| wakes.0.load(Ordering::Relaxed) == 0), "spurious wake-up");
         server.send(b"message").wait().unwrap();
         let woken = |task: usize| wakes[task].0.load(Ordering::Relaxed) > 0;
         while !woken(1) {

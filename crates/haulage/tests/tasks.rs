@@ -133,7 +133,7 @@ fn byte_streams_work_in_tasks() {
         assert!(server.await.unwrap() == data());
         let server = tokio::spawn(async move {
             let Accepted::Writer(mut writer) = listener.accept_any().await.unwrap() else {
-                panic!("a client that wants bytes");
+                panic!("unexpected client of a byte stream");
             };
             write_all(&mut writer, &data()).await;
             writer.finish().await.unwrap();

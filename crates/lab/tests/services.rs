@@ -164,10 +164,10 @@ fn a_measurement_ended_by_a_signal_leaves_nothing_behind() {
     // Both ends are running when the URL exists.
     let start = Instant::now();
     while !files.join("0/url.json").exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it did not begin");
+        assert!(start.elapsed() < Duration::from_secs(60), "it did not start");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(working_in(&files) > 0, "the ends are known by their directory");
+    assert!(working_in(&files) > 0, "no process has the directory in its arguments");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert_eq!((working_in(&files), std::fs::read_dir(directory.path()).unwrap().count()), (0, 0));

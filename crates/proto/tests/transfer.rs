@@ -276,7 +276,7 @@ proptest! {
 
 /// Rate in Mbit/s at which bytes of the object arrive at the sink until `until`.
 fn throughput(w: &mut World, until: u64) -> f64 {
-    let delivered = |w: &World| w.sunk.lock().expect("nobody panicked").delivered;
+    let delivered = |w: &World| w.sunk.lock().expect("no panic elsewhere").delivered;
     let (before, from) = (delivered(w), w.now);
     w.run(ms(until));
     Rate::from_transfer(delivered(w) - before, w.now.since(from)).as_bps() as f64 / 1e6

@@ -30,7 +30,9 @@ fn main() {
         ("1 % in runs of 5", runs(0.01, 5.0)),
     ];
     println!("seed {seed}, {MESSAGES} messages of {MESSAGE} bytes, 50 Mbit/s");
-    println!("late: % later than the path and {TIMEOUT}, or never; never: %; 99.9 %: ms added to the path");
+    println!(
+        "late: % later than the path plus {TIMEOUT}, or lost; never: % lost; 99.9 %: ms in addition to the path"
+    );
     println!("forth, back: UDP payload to bytes of messages\n");
     println!(
         "| RTT | loss | recipe | late | never | 99.9 % | forth | back |\n|---|---|---|---|---|---|---|---|"
@@ -50,7 +52,7 @@ fn main() {
         }
     }
     println!(
-        "\nWhat 20+2 and 20+4 cannot mend where packets are lost one by one, by the binomial distribution:"
+        "\nShare that 20+2 and 20+4 cannot repair with independent losses, by the binomial distribution:"
     );
     for p in [0.001, 0.01, 0.05] {
         let [two, four] = [2, 4].map(|repairs| 100.0 * beyond_repair(p, 20, repairs));

@@ -71,7 +71,7 @@ fn main() {
     let source = UdpSource::new(UdpSourceSpec::constant(Rate::from_mbps(1_050)), 1);
     let source = world.add_node("source", source);
     let sink = world.add_node("sink", Sink::new());
-    world.connect("flow", (source, PathId(0)), (sink, PathId(0)), &[link]).expect("both are there");
+    world.connect("flow", (source, PathId(0)), (sink, PathId(0)), &[link]).expect("both nodes exist");
     world.run_until(Time::ZERO + Span::from_secs(4));
     count("a world with one flow", || world.run_until(Time::ZERO + Span::from_secs(8)));
 }

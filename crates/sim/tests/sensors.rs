@@ -108,14 +108,14 @@ fn a_sensor_costs_little_memory() {
     };
     let make = || (0..SENSORS).map(|_| base()).collect::<Vec<_>>();
     let (mut bases, fresh) = held(make);
-    println!("of these {} are the stack itself", size_of::<Stack>());
+    println!("{} of these are the stack itself", size_of::<Stack>());
     let mut slot = vec![0; 65_536];
     let mut grown = 0;
     for round in 0..ROUNDS {
         let now = Time::ZERO + Span::from_secs(1) * round;
         for (n, (sensor, base)) in sensors.iter_mut().zip(&mut bases).enumerate() {
             let reading = [round as u8, n as u8, (n >> 8) as u8, 0, 0, 0, 0, 0, 0, 0];
-            sensor.send(now, &reading, SendOptions::default()).expect("there is room");
+            sensor.send(now, &reading, SendOptions::default()).expect("the queue has space");
             // Every tenth reading is lost, and reported by the base station after a delay.
             let lost = (n as u64 + round) % 10 == 3 && round + 1 < ROUNDS;
             grown += carry(now, sensor, base, &mut slot, lost).1;
@@ -128,7 +128,7 @@ fn a_sensor_costs_little_memory() {
     }
     let each = |bytes: isize| bytes.unsigned_abs() / SENSORS;
     println!(
-        "a base station's stack: {} bytes fresh, {} after {ROUNDS} readings with losses ({SENSORS} sensors)",
+        "a base station's stack: {} bytes when new, {} after {ROUNDS} readings with losses ({SENSORS} sensors)",
         each(fresh),
         each(fresh + grown)
     );

@@ -59,7 +59,7 @@ fn stream(count: u32, apart: Span, len: impl Fn(u32) -> usize) -> Vec<(Time, Vec
 
 /// Returns the received messages by number. Panics if one was received twice.
 fn received(talk: &Exchange) -> BTreeMap<u64, Vec<u8>> {
-    let Role::Receiver { received } = &talk.end(talk.second).role else { panic!("the second one listens") };
+    let Role::Receiver { received } = &talk.end(talk.second).role else { panic!("the second end receives") };
     let mut by_id = BTreeMap::new();
     for (_, id, message) in received {
         assert!(by_id.insert(*id, message.clone()).is_none(), "message {id} came twice");
@@ -140,11 +140,11 @@ fn the_permitted_copies_fill_a_long_path() {
         talk.run(Span::from_secs(20), Span::from_secs(2));
         assert_all(&talk, &sent);
         let Role::Receiver { received } = &talk.end(talk.second).role else {
-            panic!("the second one listens")
+            panic!("the second end receives")
         };
         let late = |(at, id, _): &(Time, u64, Vec<u8>)| at.since(sent[*id as usize].0);
         let longest = received.iter().map(late).max().expect("messages");
-        println!("{recipe}, {loss} lost: at most {longest} from the user to the user");
+        println!("{recipe}, {loss} lost: at most {longest} from user to user");
         // Half a round trip, and two more for packets lost twice.
         assert!(longest <= rtt * 5 / 2 + Span::from_millis(100), "{recipe}: {longest}");
     }
@@ -160,7 +160,7 @@ fn sensor_costs_one_packet_per_reading() {
     assert_all(&talk, &sent);
     let (sensor, base) = (talk.end(talk.first).stack.stats(), talk.end(talk.second).stack.stats());
     println!(
-        "{} readings: {} data packets, {} others; {} backwards",
+        "{} readings: {} data packets, {} others; {} in return",
         sent.len(),
         sensor.data_sent,
         sensor.control_sent,

@@ -283,7 +283,7 @@ fn codel_controls_an_unresponsive_flow() {
     let last = &waits[waits.len() * 9 / 10..];
     let mean = last.iter().sum::<f64>() / last.len() as f64 / 1e3;
     let lost = path.counters().drops.of(DropReason::Codel) as f64 / path.counters().offered as f64;
-    println!("CoDel, load 1.02 without an answer: wait {mean:.2} ms at the end, loss {lost:.4}");
+    println!("CoDel, unresponsive load of 1.02: wait {mean:.2} ms at the end, loss {lost:.4}");
     assert!((1.0..20.0).contains(&mean), "{mean}");
     assert!((lost - (1.0 - 1.0 / 1.02)).abs() < 0.003, "{lost}");
 }

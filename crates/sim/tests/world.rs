@@ -195,7 +195,7 @@ fn the_trace_contains_every_packet() {
             }
             (Place::Node(_), Exit::Delivered) => {
                 notes[1] += u64::from(event.parcel.packets());
-                assert_eq!(event.arrived, event.at, "without a host it is read when it comes");
+                assert_eq!(event.arrived, event.at, "without a host it is read on arrival");
             }
             (Place::Source(_), Exit::Delivered) => notes[2] += u64::from(event.parcel.packets()),
             _ => {}

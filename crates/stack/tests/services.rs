@@ -60,7 +60,7 @@ impl MicroProtocol for Prober {
         let payload = self.size.unwrap() - batch.layout().clear_len();
         let i = batch.push_probe(KIND, payload).unwrap();
         batch.payload_mut(i).fill(7);
-        assert!(batch.push(KIND, 1).is_none(), "a probe is alone");
+        assert!(batch.push(KIND, 1).is_none(), "a probe must be sent alone");
     }
 
     fn on_control(&mut self, _: Kind, batch: &mut Batch<'_>, i: usize, context: &mut Context<'_>) {

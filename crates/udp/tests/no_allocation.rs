@@ -37,7 +37,7 @@ impl Loop {
         assert!(matches!(self.receiver.recv(&self.receiving), Err(RecvError::WouldBlock)));
         let too_large = self.sending.send(&self.too_large, 70_000, Ecn::NotEct);
         assert!(matches!(too_large, Err(SendError::TooLarge)));
-        let sent = self.sending.send(&self.data, 1_400, Ecn::Ect0).expect("there is room");
+        let sent = self.sending.send(&self.data, 1_400, Ecn::Ect0).expect("the send buffer has space");
         self.receiving.wait(Interest::Read, Duration::from_secs(5)).expect("poll works");
         let mut bytes = 0;
         while bytes < sent.bytes && self.receiver.recv(&self.receiving).is_ok() {

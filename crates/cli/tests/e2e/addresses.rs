@@ -99,10 +99,10 @@ impl Victim {
 
     fn assert_little(&self) {
         let Self { sent, received, .. } = self;
-        assert!(*received > 0, "the copies were not taken for the client's packets");
+        assert!(*received > 0, "the server did not answer the replayed packets");
         assert!(
             *received <= 3 * *sent,
-            "{received} bytes to an address that has sent {sent} and answered nothing"
+            "{received} bytes to an address that has sent {sent} bytes and answered no challenge"
         );
     }
 }

@@ -90,7 +90,7 @@ fn nothing_outside_of_the_root_can_be_written() {
     world.put("absolute");
     assert_eq!(world.outside(), before);
     let secret = fs::read(world.outer.path().join("secret")).unwrap();
-    assert_eq!(secret, contents(1, 1_000), "the file outside is as it was");
+    assert_eq!(secret, contents(1, 1_000), "the file outside has changed");
 }
 
 #[test]

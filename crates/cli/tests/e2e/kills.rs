@@ -172,7 +172,7 @@ impl Copy<'_> {
     }
 
     fn carried(&self) -> u64 {
-        let snapshots = self.emulator.snapshots().expect("the path is whole");
+        let snapshots = self.emulator.snapshots().expect("both directions work");
         snapshots[usize::from(!self.upload)].sent.bytes
     }
 

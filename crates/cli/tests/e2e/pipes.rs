@@ -57,7 +57,7 @@ fn finish_within(mut child: Child, most: Duration) -> (i32, Vec<u8>, String) {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() >= end {
             child.kill().unwrap();
-            panic!("still there after {most:?}: {}", finish(child).2);
+            panic!("still running after {most:?}: {}", finish(child).2);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -117,7 +117,7 @@ fn the_json_goes_to_the_stream_without_data() {
         let (code, stdout, said) = feed(client, lines(500));
         let (other, got, words) = receiver.join().unwrap();
         assert_eq!((code, other), (0, 0), "{said} {words}");
-        assert!(got == lines(500), "nothing but the data: {} bytes", got.len());
+        assert!(got == lines(500), "unexpected output: {} bytes", got.len());
         let sent = object(&String::from_utf8(stdout).unwrap());
         assert!(sent["packets_sent"].as_u64() > Some(0) && sent["rtt_ms"].as_f64() > Some(0.0), "{sent}");
         for told in [sent, object(&words)] {
@@ -224,7 +224,7 @@ fn closing_stdout_or_ctrl_c_ends_both_sides() {
         let (code, _, said) = finish(client);
         assert_eq!(code, 130, "{preset}: {said}");
         let (code, _, said) = finish(listening.child);
-        assert_eq!(code, 5, "{preset}: the stream was cut, and {said}");
+        assert_eq!(code, 5, "{preset}: wrong exit code after an interruption: {said}");
         drop(stdin);
     }
 }
@@ -270,7 +270,7 @@ fn a_client_interrupted_before_its_first_message_ends_the_listener() {
         let (code, _, said) = finish_within(client, GONE);
         assert_eq!(code, 130, "{preset}: {said}");
         let (code, got, said) = finish_within(listening.child, GONE);
-        assert!(code == 5 && got.is_empty(), "{preset}: the stream was cut, and {said}");
+        assert!(code == 5 && got.is_empty(), "{preset}: wrong exit code after an interruption: {said}");
         drop(stdin);
     }
 }

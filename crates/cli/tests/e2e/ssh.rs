@@ -53,7 +53,7 @@ fn no_shell_interprets_names() {
     assert_same_file(&source, &sshd.home().join(name));
     sshd.copies([far(name), back.clone().into()]).exits(0);
     assert_same_file(&source, &back);
-    assert_eq!(names(&sshd.home()).len(), 1, "nothing else was made: {:?}", names(&sshd.home()));
+    assert_eq!(names(&sshd.home()).len(), 1, "unexpected files: {:?}", names(&sshd.home()));
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_server_started_by_ssh_serves_only_its_request() {
     assert_eq!(names(here.path()), ["file"]);
     cp(&source, &at("in")).exits(0);
     assert_same_file(&source, &home.path().join("in"));
-    assert_eq!(server.0.wait().unwrap().code(), Some(0), "one session is all");
+    assert_eq!(server.0.wait().unwrap().code(), Some(0), "the server must end after one session");
 }
 
 /// The server's firewall allows ssh and five ports.

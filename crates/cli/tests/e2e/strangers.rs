@@ -55,7 +55,7 @@ fn a_flood_of_unauthenticated_packets_changes_nothing_and_gets_no_answer() {
         outcome.exits(0);
         flooding.join().unwrap()
     });
-    assert_eq!(answers, 0, "nobody is answered who has not authenticated");
+    assert_eq!(answers, 0, "the server answered unauthenticated packets");
     assert_same(here.path(), &root.path().join("tree"));
 }
 
@@ -92,7 +92,7 @@ fn packets_spoofing_the_clients_address_change_nothing() {
     until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
     let injected = net.client.enter(|| {
         let ports = client_ports();
-        assert!(!ports.is_empty(), "the client has a connected socket");
+        assert!(!ports.is_empty(), "the client has no connected socket");
         let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).unwrap();
         let to: std::net::SocketAddr = format!("{}:{PORT}", Net::SERVER).parse().unwrap();
         let (mut rng, mut bytes) = (Rng::from_seed(6), [0; 1_400]);

@@ -91,7 +91,7 @@ fn a_tree_is_copied_directly_and_progress_is_shown_locally() {
     let json: Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!((&json["ok"], &json["files"]), (&true.into(), &101.into()), "{json}");
     assert!(json["digest"].is_string() && json["packets_sent"].as_u64() > Some(5_000), "{json}");
-    assert!(json["goodput_bps"].as_f64() < Some(50e6), "the ceiling went along: {json}");
+    assert!(json["goodput_bps"].as_f64() < Some(50e6), "the maximum rate was not passed on: {json}");
     let trace = fs::read_to_string(&events).unwrap();
     let seen: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |name: &str| seen.iter().filter(|event| event["event"] == name).count();
@@ -110,7 +110,7 @@ fn no_secret_is_on_a_command_line() {
     let running = world.under_way(&[]);
     let mut hauls = world.a.hauls();
     hauls.extend(world.b.hauls());
-    assert_eq!(hauls.len(), 2, "one on either machine");
+    assert_eq!(hauls.len(), 2, "one process on each machine");
     for pid in hauls.into_iter().chain([running.id().cast_signed()]) {
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap();
         let words = String::from_utf8_lossy(&words).into_owned();
@@ -181,7 +181,7 @@ fn a_transfer_is_reported_as_detached_once_it_is() {
     let silence = ["-w", "-A", "OUTPUT", "-d", "10.99.0.1", "-j", "DROP"];
     system(world.net.client.command("iptables").args(silence));
     let running = Running::start(&mut world.cp(&["--detach", "a:x", "b:y"]));
-    until("the words that it is on its own", || running.stderr().contains("detached:"));
+    until("the message that the copy is detached", || running.stderr().contains("detached:"));
     running.signal(Signal::KILL);
     running.wait(LIMIT);
     world.until_both_have_ended();
@@ -394,7 +394,7 @@ fn the_key_is_on_no_command_line() {
         }
         looks += 1;
     }
-    assert!(hauls.len() >= 3 && looks > 50, "{} processes of haul seen in {looks} looks", hauls.len());
+    assert!(hauls.len() >= 3 && looks > 50, "{} haul processes seen in {looks} polls", hauls.len());
     running.wait(LIMIT).exits(0);
     assert_same_file(&world.a.home().join("large"), &world.b.home().join("got"));
 }

@@ -172,7 +172,7 @@ fn a_link_local_address_in_its_zone() {
     let mut server = Server::start_v6(&net, places.root.path());
     let link_local = |host: &Host| {
         let mut address = String::new();
-        until("a link-local address that is nobody else's", || {
+        until("a unique link-local address", || {
             let show = "-6 -brief addr show dev link0 scope link -tentative";
             let shown = system(host.command("ip").args(show.split(' ')));
             let found = shown.split([' ', '/']).find(|word| word.starts_with("fe80"));

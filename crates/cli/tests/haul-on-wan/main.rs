@@ -133,7 +133,7 @@ impl Far {
 
     /// The sessions that the server has logged so far, once there are `count`.
     fn sessions(&self, count: usize) -> Vec<Value> {
-        eventually("the server's words", || {
+        eventually("the server's log", || {
             let text = fs::read_to_string(&self.log).unwrap_or_default();
             let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
             let sessions: Vec<_> = events.filter(|event| event["event"] == "session").collect();
@@ -161,7 +161,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "waited in vain for {what}");
+        assert!(Instant::now() < end, "timed out waiting for {what}");
         sleep(Duration::from_millis(10));
     }
 }

@@ -69,7 +69,7 @@ impl Run {
         }
         // Packets that the path did not drop were lost in the receiving host.
         if others > 0 && self.report["receiver_drops"].as_u64().unwrap_or(0) == 0 {
-            return Some(format!("{others} packets are lost, and nobody has dropped them"));
+            return Some(format!("{others} packets are lost, but neither the path nor the host dropped any"));
         }
         // Windows without a loss have no line.
         let end = self.windows.last().map_or(0, |(first, signature)| first + signature.packets());
@@ -135,7 +135,7 @@ fn each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver
         causes.map(|cause| attributed(&trace, cause, |share| share >= 0.5)).into_iter().flatten().collect();
     let end = windows.last().unwrap().0;
     let untold: Vec<u64> = lost.difference(&told).copied().filter(|pn| *pn < end).collect();
-    assert!(untold.is_empty(), "{} are put down to nothing: {:?}...", untold.len(), untold.first());
+    assert!(untold.is_empty(), "{} have no cause: {:?}...", untold.len(), untold.first());
     // While the receiver is suspended the path loses packets too, and within one gap the two kinds cannot be
     // told apart.
     let least = [("receiver_host", 0.97, 0.98), ("random", 0.97, 0.6)];
@@ -143,7 +143,7 @@ fn each_lost_packet_of_a_trace_is_attributed_to_the_path_or_a_suspended_receiver
         let told = &attributed(&trace, cause, |share| share > 0.5) & &lost;
         let right = (&told & &truth).len() as f64;
         let found = [right / told.len() as f64, right / truth.len() as f64];
-        println!("{cause}: {right} right of {} that are told and {} in truth", told.len(), truth.len());
+        println!("{cause}: {right} correct of {} attributed and {} true", told.len(), truth.len());
         assert!(truth.len() > 300, "{cause}: {}", truth.len());
         assert!(found[0] >= precision && found[1] >= recall, "{cause}: {found:?}");
     }

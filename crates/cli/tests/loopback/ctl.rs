@@ -66,7 +66,7 @@ impl World {
     fn wait_for_its_socket(&self) {
         let begun = Instant::now();
         while !self.socket().exists() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+            assert!(begun.elapsed() < Duration::from_secs(60), "timed out");
             sleep(Duration::from_millis(10));
         }
     }
@@ -115,7 +115,7 @@ fn a_running_upload_is_sped_up_without_data_loss() {
     }
     let after = text(&world.ctl(&[&world.name()]).stdout);
     let parameters = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(parameters(&after), parameters(&before), "what is refused changes nothing");
+    assert_eq!(parameters(&after), parameters(&before), "a refused change has no effect");
 
     // A client that connects and sends nothing does not block it.
     let _silent = UnixStream::connect(world.socket()).unwrap();
@@ -128,7 +128,7 @@ fn a_running_upload_is_sped_up_without_data_loss() {
     assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
     let copied = fs::read(world.place.path().join("root/copied")).unwrap();
     assert_eq!(copied, fs::read(world.place.path().join("here")).unwrap());
-    assert!(!world.place.path().join("haul").exists(), "nothing is left behind");
+    assert!(!world.place.path().join("haul").exists(), "the directory of control sockets is left");
     exits(&world.ctl(&[&world.name()]), 2);
 }
 
@@ -143,7 +143,7 @@ fn a_running_download_is_sped_up_and_invalid_changes_are_refused_locally() {
         let said = lossy(&output.stderr);
         assert!(said.contains(words) && said.contains("haul presets"), "{said}");
     }
-    assert_eq!(world.shown(&[])["rate_control"], shown["rate_control"], "what is refused changes nothing");
+    assert_eq!(world.shown(&[])["rate_control"], shown["rate_control"], "a refused change has no effect");
 
     let shown = world.shown(&["controller=cubic", "rate=unlimited"]);
     assert_eq!(shown["rate_control"]["controller"], "cubic");
@@ -151,10 +151,7 @@ fn a_running_download_is_sped_up_and_invalid_changes_are_refused_locally() {
     assert!(world.copy.wait().unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(40), "at {SLOW} it would have taken a minute");
     let said = std::io::read_to_string(world.copy.stderr.take().unwrap()).unwrap();
-    assert!(
-        !said.contains("% of the ceiling"),
-        "the mean rate is no share of a ceiling that was changed: {said}"
-    );
+    assert!(!said.contains("% of the ceiling"), "no percentage of a maximum rate that was changed: {said}");
     assert!(said.contains("controller cubic"), "{said}");
     let copied = fs::read(world.place.path().join("copied")).unwrap();
     assert_eq!(copied, fs::read(world.place.path().join("root/there")).unwrap());

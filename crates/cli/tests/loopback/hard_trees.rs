@@ -446,7 +446,7 @@ fn leftovers_of_unfinished_copies_in_a_source_are_named_and_not_copied() {
     let said = lossy(&output.stderr);
     assert!(said.contains(".haul-deadbeef.journal") && said.contains("d/.haul-0badcafe.journal"), "{said}");
     assert!(at("d/f").exists() && !at("d/.haul-deadbeef.journal").exists());
-    assert!(!at("d/extra").exists(), "it is known what the source has: {said}");
+    assert!(!at("d/extra").exists(), "the source is known completely, so the name must be deleted: {said}");
     exits(&cp(&["--exclude", ".haul-*"]), 0);
     // No journal is kept for an entry that can never be copied.
     let output = haul().arg("cp").arg(at("s")).arg(at("new")).output().unwrap();

@@ -165,7 +165,7 @@ fn impossible_requests_are_errors() {
     fs::create_dir(at.join("d/.haul-1234abcd-8.part")).unwrap();
     let result = object(&haul_in(&["clean", "--json"], here.path()), 7);
     assert_eq!((&result["ok"], &result["removed"]), (&false.into(), &Value::Array(vec![])));
-    assert!(at.join(NAME).exists(), "it can be tried again");
+    assert!(at.join(NAME).exists(), "the journal must stay for another attempt");
 }
 
 #[test]

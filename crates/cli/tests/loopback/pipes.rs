@@ -179,7 +179,7 @@ fn soon<T>(mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+        assert!(begun.elapsed() < Duration::from_secs(60), "timed out");
         sleep(Duration::from_millis(20));
     }
 }
@@ -223,7 +223,7 @@ fn law_after_a_request(preset: &str, reverse: &[&str]) -> Value {
     receiver.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
     assert_eq!(carried, "after the change\n", "{preset} {reverse:?}");
     assert!(sender.0.wait().unwrap().success() && receiver.0.wait().unwrap().success());
-    assert!(!place.join("haul").exists(), "nothing is left behind");
+    assert!(!place.join("haul").exists(), "the directory of control sockets is left");
     changed
 }
 
@@ -267,7 +267,7 @@ fn haul_ctl_changes_the_law_of_a_sending_pipe() {
         let name = here.0.id().to_string();
         let begun = Instant::now();
         while !place.path().join("haul").join(&name).exists() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it takes too long");
+            assert!(begun.elapsed() < Duration::from_secs(60), "timed out");
             sleep(Duration::from_millis(10));
         }
         let ctl = |change: &str| {
@@ -285,7 +285,7 @@ fn haul_ctl_changes_the_law_of_a_sending_pipe() {
         there.0.stdout.take().unwrap().read_to_string(&mut carried).unwrap();
         assert_eq!(carried, "after the change\n", "{preset}");
         assert!(here.0.wait().unwrap().success());
-        assert!(!place.path().join("haul").exists(), "nothing is left behind");
+        assert!(!place.path().join("haul").exists(), "the directory of control sockets is left");
     }
 }
 

@@ -214,7 +214,7 @@ fn the_demo_crosses_its_path_and_leaves_nothing_behind() {
     let words = text(&output.stderr);
     assert!(words.contains("Data:  ") && words.contains("all verified"), "{words}");
     assert!(!words.contains("TCP"), "{words}");
-    assert_eq!(scratch.path().read_dir().unwrap().count(), 1, "only the events stay");
+    assert_eq!(scratch.path().read_dir().unwrap().count(), 1, "only the events file must remain");
     let trace = fs::read_to_string(&events).unwrap();
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<&str> = lines.iter().map(|line| line["event"].as_str().unwrap()).collect();
@@ -278,7 +278,7 @@ fn a_lost_result_is_a_failure() {
     assert!(lossy(&output.stderr).contains("cannot print the URL"), "{}", lossy(&output.stderr));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "nobody wanted it");
+    assert!(haul().arg("presets").stdout(writer).status().unwrap().success(), "a closed stdout is no error");
 }
 
 #[test]

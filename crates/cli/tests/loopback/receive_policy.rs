@@ -353,7 +353,7 @@ fn stdin_is_copied_to_a_file_and_files_to_stdout() {
     exits(&feed(&["cp", "-q", "-", local.to_str().unwrap()], b"here"), 0);
     assert_eq!(fs::read(&local).unwrap(), b"here");
     exits(&feed(&["cp", "-q", "-", &places.server.at("empty")], b""), 0);
-    assert_eq!(names(places.root.path()), ["empty", "stored"], "and nothing else");
+    assert_eq!(names(places.root.path()), ["empty", "stored"], "no other files");
     // Downloads: one, two in a row, and from this machine.
     let (one, two) = (places.server.at("stored"), places.server.at("empty"));
     let shown = run(&["cp", "-q", &one, &two, "-"]);

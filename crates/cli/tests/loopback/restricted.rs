@@ -62,7 +62,7 @@ fn a_restricted_server_accepts_uploads_downloads_and_deletions() {
     exits(&run(&["cp", "-a", "--delete", &contents, &there]), 0);
     let gone = |name: &str| !root.path().join("copy").join(name).exists();
     assert!(gone("a/old") && gone("a/b/c") && !gone("d/c/file"));
-    assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "nothing but the URL");
+    assert_eq!(fs::read_dir(beside.path()).unwrap().count(), 1, "only the URL file");
 }
 
 /// Under memory pressure the kernel drops unused entries of `/proc` from its cache; mounting it again has the
@@ -147,7 +147,7 @@ fn a_bug_does_not_lead_out_of_the_root() {
     let got = here.path().join("got");
     let get = |path: &str| run(&["cp", &talking.server.at(path), got.to_str().unwrap()]);
     exits(&get("within/file"), 0);
-    assert_eq!(fs::read(&got).unwrap(), b"offered", "the defect is there");
+    assert_eq!(fs::read(&got).unwrap(), b"offered", "the fault must make the program follow links");
     fs::remove_file(&got).unwrap();
     let refused = get("out/file");
     assert!(!refused.status.success() && !got.exists());

@@ -185,7 +185,7 @@ fn interrupted_copies_of_unusual_sizes_finish() {
         }
     }
     // On a busy machine some interruptions come before the first byte or after the last.
-    assert!(resumed >= 6, "{resumed} of 12 were interrupted amid their bytes");
+    assert!(resumed >= 6, "{resumed} of 12 were interrupted during their transfer");
 }
 
 /// Any size, but often one near a hash block boundary.
@@ -226,7 +226,7 @@ fn randomly_interrupted_copies_finish() {
         let said = copy.complete(&what);
         resumed += u32::from(said.contains(" resumed"));
     }
-    println!("{count} copies, of which {resumed} went on with what was there");
+    println!("{count} copies, {resumed} of which resumed existing data");
 }
 
 /// The receiver of the killed copy still runs when the next one begins.
@@ -239,7 +239,7 @@ fn a_copy_restarted_right_after_a_kill_resumes() {
         let mut client = copy.start();
         let begun = Instant::now();
         while find_journals(&copy.to).unwrap().iter().all(|journal| journal.files.is_empty()) {
-            assert!(begun.elapsed() < MARGIN && !client.has_ended(), "nothing is noted");
+            assert!(begun.elapsed() < MARGIN && !client.has_ended(), "the journal has no record");
             sleep(LOOK);
         }
         kill(client.child(), Signal::KILL);

@@ -113,7 +113,7 @@ fn idle_sessions_do_not_lock_out_others() {
     let options = ["--max-sessions", "2", "--idle-timeout", "1s"];
     let server = Server::start(root.path(), &options);
     let idle = [idle(&server.url).unwrap(), idle(&server.url).unwrap()];
-    until("a place", || {
+    until("a free session", || {
         let copied = run(&["cp", "--json", file.to_str().unwrap(), &server.at("copy")]);
         let report: Value = object(&copied);
         assert!(copied.status.success() || report["error"]["code"] == "busy", "{report}");
@@ -122,7 +122,7 @@ fn idle_sessions_do_not_lock_out_others() {
     until("the end of one of them", || idle.iter().any(|session| session.control().failure().is_some()));
     let ended = idle.iter().filter_map(|session| session.control().failure());
     let codes: Vec<_> = ended.map(|error| error.fault().code).collect();
-    assert_eq!(codes, [FaultCode::Busy], "only as many as are needed");
+    assert_eq!(codes, [FaultCode::Busy], "only one session is evicted");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_server_keeps_the_configured_space_free() {
     assert_eq!(error["code"], "disk_full");
     assert!(error["hint"].as_str().unwrap().contains("--min-free"), "{error}");
     let reading = run(&["cp", "--json", &server.at("copy"), here.path().to_str().unwrap()]);
-    assert_eq!(object(&reading)["error"]["code"], "no_such_path", "what is read needs no room there");
+    assert_eq!(object(&reading)["error"]["code"], "no_such_path", "a download needs no free space");
 }
 
 #[test]

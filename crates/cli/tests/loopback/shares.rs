@@ -196,5 +196,5 @@ fn ten_senders_get_equal_shares_of_the_servers_capacity() {
     assert!(least >= 0.5 * most, "{least} and {most}");
     let rates: f64 = last.iter().map(|standing| standing.rate).sum();
     assert!(rates <= 1.001 * CAPACITY, "{last:?}");
-    assert!(rates >= 0.8 * CAPACITY, "nothing is given away: {last:?}");
+    assert!(rates >= 0.8 * CAPACITY, "the assigned rates do not add up to the capacity: {last:?}");
 }

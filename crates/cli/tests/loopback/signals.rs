@@ -137,7 +137,7 @@ fn nohup_copies_survive_their_terminal() {
     let seen = copy.events().len();
     let begun = Instant::now();
     while copy.events().len() < seen + 10 {
-        assert!(begun.elapsed() < TIMEOUT, "it does not go on: {:?}", copy.events());
+        assert!(begun.elapsed() < TIMEOUT, "no progress: {:?}", copy.events());
         sleep(Duration::from_millis(5));
     }
     copy.tell(Signal::TERM);
@@ -157,7 +157,7 @@ fn a_servers_exit_code_shows_whether_it_cut_a_session_off() {
         assert_eq!(ended(&mut copy.server.child).code(), Some(0), "it was idle");
         let mut copy = Copy::start();
         kill(&copy.server.child, signal);
-        assert_eq!(ended(&mut copy.server.child).code(), Some(130), "it was at work");
+        assert_eq!(ended(&mut copy.server.child).code(), Some(130), "it interrupted a session");
         let session = copy.session();
         let said = session["result"]["error"]["message"].as_str().unwrap();
         let sender = format!("from process {} (", std::process::id());

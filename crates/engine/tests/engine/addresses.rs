@@ -70,7 +70,7 @@ fn a_copied_packet_that_arrives_first_does_not_move_the_connection() {
     let copy = intercepted(&relay, || send(&client, b"two"));
     let mut victim = Victim::new();
     victim.sends(&copy, listener.local_addr());
-    assert_eq!(recv(&server), b"two", "the copy is as good as the packet");
+    assert_eq!(recv(&server), b"two", "the copy must be accepted like the packet");
     sends_much(&server);
     let received = victim.received();
     assert!(received <= 3 * victim.sent, "{received} bytes to a victim for {} bytes", victim.sent);

@@ -139,7 +139,7 @@ fn keep_alives_do_not_open_a_connection() {
     client.wait_confirmed(TIMEOUT).unwrap();
     let initial_rtt = server.path().rtt;
     let before = relay.answered.lock().unwrap().len();
-    until("the server does not ask", || relay.answered.lock().unwrap().len() > before + 5);
+    until("the server sends no challenges", || relay.answered.lock().unwrap().len() > before + 5);
     // The message follows an answer to the server's challenge, which is no sample of the round trip.
     send(&client, b"one");
     assert_eq!((recv(&server), server.path().rtt), (b"one".to_vec(), initial_rtt));
@@ -305,8 +305,8 @@ fn replayed_packets_are_rejected() {
     replay();
     send(&client, b"two");
     assert_eq!(recv(&server), b"two");
-    assert!(server.try_recv().unwrap().is_none(), "a replayed message was taken");
-    assert_eq!(server.peer(), peer, "the attacker's address was taken");
+    assert!(server.try_recv().unwrap().is_none(), "a replayed message was accepted");
+    assert_eq!(server.peer(), peer, "the connection moved to the attacker's address");
     assert!(listener.endpoint().stats().unauthentic > 0);
     // The connection has ended and the next one is open: its packets are useless.
     client.close(TIMEOUT).unwrap();
@@ -461,7 +461,7 @@ fn stored_of(inbox: Bytes, len: usize, count: usize) -> usize {
     until("nothing was dropped", || listener.endpoint().stats().inbox_full > 0);
     // Messages still in flight would use the capacity freed by reading: on a busy machine, possibly most of
     // them.
-    until("it goes on dropping", || {
+    until("data is still dropped", || {
         let dropped = || listener.endpoint().stats().inbox_full;
         let before = dropped();
         std::thread::sleep(Duration::from_millis(300));

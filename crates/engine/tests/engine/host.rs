@@ -35,18 +35,20 @@ fn transfer(busy_threads: usize) -> (PeerHost, HostSample) {
         let mut receiving = server.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
         let arrived = sending.wait_delivered(TIMEOUT);
         over.store(true, Ordering::Relaxed);
-        assert!(arrived.unwrap(), "it took too long");
-        let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has counters") };
-        let Some(Counters::Receiving(received)) = receiving.stop() else { panic!("the receiver has, too") };
-        (sent.stats.receiver_host, received.host.expect("it looked"))
+        assert!(arrived.unwrap(), "timed out");
+        let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has no counters") };
+        let Some(Counters::Receiving(received)) = receiving.stop() else {
+            panic!("the receiver has no counters")
+        };
+        (sent.stats.receiver_host, received.host.expect("the receiver sampled its host"))
     })
 }
 
 #[test]
 fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
     let (reported, own) = transfer(3);
-    println!("beside three busy threads a core: {reported:?}");
-    let sample = reported.sample.expect("the receiver has told");
+    println!("with three busy threads per core: {reported:?}");
+    let sample = reported.sample.expect("the receiver reported a sample");
     assert_eq!(sample.run_delay.is_some(), std::fs::read("/proc/thread-self/schedstat").is_ok());
     if let Some(delay) = sample.run_delay {
         assert!((Span::from_millis(1)..Span::from_secs(60)).contains(&delay), "{sample:?}");
@@ -57,7 +59,7 @@ fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
     // switches.
     assert!(sample.involuntary_switches.is_some(), "{sample:?}");
     assert!(sample.socket_fill.is_some_and(|fill| fill <= 1_000), "{sample:?}");
-    assert!(sample.sleep_average.is_none(), "no kernel of today has one");
+    assert!(sample.sleep_average.is_none(), "no current kernel provides it");
     assert!(
         reported.drain_rate.is_some() && reported.arrival_rate.is_some() && reported.read_delay.is_some(),
         "{reported:?}"
@@ -67,8 +69,8 @@ fn a_sender_learns_that_the_receiver_is_short_of_processor_time() {
 #[test]
 fn reported_host_data_matches_its_kernel() {
     let (reported, own) = transfer(0);
-    println!("no load of our own: {reported:?}");
-    let sample = reported.sample.expect("the receiver has told");
+    println!("without load: {reported:?}");
+    let sample = reported.sample.expect("the receiver reported a sample");
     let has = |sample: HostSample| {
         [
             sample.run_delay.is_some(),

@@ -85,7 +85,7 @@ fn collect(channel: &Channel, back: &Mutex<HashSet<u64>>, last: usize, cut: bool
     while let Ok(message) = receive(channel, &mut rng) {
         let number = u64::from_be_bytes(message.data[..8].try_into().unwrap());
         let mut back = back.lock().unwrap();
-        assert!(back.insert(number), "message {number} has come twice");
+        assert!(back.insert(number), "message {number} was delivered twice");
         if back.len() == last {
             drop(back);
             if cut {

@@ -52,7 +52,7 @@ fn a_dead_peer_is_detected_if_requested() {
     let is_opened =
         |packet: &[u8]| ControlFrame::parse(packet).is_ok_and(|p| p.kind == ControlFrameKind::Opened);
     let opened = relay.answered.lock().unwrap().iter().find(|packet| is_opened(packet)).cloned();
-    *relay.again.lock().unwrap() = Some(opened.expect("the server has said that it knows the connection"));
+    *relay.again.lock().unwrap() = Some(opened.expect("the server confirmed the connection"));
     until("the silence was not noticed", || client.ended().is_some());
     assert!(matches!(client.ended(), Some(EngineError::Silent(_))));
     assert!(server.ended().is_none());

@@ -99,10 +99,10 @@ fn both_ends_run_the_recipe_that_was_negotiated() {
         let stored = CollectingSink(Arc::new(Mutex::new(vec![0; LEN])));
         let sending = client.start_sending(Box::new(Pattern), Waker::new().unwrap()).unwrap();
         let receiving = server.start_receiving(Box::new(stored.clone()), Waker::new().unwrap()).unwrap();
-        assert!(sending.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
-        assert!(receiving.wait_delivered(TIMEOUT).unwrap(), "{name}: it took too long");
+        assert!(sending.wait_delivered(TIMEOUT).unwrap(), "{name}: timed out");
+        assert!(receiving.wait_delivered(TIMEOUT).unwrap(), "{name}: timed out");
         let right = stored.0.lock().unwrap().iter().zip(0..).all(|(&byte, at)| byte == byte_at(at));
-        assert!(right, "{name}: bytes are not in their places");
+        assert!(right, "{name}: the object differs");
         let closes = relay.received.lock().unwrap().iter().any(|packet| packet[0] == ROUND);
         assert_eq!(closes, has_rounds, "{name}");
         let has_reports = relay.answered.lock().unwrap().iter().any(|packet| packet[0] == FEEDBACK);

@@ -58,7 +58,7 @@ impl Running {
 fn wait_until(what: &str, is_it: impl Fn() -> bool) {
     let until = Instant::now() + TIMEOUT;
     while !is_it() {
-        assert!(Instant::now() < until, "{what} has not come");
+        assert!(Instant::now() < until, "{what} did not arrive");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -87,7 +87,7 @@ fn the_client_can_send_before_its_challenges_are_answered() {
 fn wait_until_received(client: &Session) {
     let until = Instant::now() + TIMEOUT;
     while client.control().udp_seen().is_none() {
-        assert!(Instant::now() < until, "the server has heard nothing");
+        assert!(Instant::now() < until, "the server received nothing");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -137,7 +137,7 @@ fn concurrent_sessions_do_not_mix() {
         for _ in 0..clients.len() {
             let mut session = accept(&listener);
             scope.spawn(move || {
-                let Request::Get { sources, .. } = session.request() else { panic!("not what was asked") };
+                let Request::Get { sources, .. } = session.request() else { panic!("unexpected request") };
                 let bytes = u64::from_be_bytes(sources[0].as_slice().try_into().unwrap());
                 let _transfer = session.check_path(TIMEOUT).unwrap();
                 session.control().send(ControlMessage::ObjectSent { bytes }).unwrap();

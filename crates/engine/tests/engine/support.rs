@@ -115,11 +115,13 @@ pub(crate) fn transfer_object(from: &mut Session, to: &mut Session, len: u64) ->
     let mut sending = from.start_sending(Box::new(Zeros(len)), Waker::new().unwrap()).unwrap();
     let mut receiving = to.start_receiving(Box::new(Nowhere), Waker::new().unwrap()).unwrap();
     for end in [&sending, &receiving] {
-        assert!(end.wait_delivered(TIMEOUT).unwrap(), "it took too long");
+        assert!(end.wait_delivered(TIMEOUT).unwrap(), "timed out");
     }
-    let Some(Counters::Receiving(received)) = receiving.stop() else { panic!("the receiver has counters") };
+    let Some(Counters::Receiving(received)) = receiving.stop() else {
+        panic!("the receiver has no counters")
+    };
     assert_eq!((received.object_len, received.object_bytes), (Some(len), len));
-    let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has, too") };
+    let Some(Counters::Sending(sent)) = sending.stop() else { panic!("the sender has no counters") };
     sent.stats
 }
 

@@ -89,7 +89,7 @@ fn a_channel_is_usable_during_another_threads_inline_wait() {
         let waits = scope.spawn(|| (client.recv(None), client.recv(None)));
         until_inline(&endpoint, &client, before);
         send(&client, b"round");
-        until("the message has not come round", || client.stats().messages_delivered > 0);
+        until("the message has not arrived", || client.stats().messages_delivered > 0);
         // Ends the wait at once although no packet arrives: an abort is not answered.
         client.abort();
         let (first, second) = waits.join().unwrap();
@@ -231,7 +231,7 @@ fn a_busy_polling_thread_is_woken_without_a_packet() {
         until("no thread drives the endpoint", || endpoint.stats().inline_waits > before);
         relay.to_client.store(false, Ordering::Relaxed);
         // The endpoint's thread detects that the server is silent.
-        until("the thread that waits is not woken", || waits.is_finished());
+        until("the waiting thread was not woken", || waits.is_finished());
         let ended = waits.join().unwrap();
         assert!(matches!(ended, Err(EngineError::Silent(_))), "{ended:?}");
     });
@@ -305,7 +305,7 @@ fn a_panicking_waker_ends_neither_an_inline_wait_nor_the_endpoint() {
         let waker = Waker::from(Arc::new(Panics));
         assert!(matches!(of_task.0.poll_recv(&mut Context::from_waker(&waker)), Poll::Pending));
         send(&of_task.1, b"wake up");
-        until("the task's message has not come", || of_task.0.stats().messages_delivered > 0);
+        until("the task's message has not arrived", || of_task.0.stats().messages_delivered > 0);
         send(&of_thread.1, b"still there");
         assert_eq!(waits.join().unwrap(), b"still there");
     });
@@ -358,7 +358,7 @@ fn a_full_socket_delays_packets_and_loses_none() {
             let mut missing: BTreeSet<u32> = (0..MESSAGES).collect();
             while !missing.is_empty() {
                 let number = u32::from_be_bytes(*recv(&server).first_chunk().unwrap());
-                assert!(missing.remove(&number), "message {number} has come twice");
+                assert!(missing.remove(&number), "message {number} was delivered twice");
             }
         });
         for number in 0..MESSAGES {

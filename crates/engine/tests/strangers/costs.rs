@@ -93,7 +93,7 @@ fn an_incomplete_hello_times_out_even_with_a_valid_proof() {
     let mut head = HEAD;
     head[HelloHead::LEN - 32..].copy_from_slice(proof.as_bytes());
     client.0.write_all(&[&1_000_u32.to_be_bytes()[..], &head].concat()).unwrap();
-    until("the proof is not taken", || listener.sessions() == 1);
+    until("the proof was not accepted", || listener.sessions() == 1);
     // Closed without sending anything.
     let closed = client.0.read(&mut [0; 16]);
     let is_closed = |error: &std::io::Error| {

@@ -80,7 +80,7 @@ fn leftovers_of_a_killed_emulator_are_removed_by_the_next() {
     child.kill().unwrap();
     child.wait().unwrap();
     // Its own children end with it; grandchildren and namespace names remain.
-    eventually("the death of the children", || (!is_alive(pids[0]) && !is_alive(pids[2])).then_some(()));
+    eventually("the end of the children", || (!is_alive(pids[0]) && !is_alive(pids[2])).then_some(()));
     let wan = Wan::start("-q");
     // Other tests' emulators also sweep.
     eventually("the sweep", || (names_of(child.id()).is_empty() && !is_alive(pids[1])).then_some(()));

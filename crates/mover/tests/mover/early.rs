@@ -83,8 +83,11 @@ fn copies_while_the_walk_waits(size: usize, occupied: bool) {
     let disk = waiting(wait.clone(), &src, &dst);
     let send = disk.run(|| send_files(sources, Root::Anywhere, &Selection::default(), a, limits)).unwrap();
     let ends = Pair { send, receive }.run(&Pump::default());
-    assert!(wait.over.load(Ordering::Relaxed), "the walk was to wait");
-    assert!(wait.arrived.load(Ordering::Relaxed), "nothing came while the walk waited ({size}, {occupied})");
+    assert!(wait.over.load(Ordering::Relaxed), "the walk did not wait");
+    assert!(
+        wait.arrived.load(Ordering::Relaxed),
+        "nothing arrived while the walk waited ({size}, {occupied})"
+    );
     assert_eq!((ends.clean().files, ends.clean().entries), (3, 4));
     fs::remove_file(dst.join("bystander")).ok();
     for name in ["first", "sub/last", "sub/late"] {

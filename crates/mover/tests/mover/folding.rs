@@ -87,7 +87,7 @@ fn assert_one(src: &Path, dst: &Path, name_there: &str, good: &str) {
     assert_eq!(names(dst), BTreeSet::from([name_there.to_owned(), "bystander".to_owned()]));
     for (from, to) in [(good, name_there), ("bystander", "bystander")] {
         let equal = fs::read(src.join(from)).unwrap() == fs::read(dst.join(to)).unwrap();
-        assert!(equal, "{to} has not the contents of {from}");
+        assert!(equal, "{to} does not have the contents of {from}");
     }
     assert_no_parts(dst);
 }

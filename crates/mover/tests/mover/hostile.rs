@@ -75,7 +75,7 @@ fn wanted(link: &Arc<Link>, set: &[(Entry, Vec<u8>)], early: &mut Vec<Outcome>) 
                         match run.want {
                             Want::Whole => object.extend_from_slice(contents),
                             Want::Nothing => {}
-                            _ => panic!("nothing like it is there: {run:?}"),
+                            _ => panic!("unexpected request: {run:?}"),
                         }
                     }
                 }

@@ -226,7 +226,11 @@ fn a_receiver_applies_only_permitted_metadata() {
     assert_eq!(notes.count, 1, "{notes:?}");
     assert!(notes.first[0].contains("does not permit extended attributes"), "{notes:?}");
     assert_eq!(get(&dst.join("f"), "user.a"), None);
-    assert_eq!(fs::metadata(dst.join("f")).unwrap().mode() & 0o7777, 0o755, "no rights are lent");
+    assert_eq!(
+        fs::metadata(dst.join("f")).unwrap().mode() & 0o7777,
+        0o755,
+        "the copy must not be set-user-ID"
+    );
 }
 
 /// The source has symbolic links to files that were moved to the destination, for example to a larger disk.
@@ -348,7 +352,7 @@ fn clamped_times_do_not_cause_another_copy() {
             set_mtime(&src.join(name), secs, 123_456_789);
         }
         assert_eq!(preserving(&src, &dst, Preserve::default()).files, 3);
-        assert!(fs::metadata(dst.join("late")).unwrap().mtime() < 10_000_000_000, "it was to be clamped");
+        assert!(fs::metadata(dst.join("late")).unwrap().mtime() < 10_000_000_000, "the time was not clamped");
         let again = preserving(&src, &dst, Preserve::default());
         assert_eq!((again.files, again.kept), (0, 3));
         // Changes are still detected.

@@ -206,7 +206,7 @@ fn run_until(world: &mut World, jobs: (&JobHandle, &JobHandle), is_reached: &dyn
             let state =
                 format!("{} bytes known, {} written", told.bytes_known.get(), written.bytes_done.get());
             send.abort(Fault::new(FaultCode::Interrupted, "stalled", ""));
-            panic!("{what}: it does not go on: {state}; {:?}", world.sender);
+            panic!("{what}: no progress: {state}; {:?}", world.sender);
         }
     }
 }

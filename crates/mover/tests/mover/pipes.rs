@@ -127,7 +127,10 @@ impl Write for Shown {
 fn show(sources: &[PathBuf], output: Box<dyn Write + Send>, pump: &Pump<'_>) -> Ends {
     let (a, b) = link_pair();
     let receive = receive_to(output, b, options()).unwrap();
-    assert!(!haul_proto::ObjectSink::takes_any_order(&*receive.sink), "it would wait for what has no room");
+    assert!(
+        !haul_proto::ObjectSink::takes_any_order(&*receive.sink),
+        "it would wait for data without buffer space"
+    );
     let sources = sources.iter().map(|path| bytes(path)).collect();
     join(
         send_files(sources, Root::Anywhere, &Selection::default(), a, SendLimits::default()).unwrap(),

@@ -409,7 +409,7 @@ fn a_dry_run_names_what_would_fail_and_what_would_be_resumed() {
     let lines = said.lines();
     let resumed = |line: &String| line.starts_with("resume big") && line.ends_with(" of 12582912");
     assert!(lines.iter().any(resumed), "{lines:?} {:?}", names_below(&dst));
-    assert_eq!(picture(&dst), before, "the journal and the half file are as they were");
+    assert_eq!(picture(&dst), before, "the journal and the partial file have changed");
     fs::remove_dir(dst.join("a")).unwrap();
     let said = mirror(&src, &dst, ReceivePolicy { run: RunMode::Verbose, ..ReceivePolicy::default() });
     let resumed = said.ends.clean().resumed_bytes;

@@ -434,7 +434,7 @@ fn leftovers_of_another_job_are_removed_and_directories_keep_their_times() {
     let (ends, travelled) =
         sync(&src, &dst, ReceivePolicy::default(), &Pump { tamper: &tamper, ..Pump::default() });
     ends.clean();
-    assert_eq!(travelled, 6 * MIB, "the other job ran when this one looked");
+    assert_eq!(travelled, 6 * MIB, "the other job was still running");
     assert_same_with_times(&src, &dst);
 }
 

@@ -121,7 +121,7 @@ fn existing_files_are_replaced_as_a_whole() {
     fs::set_permissions(&dst, fs::Permissions::from_mode(0o444)).unwrap();
     copy(&[&src], &dst, Layout::As).clean();
     assert_same(&src, &dst);
-    assert_eq!(old.metadata().unwrap().nlink(), 0, "who had the old file open still has it");
+    assert_eq!(old.metadata().unwrap().nlink(), 0, "an open old file keeps its contents");
 }
 
 #[test]

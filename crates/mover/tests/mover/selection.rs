@@ -224,7 +224,7 @@ fn ignore_files_apply_to_their_directory_and_below() {
             "src/deep",
         ]
     );
-    assert!(chosen(dir.path(), &all()).len() > 12, "without being asked they are files like any other");
+    assert!(chosen(dir.path(), &all()).len() > 12, "without the option they are ordinary files");
 }
 
 #[test]

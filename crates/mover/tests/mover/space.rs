@@ -68,7 +68,7 @@ fn a_transfer_reserves_at_most_the_received_amount_ahead_and_frees_it() {
         }
         std::thread::sleep(Duration::from_millis(20));
         let (blocks, _) = occupied(&dst);
-        assert!(blocks <= 2 * sent + TABLES, "{blocks} bytes are taken for {sent}");
+        assert!(blocks <= 2 * sent + TABLES, "{blocks} bytes are allocated for {sent}");
     }
     job.handle.abort(Fault::new(FaultCode::ControlLost, "gone", ""));
     assert_eq!(fault_of(job.handle).code, FaultCode::ControlLost);
@@ -90,7 +90,7 @@ fn one_byte_at_the_end_reserves_nothing() {
     }
     std::thread::sleep(Duration::from_millis(50));
     let (blocks, _) = occupied(&dst);
-    assert!(blocks <= TABLES, "{blocks} bytes are taken for 4");
+    assert!(blocks <= TABLES, "{blocks} bytes are allocated for 4");
 }
 
 #[test]

@@ -410,7 +410,7 @@ fn a_slow_disk_blocks_the_sender_and_never_the_receiver() {
     let over = || pair.send.handle.is_finished() || pair.receive.handle.is_finished();
     let moved =
         Pump { loss: 0.0, ..Pump::default() }.run(&mut *pair.send.source, &mut *pair.receive.sink, &over);
-    assert_eq!(moved, 8 * MIB as u64, "nothing came twice");
+    assert_eq!(moved, 8 * MIB as u64, "bytes were sent twice");
     // Exceeding the limit would have ended the job.
     let ends = Ends { sent: pair.send.handle.join(), received: pair.receive.handle.join() };
     ends.clean();

@@ -303,7 +303,7 @@ fn judge(ends: &Result<Ends, Fault>, codes: &[FaultCode]) -> bool {
             assert!(codes.contains(&sent.code), "{ends:?}");
             true
         }
-        _ => panic!("one side believes that all is well: {ends:?}"),
+        _ => panic!("only one side reports the failure: {ends:?}"),
     }
 }
 

@@ -104,8 +104,8 @@ fn replays_and_other_answers_do_no_harm() {
     (0..100).for_each(|_| server.note(first));
     assert_eq!(responses(&mut server), [first], "one answer to a hundred replays");
     (0..100).for_each(|size| server.note(Challenge { number: 1, size }));
-    assert!(responses(&mut server).len() <= MAX_WAITING, "sizes that nobody sends");
-    assert!(!answer(&mut client, Challenge { number: 1, size: 1300 }), "a size that was not asked for");
+    assert!(responses(&mut server).len() <= MAX_WAITING, "too many pending challenges");
+    assert!(!answer(&mut client, Challenge { number: 1, size: 1300 }), "a size that was not requested");
     assert!(client.is_unanswered(at(5_000)));
 }
 

@@ -69,7 +69,7 @@ impl World {
         }
         let frame = frames.swap_remove(which % frames.len());
         let frame = Frame::parse(&frame).expect("what an end sends is a frame");
-        self.ends[end].on_frame(0, frame).expect("an end that keeps to the rules breaks none");
+        self.ends[end].on_frame(0, frame).expect("a correct end sends valid frames");
         true
     }
 
@@ -324,7 +324,7 @@ fn a_peer_that_cycles_streams_uses_bounded_memory() {
             break;
         }
         opened += 1;
-        let Some(number) = end.accept() else { panic!("stream {index}") };
+        let Some(number) = end.accept() else { panic!("no stream {index}") };
         assert!(matches!(end.read(number, &mut [0]), Some(Ok(0))) && end.finish(number));
         // It cannot be sent.
         let (pending, _) = end.next_pending().unwrap();
@@ -366,7 +366,7 @@ fn changes_are_reported_exactly_once() {
     client.requeue(pending);
     assert_eq!(changed(&mut client), []);
     let (pending, _) = client.next_pending().unwrap();
-    assert!(client.flushed().is_none(), "it has not left");
+    assert!(client.flushed().is_none(), "it was not sent");
     client.on_frame_sent(pending);
     assert_eq!(changed(&mut client), [Wait::Flushed]);
     client.on_frame(0, Frame::Message(b"x")).unwrap();

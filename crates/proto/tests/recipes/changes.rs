@@ -121,7 +121,7 @@ fn check_ends(run: &mut Run, outage: bool) -> Result<(), TestCaseError> {
         prop_assert!((done..=done + theirs).contains(&changed), "{changed} of {done} and {theirs}");
         // Nothing is in progress any more: the next change may start.
         let busy = run.ends[end].reconfigure(CAP, &a) == Err(RecipeError::Busy);
-        prop_assert!(!busy, "a change is still under way at {end}: {:?}", run.events[end]);
+        prop_assert!(!busy, "a change is still in progress at {end}: {:?}", run.events[end]);
     }
     Ok(())
 }

@@ -218,7 +218,7 @@ impl Run {
                 _ => return,
             };
             steps += 1;
-            assert!(steps < 400_000, "it never comes to rest; now {now:?}");
+            assert!(steps < 400_000, "it never becomes idle; now {now:?}");
             while let Some(order) = orders.next_if(|order| order.at <= now) {
                 self.send(now, order);
             }
@@ -294,7 +294,7 @@ impl Run {
             };
             let Some(sent) = sent else { break };
             batches += 1;
-            assert!(batches < 10_000, "an end that never stops sending at {now:?}");
+            assert!(batches < 10_000, "an end never stops sending at {now:?}");
             for packet in slot[..sent.len].chunks(sent.segment_size) {
                 self.launch(now, 1 - end, packet);
             }

@@ -406,7 +406,7 @@ impl World {
         let mut steps_now = 0;
         while let Some(at) = self.next().filter(|at| *at <= until) {
             steps_now = if at > self.now { 0 } else { steps_now + 1 };
-            assert!(steps_now < 2_000, "nothing moves at {:?}", self.now);
+            assert!(steps_now < 2_000, "no progress at {:?}", self.now);
             self.now = self.now.max(at);
             self.order();
             while let Some(&Reverse((at, number))) = self.in_transit.peek()

@@ -86,7 +86,7 @@ fn with_laws(page: &str) -> String {
     haul_proto::laws().iter().fold(page.to_owned(), |page, law| {
         let heading = format!("### `{}`\n\n", law.name);
         let from = page.find(&heading).expect("every law has a section") + heading.len();
-        let to = from + page[from..].find("\n\n").expect("what follows is the law in our own words");
+        let to = from + page[from..].find("\n\n").expect("text follows the generated paragraph");
         format!("{}{}{}", &page[..from], law_line(law), &page[to..])
     })
 }
@@ -122,7 +122,10 @@ fn check(name: &str, text: &str, wanted: &str) {
         std::fs::write(page, wanted).unwrap();
         return;
     }
-    assert!(text == wanted, "docs/{name} is behind; run this test with UPDATE_DOCS=1 to write its lists");
+    assert!(
+        text == wanted,
+        "docs/{name} is out of date; run this test with UPDATE_DOCS=1 to update its lists"
+    );
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Watched {
             died.iter().filter(|(_, found)| **found == cause).map(|(pn, _)| *pn).collect();
         let of = |set: &BTreeSet<u64>| set.range(..end).count();
         let right = diagnosed.intersection(&died).filter(|pn| **pn < end).count();
-        println!("{cause:?}: {right} of {} that are told and {} that died", of(&diagnosed), of(&died));
+        println!("{cause:?}: {right} correct of {} attributed and {} true", of(&diagnosed), of(&died));
         2.0 * right as f64 / (of(&diagnosed) + of(&died)) as f64
     }
 }

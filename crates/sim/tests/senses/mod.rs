@@ -195,7 +195,7 @@ fn rapid_pauses_only_with_a_load_and_a_sleep_average() {
     // Two other processes with slices of 100 ms raise the sleep average by two levels, from which it can
     // fall.
     let busy = held(O1, vec![memory(2)]);
-    println!("rapid: {:.1} % of the time held", busy * 100.0);
+    println!("rapid: on hold for {:.1} % of the time", busy * 100.0);
     assert!((0.01..0.5).contains(&busy), "{busy}");
     assert_eq!((held(O1, vec![]), held(FAIR, vec![memory(2)])), (0.0, 0.0));
 }
@@ -269,7 +269,7 @@ fn a_cause_aware_law_keeps_twice_the_rate() {
         }
         let [plain_rate, told_rate, own_rate] = [&plain, &told, &own].map(Run::goodput);
         println!(
-            "{law}: {plain_rate:.0} Mbit/s, told the truth {told_rate:.0}, by its own diagnosis {own_rate:.0}"
+            "{law}: {plain_rate:.0} Mbit/s, with the true causes {told_rate:.0}, with its own diagnosis {own_rate:.0}"
         );
         for aware in [&told, &own] {
             assert!(aware.goodput() >= 2.0 * plain_rate, "{law}: {} {plain_rate}", aware.goodput());

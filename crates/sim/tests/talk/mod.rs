@@ -102,7 +102,7 @@ impl ExchangeNode {
     }
 
     fn send(&mut self, now: Time, bytes: &[u8]) {
-        self.stack.send(now, bytes, SendOptions::default()).expect("there is room");
+        self.stack.send(now, bytes, SendOptions::default()).expect("the queue has space");
     }
 
     fn act(&mut self, now: Time) {
@@ -189,12 +189,12 @@ impl Exchange {
             world.add_node("first", ExchangeNode::new(stack(compiled, true, rtt, Ends::default()), parts.0));
         let second = world
             .add_node("second", ExchangeNode::new(stack(compiled, false, rtt, Ends::default()), parts.1));
-        world.connect_pair("talk", (first, second), &[there], &[back]).expect("both are there");
+        world.connect_pair("talk", (first, second), &[there], &[back]).expect("both nodes exist");
         Self { world, first, second }
     }
 
     pub(crate) fn end(&self, node: NodeId) -> &ExchangeNode {
-        self.world.node::<ExchangeNode>(node).expect("a talker")
+        self.world.node::<ExchangeNode>(node).expect("an end")
     }
 
     /// Runs until both are done, and for `grace` more.
@@ -221,8 +221,10 @@ pub(crate) fn turn_around(seed: u64, count: u32, rtt: Span, path: &PathSpec) -> 
     let asks = Role::Client { left: count, rest: rtt * 2, requested: None, took, rng };
     let mut talk = Exchange::new(seed, &compiled_preset("msg", &[]), rtt, path, (asks, Role::Server));
     talk.run(Span::from_secs(100_000), Span::ZERO);
-    let Role::Client { took, .. } = &talk.end(talk.first).role else { unreachable!("the first one asks") };
-    assert_eq!(took.len(), count as usize, "every question was answered");
+    let Role::Client { took, .. } = &talk.end(talk.first).role else {
+        unreachable!("the first end is the client")
+    };
+    assert_eq!(took.len(), count as usize, "a request was not answered");
     let mut took = took.clone();
     took.sort_unstable();
     took

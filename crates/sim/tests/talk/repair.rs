@@ -67,7 +67,7 @@ pub(crate) fn stream(seed: u64, recipe: &Recipe, rtt: Span, loss: &StageSpec, co
         u64::from(count),
         "one packet each"
     );
-    let Role::Receiver { received } = &second.role else { unreachable!("the second one listens") };
+    let Role::Receiver { received } = &second.role else { unreachable!("the second end receives") };
     let mut added: Vec<Span> = received.iter().map(|&(when, id, _)| when.since(at(id) + rtt / 2)).collect();
     added.sort_unstable();
     let cost = |end: &ExchangeNode| end.stack.stats().bytes_sent as f64 / (f64::from(count) * MESSAGE as f64);

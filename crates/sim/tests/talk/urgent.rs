@@ -42,7 +42,7 @@ impl MixedSender {
     fn drain(&mut self, now: Time, out: &mut Outbox<'_>) {
         if self.due.is_some_and(|due| due <= now) {
             let options = SendOptions { priority: 0, ..SendOptions::default() };
-            let id = self.stack.send(now, &[1; URGENT], options).expect("there is room");
+            let id = self.stack.send(now, &[1; URGENT], options).expect("the queue has space");
             self.sent.push((id, now));
             self.left -= 1;
             let pause = SPACING / 2 + Span::from_nanos(self.rng.below(SPACING.as_nanos()));
@@ -51,7 +51,7 @@ impl MixedSender {
         loop {
             while self.left > 0 && self.stack.queued_bytes() < QUEUE {
                 let options = SendOptions { priority: 1, ..SendOptions::default() };
-                self.stack.send(now, &self.bulk, options).expect("there is room");
+                self.stack.send(now, &self.bulk, options).expect("the queue has space");
             }
             if !out.send_with(UDP_OVERHEAD, |slot| self.stack.poll_transmit(now, slot)) {
                 break;
@@ -97,16 +97,16 @@ pub(crate) fn waits(seed: u64, recipe: &Recipe, bulk: usize, count: u32) -> Vec<
     let first = world.add_node("first", crowd);
     let second =
         world.add_node("second", ExchangeNode::new(end(false), Role::Receiver { received: Vec::new() }));
-    world.connect_pair("crowd", (first, second), &[there], &[back]).expect("both are there");
+    world.connect_pair("crowd", (first, second), &[there], &[back]).expect("both nodes exist");
     world.run_until(Time::ZERO + SPACING * (u64::from(count) + 200));
-    let sent = &world.node::<MixedSender>(first).expect("the crowd").sent;
-    let Role::Receiver { received } = &world.node::<ExchangeNode>(second).expect("a talker").role else {
-        unreachable!("the second one listens")
+    let sent = &world.node::<MixedSender>(first).expect("a sender").sent;
+    let Role::Receiver { received } = &world.node::<ExchangeNode>(second).expect("an end").role else {
+        unreachable!("the second end receives")
     };
     let urgent = received.iter().filter(|(_, _, message)| message.len() == URGENT);
     let sent_at = |id| sent[sent.binary_search_by_key(&id, |sent| sent.0).expect("it was sent")].1;
     let mut waits: Vec<Span> = urgent.map(|&(at, id, _)| at.since(sent_at(id) + DELAY)).collect();
-    assert_eq!(waits.len(), count as usize, "every urgent message has come");
+    assert_eq!(waits.len(), count as usize, "an urgent message did not arrive");
     waits.sort_unstable();
     waits
 }

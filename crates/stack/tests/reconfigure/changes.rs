@@ -199,7 +199,7 @@ fn packets_of_older_recipes_are_recognised_by_their_numbers() {
     hear(&mut pair.b, pair.now, &proposal);
     assert_eq!(said(&mut pair.b, pair.now).len(), 1, "READY");
     hear(&mut pair.b, pair.now, &old);
-    assert!(pair.b.recipe().has("extra"), "an old packet made it change over");
+    assert!(pair.b.recipe().has("extra"), "an old packet triggered the switch");
     pair.exchange(SECOND);
     hear(&mut pair.b, pair.now, &old);
     assert_eq!(pair.b.waiting_messages(), 0);

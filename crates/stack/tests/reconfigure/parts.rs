@@ -239,7 +239,7 @@ impl Pair {
         }
         self.exchange(Span::from_secs(1));
         for stack in [&mut self.a, &mut self.b] {
-            assert_eq!(stack.queued_bytes(), 0, "it does not send any more");
+            assert_eq!(stack.queued_bytes(), 0, "it must not send");
             let last = std::iter::from_fn(|| stack.recv()).last().map(|(_, message)| message.to_vec());
             assert_eq!(last.as_deref(), Some(&b"still there"[..]));
             assert_eq!((stack.deadline(), stack.stats().violations), (None, 0));

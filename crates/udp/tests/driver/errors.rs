@@ -51,7 +51,7 @@ fn a_refusing_peer_is_distinguished_and_can_recover() {
         let back = bind(&nobody.to_string(), &options(Offload::Auto));
         sending.send(b"there!", 100, Ecn::NotEct).unwrap();
         assert_eq!(receive(&mut Receiver::new(&back), &back).len(), 1);
-        assert!(!sending.wait(Interest::Read, Duration::ZERO).unwrap(), "no error is left behind");
+        assert!(!sending.wait(Interest::Read, Duration::ZERO).unwrap(), "an error is still pending");
     }
 }
 

@@ -11,7 +11,7 @@ fn send_and_receive(addr: &str, offload: Offload, len: usize, segment_size: usiz
     let (sending, receiving) = pair(addr, offload);
     let mut receiver = Receiver::new(&receiving);
     let data = pattern(len);
-    let sent = sending.send(&data, segment_size, Ecn::NotEct).expect("there is room");
+    let sent = sending.send(&data, segment_size, Ecn::NotEct).expect("the send buffer has space");
     assert_eq!((sent.bytes, sent.datagrams), (len, len.div_ceil(segment_size)));
     let messages = receive(&mut receiver, &receiving);
     assert!(messages.iter().all(|m| m.source == sending.local_addr().expect("bound")));
@@ -133,7 +133,7 @@ fn arrival_times_are_between_sending_and_reading() {
             assert!(
                 arrival.since_unix_epoch() + slack >= before && arrival.since_unix_epoch() <= after + slack
             );
-            let mapped = clock.time_of(arrival).expect("just compared");
+            let mapped = clock.time_of(arrival).expect("the clocks were just synchronised");
             assert!(mapped <= now && now.since(mapped) < Span::from_secs(5));
         }
     }

@@ -187,7 +187,7 @@ static POSSIBLE: LazyLock<Result<(), String>> = LazyLock::new(|| {
     let output = Command::new("ip").args(["netns", "add", &probe]).output().map_err(|e| e.to_string())?;
     if !output.status.success() {
         return Err(format!(
-            "no network namespaces here: {}",
+            "cannot create network namespaces: {}",
             String::from_utf8_lossy(&output.stderr).trim()
         ));
     }

@@ -125,7 +125,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let state = if self.is_running() { "still runs" } else { "has ended" };
-            eprintln!("{} {state} and has said: {}", self.what, self.stderr());
+            eprintln!("{} {state}; stderr: {}", self.what, self.stderr());
         }
         // Fails if it has already ended.
         let _ = self.child.kill();
@@ -205,7 +205,7 @@ pub(crate) fn until_heeds_interrupts(pid: u32) {
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "timed out waiting for {what}");
         std::thread::sleep(LOOK);
     }
 }

@@ -63,7 +63,7 @@ impl Sshd {
             at("authorized"),
             at("home"),
         );
-        fs::write(at("sshd_config"), configuration).expect("there is room");
+        fs::write(at("sshd_config"), configuration).expect("the file can be written");
         let process = Running::start(command(sshd).args(["-D", "-e", "-f", &at("sshd_config")]));
         let mut this = Self { place, process, address: address.to_owned(), port };
         this.write_client_config("config", "key", "");
@@ -78,7 +78,7 @@ impl Sshd {
     pub(crate) fn write_client_config(&self, name: &str, key: &str, more: &str) -> PathBuf {
         let at = |name: &str| self.place.path().join(name).display().to_string();
         let text = format!("{}\n{}", self.client_config(FAR, key, more), common(&at("known")));
-        fs::write(at(name), text).expect("there is room");
+        fs::write(at(name), text).expect("the file can be written");
         self.place.path().join(name)
     }
 

@@ -39,7 +39,7 @@ fn set_mtime(path: &Path, seconds: i64, nanos: u32) {
     let zero = SystemTime::UNIX_EPOCH;
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let at = if seconds < 0 { zero - whole } else { zero + whole } + Duration::from_nanos(nanos.into());
-    File::open(path).and_then(|file| file.set_modified(at)).expect("times of our own files can be set");
+    File::open(path).and_then(|file| file.set_modified(at)).expect("the time can be set");
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -141,7 +141,7 @@ pub(crate) fn particular(root: &Path) {
         set_mode(path, mode);
     }
     for path in [&large, &root.join("dangling")] {
-        lchown(path, Some(54_321), Some(54_322)).expect("root may give files away");
+        lchown(path, Some(54_321), Some(54_322)).expect("root can change owners");
     }
     attributes(root);
     for (path, seconds) in [(&large, 1_000_000_001), (&root.join("empty"), 1_000_000_002)] {
@@ -218,7 +218,7 @@ pub(crate) fn assert_holes(root: &Path) {
     let meta = fs::metadata(root.join("holes")).expect("it was copied");
     assert_eq!(meta.len(), 3 * HOLE);
     let taken = meta.blocks() * 512;
-    assert!(taken < HOLE, "{taken} bytes are taken, and {} are no holes", 3 * 100_000);
+    assert!(taken < HOLE, "{taken} bytes are allocated for {} bytes of data", 3 * 100_000);
 }
 
 /// A file's metadata and kind, without a regular file's contents.

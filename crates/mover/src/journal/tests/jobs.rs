@@ -289,7 +289,7 @@ fn a_torn_tail_is_cut_before_anything_is_appended() {
     drop(leftovers);
     let read = on_disk(dir.path(), id);
     assert!(read.state.files.is_empty());
-    assert_eq!(read.end, fs::metadata(&path).unwrap().len(), "nothing is behind the last good record");
+    assert_eq!(read.end, fs::metadata(&path).unwrap().len(), "data follows the last valid record");
 }
 
 #[derive(Clone, Debug)]

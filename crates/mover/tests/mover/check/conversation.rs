@@ -76,7 +76,7 @@ pub(super) fn sending(mut job: SendJob, mut peer: Peer, steps: &[u8]) -> bool {
     let (mut released, mut upto) = (0, 0);
     for (what, body) in Steps::new(steps).take(STEPS) {
         let available = job.source.available();
-        assert!(available.upto >= upto, "there was more to send before");
+        assert!(available.upto >= upto, "the available length decreased");
         upto = available.upto;
         let (number, _) = offset_and_rest(body);
         match what % 4 {

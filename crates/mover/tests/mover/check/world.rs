@@ -68,7 +68,7 @@ type Seen = (u64, u32, (i64, i64), Vec<u8>);
 pub(super) fn tree(directory: &Path) -> BTreeMap<PathBuf, Seen> {
     let (mut seen, mut open) = (BTreeMap::new(), vec![directory.to_path_buf()]);
     while let Some(path) = open.pop() {
-        let meta = path.symlink_metadata().expect("nobody removes it meanwhile");
+        let meta = path.symlink_metadata().expect("it is not removed concurrently");
         let contents = if meta.is_dir() {
             let listed = fs::read_dir(&path).expect("it can be listed");
             open.extend(listed.map(|entry| entry.expect("it can be listed").path()));

@@ -176,7 +176,7 @@ fn nothing_outside_is_changed_while_destination_names_are_swapped() {
         }
     }
     println!("{cases} races, names exchanged {times} times, 0 inodes outside changed");
-    assert!(times > 10 * cases, "{times} times in {cases} cases: that was no race");
+    assert!(times > 10 * cases, "{times} exchanges in {cases} cases are too few for a race");
 }
 
 #[test]
@@ -206,5 +206,5 @@ fn nothing_outside_is_read_while_source_names_are_swapped() {
         }
     }
     println!("{cases} races, names exchanged {times} times, nothing outside read");
-    assert!(times > 10 * cases, "{times} times in {cases} cases: that was no race");
+    assert!(times > 10 * cases, "{times} exchanges in {cases} cases are too few for a race");
 }

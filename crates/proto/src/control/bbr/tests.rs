@@ -194,7 +194,7 @@ fn bbr_takes_over_the_rate_of_the_previous_law_and_cruises() {
     rtt.on_sample(Time::ZERO, ms(40));
     let mut law = Bbr::new(&BbrConfig::default(), &config(None));
     law.take_over(Rate::from_mbps(80), &rtt);
-    let Permit::Go(limits) = law.permit() else { panic!("it goes") };
+    let Permit::Go(limits) = law.permit() else { panic!("the law is on hold") };
     assert_eq!((law.state().phase, limits.rate), ("cruise", Rate::from_mbps(80)));
     let bdp = Rate::from_mbps(80).bytes_in(ms(40));
     assert!((2 * bdp..3 * bdp).contains(&limits.window.unwrap()), "{limits:?}");

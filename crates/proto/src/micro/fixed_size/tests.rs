@@ -176,7 +176,7 @@ fn a_lowered_message_limit_does_not_affect_started_messages() {
     shorter.set("fixed_size.reassembly", "1KiB").unwrap();
     pair.b.reconfigure(T0, &shorter).unwrap();
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
-    assert!(pair.received_by_b() == [(0, message)], "it has not come");
+    assert!(pair.received_by_b() == [(0, message)], "the message has not arrived");
     let too_long = pair.a.send(T0 + Span::from_secs(5), &[0; 1_025], SendOptions::default());
     assert!(too_long.is_err(), "{too_long:?}");
 }
@@ -191,7 +191,7 @@ fn a_message_above_the_old_limit_arrives_after_the_limit_is_raised() {
     pair.exchange(T0, &mut Path { lose: Some(&mut |packet| packet == 0), ..Path::default() });
     assert!(stats::<FixedSizeStats>(&pair.b).refused > 40);
     pair.run_until(T0 + Span::from_secs(5), &mut Path::default());
-    assert!(pair.received_by_b() == [(0, message)], "it has not come");
+    assert!(pair.received_by_b() == [(0, message)], "the message has not arrived");
     assert_eq!((pair.b.stats().violations, pair.b.has_failed()), (0, false));
 }
 

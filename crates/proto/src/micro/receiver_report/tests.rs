@@ -97,7 +97,7 @@ fn a_window_opens_again_after_an_outage_and_an_idle_session_falls_silent() {
     pair.exchange(T0, &mut cut);
     pair.run_until(T0 + Span::from_secs(8), &mut cut);
     let sent = pair.a.stats().data_sent;
-    assert!((10..60).contains(&sent), "{sent} packets into nothing");
+    assert!((10..60).contains(&sent), "{sent} packets without an answer");
     pair.run_until(T0 + Span::from_secs(40), &mut Path::default());
     assert_eq!(pair.a.stats().data_sent, 200);
     assert!(pair.received_by_b().len() >= 140);

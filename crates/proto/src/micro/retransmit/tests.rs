@@ -105,7 +105,7 @@ fn a_better_initial_rtt_applies_to_sent_packets_until_measured() {
         pair.exchange(T0 + delay, &mut Path { lose: Some(&mut lost), ..Path::default() });
         let measured = due_after(&mut pair);
         pair.a.path_answered(T0 + delay, Span::from_millis(400));
-        assert_eq!(due_after(&mut pair), measured, "{acks}: what was measured is better than any guess");
+        assert_eq!(due_after(&mut pair), measured, "{acks}: the measured round trip is not used");
     }
 }
 
