@@ -161,7 +161,8 @@ impl SavedResumption {
     }
 }
 
-/// What a recipe that was cut off does not have: the two ends would read each other's packets by different recipes.
+/// Hash of a recipe's text, which detects a truncated text: with different recipes the two ends would misread
+/// each other's packets.
 fn digest(recipe: &str) -> String {
     blake3::hash(recipe.as_bytes()).to_hex().to_string()
 }

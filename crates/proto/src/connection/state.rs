@@ -283,9 +283,9 @@ impl<E: From<Failure>> ConnectionState<E> {
         (self.peer.challenge(challenge_key, &keys.frames(), address), address)
     }
 
-    /// Answers a client's initial header, of which this may be a copy: confirms the connection to the validated
-    /// address. Challenges the source if there is none, or if the client may have moved and has no packets
-    /// that would show it.
+    /// Answers a client's initial header, of which this may be a copy: confirms the connection to the
+    /// validated address. Challenges the source if there is none, or if the client may have moved and has no
+    /// packets that would show it.
     pub fn on_header(&self, keys: &Keys, challenge_key: &[u8; 32], from: SocketAddr) -> Outgoing {
         match self.peer.validated() {
             Some(peer) if peer == from || self.authentic() > 0 => {
@@ -328,7 +328,8 @@ impl<E: From<Failure>> ConnectionState<E> {
                 // The last message of a control channel contains the reason.
                 let is_told = frame.number == CloseReason::Graceful as u32 || frame.id.has_control_channel();
                 self.lifecycle.end((!is_told).then(|| Failure::Aborted.into()));
-                // To its source, as the peer may have moved. For a copy's source it is as small as a challenge.
+                // To its source, as the peer may have moved. For a copy's source it is as small as a
+                // challenge.
                 return answer(ControlFrameKind::Closed, 0, BARE, from);
             }
             ControlFrameKind::Closed => self.lifecycle.end(None),
