@@ -2,7 +2,7 @@
 //! sans-IO crates use no clocks, threads, sockets or files, where unsafe code is allowed, and that files do
 //! not import each other in cycles.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! `haul demo` between network namespaces, with TCP beside it, and through its relay. Needs root and
 //! `/dev/net/tun`; without them each test reports SKIPPED and passes, or fails with `HAUL_E2E=required`.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,7 +1,7 @@
 //! Cost of diagnosing one transmission window of the paper's size: 71,000 packets, with different numbers of
 //! single losses, which is the most expensive pattern.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the benchmark")]
 
 use std::hint::black_box;
 

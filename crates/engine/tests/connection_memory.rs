@@ -2,7 +2,7 @@
 //! bytes in use after the sensors have left. `HAUL_CONNECTIONS=10000` sets the number; the default is smaller
 //! because handshakes take time.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::alloc::System;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Causes of errors: down to the system's error, and no message twice.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::error::Error;
 use std::io::{self, ErrorKind};

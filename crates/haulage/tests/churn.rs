@@ -2,7 +2,7 @@
 //! end, which detects lost wake-ups, or drop futures at random and poll new ones, which must neither lose nor
 //! repeat anything.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 use std::time::Duration;

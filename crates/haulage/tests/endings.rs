@@ -1,6 +1,6 @@
 //! Errors at both peers when a connection ends before all data has arrived.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 #[path = "common/relay.rs"]

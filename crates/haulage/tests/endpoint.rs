@@ -1,6 +1,6 @@
 //! One endpoint for several connections.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 #[path = "common/relay.rs"]

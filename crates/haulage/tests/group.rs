@@ -1,6 +1,6 @@
 //! Many senders and one receiver that assigns each a rate, on real sockets.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::num::NonZeroU32;
 use std::thread;

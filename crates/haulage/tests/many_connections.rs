@@ -1,6 +1,6 @@
 //! Threads and sockets of an endpoint, in a separate process with one test.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 

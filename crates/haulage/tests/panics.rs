@@ -1,7 +1,7 @@
 //! User code that panics while a recipe is compiled, a stack is built or a client is admitted: that client
 //! gets an error, and others are not affected.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::pin::pin;
 use std::sync::Arc;

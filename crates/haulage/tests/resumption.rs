@@ -1,6 +1,6 @@
 //! A saved resumption state does not weaken what the URL and the options demand.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 

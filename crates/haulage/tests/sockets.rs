@@ -1,7 +1,7 @@
 //! Cases not covered by the examples: tasks, timeouts, clones, changing rates and recipes, interrupted
 //! streams.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::io::{Read, Write};
 use std::sync::mpsc;

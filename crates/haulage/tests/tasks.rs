@@ -1,7 +1,7 @@
 //! Both peers as tasks of one single-threaded tokio runtime: anything that blocked it would keep the peer
 //! from answering.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::io::Read;
 use std::net::TcpListener;

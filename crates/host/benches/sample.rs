@@ -1,6 +1,6 @@
 //! Cost of a sample, from which the sampling interval was chosen (0.1 % of a core is 50 us per 50 ms).
 
-#![expect(clippy::unwrap_used, reason = "a benchmark ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the benchmark")]
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;

@@ -1,6 +1,6 @@
 //! The sensors on this machine.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;

@@ -1,6 +1,6 @@
 //! `haul-lab compare`: short runs of single cases in both worlds.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::process::{Command, Stdio};
 

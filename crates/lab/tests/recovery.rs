@@ -1,6 +1,6 @@
 //! Recovery of every law from events in applications and machines: an hour without data, a jump of the clock.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fs;
 use std::process::Command;

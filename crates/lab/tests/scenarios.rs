@@ -1,6 +1,6 @@
 //! `haul-lab sim` with the shipped scenarios, and with invalid ones.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

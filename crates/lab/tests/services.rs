@@ -1,6 +1,6 @@
 //! Short runs of `haul-lab services`: viz, msg and sensor between namespaces on the emulator.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 use std::process::{Command, Stdio};

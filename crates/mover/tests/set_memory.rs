@@ -1,7 +1,7 @@
 //! Memory that a hostile peer's set can occupy, by every means of the peer. Counts the allocations of the
 //! whole process, so no other test may run in it.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::alloc::System;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

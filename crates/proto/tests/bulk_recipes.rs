@@ -1,8 +1,8 @@
 //! The built-in recipes of objects as stacks, over a seeded lossy path in virtual time.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
-#[expect(dead_code, reason = "the path of the sender and the receiver is not used here")]
+#[expect(dead_code, reason = "the path between sender and receiver is not used here")]
 mod common;
 #[path = "bulk_recipes/feedback.rs"]
 mod feedback;

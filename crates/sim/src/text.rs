@@ -121,7 +121,7 @@ pub(crate) mod optional {
 
     use super::Text;
 
-    #[expect(clippy::ref_option, reason = "serde gives the field as it is")]
+    #[expect(clippy::ref_option, reason = "the signature that serde expects")]
     pub(crate) fn serialize<T: Text, S: Serializer>(value: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => super::serialize(value, to),

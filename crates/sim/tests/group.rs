@@ -1,7 +1,7 @@
 //! Group transport: several senders of `viz` streams share a bottleneck to one receiver, which assigns a rate
 //! to each.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};

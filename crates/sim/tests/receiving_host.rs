@@ -1,6 +1,6 @@
 //! Hosts with a scheduler, and TCP flows, in the simulated world.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use haul_base::{Bytes, PathId, Probability, Rate, Span, Time};
 use haul_sim::host::scheduler::{O1Config, SchedulerKind};

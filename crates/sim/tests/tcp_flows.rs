@@ -1,7 +1,7 @@
 //! TCP flows in the world, compared with Linux on the emulator over the same paths (`haul-lab compare`,
 //! docs/simulator.md).
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use haul_base::{Bytes, PathId, Rate, Span, Time};
 use haul_sim::tcp::{

@@ -1,7 +1,7 @@
 //! Stages compared with theory; `cargo test -p haul-sim --test theory -- --nocapture` prints the figures of
 //! docs/simulator.md.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use haul_base::{Bytes, Ecn, Probability, Rate, Rng, Span, Time};
 use haul_sim::{

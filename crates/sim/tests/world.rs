@@ -1,6 +1,6 @@
 //! The simulated world: traffic, cross traffic, determinism, and the balance of packets.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::{Arc, Mutex};
 

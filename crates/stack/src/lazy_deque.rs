@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// A `VecDeque` allocated on first use.
 #[derive(Debug)]
-#[expect(clippy::box_collection, reason = "the point is the size of the empty one")]
+#[expect(clippy::box_collection, reason = "an empty queue must be small")]
 pub(crate) struct LazyDeque<T>(Option<Box<VecDeque<T>>>);
 
 impl<T> Default for LazyDeque<T> {

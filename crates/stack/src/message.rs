@@ -116,7 +116,7 @@ impl Buffer {
 
 /// A pool of reusable buffers (wu-h-ctp section 3.2, "memory reuse").
 #[derive(Debug)]
-#[expect(clippy::box_collection, reason = "the point is the size of a pool that nothing has come back to")]
+#[expect(clippy::box_collection, reason = "an unused pool must be small")]
 pub struct Pool {
     /// Allocated when the first buffer is returned.
     free: Option<Box<Vec<Buffer>>>,

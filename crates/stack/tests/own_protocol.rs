@@ -1,6 +1,6 @@
 //! Two micro-protocols from outside the crate, as a user would write them, and a stack composed of them.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The three ways in which CTP and H-CTP raise an event: at once (blocking), when the current input has been
 //! handled (non-blocking), and after a delay.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::any::Any;
 use std::sync::Arc;

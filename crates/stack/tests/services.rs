@@ -1,7 +1,7 @@
 //! Services of the framework besides events: values provided by the session, probes larger than a packet,
 //! external events, socket reports.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use std::any::Any;
 use std::sync::Arc;

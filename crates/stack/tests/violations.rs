@@ -1,6 +1,6 @@
 //! A peer that agrees to one recipe and sends packets of another.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! Everything except copies over ssh needs root; other tests are skipped with a message without it.
 //! `HAUL_E2E=required` turns a skip into a failure.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod addresses;
 mod disks;

@@ -3,7 +3,7 @@
 //! them each test reports SKIPPED and passes, or fails with `HAUL_E2E=required`. The test program's name
 //! begins with `haul`, because the emulator's cleanup removes namespaces named after other programs.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod damage;
 mod pipes;

@@ -1,6 +1,6 @@
 //! The built program on the loopback interface, without privileges.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 #[cfg(feature = "faults")]
 mod connection_lost;

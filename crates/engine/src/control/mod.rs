@@ -73,10 +73,7 @@ impl Control {
     /// # Errors
     /// Why the channel ended, or [`EngineError::Closed`] after [`Control::close`]; [`EngineError::TooLong`]
     /// if the message does not fit a frame.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a message is made to be sent, and then of no more use"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "messages are created to be sent")]
     pub fn send(&self, message: ControlMessage) -> Result<(), EngineError> {
         self.shared().push(&message, WhenFull::Wait).map(|_| ())
     }

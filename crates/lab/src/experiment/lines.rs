@@ -83,7 +83,7 @@ fn span(values: impl Iterator<Item = f64> + Clone, from_zero: bool) -> std::ops:
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Converts a backend error to text.
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` expects")]
 pub(super) fn text(error: DrawingAreaErrorKind<std::io::Error>) -> String {
     error.to_string()
 }

@@ -75,7 +75,7 @@ struct List {
     items: Vec<Item>,
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature that `map_err` expects")]
 fn problem(error: Box<dyn Error>) -> Problem {
     Problem::failed(WithCauses(&*error).to_string(), "")
 }

@@ -139,7 +139,7 @@ pub enum PacketVerdict {
 
 /// State of one end of a connection, without its keys: these do not change, and drivers read them without the
 /// lock that guards this state. The driver adds errors `E`.
-#[expect(clippy::box_collection, reason = "there are many thousand, and these are empty nearly always")]
+#[expect(clippy::box_collection, reason = "there are many thousand, nearly all with empty queues")]
 #[derive(Debug)]
 pub struct ConnectionState<E> {
     /// The stack that runs the connection's recipe.

@@ -16,10 +16,7 @@ pub(crate) enum Seen {
 /// A sliding window over sequence numbers. A bitmap, because every packet is looked up and random loss makes
 /// thousands of gaps, in each of which a [`RangeSet`](haul_base::RangeSet) would have to search.
 #[derive(Debug)]
-#[expect(
-    clippy::box_collection,
-    reason = "many thousand receivers have a window, and few have a gap so long"
-)]
+#[expect(clippy::box_collection, reason = "many thousand receivers have a window, few with such a long gap")]
 pub(crate) struct Window {
     /// Everything below was received or given up. Always a multiple of 64.
     base: u64,

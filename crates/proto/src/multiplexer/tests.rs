@@ -14,7 +14,7 @@ fn byte(writer: usize, number: StreamId, at: u64) -> u8 {
 }
 
 /// What is known of one direction of a stream, from outside.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts")]
 #[derive(Clone, Debug, Default)]
 struct Direction {
     written: u64,

@@ -1,6 +1,6 @@
 //! A seeded lossy channel in virtual time between a sender and a receiver machine.
 
-#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

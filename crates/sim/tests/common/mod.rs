@@ -1,6 +1,6 @@
 //! Sessions of `haul-proto` in a simulated world, with source and sink that check every byte.
 
-#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use std::sync::{Arc, LazyLock, Mutex};
 

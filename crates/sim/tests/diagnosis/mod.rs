@@ -1,6 +1,6 @@
 //! Senders' diagnosis of their losses, compared with the truth.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod outages;
 mod packets;

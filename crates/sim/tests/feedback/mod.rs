@@ -1,6 +1,6 @@
 //! Feedback over UDP and over the control channel (TCP), where a lost packet delays all later reports.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{Probability, Rate, Span, Time};
 use haul_proto::presets::preset;

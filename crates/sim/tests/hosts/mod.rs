@@ -1,6 +1,6 @@
 //! A machine behind a host model, which decides whether and when its process gets packets and the CPU.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::VecDeque;
 

@@ -2,7 +2,7 @@
 //! afterwards.
 //! `cargo test -p haul-sim --test recovery late_feedback -- --nocapture` prints the table.
 
-#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{PathId, Probability, Rate, Span, Time};
 use haul_proto::{laws, presets::preset};

@@ -1,7 +1,7 @@
 //! Laws that estimate the queue from the round-trip time must not mistake a longer path for a queue, nor
 //! others' queue for a longer path.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{Rate, Span};
 use haul_proto::presets::preset;

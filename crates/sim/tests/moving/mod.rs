@@ -2,7 +2,7 @@
 //! used after 3 s or ten round trips. `cargo test -p haul-sim --test transfer moving -- --nocapture` prints
 //! the table.
 
-#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{PathId, Rate, Rng, Span, Time};
 use haul_sim::tcp::{

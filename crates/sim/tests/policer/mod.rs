@@ -1,7 +1,7 @@
 //! Behind a policer, which drops packets above its rate without delaying others: losses of laws, and their
 //! diagnosis.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use haul_base::{Bytes, Cause, PathId, Rate, Span, Time};
 use haul_proto::SenderStats;

@@ -2,7 +2,7 @@
 //! data packets from 100 Mbit/s on, 2 % below. Exception: a minimum of four reports per second, or one per
 //! round trip if that is longer. With fewer, the law could not adapt to a changed path within 3 s.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{Rate, Span};
 

@@ -1,6 +1,6 @@
 //! Laws that use samples of the receiving host, on a host with a shared core.
 
-#![expect(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! Changing the control law of a running transfer loses nothing, and the new law continues from the state of
 //! the old one.
 
-#![expect(clippy::unwrap_used, reason = "test support: a failure here is a failed test")]
+#![expect(clippy::unwrap_used, reason = "test helpers: a panic fails the test")]
 
 use haul_base::{Rate, Span, Time};
 use haul_proto::{ChosenLaw, laws};
