@@ -82,90 +82,66 @@ impl Settings {
         value.unwrap_or_default().to_owned()
     }
 
-    fn set_in_recipe(&mut self, key: &str, value: Result<String, String>) -> Result<(), String> {
-        set_parameter(&mut self.recipe, name_in_recipe(key), &value?);
-        Ok(())
-    }
-
     /// Sets the parameter `key`, or with a dot one of a micro-protocol, to the value from `origin`.
     fn set(&mut self, origin: &Origin, key: &str, value: &str) -> Result<(), Fault> {
         if key.contains('.') {
             let set = self.recipe.set(key, value);
             return set.map_err(|error| fault::usage(format!("{origin}: {error}"), RECIPES));
         }
-        let parameter = Parameter::find(key)
+        let (key, help) = find_parameter(key)
             .map_err(|unknown| Fault { message: format!("{origin}: {}", unknown.message), ..unknown })?;
-        (parameter.set)(self, value.trim()).map_err(|problem| {
-            fault::usage(
-                format!("{origin}: {} = {value:?}: {problem}", parameter.key),
-                format!("{} is {}", parameter.key, (parameter.help)()),
-            )
+        self.set_value(key, value.trim()).map_err(|problem| {
+            let laws = if key == "controller" { law_names().join(", ") } else { String::new() };
+            fault::usage(format!("{origin}: {key} = {value:?}: {problem}"), format!("{key} is {help}{laws}"))
         })
+    }
+
+    /// Sets one of [`PARAMETERS`].
+    fn set_value(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let in_recipe = match key {
+            "crypto" => {
+                self.crypto = one_of(value, &CRYPTO, crypto_name)?;
+                return Ok(());
+            }
+            "offload" => {
+                self.offload = parse_bool(value).filter(|_| !value.is_empty()).ok_or("write on or off")?;
+                return Ok(());
+            }
+            "socket_buffer" => {
+                self.socket_buffer = within(value, SOCKET_BUFFER)?;
+                return Ok(());
+            }
+            "controller" => one_of(value, &law_names(), |law| law)?.to_owned(),
+            "rate" if value == "unlimited" => value.to_owned(),
+            "rate" => within(value, [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)])?.exact(),
+            "chunk" => within(value, [Bytes(64 << 10), Bytes(4 << 30)])?.exact(),
+            _ => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
+        };
+        set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
+        Ok(())
+    }
+
+    /// Returns the value of one of [`PARAMETERS`], in the form of `--set`.
+    fn shown(&self, key: &str) -> String {
+        match key {
+            "crypto" => crypto_name(self.crypto).to_owned(),
+            "offload" => if self.offload { "on" } else { "off" }.to_owned(),
+            "socket_buffer" => self.socket_buffer.exact(),
+            _ => self.in_recipe(key),
+        }
     }
 }
 
-struct Parameter {
-    /// Name in recipes and for `--set`.
-    key: &'static str,
-    help: fn() -> String,
-    set: fn(&mut Settings, &str) -> Result<(), String>,
-    /// Returns the value in the form of `--set`.
-    show: fn(&Settings) -> String,
-}
-
-const PARAMETERS: &[Parameter] = &[
-    Parameter {
-        key: "controller",
-        help: || format!("the rate control law: {}", law_names().join(", ")),
-        set: |s, v| s.set_in_recipe("controller", one_of(v, &law_names(), |law| law).map(str::to_owned)),
-        show: |s| s.in_recipe("controller"),
-    },
-    Parameter {
-        key: "rate",
-        help: || "a maximum rate such as 800Mbit, up to 1000Tbit, or unlimited".to_owned(),
-        set: |s, v| {
-            let limits = [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)];
-            let unlimited = (v == "unlimited").then(|| Ok(v.to_owned()));
-            s.set_in_recipe("rate", unlimited.unwrap_or_else(|| within(v, limits).map(Rate::exact)))
-        },
-        show: |s| s.in_recipe("rate"),
-    },
-    Parameter {
-        key: "chunk",
-        help: || "the size of the chunks that the object is divided into, 64KiB to 4GiB".to_owned(),
-        set: |s, v| s.set_in_recipe("chunk", within(v, [Bytes(64 << 10), Bytes(4 << 30)]).map(Bytes::exact)),
-        show: |s| s.in_recipe("chunk"),
-    },
-    Parameter {
-        key: "feedback_interval",
-        help: || "the interval of the receiver's reports, 100us to 1s".to_owned(),
-        set: |s, v| {
-            let limits = [Span::from_micros(100), Span::from_secs(1)];
-            s.set_in_recipe("feedback_interval", within(v, limits).map(Span::exact))
-        },
-        show: |s| s.in_recipe("feedback_interval"),
-    },
-    Parameter {
-        key: "crypto",
-        help: || "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none".to_owned(),
-        set: |s, v| one_of(v, &CRYPTO, crypto_name).map(|crypto| s.crypto = crypto),
-        show: |s| crypto_name(s.crypto).to_owned(),
-    },
-    Parameter {
-        key: "offload",
-        help: || "whether the kernel segments and coalesces datagrams: on or off".to_owned(),
-        set: |s, v| {
-            s.offload = parse_bool(v).filter(|_| !v.is_empty()).ok_or("write on or off")?;
-            Ok(())
-        },
-        show: |s| if s.offload { "on" } else { "off" }.to_owned(),
-    },
-    Parameter {
-        key: "socket_buffer",
-        help: || "the socket buffer size to request from the kernel, 64KiB to 256MiB".to_owned(),
-        set: |s, v| within(v, SOCKET_BUFFER).map(|size| s.socket_buffer = size),
-        show: |s| s.socket_buffer.exact(),
-    },
+/// Parameters of sessions: their names in recipes and for `--set`, and their help.
+const PARAMETERS: [(&str, &str); 7] = [
+    // Behind it are the names of the laws.
+    ("controller", "the rate control law: "),
+    ("rate", "a maximum rate such as 800Mbit, up to 1000Tbit, or unlimited"),
+    ("chunk", "the size of the chunks that the object is divided into, 64KiB to 4GiB"),
+    ("feedback_interval", "the interval of the receiver's reports, 100us to 1s"),
+    ("crypto", "auto, aes-128-gcm, aes-256-gcm, chacha20-poly1305 or none"),
+    ("offload", "whether the kernel segments and coalesces datagrams: on or off"),
+    ("socket_buffer", "the socket buffer size to request from the kernel, 64KiB to 256MiB"),
 ];
 
 const CRYPTO: [Option<Cipher>; 5] = [
@@ -196,24 +172,19 @@ pub(crate) fn session_key(key: &str) -> &str {
 }
 
 pub(crate) fn parameter_names() -> String {
-    PARAMETERS.iter().map(|p| p.key).collect::<Vec<_>>().join(", ")
+    PARAMETERS.map(|(key, _)| key).join(", ")
 }
 
-impl Parameter {
-    /// Finds the parameter `key` (`cipher` is an alias of `crypto`).
-    fn find(key: &str) -> Result<&'static Self, Fault> {
-        let wanted = match key {
-            "cipher" => "crypto".to_owned(),
-            key => key.replace('-', "_"),
-        };
-        PARAMETERS.iter().find(|p| p.key == wanted).ok_or_else(|| {
-            let near = suggestion(key, PARAMETERS.iter().map(|p| p.key));
-            fault::usage(
-                format!("there is no recipe parameter `{key}`{near}"),
-                format!("the parameters are {}", parameter_names()),
-            )
-        })
-    }
+/// Returns the name and the help of the parameter `key` (`cipher` is an alias of `crypto`).
+fn find_parameter(key: &str) -> Result<(&'static str, &'static str), Fault> {
+    let wanted = if key == "cipher" { "crypto".to_owned() } else { key.replace('-', "_") };
+    PARAMETERS.into_iter().find(|(known, _)| *known == wanted).ok_or_else(|| {
+        let near = suggestion(key, PARAMETERS.into_iter().map(|(known, _)| known));
+        fault::usage(
+            format!("there is no recipe parameter `{key}`{near}"),
+            format!("the parameters are {}", parameter_names()),
+        )
+    })
 }
 
 fn one_of<T: Copy>(value: &str, all: &[T], name: fn(T) -> &'static str) -> Result<T, String> {
@@ -372,14 +343,14 @@ impl Settings {
 
     /// Returns every parameter with its value and origin: the last of `settings` that set it, or the preset.
     pub(crate) fn rows(&self, preset: &Preset, settings: &[Setting]) -> Vec<ConfigRow> {
-        let row = |Parameter { key, show, .. }: &Parameter| {
+        let row = |(key, _)| {
             let sets_it =
-                |set: &&Setting| Parameter::find(session_key(&set.key)).is_ok_and(|found| found.key == *key);
+                |set: &&Setting| find_parameter(session_key(&set.key)).is_ok_and(|(found, _)| found == key);
             let set = settings.iter().rfind(sets_it).map(|set| set.origin.clone());
             let origin = set.unwrap_or_else(|| preset.origin()).to_string();
-            ConfigRow { key: format!("set.{key}"), value: Some(show(self)), origin }
+            ConfigRow { key: format!("set.{key}"), value: Some(self.shown(key)), origin }
         };
-        PARAMETERS.iter().map(row).collect()
+        PARAMETERS.map(row).into()
     }
 }
 

@@ -17,8 +17,8 @@ fn build(settings: &[Setting]) -> Result<Settings, Fault> {
 fn every_shipped_preset_is_complete_and_has_a_description() {
     for preset in Preset::shipped() {
         let table: Table = preset.text.parse().unwrap();
-        for parameter in PARAMETERS {
-            assert!(table.contains_key(parameter.key), "{} lacks {}", preset.name, parameter.key);
+        for (key, _) in PARAMETERS {
+            assert!(table.contains_key(key), "{} lacks {key}", preset.name);
         }
         assert!(!preset.description().is_empty());
         preset.settings().unwrap();
@@ -204,11 +204,11 @@ proptest! {
         let mut settings = Preset::default_preset().settings().unwrap();
         let wanted = [Rate::from_mbps(mbit).exact(), Bytes(chunk).exact(), Span::from_micros(micros).exact()];
         for (key, value) in ["rate", "chunk", "feedback_interval"].iter().zip(&wanted) {
-            (Parameter::find(key).unwrap().set)(&mut settings, value).unwrap();
+            settings.set_value(key, value).unwrap();
         }
         let mut again = Preset::default_preset().settings().unwrap();
-        for parameter in PARAMETERS {
-            (parameter.set)(&mut again, &(parameter.show)(&settings)).unwrap();
+        for (key, _) in PARAMETERS {
+            again.set_value(key, &settings.shown(key)).unwrap();
         }
         prop_assert_eq!(again, settings);
     }
@@ -216,7 +216,7 @@ proptest! {
     #[test]
     fn no_value_panics(index in 0usize..PARAMETERS.len(), value in ".{0,20}") {
         let mut settings = Preset::default_preset().settings().unwrap();
-        let _ = (PARAMETERS[index].set)(&mut settings, &value);
+        let _ = settings.set_value(PARAMETERS[index].0, &value);
     }
 }
 
