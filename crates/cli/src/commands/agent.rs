@@ -26,8 +26,8 @@ use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 use crate::transfer::{
-    Context, Cpu, Policy, SessionProgress, answer, bind, download, listen_options, next_client, reach,
-    server::POLL, upload, with_firewall_hint,
+    Context, Cpu, Policy, answer, bind, download, listen_options, next_client, reach, server::POLL, upload,
+    with_firewall_hint,
 };
 
 /// Reads the request, one line of at most `longest` bytes; `None` if stdin ends without one.
@@ -126,7 +126,8 @@ fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: imp
             continue;
         }
         let is_check = matches!(incoming.request(), Request::Check);
-        let report = answer(incoming, policy, Cpu::from_now(), &SessionProgress::default());
+        let context = Context { cpu: Cpu::from_now(), ..policy.context.clone() };
+        let report = answer(incoming, policy, &context);
         if !is_check {
             return report.exit_code();
         }

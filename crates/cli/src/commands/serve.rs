@@ -15,7 +15,6 @@ use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use self::filesystem::Offer;
 use crate::args::{Assignment, ServeArgs};
 use crate::commands::agent;
 use crate::fault::{self, shown};
@@ -48,8 +47,8 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen, &policy) };
     let write_url = args.url_file.as_deref().map(url_writer).transpose()?;
     // Before the first thread that receives from the network is started.
-    let offer = if args.read_only { Offer::Reading } else { Offer::ReadingAndWriting };
-    let restricted = filesystem::restrict(&root, offer);
+    let restricted = filesystem::restrict(&root, args.read_only);
+    let offer = if args.read_only { "reading" } else { "reading and writing" };
     let listener = bind(&options, &[args.listen.ip()], args.port_range.as_ref())?;
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
@@ -101,7 +100,7 @@ impl Server<'_> {
     fn once(&self, listener: &Listener) -> u8 {
         while let Some(incoming) = self.next(listener) {
             let is_check = matches!(incoming.request(), Request::Check) || incoming.request().is_dry_run();
-            let report = self.serve(incoming, &SessionProgress::default());
+            let report = self.serve(incoming, SessionProgress::default());
             if !is_check {
                 return report.exit_code();
             }
@@ -119,7 +118,7 @@ impl Server<'_> {
                         continue;
                     }
                 };
-                let session = move || drop(self.serve(incoming, &place.session_progress));
+                let session = move || drop(self.serve(incoming, place.session_progress.clone()));
                 let started =
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
@@ -135,11 +134,12 @@ impl Server<'_> {
         next_client(listener, || self.policy.context.cancel.is_requested())
     }
 
-    fn serve(&self, incoming: Incoming, session_progress: &SessionProgress) -> RunReport {
+    fn serve(&self, incoming: Incoming, session_progress: SessionProgress) -> RunReport {
         let (peer, request) = (incoming.peer(), incoming.request().name());
         let is_dry = incoming.request().is_dry_run();
         self.policy.context.say(format!("{peer} {request}: begins"));
-        let report = answer(incoming, self.policy, Cpu::from_now(), session_progress);
+        let context = Context { session_progress, cpu: Cpu::from_now(), ..self.policy.context.clone() };
+        let report = answer(incoming, self.policy, &context);
         // Clients interrupt sessions too.
         if report.exit_code() == INTERRUPTED && self.policy.context.cancel.is_requested() {
             self.was_cut.store(true, Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl Server<'_> {
 }
 
 /// Prints the URL, for which users and scripts wait, or the file that contains it.
-fn announce(context: &Context, args: &ServeArgs, offer: Offer, listener: &Listener, url: &HaulUrl) {
+fn announce(context: &Context, args: &ServeArgs, offer: &str, listener: &Listener, url: &HaulUrl) {
     let (file, address) = (args.url_file.as_deref(), listener.local_addr());
     match file {
         _ if context.json => {

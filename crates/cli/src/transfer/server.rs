@@ -13,7 +13,7 @@ use haul_wire::control::{BenchLimit, Fault, FaultCode, ReceivePolicy, Request};
 use crate::args::PortRange;
 use crate::fault;
 use crate::output::RunReport;
-use crate::transfer::{Context, Cpu, Policy, SessionProgress, Sides, bench, drive};
+use crate::transfer::{Context, Policy, Sides, bench, drive};
 
 /// Interval at which a server checks whether to stop.
 pub(crate) const POLL: Duration = Duration::from_millis(100);
@@ -21,14 +21,9 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Limit of a bench whose client sets none: 10 s.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
-pub(crate) fn answer(
-    incoming: Incoming,
-    policy: &Policy,
-    cpu: Cpu,
-    session_progress: &SessionProgress,
-) -> RunReport {
+/// Answers a request; `context` is that of the policy, or one for this session alone.
+pub(crate) fn answer(incoming: Incoming, policy: &Policy, context: &Context) -> RunReport {
     let began = Instant::now();
-    let context = &Context { session_progress: session_progress.clone(), cpu, ..policy.context.clone() };
     let request = incoming.request().clone();
     let settings = policy.settle(incoming.settings().clone(), incoming.recipe());
     if let Err(fault) = policy.check(&request, incoming.recipe()) {
@@ -130,7 +125,7 @@ pub(crate) fn with_own_server<R: Send>(
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
-            answer(incoming, policy, Cpu::DataThread, &SessionProgress::default());
+            answer(incoming, policy, &policy.context);
         }
     };
     thread::scope(|scope| {

@@ -19,7 +19,7 @@ use super::path::{EmulatedPath, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, json_value, out_url};
-use crate::transfer::{Context, Cpu, Policy, SessionProgress, answer, listen_options, next_client};
+use crate::transfer::{Context, Cpu, Policy, answer, listen_options, next_client};
 use crate::{endpoint, fault};
 
 /// Linux's default of `net.core.rmem_max`.
@@ -137,7 +137,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {
-        answer(incoming, &policy, Cpu::ALL, &SessionProgress::default());
+        answer(incoming, &policy, &policy.context);
     }
     Ok(0)
 }

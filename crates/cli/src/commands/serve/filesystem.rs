@@ -9,8 +9,8 @@ use std::sync::LazyLock;
 
 use haul_mover::Root;
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetError, path_beneath_rules,
+    ABI, Access as _, AccessFs, CompatLevel, Compatible, LandlockStatus, PathBeneath, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, path_beneath_rules,
 };
 use rustix::fs::{Mode, OFlags, open};
 
@@ -48,50 +48,31 @@ static PROC_FILES: LazyLock<Vec<OwnedFd>> = LazyLock::new(|| {
     of_proc.filter_map(|path| open(*path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()).collect()
 });
 
-/// What a server lets its clients do below its root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
-pub(crate) enum Offer {
-    #[display("reading")]
-    Reading,
-    #[display("reading and writing")]
-    ReadingAndWriting,
-}
-
-impl Offer {
-    fn rights(self) -> BitFlags<AccessFs> {
-        let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        match self {
-            Self::Reading => read,
-            // Nothing is executed, and no device is created or controlled.
-            Self::ReadingAndWriting => {
-                let never = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
-                AccessFs::from_all(NEWEST) & !never
-            }
-        }
-    }
-}
-
 /// Restricts this thread, and those that it starts from now on, to `root`, [`READ`] and the counters of
 /// network interfaces. Returns Landlock's ABI, or why there is no restriction.
-pub(crate) fn restrict(root: &Root, offer: Offer) -> Result<ABI, String> {
+pub(crate) fn restrict(root: &Root, is_read_only: bool) -> Result<ABI, String> {
     let Root::Beneath(directory) = root else {
         return Err("all paths may be read and written".to_owned());
     };
-    match enforce(directory, offer) {
+    match enforce(directory, is_read_only) {
         Ok(LandlockStatus::Available { effective_abi, .. }) => Ok(effective_abi),
         Ok(_) => Err("this kernel does not support it, or has it disabled".to_owned()),
         Err(error) => Err(format!("Linux 5.19 or later is needed ({error})")),
     }
 }
 
-pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: Offer) -> String {
+pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: &str) -> String {
     match restricted {
         Ok(abi) => format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32),
         Err(reason) => format!("not restricted by Landlock: {reason}"),
     }
 }
 
-fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError> {
+fn enforce(root: impl AsFd, is_read_only: bool) -> Result<LandlockStatus, RulesetError> {
+    let reading = AccessFs::ReadFile | AccessFs::ReadDir;
+    // Nothing is executed, and no device is created or controlled.
+    let never = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
+    let below_root = if is_read_only { reading } else { AccessFs::from_all(NEWEST) & !never };
     LazyLock::force(&PROC_FILES);
     let status = Ruleset::default()
         // Unless this right is handled, no file can be renamed or linked into another directory of the root.
@@ -100,9 +81,9 @@ fn enforce(root: impl AsFd, offer: Offer) -> Result<LandlockStatus, RulesetError
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))?
         .create()?
-        .add_rule(PathBeneath::new(root, offer.rights()))?
-        .add_rules(path_beneath_rules(READ, Offer::Reading.rights()))?
-        .add_rules(path_beneath_rules(interfaces(), Offer::Reading.rights()))?
+        .add_rule(PathBeneath::new(root, below_root))?
+        .add_rules(path_beneath_rules(READ, reading))?
+        .add_rules(path_beneath_rules(interfaces(), reading))?
         .restrict_self()?;
     Ok(status.landlock)
 }
@@ -124,10 +105,10 @@ mod tests {
     use super::*;
 
     /// Runs `act` on a thread of its own, which alone is restricted.
-    fn restricted(root: &Path, offer: Offer, act: impl FnOnce() + Send) {
+    fn restricted(root: &Path, is_read_only: bool, act: impl FnOnce() + Send) {
         let opened = Root::beneath(root).unwrap();
         std::thread::scope(|scope| {
-            let thread = scope.spawn(|| match restrict(&opened, offer) {
+            let thread = scope.spawn(|| match restrict(&opened, is_read_only) {
                 Ok(abi) => {
                     assert!(abi >= ABI::V2);
                     act();
@@ -157,7 +138,7 @@ mod tests {
         fs::write(&secret, "secret").unwrap();
         symlink(&secret, root.path().join("link")).unwrap();
         fs::copy("/bin/true", root.path().join("program")).unwrap();
-        restricted(root.path(), Offer::ReadingAndWriting, || {
+        restricted(root.path(), false, || {
             let at = |name: &str| root.path().join(name);
             fs::create_dir_all(at("a/b")).unwrap();
             fs::create_dir(at("c")).unwrap();
@@ -193,7 +174,7 @@ mod tests {
     fn a_root_offered_for_reading_cannot_be_written() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "text").unwrap();
-        restricted(root.path(), Offer::Reading, || {
+        restricted(root.path(), true, || {
             let at = |name: &str| root.path().join(name);
             assert_eq!(fs::read(at("file")).unwrap(), b"text");
             assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
@@ -207,10 +188,10 @@ mod tests {
 
     #[test]
     fn the_message_names_the_root_or_the_lack_of_restriction() {
-        let within = words(&Ok(ABI::V3), Path::new("/r"), Offer::Reading);
+        let within = words(&Ok(ABI::V3), Path::new("/r"), "reading");
         assert_eq!(within, "restricted by Landlock to reading in /r (ABI 3)");
-        let absent = restrict(&Root::Anywhere, Offer::Reading);
-        let absent = words(&absent, Path::new("/"), Offer::Reading);
+        let absent = restrict(&Root::Anywhere, true);
+        let absent = words(&absent, Path::new("/"), "reading");
         assert_eq!(absent, "not restricted by Landlock: all paths may be read and written");
     }
 }
