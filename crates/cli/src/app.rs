@@ -112,9 +112,9 @@ impl Start<'_> {
     fn run(&self) -> Result<u8, Fault> {
         let &Global { json, quiet, .. } = &self.resolved.global;
         match &self.resolved.command {
-            Command::Ctl(args) => commands::ctl::run(args, json),
-            Command::Presets(args) => commands::presets::run(args, json),
-            Command::Diagnose(args) => commands::diagnose::run(args, json),
+            Command::Ctl { copy, changes } => commands::ctl::run(copy.as_deref(), changes, json),
+            Command::Presets { name } => commands::presets::run(name.as_deref(), json),
+            Command::Diagnose { files, model } => commands::diagnose::run(files, model.as_deref(), json),
             Command::Train(args) => commands::train::run(args, json),
             Command::Completions { shell } => {
                 let mut script = Vec::new();

@@ -73,13 +73,30 @@ pub(crate) enum Command {
     Clean(CleanArgs),
     /// List running copies on this machine, inspect one, or change how it sends
     #[command(after_help = help::CTL, override_usage = "haul ctl [PID [KEY=VALUE]...]")]
-    Ctl(CtlArgs),
+    Ctl {
+        /// Process ID of a copy; without it, all copies are listed
+        #[arg(value_name = "PID", value_parser = copy_name)]
+        copy: Option<String>,
+        /// Parameter of `rate_control` to change, for example rate=50Mbit or controller=reno
+        #[arg(value_name = "KEY=VALUE", requires = "copy")]
+        changes: Vec<Assignment>,
+    },
     /// List the presets, or print one as a recipe
     #[command(after_help = help::PRESETS)]
-    Presets(PresetsArgs),
+    Presets {
+        /// Preset to print as TOML
+        name: Option<String>,
+    },
     /// Classify the cause of packet losses from their pattern
     #[command(after_help = help::DIAGNOSE)]
-    Diagnose(DiagnoseArgs),
+    Diagnose {
+        /// Signature files, or traces written by --events; - is stdin
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Loss model written by `haul train` [default: the shipped model]
+        #[arg(long, value_name = "FILE")]
+        model: Option<PathBuf>,
+    },
     /// Fit the loss classifier to signatures with known causes
     #[command(after_help = help::TRAIN)]
     Train(TrainArgs),
@@ -382,32 +399,6 @@ fn copy_name(text: &str) -> Result<String, String> {
     } else {
         Err("write a process ID, for example 4711; `haul ctl` lists them".to_owned())
     }
-}
-
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct CtlArgs {
-    /// Process ID of a copy; without it, all copies are listed
-    #[arg(value_name = "PID", value_parser = copy_name)]
-    pub copy: Option<String>,
-    /// Parameter of `rate_control` to change, for example rate=50Mbit or controller=reno
-    #[arg(value_name = "KEY=VALUE", requires = "copy")]
-    pub changes: Vec<Assignment>,
-}
-
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct PresetsArgs {
-    /// Preset to print as TOML
-    pub name: Option<String>,
-}
-
-#[derive(Debug, Clone, Default, Args)]
-pub(crate) struct DiagnoseArgs {
-    /// Signature files, or traces written by --events; - is stdin
-    #[arg(value_name = "FILE", required = true)]
-    pub files: Vec<PathBuf>,
-    /// Loss model written by `haul train` [default: the shipped model]
-    #[arg(long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

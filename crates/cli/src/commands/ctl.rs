@@ -9,7 +9,7 @@ use std::time::Duration;
 use haul_base::{Bytes, Rate};
 use serde_json::{Value, json};
 
-use crate::args::CtlArgs;
+use crate::args::Assignment;
 use crate::fault::{self, Fault};
 use crate::output::{out, out_fields, tell};
 use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
@@ -17,15 +17,15 @@ use crate::transfer::control_socket::{ControlRequest, UNNAMED, directory};
 /// Timeout for a reply. A copy answers within 50 ms, a pipe within 100 ms; on a busy machine later.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &CtlArgs, as_object: bool) -> Result<u8, Fault> {
-    let Some(name) = &args.copy else {
+pub(crate) fn run(copy: Option<&str>, changes: &[Assignment], as_object: bool) -> Result<u8, Fault> {
+    let Some(name) = copy else {
         list(as_object);
         return Ok(0);
     };
     let path = directory().join(name);
     // `rate_control.rate` is the same as `rate`.
     let parameter = |key: &str| key.strip_prefix("rate_control.").unwrap_or(key).to_owned();
-    let set = args.changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
+    let set = changes.iter().map(|change| (parameter(&change.key), change.value.clone())).collect();
     let told = ask(&path, &ControlRequest { set })?.ok_or_else(|| {
         fault::usage(
             format!("this user runs no copy with process ID {name}"),

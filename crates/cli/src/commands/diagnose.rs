@@ -1,13 +1,12 @@
 //! `haul diagnose`: says why the packets of a signature were lost.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words, read_signatures};
 use haul_mover::SOME_FAILED;
 use serde_json::{Value, json};
 
-use crate::args::DiagnoseArgs;
 use crate::fault::{self, Fault, shown};
 use crate::output::{Lines, count, grouped, out, out_json, tell};
 use crate::text_file::{text_of, wrong};
@@ -111,14 +110,14 @@ fn diagnose_file(file: &Path, model: &Model, words: &mut Words, as_object: bool)
 }
 
 /// Diagnoses each window of each file, as a running transfer does. Reports unreadable files at the end.
-pub(crate) fn run(args: &DiagnoseArgs, as_object: bool) -> Result<u8, Fault> {
-    let model = args.model.as_deref().map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
+pub(crate) fn run(files: &[PathBuf], model: Option<&Path>, as_object: bool) -> Result<u8, Fault> {
+    let model = model.map_or_else(|| Ok(Model::shipped().clone()), model_in)?;
     let mut words = model.words();
     let mut failed = Vec::new();
-    for file in &args.files {
+    for file in files {
         failed.extend(diagnose_file(file, &model, &mut words, as_object).err());
     }
-    let last = if failed.len() == args.files.len() { failed.pop() } else { None };
+    let last = if failed.len() == files.len() { failed.pop() } else { None };
     for fault in &failed {
         tell(shown(fault));
     }

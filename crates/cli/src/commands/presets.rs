@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use crate::args::PresetsArgs;
 use crate::fault::Fault;
 use crate::output::{out, out_fields, out_verbatim};
 use crate::settings::Preset;
@@ -10,8 +9,8 @@ use crate::settings::Preset;
 /// Width of the name column: the longest name is `ledbat_plus_plus`.
 const WIDTH: usize = 16;
 
-pub(crate) fn run(args: &PresetsArgs, as_object: bool) -> Result<u8, Fault> {
-    let Some(name) = &args.name else {
+pub(crate) fn run(name: Option<&str>, as_object: bool) -> Result<u8, Fault> {
+    let Some(name) = name else {
         list(as_object);
         return Ok(0);
     };
