@@ -47,6 +47,11 @@ impl Cancel {
         self.0.get().is_some()
     }
 
+    /// Fails if a stop was requested.
+    pub(crate) fn check(&self, hint: &str) -> Result<(), Fault> {
+        if self.is_requested() { Err(self.fault(hint)) } else { Ok(()) }
+    }
+
     /// Returns the fault of an interrupted run, for this side's user.
     pub(crate) fn fault(&self, hint: &str) -> Fault {
         let by = self.0.get().and_then(Option::as_ref);

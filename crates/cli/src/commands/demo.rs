@@ -1,6 +1,6 @@
-//! `haul demo`: copies files on one machine over an emulated long path, and compares with TCP.
+//! `haul demo`: copies files on one machine over an emulated long path, and compares with TCP: one flow at a
+//! time between two network namespaces, with equal stages and seed.
 
-mod beside;
 mod busy;
 mod fileset;
 mod path;
@@ -8,23 +8,36 @@ mod path;
 pub(crate) use busy::receiver;
 pub(crate) use path::acquire_namespaces;
 
+use std::net::TcpListener;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use haul_base::{Bytes, Rate, Span};
 use haul_engine::Role;
+use haul_sim::DropReason;
+use haul_wan::{Emulator, V4, accept, drain, fill};
 use haul_wire::control::{Fault, Selection};
+use serde::Serialize;
 use serde_json::{Value, json};
+use socket2::{Domain, Protocol, Socket, Type};
 use tempfile::TempDir;
 
 use crate::args::{DemoArgs, PathArgs};
 use crate::fault;
 use crate::output::{Progress, RunReport, Snapshot, clock, count};
 use crate::transfer::{Context, Cpu, upload, with_own_server};
-use beside::{CONGESTIONS, FlowError, TcpFlow, flow};
 use busy::busy;
-use fileset::FileSet;
-use path::{EmulatedPath, Namespaces, row, show_counts, start};
+use path::{EmulatedPath, Namespaces, emulator, row, show_counts, start};
+
+/// Maximum duration of a TCP flow, from its first packet.
+const MAX_DURATION: Duration = Duration::from_secs(10);
+/// Interval of progress reports and of checks whether a flow is over.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Congestion controls to show, in this order.
+const CONGESTIONS: [&str; 2] = ["cubic", "bbr"];
 
 pub(crate) fn run(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> RunReport {
     let run = if args.busy_receiver { busy } else { try_demo };
@@ -63,12 +76,11 @@ fn source(context: &Context, args: &DemoArgs, scratch: &Path) -> Result<PathBuf,
     if let Some(path) = &args.path {
         return Ok(path.clone());
     }
-    let set = FileSet::plan(args.size, args.files, args.emulated.seed);
-    let root = scratch.join("demo");
-    std::fs::create_dir(&root).map_err(|e| fault::io(format!("cannot make {}", root.display()), &e))?;
-    set.write(&root, &context.cancel)?;
-    let files = count(set.files.len() as u64, "file");
-    context.say(format!("Files: {} in {files} (seed {})", set.total(), args.emulated.seed));
+    let (root, seed) = (scratch.join("demo"), args.emulated.seed);
+    let files = fileset::plan(args.size, args.files, seed);
+    fileset::write(&files, seed, &root, &context.cancel)?;
+    let files = count(files.len() as u64, "file");
+    context.say(format!("Files: {} in {files} (seed {seed})", args.size));
     Ok(root)
 }
 
@@ -86,6 +98,27 @@ fn copy(context: &Context, path: &EmulatedPath, source: PathBuf, to: &Path) -> R
             })
         })?
     })
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct TcpFlow {
+    congestion: String,
+    bytes: u64,
+    /// Seconds from the first packet of the handshake to the last byte, or until it was ended.
+    seconds: f64,
+    goodput_bps: f64,
+    /// The goodput's share of the path's rate.
+    share: f64,
+    /// Packets that the emulator itself dropped: if there are any, the flow measured the emulator.
+    emulator_lost: u64,
+}
+
+#[derive(Debug, derive_more::From)]
+enum FlowError {
+    /// The kernel lacks the congestion control.
+    #[from(skip)]
+    Missing(io::Error),
+    Failed(io::Error),
 }
 
 /// Runs TCP flows over the same kind of path, each alone and with as many bytes as `ours`. Prints the results
@@ -116,9 +149,7 @@ fn beside(
             }
             Err(FlowError::Failed(error)) => left_out = Some(error.to_string()),
         }
-        if context.cancel.is_requested() {
-            return Err(context.cancel.fault(""));
-        }
+        context.cancel.check("")?;
     }
     if !flows.is_empty() {
         context.say("Each alone on this path:  goodput        share of it");
@@ -155,4 +186,84 @@ fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
     let lost = format!("  (the emulator itself lost {})", count(flow.emulator_lost, "packet"));
     let remarks = [(flow.bytes < ours.bytes, ended), (flow.emulator_lost > 0, lost)];
     remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark).collect()
+}
+
+/// Runs a TCP flow alone on a new path, for at most 10 s and while `goes_on` of the bytes that arrived is true.
+fn flow(
+    spec: &PathArgs,
+    congestion: &str,
+    bytes: u64,
+    goes_on: impl FnMut(u64) -> bool + Send,
+) -> Result<TcpFlow, FlowError> {
+    let mut emulator = emulator(spec).map_err(io::Error::other)?;
+    let (a, b) = (&emulator.world.a.namespace, &emulator.world.b.namespace);
+    let listener = b.run(|| TcpListener::bind((V4[1], 0)))?;
+    let socket = a.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)))?;
+    socket.set_tcp_congestion(congestion.as_bytes()).map_err(FlowError::Missing)?;
+    let (bytes, took) = carry(socket, &listener, bytes, goes_on)?;
+    if let Some(error) = emulator.failure() {
+        return Err(io::Error::other(format!("the emulated path has failed: {error}")).into());
+    }
+    let emulator_lost = lost_by(&emulator)?;
+    let (congestion, seconds) = (congestion.to_owned(), took.as_secs_f64());
+    let goodput_bps = Rate::from_transfer(bytes, Span::from_secs_f64(seconds)).as_bps() as f64;
+    let share = goodput_bps / spec.path_rate.as_bps().max(1) as f64;
+    Ok(TcpFlow { congestion, bytes, seconds, goodput_bps, share, emulator_lost })
+}
+
+/// Returns the number of packets that the emulator dropped, or did not read in time.
+fn lost_by(emulator: &Emulator) -> io::Result<u64> {
+    let carried = emulator.snapshots().into_iter().flatten();
+    let refused: u64 = carried.map(|way| way.drops.of(DropReason::Carrier)).sum();
+    Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
+}
+
+/// Sends `bytes` bytes from side A to side B. Returns how many arrived, and how long that took.
+fn carry(
+    socket: Socket,
+    listener: &TcpListener,
+    bytes: u64,
+    mut goes_on: impl FnMut(u64) -> bool + Send,
+) -> io::Result<(u64, Duration)> {
+    let (sent, received, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let to = listener.local_addr()?;
+    let started = Instant::now();
+    thread::scope(|scope| {
+        let sender = scope.spawn(|| -> io::Result<()> {
+            socket.connect_timeout(&to.into(), MAX_DURATION)?;
+            fill(&socket.into(), bytes, &over, &sent)
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                if !goes_on(received.load(Ordering::Relaxed)) || started.elapsed() >= MAX_DURATION {
+                    over.store(true, Ordering::Relaxed);
+                }
+                thread::sleep(CHECK_INTERVAL);
+            }
+        });
+        // There is no stream if the path lost the handshake.
+        let drained = accept(listener, &over)
+            .and_then(|stream| stream.map_or(Ok(()), |stream| drain(&stream, bytes, &over, &received)));
+        let took = started.elapsed();
+        over.store(true, Ordering::Relaxed);
+        // An error is no failure: the receiver may have gone; if nothing could be sent, no bytes arrived.
+        drop(sender.join());
+        drained.map(|()| (received.load(Ordering::Relaxed), took))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_tcp_flow_carries_the_given_bytes_and_stops() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        let (bytes, took) = carry(socket, &listener, 3_000_001, |_| true).unwrap();
+        assert_eq!(bytes, 3_000_001);
+        assert!(took < MAX_DURATION);
+    }
 }

@@ -233,7 +233,7 @@ impl Pipe<'_> {
     /// Returns the next client. Fails if one that was started for the other direction has been refused.
     fn next_client(&self, listener: &Listener, is_misdirected: &AtomicBool) -> Result<Accepted, Fault> {
         while !is_misdirected.load(Ordering::Relaxed) {
-            self.check_cancelled()?;
+            self.context.cancel.check("")?;
             match listener.accept_any().wait_for(POLL_INTERVAL) {
                 Err(AcceptError::TimedOut(_)) => {}
                 accepted => return accepted.map_err(fault::of),
@@ -301,7 +301,7 @@ impl Pipe<'_> {
         let mut controls = Controls::new(&writer, self.args.listen.is_none());
         let (mut buffer, mut unsent) = (vec![0; 1 << 20], 0..0);
         loop {
-            self.check_cancelled()?;
+            self.context.cancel.check("")?;
             self.trace(&tally);
             controls.answer(&mut writer, tally.report.bytes);
             if !unsent.is_empty() {
@@ -328,16 +328,10 @@ impl Pipe<'_> {
         Ok(tally.with(writer.recipe(), writer.law(), rtt, Packets { sent, resent }))
     }
 
-    /// Fails if the user has cancelled.
-    fn check_cancelled(&self) -> Result<(), Fault> {
-        let cancel = &self.context.cancel;
-        if cancel.is_requested() { Err(cancel.fault("")) } else { Ok(()) }
-    }
-
     /// Repeats a step that waits up to [`POLL_INTERVAL`] until it is done; fails when the user cancels.
     fn until_done<T, E: Into<Error>>(&self, mut step: impl FnMut() -> Result<T, E>) -> Result<T, Fault> {
         loop {
-            self.check_cancelled()?;
+            self.context.cancel.check("")?;
             match step().map_err(Into::into) {
                 Err(Error::TimedOut { .. }) => {}
                 done => return done.map_err(gone),
@@ -369,7 +363,7 @@ impl Pipe<'_> {
         let framing = stdio::framing(self.args.frame, &connection.recipe())?;
         let (mut input, mut tally) = (Input::default(), Tally::begin(connection.cipher()));
         loop {
-            self.check_cancelled()?;
+            self.context.cancel.check("")?;
             self.trace(&tally);
             if let Some(error) = connection.ended() {
                 return Err(gone(error));

@@ -67,7 +67,8 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
         let _ = sender.send(connect(&url, options));
     };
     fault::spawn("haul-connect", connecting)?;
-    while !cancel.is_requested() {
+    loop {
+        cancel.check(REST_HINT)?;
         match answer.recv_timeout(TICK) {
             Ok(Ok(session)) => return Ok(session),
             Ok(Err(error @ EngineError::Peer(_))) => return Err(fault::of(error).on(Host::Named(host))),
@@ -78,7 +79,6 @@ fn connect_unless(cancel: &Cancel, url: HaulUrl, options: ConnectOptions) -> Res
             }
         }
     }
-    Err(cancel.fault(REST_HINT))
 }
 
 pub(crate) fn upload(
