@@ -92,20 +92,18 @@ impl CopyPlan {
     pub(crate) fn way(&self) -> Result<Route<'_>, Fault> {
         use Machine::{Here, Ssh, Url};
         let are_urls = self.sources.iter().all(|(machine, _)| matches!(machine, Url(_)));
+        let has_local = self.sources.iter().any(|(machine, _)| *machine == Here);
         let (message, hint) = match (self.sources.as_slice(), &self.to) {
             ([(Here, paths)], _) => return Ok(Route::Send(paths)),
-            (all, _) if all.iter().any(|(machine, _)| *machine == Here) => {
-                ("the sources are on different machines", "use a separate command for each machine")
-            }
             ([(from, paths)], Here) => return Ok(Route::Fetch(from, paths)),
-            (_, Here) => return Ok(Route::Many),
+            (_, Here) if !has_local => return Ok(Route::Many),
             ([(Ssh(at), _)], Ssh(host)) => return Ok(Route::Between(at, Some(host))),
             ([(Ssh(at), _)], Url(_)) | ([(Url(_), _)], Ssh(at)) => return Ok(Route::Between(at, None)),
             (_, Url(_)) if are_urls => (
                 "copying from one server to another is not supported",
                 "copy to this machine first, then on to the other server",
             ),
-            _ => ("the sources are on different machines", "use one command for each machine"),
+            _ => ("the sources are on different machines", "use a separate command for each machine"),
         };
         Err(fault::usage(message, hint))
     }

@@ -52,14 +52,11 @@ impl Policy {
         Self::new(Root::Anywhere, false, Context { named, quotas, ..context.clone() })
     }
 
-    fn at_least(&self, asked: Durability) -> Durability {
-        asked.max(self.durability)
-    }
-
     /// Adds the owner's limits to the options of a receiving job.
     pub(crate) fn within(&self, options: ReceiveOptions) -> ReceiveOptions {
         let Self { permit, min_free, .. } = *self;
-        let (durability, set_memory) = (self.at_least(options.durability), self.context.transfer.set_memory);
+        let durability = options.durability.max(self.durability);
+        let set_memory = self.context.transfer.set_memory;
         ReceiveOptions { durability, permit, min_free, set_memory, ..options }
     }
 
@@ -215,11 +212,15 @@ mod tests {
 
     #[test]
     fn the_stronger_durability_applies() {
+        let at_least = |policy: &Policy, durability| {
+            let asked = ReceivePolicy { durability, ..ReceivePolicy::default() };
+            policy.within(ReceiveOptions::with_policy(1, asked)).durability
+        };
         let lax = Policy { durability: Durability::Cached, ..policy(&[], |_| {}) };
-        assert_eq!(lax.at_least(Durability::Synced), Durability::Synced);
-        assert_eq!(lax.at_least(Durability::Cached), Durability::Cached);
+        assert_eq!(at_least(&lax, Durability::Synced), Durability::Synced);
+        assert_eq!(at_least(&lax, Durability::Cached), Durability::Cached);
         let strict = Policy { durability: Durability::Synced, ..lax };
-        assert_eq!(strict.at_least(Durability::Cached), Durability::Synced);
+        assert_eq!(at_least(&strict, Durability::Cached), Durability::Synced);
     }
 
     #[test]

@@ -213,15 +213,10 @@ impl QuotaGuard {
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
         if table.since.elapsed() >= ROUND {
-            table.end_round();
+            let time = Span::from(table.since.elapsed());
+            table.group.round(time);
+            table.since = Instant::now();
         }
-    }
-}
-
-impl QuotaTable {
-    fn end_round(&mut self) {
-        self.group.round(Span::from(self.since.elapsed()));
-        self.since = Instant::now();
     }
 }
 
@@ -373,7 +368,8 @@ mod quota_tests {
         assert_eq!(other_client.control().recv(Some(SOON)).unwrap(), half);
         // When it reads again, the next round tells it.
         (0..unread).for_each(|_| assert_eq!(deaf_client.control().recv(Some(SOON)).unwrap(), much));
-        parts[0].table.lock().end_round();
+        parts[0].table.lock().since -= ROUND;
+        parts[0].look();
         let told = deaf_client.control().recv(Some(SOON)).unwrap();
         assert!(matches!(told, ControlMessage::Quota { .. }), "{told:?}");
     }

@@ -184,12 +184,8 @@ fn fault(all: &[MachineReport]) -> Option<Fault> {
 
 /// Returns the BLAKE3 hash of the concatenated hexadecimal digests; `None` if one is missing.
 fn digest(all: &[MachineReport]) -> Option<String> {
-    let digests: Option<Vec<&String>> = all.iter().map(|of| of.report.digest.as_ref()).collect();
-    let mut sum = blake3::Hasher::new();
-    for digest in digests? {
-        sum.update(digest.as_bytes());
-    }
-    Some(sum.finalize().to_hex().to_string())
+    let digests: Option<String> = all.iter().map(|of| of.report.digest.as_deref()).collect();
+    Some(blake3::hash(digests?.as_bytes()).to_hex().to_string())
 }
 
 /// Returns a limit of this machine or the common ceiling; otherwise the limit of the slowest copy.
