@@ -1,11 +1,11 @@
 //! Options of `haul cp`: what is sent, existing files, the receiver's disk, attributes of files, and ssh.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
-use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
+use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
 use haul_base::Bytes;
 use haul_mover::check_pattern;
 use haul_wire::control::{
@@ -62,43 +62,42 @@ pub(crate) struct SelectArgs {
     pub copy_links: bool,
 }
 
+/// The options of [`RuleArgs`].
+#[derive(Debug, Args)]
+struct RuleOptions {
+    /// Skip matching entries, for example '*.tmp' or /build/; repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = pattern(Verdict::Exclude))]
+    exclude: Vec<RuleArg>,
+    /// Send matching entries despite later rules; the first match counts
+    #[arg(long, value_name = "PATTERN", value_parser = pattern(Verdict::Include))]
+    include: Vec<RuleArg>,
+    /// Read exclude patterns from a file, one per line (a leading + includes)
+    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().map(RuleArg::ExcludeFrom))]
+    exclude_from: Vec<RuleArg>,
+}
+
+/// Rejects patterns that do not compile.
+fn pattern(verdict: Verdict) -> impl TypedValueParser<Value = RuleArg> {
+    OsStringValueParser::new()
+        .try_map(move |word| check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word)))
+}
+
 impl Args for RuleArgs {
     fn augment_args(command: Command) -> Command {
-        // Rejects patterns that do not compile.
-        let pattern = |verdict| {
-            OsStringValueParser::new().try_map(move |word: OsString| {
-                check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word))
-            })
-        };
-        let file = OsStringValueParser::new().map(|word| RuleArg::ExcludeFrom(PathBuf::from(word)));
-        let option = |name: &'static str, value: &'static str, help: &'static str| {
-            Arg::new(name).long(name).action(clap::ArgAction::Append).value_name(value).help(help)
-        };
-        command.args([
-            option("exclude", "PATTERN", "Skip matching entries, for example '*.tmp' or /build/; repeatable")
-                .value_parser(pattern(Verdict::Exclude)),
-            option("include", "PATTERN", "Send matching entries despite later rules; the first match counts")
-                .value_parser(pattern(Verdict::Include)),
-            option(
-                "exclude-from",
-                "FILE",
-                "Read exclude patterns from a file, one per line (a leading + includes)",
-            )
-            .value_parser(file),
-        ])
+        RuleOptions::augment_args(command)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
+        RuleOptions::augment_args_for_update(command)
     }
 }
 
 impl FromArgMatches for RuleArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut found: Vec<(usize, RuleArg)> = Vec::new();
-        for name in ["exclude", "include", "exclude-from"] {
-            let indices = matches.indices_of(name).into_iter().flatten();
-            found.extend(indices.zip(matches.get_many(name).into_iter().flatten().cloned()));
+        let RuleOptions { exclude, include, exclude_from } = RuleOptions::from_arg_matches(matches)?;
+        let mut found = Vec::new();
+        for (id, rules) in [("exclude", exclude), ("include", include), ("exclude_from", exclude_from)] {
+            found.extend(matches.indices_of(id).into_iter().flatten().zip(rules));
         }
         found.sort_by_key(|(index, _)| *index);
         Ok(Self(found.into_iter().map(|(_, rule)| rule).collect()))
@@ -304,6 +303,7 @@ mod tests {
 
 #[cfg(test)]
 mod select_tests {
+    use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
     use clap::Parser;
