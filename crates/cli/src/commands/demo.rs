@@ -134,7 +134,7 @@ fn beside(
         if left_out.is_some() {
             break;
         }
-        match one_flow(context, spec, congestion, ours.bytes) {
+        match flow(context, spec, congestion, ours.bytes) {
             Ok(flow) => {
                 let goodput = Rate::from_bps(flow.goodput_bps as u64);
                 table.push(row(&name(congestion), goodput, spec.path_rate, &remark(&flow, ours)));
@@ -165,17 +165,6 @@ fn beside(
     Ok(json!({ "flows": flows, "missing": missing, "left_out": left_out }))
 }
 
-fn one_flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
-    context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
-    let progress = Progress::start(&context.style);
-    let done = flow(spec, congestion, bytes, |there| {
-        progress.update(Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
-        !context.cancel.is_requested()
-    });
-    progress.finish();
-    done
-}
-
 fn name(congestion: &str) -> String {
     format!("TCP {}", congestion.to_ascii_uppercase())
 }
@@ -188,19 +177,21 @@ fn remark(flow: &TcpFlow, ours: &RunReport) -> String {
     remarks.into_iter().filter(|(applies, _)| *applies).map(|(_, remark)| remark).collect()
 }
 
-/// Runs a TCP flow alone on a new path, for at most 10 s and while `goes_on` of the bytes that arrived is true.
-fn flow(
-    spec: &PathArgs,
-    congestion: &str,
-    bytes: u64,
-    goes_on: impl FnMut(u64) -> bool + Send,
-) -> Result<TcpFlow, FlowError> {
+/// Runs a TCP flow alone on a new path, and shows its progress.
+fn flow(context: &Context, spec: &PathArgs, congestion: &str, bytes: u64) -> Result<TcpFlow, FlowError> {
+    context.say(format!("Now {} alone on this path, 10 s at most", name(congestion)));
     let mut emulator = emulator(spec).map_err(io::Error::other)?;
     let (a, b) = (&emulator.world.a.namespace, &emulator.world.b.namespace);
     let listener = b.run(|| TcpListener::bind((V4[1], 0)))?;
     let socket = a.run(|| Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)))?;
     socket.set_tcp_congestion(congestion.as_bytes()).map_err(FlowError::Missing)?;
-    let (bytes, took) = carry(socket, &listener, bytes, goes_on)?;
+    let progress = Progress::start(&context.style);
+    let carried = carry(socket, &listener, bytes, |there| {
+        progress.update(Snapshot { bytes: there, total_bytes: Some(bytes), ..Snapshot::default() });
+        !context.cancel.is_requested()
+    });
+    progress.finish();
+    let (bytes, took) = carried?;
     if let Some(error) = emulator.failure() {
         return Err(io::Error::other(format!("the emulated path has failed: {error}")).into());
     }
@@ -218,7 +209,8 @@ fn lost_by(emulator: &Emulator) -> io::Result<u64> {
     Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
 }
 
-/// Sends `bytes` bytes from side A to side B. Returns how many arrived, and how long that took.
+/// Sends `bytes` bytes from side A to side B, for at most 10 s and while `goes_on` of the bytes that arrived is
+/// true. Returns how many arrived, and how long that took.
 fn carry(
     socket: Socket,
     listener: &TcpListener,
