@@ -129,9 +129,9 @@ impl Transport {
         limit_of_sender(&LimitEvidence::of(&sending.stats, round_trip, None, self.began.elapsed().into()))
     }
 
-    fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
+    fn set_law(&mut self, changes: &[(String, String)]) -> Result<(), ControllerError> {
         if let Some(law) = self.recipe.parts.iter_mut().find(|part| part.name == "rate_control") {
-            self.transfer.switch_law(ChosenLaw::change(law, &owned(changes))?);
+            self.transfer.switch_law(ChosenLaw::change(law, changes)?);
         }
         Ok(())
     }
@@ -234,8 +234,8 @@ impl ByteWriter {
     ///
     /// # Errors
     /// If there is no such law or parameter; nothing is changed then.
-    pub fn set_law(&mut self, changes: &[(&str, &str)]) -> Result<(), ControllerError> {
-        self.transport.set_law(changes)
+    pub fn set_law(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), ControllerError> {
+        self.transport.set_law(&owned(changes))
     }
 
     /// Returns the next law change requested by the reader ([`LawRequests::ask`]): unvalidated names and

@@ -60,16 +60,12 @@ impl Controlled for LawRequests {
     }
 
     fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.ask(&borrowed(changes)).map_err(|error| match error {
+        self.ask(changes).map_err(|error| match error {
             LawRequestError::Law(error) => unknown(error),
             LawRequestError::TooLong => fault::usage(error.to_string(), "change fewer parameters at a time"),
             error => fault::usage(error.to_string(), "try again"),
         })
     }
-}
-
-pub(crate) fn borrowed(changes: &[(String, String)]) -> Vec<(&str, &str)> {
-    changes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]

@@ -51,7 +51,7 @@ impl LawRequests {
     ///
     /// # Errors
     /// If there is no such law or parameter, or sending the request fails; [`LawRequests::law`] is unchanged.
-    pub fn ask(&mut self, changes: &[(&str, &str)]) -> Result<(), LawRequestError> {
+    pub fn ask(&mut self, changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<(), LawRequestError> {
         let Some(law) = &mut self.law else { return Ok(()) };
         let changes = owned(changes);
         let mut changed = law.clone();
@@ -68,6 +68,6 @@ impl LawRequests {
 }
 
 /// Owned names and values, as in control messages.
-pub(super) fn owned(changes: &[(&str, &str)]) -> Vec<(String, String)> {
-    changes.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+pub(super) fn owned(changes: &[(impl AsRef<str>, impl AsRef<str>)]) -> Vec<(String, String)> {
+    changes.iter().map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned())).collect()
 }

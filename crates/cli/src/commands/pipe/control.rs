@@ -11,7 +11,7 @@ use haulage::{ByteWriter, Connection};
 
 use crate::fault::{self, Fault};
 use crate::transfer::LawLimits;
-use crate::transfer::control_socket::{ControlSocket, Controlled, Side, borrowed, unknown};
+use crate::transfer::control_socket::{ControlSocket, Controlled, Side, unknown};
 
 /// The micro-protocol that `haul ctl` changes.
 pub(super) const LAW: &str = "rate_control";
@@ -22,7 +22,7 @@ impl Controlled for ByteWriter {
     }
 
     fn change(&mut self, changes: &[(String, String)]) -> Result<(), Fault> {
-        self.set_law(&borrowed(changes)).map_err(unknown)
+        self.set_law(changes).map_err(unknown)
     }
 }
 
