@@ -1,6 +1,7 @@
 //! Accuracy of diagnoses.
 
 use haul_base::Cause;
+use serde::Serialize;
 use statrs::distribution::{Beta, ContinuousCDF};
 
 use crate::Diagnosis;
@@ -30,7 +31,7 @@ pub fn clopper_pearson(hits: u64, trials: u64) -> Proportion {
 }
 
 /// Counts of the diagnoses of windows with one true cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Confusion {
     /// The diagnosis was correct.
     pub correct: u64,

@@ -1,9 +1,10 @@
 //! The Shapiro-Wilk test of normality.
 
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal};
 
 /// The result of the test.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Normality {
     /// The statistic W, up to 1; the lower, the less normal.
     pub w: f64,

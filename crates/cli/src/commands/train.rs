@@ -91,20 +91,18 @@ fn report(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> String {
 }
 
 fn bins_object(bins: &[Bin]) -> Vec<Value> {
-    let normality = |test: Option<Normality>| test.map(|test| json!({ "w": test.w, "p": test.p }));
     let object = |bin: &Bin| {
         json!({
             "loss_from": bin.range.from, "loss_to": bin.range.to, "windows": bin.windows, "mean": bin.mean,
-            "deviation": bin.deviation, "fitted": bin.fitted, "normality": normality(bin.normality),
-            "normality_without_outliers": normality(bin.normality_without_outliers),
+            "deviation": bin.deviation, "fitted": bin.fitted, "normality": bin.normality,
+            "normality_without_outliers": bin.normality_without_outliers,
         })
     };
     bins.iter().map(object).collect()
 }
 
 fn object(trained: &Trained, held_out: &[Confusion; 2], hash: &str) -> Value {
-    let confusion = |of: &Confusion| json!({ "correct": of.correct, "wrong": of.wrong, "inconclusive": of.inconclusive, "out_of_range": of.out_of_range });
-    let cause = |r2: f64, bins: &[Bin], held: &Confusion| json!({ "r2": r2, "bins": bins_object(bins), "held_out": confusion(held) });
+    let cause = |r2: f64, bins: &[Bin], held_out: &Confusion| json!({ "r2": r2, "bins": bins_object(bins), "held_out": held_out });
     json!({
         "model_hash": hash,
         "host": cause(trained.host_r2, &trained.host_bins, &held_out[0]),
