@@ -115,6 +115,7 @@ impl Settings {
             "rate" if value == "unlimited" => value.to_owned(),
             "rate" => within(value, [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)])?.exact(),
             "chunk" => within(value, [Bytes(64 << 10), Bytes(4 << 30)])?.exact(),
+            // feedback_interval
             _ => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
         };
         set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
