@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::signals::{self, Cancel, Hangup, INTERRUPTED};
 use crate::ssh::{Announcement, Job, MAX_JOB, MAX_PERMIT, Permit};
 use crate::transfer::{
-    Context, Cpu, Policy, answer, bind, download, listen_options, next_client, reach, server::POLL, upload,
+    Context, Cpu, Policy, answer, bind, download, next_client, reach, server::POLL, upload,
     with_firewall_hint,
 };
 
@@ -71,10 +71,8 @@ pub(crate) fn serve(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     // Without `--min-free`, a copy over ssh may fill the disk, as its user may.
     let min_free = args.min_free.map_or(MinFree::Nothing, |bytes| MinFree::Bytes(bytes.0));
     let policy = Policy { min_free, ..Policy::new(Root::Anywhere, args.read_only, context.clone()) };
-    let options = ListenOptions {
-        expires: args.expires.map(Into::into),
-        ..listen_options((ANY[0], 0).into(), &policy)
-    };
+    let options =
+        ListenOptions { expires: args.expires.map(Into::into), ..policy.listen_options((ANY[0], 0).into()) };
     let listener = bind(&options, &ANY, args.port_range.as_ref()).inspect_err(|fault| {
         announce(&Announcement { fault: Some(fault.clone()), ..Announcement::ours() });
     })?;

@@ -21,9 +21,7 @@ use crate::fault::{self, shown};
 use crate::output::{RunReport, json_value, out_json, out_url, stdout_error, tell};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
-use crate::transfer::{
-    Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, listen_options, next_client,
-};
+use crate::transfer::{Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, next_client};
 
 /// Wildcard of each address family, and an address for documentation (RFC 5737, 3849); nothing is sent there.
 const PROBE_ADDRESSES: [(&str, &str); 2] = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
@@ -44,7 +42,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         ..Policy::new(root.clone(), args.read_only, context)
     };
     let options =
-        ListenOptions { expires: args.expires.map(Into::into), ..listen_options(args.listen, &policy) };
+        ListenOptions { expires: args.expires.map(Into::into), ..policy.listen_options(args.listen) };
     let write_url = args.url_file.as_deref().map(url_writer).transpose()?;
     // Before the first thread that receives from the network is started.
     let restricted = filesystem::restrict(&root, args.read_only);

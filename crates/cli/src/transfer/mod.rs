@@ -23,7 +23,7 @@ pub(crate) use link::{LawLimits, Sides};
 pub(crate) use plan::{CopyPlan, DryRun, Negotiated, Route};
 pub(crate) use policy::Policy;
 pub(crate) use select::{chosen, selection};
-pub(crate) use server::{answer, bind, listen_options, next_client, with_own_server};
+pub(crate) use server::{answer, bind, next_client, with_own_server};
 pub(crate) use session::{download, negotiate, over, upload};
 pub(crate) use sessions::{ChangeTimer, LIMIT, Quotas, SessionProgress, Sessions};
 pub(crate) use watch::REST_HINT;

@@ -1,6 +1,8 @@
 //! A server's policy: limits and preferences.
 
-use haul_engine::{Role, ceiling, offer, take_parameters};
+use std::net::SocketAddr;
+
+use haul_engine::{ListenOptions, Role, ceiling, offer, take_parameters};
 use haul_mover::{MinFree, ReceiveOptions, Root, check_selection};
 use haul_wire::control::{
     Cipher, Durability, Fault, FaultCode, Keep, Ownership, Preserve, Request, Settings as WireSettings,
@@ -120,12 +122,12 @@ impl Policy {
         }
     }
 
-    /// Returns the ciphers that clients may choose, and whether they may leave out encryption.
-    pub(crate) fn ciphers(&self) -> (Vec<Cipher>, bool) {
-        match self.context.settings.crypto {
-            Some(Cipher::None) => (ciphers(None), true),
-            crypto => (ciphers(crypto), false),
-        }
+    /// Returns the options of a listener with the ciphers that clients may choose.
+    pub(crate) fn listen_options(&self, addr: SocketAddr) -> ListenOptions {
+        let crypto = self.context.settings.crypto;
+        let permit_cipher_none = crypto == Some(Cipher::None);
+        let ciphers = ciphers(crypto.filter(|_| !permit_cipher_none));
+        ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }
     }
 }
 
@@ -245,7 +247,9 @@ mod tests {
 
     #[test]
     fn sessions_without_encryption_need_the_servers_consent() {
-        assert!(!policy(&[], |_| {}).ciphers().1);
-        assert!(policy(&["crypto"], |s| s.crypto = Some(Cipher::None)).ciphers().1);
+        let options = |policy: Policy| policy.listen_options(([127, 0, 0, 1], 0).into());
+        assert!(!options(policy(&[], |_| {})).permit_cipher_none);
+        let consenting = options(policy(&["crypto"], |s| s.crypto = Some(Cipher::None)));
+        assert!(consenting.permit_cipher_none && consenting.ciphers == ciphers(None));
     }
 }

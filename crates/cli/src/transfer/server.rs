@@ -1,6 +1,6 @@
 //! Server side of a session: handles each kind of request.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -109,11 +109,6 @@ pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Opti
     None
 }
 
-pub(crate) fn listen_options(addr: SocketAddr, policy: &Policy) -> ListenOptions {
-    let (ciphers, permit_cipher_none) = policy.ciphers();
-    ListenOptions { ciphers, permit_cipher_none, ..ListenOptions::new(addr) }
-}
-
 /// Calls `client` with a server within this process that serves one session.
 pub(crate) fn with_own_server<R: Send>(
     context: &Context,
@@ -121,7 +116,7 @@ pub(crate) fn with_own_server<R: Send>(
     client: impl FnOnce(&Listener) -> R,
 ) -> Result<R, Fault> {
     let policy = &Policy::own(context);
-    let listener = Listener::bind(listen_options((ip, 0).into(), policy)).map_err(fault::of)?;
+    let listener = Listener::bind(policy.listen_options((ip, 0).into())).map_err(fault::of)?;
     let is_over = AtomicBool::new(false);
     let serve_one = || {
         if let Some(incoming) = next_client(&listener, || is_over.load(Ordering::Relaxed)) {
@@ -166,7 +161,7 @@ pub(crate) fn bind(
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{SocketAddr, TcpListener};
 
     use super::*;
 

@@ -19,7 +19,7 @@ use super::path::{EmulatedPath, Namespaces, row, show_counts, start};
 use crate::args::{BenchArgs, DemoArgs};
 use crate::commands::bench;
 use crate::output::{RunReport, json_value, out_url};
-use crate::transfer::{Context, Cpu, Policy, answer, listen_options, next_client};
+use crate::transfer::{Context, Cpu, Policy, answer, next_client};
 use crate::{endpoint, fault};
 
 /// Linux's default of `net.core.rmem_max`.
@@ -134,7 +134,7 @@ pub(crate) fn receiver(context: &Context, ip: Ipv4Addr) -> Result<u8, Fault> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|e| fault::io("cannot request a signal at the parent's exit", &e.into()))?;
     let policy = Policy::own(context);
-    let listener = Listener::bind(listen_options((ip, 0).into(), &policy)).map_err(fault::of)?;
+    let listener = Listener::bind(policy.listen_options((ip, 0).into())).map_err(fault::of)?;
     out_url(&listener.url(&ip.to_string(), b""));
     while let Some(incoming) = next_client(&listener, || context.cancel.is_requested()) {
         answer(incoming, &policy, &policy.context);
