@@ -73,7 +73,7 @@ fn run(shared: &Arc<Shared>, input: Box<dyn Read + Send>, most: u64) -> Result<M
 
 /// Reads and publishes all of the input, then announces it; with `most` bytes in memory it waits.
 fn feed(shared: &Shared, mut input: Box<dyn Read + Send>, most: u64) -> Result<(), Fault> {
-    if shared.wait_until_ready().is_none() {
+    if shared.wait_for(|_| shared.destination()).is_none() {
         return Ok(());
     }
     let (mut hasher, mut offset, mut buffer) = (Hasher::new(), 0, AlignedBytes::zeroed(BLOCK));

@@ -90,7 +90,7 @@ pub(crate) struct Store {
     /// Open files of the newest large parts, with the object offsets of the parts.
     opened: VecDeque<(u64, Arc<File>)>,
     /// Buffers for reuse, the most recently used last. New ones are allocated only if there is none.
-    spare: Vec<AlignedBytes>,
+    pub(crate) spare: Vec<AlignedBytes>,
     /// Length of reusable buffers.
     buffer_len: usize,
     held: u64,
@@ -110,11 +110,6 @@ impl Store {
     /// Keeps more sent bytes of large files.
     pub(crate) fn keep_more(&mut self) {
         self.keep_of_large = (2 * self.keep_of_large).max(KEPT_OF_LARGE).min(self.keep);
-    }
-
-    /// Takes a reusable buffer with arbitrary contents.
-    pub(crate) fn take_spare(&mut self) -> Option<AlignedBytes> {
-        self.spare.pop()
     }
 
     /// Appends a block. Drops the oldest blocks below `sent` that exceed the limits; if lost, their data is

@@ -30,9 +30,9 @@ use crate::job::{self, Job as _, JobHandle, Stage, Worker, spawn_all};
 use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
-use plan::jobs::Requests;
 use read::{Reader, hash_blocks};
 use select::Chooser;
+use shared::Requests;
 use walk::Walker;
 use walk::completeness::Completeness;
 

@@ -27,7 +27,8 @@ pub(crate) fn listen(shared: &Arc<Shared>) -> Result<MoveReport, Fault> {
 fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>, Fault> {
     match message {
         ControlMessage::Ready(destination) if shared.set_ready(destination) => {}
-        ControlMessage::DestinationLineage(lineage) if shared.set_lineage(lineage.clone()) => {}
+        ControlMessage::DestinationLineage(lineage)
+            if shared.destination().is_none() && shared.lineage.set(lineage.clone()).is_ok() => {}
         ControlMessage::Wants(_) | ControlMessage::WantsEnd { .. }
             if shared.destination() != Some(Destination::Occupied) =>
         {

@@ -1,23 +1,27 @@
-//! State shared by the threads of a sending job.
+//! State shared by the threads of a sending job, and what the receiver requested of them.
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use derive_more::Deref;
 use haul_base::Bytes;
 use haul_proto::Available;
-use haul_wire::control::{ControlMessage, Destination, DestinationLineage, Fault, Growth, Preserve, Removal};
+use haul_wire::control::{
+    ControlMessage, Destination, DestinationLineage, Fault, FileDigest, Growth, Preserve, Removal,
+};
 use parking_lot::{Condvar, Mutex};
 
-use crate::budget::SET_MEMORY;
-use crate::entries::EntryTable;
+use crate::budget::{Reserved, SET_MEMORY};
+use crate::entries::{EntryState, EntryTable};
 use crate::job::{Common, Job, Stage};
 use crate::link::ControlLink;
 use crate::report::Failures;
-use crate::send::blocks::{BLOCK, Block, Store};
-use crate::send::plan::jobs::Requests;
+use crate::send::blocks::{BLOCK, Block, Sections, SourceFile, Store};
 use crate::stream::Units;
+use crate::tree::{Groups, Tree, Value};
 
 /// Maximum wait of a thread before it checks again whether the job is over.
 const RECV_TIMEOUT: Duration = Duration::from_millis(20);
@@ -81,10 +85,13 @@ pub(crate) struct Shared {
     pub(crate) units: Option<Units>,
     pub(crate) wanted: Mutex<Requests>,
     ready: OnceLock<Destination>,
+    /// Lineage of the destination, which is sent before the receiver is ready.
     pub(crate) lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
     ahead: AtomicU64,
-    disk_is_slow: AtomicBool,
+    /// Whether the reader had to wait for its last read or for the next file, so that reading waits for the
+    /// storage rather than using processor time.
+    pub(crate) disk_is_slow: AtomicBool,
     idle: AtomicBool,
     ended: AtomicBool,
     sent: AtomicU64,
@@ -162,19 +169,8 @@ impl Shared {
         first
     }
 
-    /// Records the destination's lineage, which is sent before the receiver is ready. False: too late or
-    /// repeated.
-    pub(crate) fn set_lineage(&self, lineage: DestinationLineage) -> bool {
-        self.ready.get().is_none() && self.lineage.set(lineage).is_ok()
-    }
-
     pub(crate) fn destination(&self) -> Option<Destination> {
         self.ready.get().copied()
-    }
-
-    /// Waits until the receiver is ready. `None`: the job is over.
-    pub(crate) fn wait_until_ready(&self) -> Option<Destination> {
-        self.wait_for(|_| self.destination())
     }
 
     /// Waits until `ready` returns a value. `None`: the job is over.
@@ -213,16 +209,6 @@ impl Shared {
         self.sent.load(Ordering::Relaxed) >= self.upto.load(Ordering::Relaxed)
     }
 
-    /// Records whether the reader had to wait for its last read or for the next file.
-    pub(crate) fn set_disk_is_slow(&self, slow: bool) {
-        self.disk_is_slow.store(slow, Ordering::Relaxed);
-    }
-
-    /// Whether reading waits for the storage rather than using processor time.
-    pub(crate) fn disk_is_slow(&self) -> bool {
-        self.disk_is_slow.load(Ordering::Relaxed)
-    }
-
     /// Sets whether all readable data has been published, so that what comes next depends on the walk, on a
     /// pipe, or on the receiver, which may need the last bytes before it sends further requests.
     pub(crate) fn set_idle(&self, idle: bool) {
@@ -245,7 +231,7 @@ impl Shared {
     pub(crate) fn publish(&self, block: Block) {
         let end = block.end();
         let left = block.offset.saturating_sub(self.sent.load(Ordering::Relaxed));
-        if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow() {
+        if block.offset > 0 && left < LAST_BATCH && self.disk_is_slow.load(Ordering::Relaxed) {
             // Only the reader publishes, so no other thread changes it.
             let ahead = self.ahead.load(Ordering::Relaxed);
             self.ahead.store((2 * ahead).min(self.limits.read_ahead), Ordering::Relaxed);
@@ -288,6 +274,89 @@ impl Shared {
     }
 }
 
+/// Ranges of the stream of a file, to be read.
+pub(crate) struct ReadJob {
+    pub(crate) file: Arc<SourceFile>,
+    /// `None`: the whole stream, of which the receiver has nothing.
+    pub(crate) sections: Option<Arc<Sections>>,
+    /// Collects the hashes of the groups that the ranges overlap; `None` if the receiver has nothing of the
+    /// file, or was already sent the hashes.
+    pub(crate) hashes: Option<Arc<BlockHashes>>,
+}
+
+/// A file whose group hashes are sent to the receiver: computed by the reader where it sends bytes of a
+/// group, else by the prover.
+pub(crate) struct BlockHashes {
+    pub(crate) file: Arc<SourceFile>,
+    tree: Mutex<Tree>,
+    is_reported: AtomicBool,
+}
+
+impl BlockHashes {
+    pub(crate) fn new(file: Arc<SourceFile>) -> Self {
+        let tree = Mutex::new(Tree::new(Groups::of(file.shape.len)));
+        Self { file, tree, is_reported: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn groups(&self) -> Groups {
+        Groups::of(self.file.shape.len)
+    }
+
+    /// Records the values of groups. Returns the file's digest once all are known; an empty stream has no
+    /// groups.
+    pub(crate) fn set(&self, values: &[(u32, Value)]) -> Option<Value> {
+        let mut tree = self.tree.lock();
+        for &(group, value) in values {
+            tree.set(group, value);
+        }
+        tree.root()
+    }
+
+    /// Returns the digest message of the file for the first caller, `None` afterwards.
+    pub(crate) fn tell(&self, result: Result<Value, Fault>) -> Option<FileDigest> {
+        let first = !self.is_reported.swap(true, Ordering::AcqRel);
+        first.then(|| FileDigest { entry: self.file.entry.into(), result })
+    }
+}
+
+pub(crate) struct HashJob {
+    pub(crate) hashes: Arc<BlockHashes>,
+    pub(crate) groups: Vec<u32>,
+}
+
+/// A file that the receiver had in part.
+pub(crate) struct Partial {
+    pub(crate) hashes: Arc<BlockHashes>,
+    /// Final state of the entry if no bytes need to be sent.
+    pub(crate) without_sending: EntryState,
+    pub(crate) asked: u64,
+    /// Whether the receiver's data turned out to differ, also in a dry run.
+    pub(crate) differs: bool,
+    /// Memory reserved until the entry is settled.
+    pub(crate) _reserved: Reserved,
+}
+
+#[derive(Default)]
+pub(crate) struct Requests {
+    /// Queue of the reader; `None` once the object is complete.
+    pub(crate) jobs: Option<Sender<ReadJob>>,
+    pub(crate) proofs: Option<Sender<HashJob>>,
+    /// Files that were announced and not requested yet, in entry order.
+    pub(crate) announced: VecDeque<Arc<SourceFile>>,
+    /// Entries below this number have been answered by the receiver.
+    pub(crate) answered: u32,
+    pub(crate) partial: HashMap<u32, Partial>,
+    /// Bytes of the object so far.
+    pub(crate) object: u64,
+}
+
+impl Requests {
+    /// Returns the number of files found by the walk whose end is still to come.
+    pub(crate) fn pending_files(&self) -> usize {
+        self.announced.len() + self.jobs.as_ref().map_or(0, Sender::len) + self.partial.len()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use haul_base::AlignedBytes;
@@ -296,7 +365,6 @@ mod tests {
     use super::*;
     use crate::identity::Identity;
     use crate::root::{Root, SourceRoot};
-    use crate::send::blocks::SourceFile;
     use crate::stream::Shape;
 
     struct Nobody;
@@ -329,11 +397,11 @@ mod tests {
         shared.note_sent(LAST_BATCH);
         shared.publish(block(2 * LAST_BATCH));
         assert_eq!(ahead(), AHEAD, "there was something to send");
-        shared.set_disk_is_slow(false);
+        shared.disk_is_slow.store(false, Ordering::Relaxed);
         shared.note_sent(3 * LAST_BATCH);
         shared.publish(block(3 * LAST_BATCH));
         assert_eq!(ahead(), AHEAD, "the disk was not the reason");
-        shared.set_disk_is_slow(true);
+        shared.disk_is_slow.store(true, Ordering::Relaxed);
         for (n, expected) in [(4, 2 * AHEAD), (5, 3 * AHEAD), (6, 3 * AHEAD)] {
             shared.note_sent(n * LAST_BATCH - 1_000);
             shared.publish(block(n * LAST_BATCH));

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use haul_proto::{Available, ObjectSource, SourceWait};
 use rustix::fs::OFlags;
@@ -99,7 +100,7 @@ impl ObjectSource for FileSource {
     fn waits_for(&mut self) -> SourceWait {
         if self.shared.waits_for_receiver() {
             SourceWait::Receiver
-        } else if self.shared.disk_is_slow() {
+        } else if self.shared.disk_is_slow.load(Relaxed) {
             SourceWait::Storage
         } else {
             SourceWait::Work

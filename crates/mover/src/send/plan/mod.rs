@@ -1,6 +1,5 @@
 //! Announces entries to the peer during the walk.
 
-pub(super) mod jobs;
 mod requests;
 
 use std::collections::HashMap;
@@ -14,13 +13,13 @@ use parking_lot::Mutex;
 use crate::identity::Identity;
 use crate::job::{self, spawn_for};
 use crate::send::blocks::SourceFile;
-use crate::send::shared::Shared;
+use crate::send::shared::{ReadJob, Shared};
 use crate::send::walk::completeness::{BATCH, BATCH_BYTES};
 use crate::send::walk::{Found, Walker};
 
 /// Runs the walk once the receiver is ready and announces its entries.
 pub(super) fn run(shared: &Arc<Shared>, walker: Walker) -> Result<(), Fault> {
-    let Some(destination) = shared.wait_until_ready() else { return Ok(()) };
+    let Some(destination) = shared.wait_for(|_| shared.destination()) else { return Ok(()) };
     let batch = Batch { entries: Vec::new(), bytes: 0, files: Vec::new(), since: Instant::now() };
     let announcer = Announcer { shared: shared.clone(), destination, batch: Mutex::new(batch) };
     let announcer = Arc::new(announcer);
@@ -165,7 +164,9 @@ impl Announcer {
             Destination::Fresh => {
                 self.shared.link.send(entries)?;
                 let mut wanted = self.shared.wanted.lock();
-                batch.files.drain(..).try_for_each(|file| wanted.read(&self.shared, file, None, None))
+                let mut whole =
+                    batch.files.drain(..).map(|file| ReadJob { file, sections: None, hashes: None });
+                whole.try_for_each(|job| wanted.read(&self.shared, job))
             }
         }
     }

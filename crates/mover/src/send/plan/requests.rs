@@ -5,33 +5,26 @@ use std::sync::Arc;
 use haul_wire::control::{ByteRange, Fault, More, Want, WantRun};
 use haul_wire::packet::MAX_OFFSET;
 
-use super::jobs::{BlockHashes, HashJob, Job, Partial, Requests};
 use crate::entries::EntryState;
 use crate::fault::protocol;
 use crate::send::blocks::{Sections, SourceFile};
-use crate::send::shared::Shared;
+use crate::send::shared::{BlockHashes, HashJob, Partial, ReadJob, Requests, Shared};
 use crate::tree::{Groups, Value};
 
 /// Memory in bytes for a file that the receiver had in part, with its path.
 const OF_PARTIAL: u64 = 1024;
 
 impl Requests {
-    /// Appends ranges of a file, or without `sections` the whole file, to the object.
-    pub(crate) fn read(
-        &mut self,
-        shared: &Shared,
-        file: Arc<SourceFile>,
-        sections: Option<Arc<Sections>>,
-        hashes: Option<Arc<BlockHashes>>,
-    ) -> Result<(), Fault> {
-        let bytes = sections.as_ref().map_or(file.shape.len, |sections| sections.len);
+    /// Appends ranges of a file to the object.
+    pub(crate) fn read(&mut self, shared: &Shared, job: ReadJob) -> Result<(), Fault> {
+        let bytes = job.sections.as_ref().map_or(job.file.shape.len, |sections| sections.len);
         let end = self.object.checked_add(bytes).filter(|&end| end <= MAX_OFFSET);
         self.object = end.ok_or_else(|| protocol("the set is larger than any object may be"))?;
         shared.progress.bytes_known.add(bytes);
         // An empty file has a digest, too.
-        if bytes > 0 || sections.is_none() {
+        if bytes > 0 || job.sections.is_none() {
             // The reader ends only with the job.
-            let _ = self.jobs.as_ref().map(|jobs| jobs.send(Job { file, sections, hashes }));
+            let _ = self.jobs.as_ref().map(|jobs| jobs.send(job));
         }
         Ok(())
     }
@@ -57,7 +50,7 @@ impl Requests {
         match (want, file) {
             (Want::Nothing, _) | (Want::Whole, None) => Ok(()),
             (_, None) => Err(protocol("parts of an entry that is not a file were requested")),
-            (Want::Whole, Some(file)) => self.read(shared, file, None, None),
+            (Want::Whole, Some(file)) => self.read(shared, ReadJob { file, sections: None, hashes: None }),
             (Want::Kept, Some(_)) => {
                 shared.ledger.lock().table.set_state(entry, EntryState::Kept);
                 Ok(())
@@ -89,7 +82,7 @@ impl Requests {
         let partial =
             Partial { hashes: hashes.clone(), without_sending, asked, differs: false, _reserved: reserved };
         self.partial.insert(entry, partial);
-        self.read(shared, file, Some(sections), Some(hashes.clone()))?;
+        self.read(shared, ReadJob { file, sections: Some(sections), hashes: Some(hashes.clone()) })?;
         if !proved_apart.is_empty() || groups.count() == 0 {
             let job = HashJob { hashes, groups: proved_apart };
             // The prover ends only with the job.
@@ -112,7 +105,7 @@ impl Requests {
         if self.jobs.is_none() || partial.asked > len.saturating_mul(2) {
             return Err(protocol("more data was requested than exists"));
         }
-        self.read(shared, file, Some(sections), None)
+        self.read(shared, ReadJob { file, sections: Some(sections), hashes: None })
     }
 
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {

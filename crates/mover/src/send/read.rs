@@ -1,25 +1,29 @@
 //! Reads the files in order, ahead of the data path, and hashes them.
 
-pub(super) mod opened;
-
+use std::fs::File;
 use std::iter::once;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use blake3::Hasher;
 use crossbeam_channel::Receiver;
 use haul_base::AlignedBytes;
-use haul_wire::control::{ControlMessage, Fault, FileDigest, Proof};
-use opened::Opened;
+use haul_wire::control::{ControlMessage, Fault, FaultCode, FileDigest, Growth, Proof};
+use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::io::Errno;
 
+use crate::fault::{of_path, of_source};
+use crate::identity::Identity;
 use crate::job::{self, Job as _, over};
 use crate::link::send_list;
-use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, Store};
-use crate::send::plan::jobs::{BlockHashes, HashJob, Job};
-use crate::send::shared::Shared;
+use crate::progress::Progress;
+use crate::send::blocks::{BLOCK, Block, LARGE, Sections, SentPart, SourceFile, Store};
+use crate::send::shared::{BlockHashes, HashJob, ReadJob, Shared};
+use crate::storage::{fstat, read_at};
 use crate::stream::Units;
-use crate::tree::Value;
+use crate::tree::{Groups, Value};
 
 const DIGEST_BATCH: usize = 256;
 
@@ -29,9 +33,14 @@ const MAX_DIGEST_DELAY: Duration = Duration::from_millis(100);
 /// Bytes read and then hashed at a time, small enough to stay in the core's cache in between.
 const STEP: usize = 128 << 10;
 
+/// Minimum size in bytes of files for which the kernel is advised of sequential reading.
+const MIN_ADVISED_SIZE: u64 = 1 << 20;
+
+const SINCE_FOUND: &str = "was modified or replaced after it was found";
+
 pub(crate) struct Reader {
     shared: Arc<Shared>,
-    incoming: Receiver<Job>,
+    incoming: Receiver<ReadJob>,
     /// Empty until its memory is available, if whole units are read.
     buffer: AlignedBytes,
     used: usize,
@@ -41,7 +50,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<Job>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, incoming: Receiver<ReadJob>) -> Self {
         let buffer = AlignedBytes::zeroed(if shared.units.is_some() { 0 } else { BLOCK });
         let (hash_reporter, scratch) = (HashReporter::new(&shared), AlignedBytes::zeroed(BLOCK));
         Self { shared, incoming, buffer, used: 0, offset: 0, hash_reporter, scratch }
@@ -64,13 +73,13 @@ impl Reader {
     }
 
     /// Returns the next job, `None` at the end of the object. Publishes everything read so far before waiting.
-    fn next_job(&mut self) -> Result<Option<Job>, Fault> {
+    fn next_job(&mut self) -> Result<Option<ReadJob>, Fault> {
         if let Ok(job) = self.incoming.try_recv() {
             return Ok(Some(job));
         }
         self.publish();
         self.hash_reporter.flush()?;
-        self.shared.set_disk_is_slow(true);
+        self.shared.disk_is_slow.store(true, Relaxed);
         self.shared.set_idle(true);
         let job = self.incoming.recv().ok();
         self.shared.set_idle(false);
@@ -78,7 +87,7 @@ impl Reader {
     }
 
     /// Reads ranges of a file, and fills missing bytes with zeros. False: the job is over.
-    fn read(&mut self, job: &Job) -> bool {
+    fn read(&mut self, job: &ReadJob) -> bool {
         let file = &job.file;
         let whole = || Arc::new(Sections::new(once(0..file.shape.len), None));
         let sections = job.sections.clone().unwrap_or_else(whole);
@@ -111,7 +120,7 @@ impl Reader {
         true
     }
 
-    fn copy_sections(&mut self, opened: Opened<'_>, job: &Job, sections: &Sections) -> Result<(), Fault> {
+    fn copy_sections(&mut self, opened: Opened<'_>, job: &ReadJob, sections: &Sections) -> Result<(), Fault> {
         let Some(hashes) = &job.hashes else {
             let mut hasher = Hasher::new();
             for range in sections.ranges() {
@@ -128,9 +137,7 @@ impl Reader {
         let mut values = Vec::new();
         let groups = hashes.groups();
         for group in groups.touched_by(sections.ranges()) {
-            let mut hasher = groups.hasher(group);
-            self.copy_group(&opened, groups.range(group), sections, &mut hasher)?;
-            values.push((group, groups.value(&hasher)));
+            values.push((group, self.copy_group(&opened, group, sections)?));
         }
         opened.finish()?;
         for &(group, value) in &values {
@@ -141,21 +148,18 @@ impl Reader {
     }
 
     /// Reads and hashes a whole group, and sends those of its bytes that are in `wanted`.
-    fn copy_group(
-        &mut self,
-        opened: &Opened<'_>,
-        group: Range<u64>,
-        wanted: &Sections,
-        hasher: &mut Hasher,
-    ) -> Result<(), Fault> {
-        let mut at = group.start;
-        for range in wanted.ranges_after(group.start).take_while(|range| range.start < group.end) {
-            opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, hasher)?;
-            let inside = at.max(range.start)..range.end.min(group.end);
+    fn copy_group(&mut self, opened: &Opened<'_>, group: u32, wanted: &Sections) -> Result<Value, Fault> {
+        let groups = Groups::of(opened.source.shape.len);
+        let (bounds, mut hasher) = (groups.range(group), groups.hasher(group));
+        let mut at = bounds.start;
+        for range in wanted.ranges_after(at).take_while(|range| range.start < bounds.end) {
+            opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, &mut hasher)?;
+            let inside = at.max(range.start)..range.end.min(bounds.end);
             at = inside.end;
-            self.copy(opened, inside, hasher)?;
+            self.copy(opened, inside, &mut hasher)?;
         }
-        opened.hash(&self.shared.progress, at..group.end, &mut self.scratch, hasher)
+        opened.hash(&self.shared.progress, at..bounds.end, &mut self.scratch, &mut hasher)?;
+        Ok(groups.value(&hasher))
     }
 
     /// Reads and hashes a range and appends it to the object.
@@ -167,7 +171,7 @@ impl Reader {
             let into = &mut self.buffer[self.used..self.used + want];
             let waits = job::waits();
             let got = opened.read(left.start, into)?;
-            self.shared.set_disk_is_slow(job::waits() > waits);
+            self.shared.disk_is_slow.store(job::waits() > waits, Relaxed);
             hasher.update(&into[..got]);
             self.used += got;
             left.start += got as u64;
@@ -217,7 +221,7 @@ impl Reader {
 
     /// Returns a buffer with arbitrary contents. The store is not locked while it is allocated.
     fn fresh_buffer(&self, len: usize) -> AlignedBytes {
-        let spare = self.shared.store.lock().take_spare();
+        let spare = self.shared.store.lock().spare.pop();
         spare.unwrap_or_else(|| AlignedBytes::zeroed(len))
     }
 
@@ -324,4 +328,95 @@ pub(crate) fn hash_blocks(shared: &Arc<Shared>, jobs: &Receiver<HashJob>) -> Res
         }
     }
     Ok(())
+}
+
+/// A source file open for reading, with checks that it is still the one found by the walk.
+struct Opened<'a> {
+    source: &'a SourceFile,
+    file: Arc<File>,
+}
+
+impl<'a> Opened<'a> {
+    fn open(source: &'a SourceFile) -> Result<Self, Fault> {
+        let path = &source.path;
+        let opened = source.source_root.open(path, OFlags::RDONLY | OFlags::NONBLOCK);
+        let file = Arc::new(File::from(opened.map_err(|errno| match errno {
+            // It was a regular file when found, and is now a link.
+            Errno::LOOP => changed(path, "was replaced"),
+            errno => of_source("open", path, errno),
+        })?));
+        let opened = Self { source, file };
+        opened.must_be_same(SINCE_FOUND)?;
+        opened.must_have_a_size()?;
+        if source.shape.len >= MIN_ADVISED_SIZE {
+            // Errors are irrelevant: it is only advice.
+            let _ = fadvise(&*opened.file, 0, None, Advice::Sequential);
+        }
+        Ok(opened)
+    }
+
+    /// Checks after the last read that all data comes from one state of the file.
+    fn finish(self) -> Result<(), Fault> {
+        self.must_be_same("was modified while it was read")
+    }
+
+    fn must_be_same(&self, how: &str) -> Result<(), Fault> {
+        let path = &self.source.path;
+        let stat = fstat(&*self.file).map_err(|errno| of_source("look at", path, errno))?;
+        let (now, then) = (Identity::of(&stat), self.source.identity);
+        let same = now == then || (self.source.growth == Growth::Accept && now.has_grown_from(then));
+        if same { Ok(()) } else { Err(changed(path, how)) }
+    }
+
+    /// Rejects files that report size 0 but have contents, as in `/proc`.
+    fn must_have_a_size(&self) -> Result<(), Fault> {
+        let path = &self.source.path;
+        if self.source.shape.size > 0 {
+            return Ok(());
+        }
+        match read_at(&self.file, &mut [0], 0) {
+            Ok(0) => Ok(()),
+            // It was empty when found and has grown.
+            Ok(_) if fstat(&*self.file).is_ok_and(|stat| stat.st_size > 0) => self.must_be_same(SINCE_FOUND),
+            Ok(_) => {
+                let what = "has contents but no size, as files of /proc do";
+                Err(of_path(FaultCode::Unreadable, path, what, "copy it to a regular file first"))
+            }
+            Err(errno) => Err(of_source("read", path, errno)),
+        }
+    }
+
+    /// Reads bytes of the stream at `offset`; returns their number, at least 1.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, Fault> {
+        let path = &self.source.path;
+        let (at, run) = self.source.shape.locate(offset);
+        let want = run.min(into.len() as u64) as usize;
+        match read_at(&self.file, &mut into[..want], at) {
+            Err(errno) => Err(of_source("read", path, errno)),
+            Ok(0) => Err(changed(path, "became shorter while it was read")),
+            Ok(got) => Ok(got),
+        }
+    }
+
+    fn hash(
+        &self,
+        progress: &Progress,
+        stream_range: Range<u64>,
+        buffer: &mut [u8],
+        hasher: &mut Hasher,
+    ) -> Result<(), Fault> {
+        let mut at = stream_range.start;
+        while at < stream_range.end {
+            let len = (stream_range.end - at).min(buffer.len() as u64) as usize;
+            let got = self.read(at, &mut buffer[..len])?;
+            hasher.update(&buffer[..got]);
+            progress.other_steps.add(1);
+            at += got as u64;
+        }
+        Ok(())
+    }
+}
+
+fn changed(path: &[u8], how: &str) -> Fault {
+    of_path(FaultCode::SourceChanged, path, how, "copy it again when nothing is writing to it")
 }
