@@ -126,6 +126,13 @@ impl Shape {
             (len > 0).then_some((file, len))
         })
     }
+
+    /// Returns the pieces of the file (offset, bytes) that make up these bytes of the stream at `offset`.
+    pub(crate) fn split<'b>(&self, offset: u64, bytes: &'b [u8]) -> impl Iterator<Item = (u64, &'b [u8])> {
+        let mut rest = bytes;
+        let pieces = self.pieces(offset..offset + bytes.len() as u64);
+        pieces.map_while(move |(at, len)| Some((at, rest.split_off(..len as usize)?)))
+    }
 }
 
 /// Maximum size of one read or write: the chunk of the paper.

@@ -60,7 +60,13 @@ impl Groups {
             .flatten()
     }
 
-    pub(crate) fn within(self, range: &Range<u64>) -> Range<u32> {
+    /// Returns the groups completed by writing `range`, where `around` is the written range around it.
+    pub(crate) fn completed(self, range: &Range<u64>, around: &Range<u64>) -> Range<u32> {
+        let (touched, whole) = (self.touched(range), self.within(around));
+        touched.start.max(whole.start)..touched.end.min(whole.end)
+    }
+
+    fn within(self, range: &Range<u64>) -> Range<u32> {
         let first = range.start.div_ceil(self.size) as u32;
         let end = if range.end == self.len { self.count() } else { self.at(range.end) };
         first..end.max(first)

@@ -14,9 +14,8 @@ use crate::job::{self, JobHandle, Stage, over};
 use crate::link::{ControlLink, RECV_TIMEOUT};
 use crate::receive::{
     Base, BufferGuard, Check, FilePiece, FileSink, InOrder, Pipeline, Place, ReceiveJob, ReceiveOptions,
-    Shared, Work, Written, completed_groups, run,
+    Shared, Work, Written, run,
 };
-use crate::tree::Groups;
 
 /// Capacity of the verifier's queue in pieces.
 const PIECES: usize = 64;
@@ -112,17 +111,14 @@ impl Drain {
         for FilePiece { entry, stream_range, bytes } in pieces {
             self.finish_before(entry)?;
             let shape = self.shared.table(|table| table.shape(entry));
-            let mut from = guard.bytes(bytes.clone());
-            for (at, len) in shape.pieces(stream_range.clone()) {
+            for (at, piece) in shape.split(stream_range.start, guard.bytes(bytes.clone())) {
                 self.write_zeros_to(at)?;
-                let (part, later) = from.split_at(len as usize);
-                from = later;
-                self.write(part)?;
+                self.write(piece)?;
             }
-            let groups = completed_groups(Groups::of(shape.len), &stream_range, &(0..stream_range.end));
+            let around = 0..stream_range.end;
             // Always, even if that fills the queue: a pipe cannot be read back.
             let bytes = Some((guard.clone(), bytes));
-            self.written.push(Written { entry, offset: stream_range.start, bytes, groups, len: shape.len });
+            self.written.push(Written { entry, range: stream_range, around, bytes, len: shape.len });
         }
         self.shared.progress.bytes_done.add(len);
         Ok(())
@@ -136,7 +132,7 @@ impl Drain {
             if matches!(kind, Kind::File(_)) {
                 self.write_zeros_to(size)?;
                 if self.shared.table(|table| table.stream_len(entry)) == 0 {
-                    self.written.push(Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 });
+                    self.written.push(Written { entry, range: 0..0, around: 0..0, bytes: None, len: 0 });
                 }
             }
             (self.entry, self.in_file) = (entry + 1, 0);

@@ -1,19 +1,20 @@
 //! The receiver's table of the file set and its state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
 use haul_base::RangeSet;
-use haul_wire::control::{DestinationAttributes, Extent, Fault, Notes, Removal, Selection, Summary};
+use haul_wire::control::{
+    DestinationAttributes, Extent, Fault, Filtered, IgnoreFiles, Notes, RelPath, Removal, Selection, Summary,
+};
 use haul_wire::packet::MAX_OFFSET;
 
 use crate::budget::{Budget, Reserved, in_vec, make_room, of_place};
-use crate::entries::{EntryState, EntryTable};
+use crate::entries::{EntryState, EntryTable, MAX_ENTRIES};
 use crate::fault::protocol;
 use crate::identity::FileId;
 use crate::receive::commit::metadata::ExtrasMap;
-use crate::receive::delete::exclude::FilteredNames;
 use crate::report::{Failures, MoveReport, set_digest};
 
 #[derive(Default)]
@@ -183,6 +184,43 @@ impl Layout {
         }
         pieces
     }
+}
+
+/// Hashes of names that the sender has but does not send, and whether ignore files exclude further ones.
+#[derive(Debug, Default)]
+pub(crate) struct FilteredNames {
+    hashes: HashSet<[u8; 16]>,
+    /// Whether ignore files of the set also apply to names that only the receiver has.
+    pub(crate) obeys_ignore_files: bool,
+}
+
+impl FilteredNames {
+    pub(crate) fn take_in(&mut self, filtered: &Filtered, budget: &Budget) -> Result<(), Fault> {
+        budget.take(filtered.paths.len() as u64 * of_place::<[u8; 16]>())?;
+        self.obeys_ignore_files |= filtered.ignore_files == IgnoreFiles::Obey;
+        self.hashes.extend(filtered.paths.iter().map(RelPath::as_bytes).map(hash));
+        if self.hashes.len() > MAX_ENTRIES {
+            return Err(protocol("more names are left out than any set may have"));
+        }
+        Ok(())
+    }
+
+    /// Adds the name of a file that is never moved, such as a device, pipe or socket.
+    pub(crate) fn take_special(&mut self, path: &[u8]) {
+        self.hashes.insert(hash(path));
+    }
+
+    /// Whether the sender has a file of this name that it does not send or a directory that it skips.
+    pub(crate) fn has(&self, path: &[u8]) -> bool {
+        !self.hashes.is_empty() && self.hashes.contains(&hash(path))
+    }
+}
+
+/// Returns the first half of a name's BLAKE3 digest: 128 bits, for which collisions are negligible.
+fn hash(path: &[u8]) -> [u8; 16] {
+    let mut half = [0; 16];
+    half.copy_from_slice(&blake3::hash(path).as_bytes()[..16]);
+    half
 }
 
 #[cfg(test)]

@@ -9,11 +9,10 @@ use rustix::fs::Stat;
 
 use crate::entries::{EntryState, Kind};
 use crate::journal::{Claim, FileIdentity, Hold, Leftovers};
-use crate::receive::messages::{Check, Comparison, Settle};
 use crate::receive::peer::Peer;
 use crate::receive::place::attributes;
 use crate::receive::place::dir_entry::collision;
-use crate::receive::shared::Shared;
+use crate::receive::shared::{Check, Comparison, Settle, Shared};
 use crate::storage::Mtime;
 
 /// Minimum size of a shorter existing file to be compared; smaller ones are sent again.

@@ -5,7 +5,6 @@ mod change_list;
 mod commit;
 mod decide;
 mod delete;
-mod messages;
 mod options;
 mod peer;
 mod place;
@@ -23,15 +22,13 @@ use haul_wire::control::{Destination, Fault, Layout, RunMode};
 
 pub(crate) use book::FilePiece;
 pub(crate) use commit::commit_only;
-pub(crate) use messages::{Check, Written};
 pub use options::{Expectations, ReceiveOptions};
 pub(crate) use place::base::{Base, open_base};
 pub use place::space::MinFree;
 pub(crate) use place::space::NoSpace;
 pub(crate) use place::{Place, mismatch};
 pub(crate) use queue::{BufferGuard, InOrder, Work};
-pub(crate) use shared::Shared;
-pub(crate) use verify::completed_groups;
+pub(crate) use shared::{Check, Shared, Written};
 pub(crate) use write::{FileSink, Pipeline};
 
 use crate::entries::{EntryState, Kind};

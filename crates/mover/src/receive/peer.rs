@@ -9,8 +9,7 @@ use crate::fault::{early_disconnect, of_path, protocol, show, unexpected};
 use crate::job::{Job as _, over};
 use crate::journal::{Leftovers, is_reserved, reserved};
 use crate::link::RECV_TIMEOUT;
-use crate::receive::delete::exclude::FilteredNames;
-use crate::receive::messages::{Check, Comparison, Settle};
+use crate::receive::shared::{Check, Comparison, Settle};
 use crate::receive::write::Pipeline;
 use crate::report::MoveReport;
 
@@ -156,8 +155,7 @@ impl Peer {
         if !self.shared.permits_deletion() {
             return Ok(());
         }
-        self.shared.budget.take(FilteredNames::cost(filtered))?;
-        self.shared.book.lock().filtered.take_in(filtered)
+        self.shared.book.lock().filtered.take_in(filtered, &self.shared.budget)
     }
 
     /// Fails if an entry was not requested, or cannot be written to a pipe.

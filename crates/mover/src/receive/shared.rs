@@ -1,16 +1,19 @@
-//! State shared by the threads of a receiving job.
+//! State shared by the threads of a receiving job, and their messages to each other.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use derive_more::Deref;
+use haul_base::RangeSet;
 use haul_wire::control::{
-    ByteRange, ControlMessage, Destination, Durability, Fault, Item, More, ReceivePolicy, RunMode, Want,
-    WantRun,
+    ByteRange, ControlMessage, Destination, Durability, Fault, FileDigest, Item, More, Proof, ReceivePolicy,
+    RunMode, Want, WantRun,
 };
 use parking_lot::Mutex;
 
+use crate::budget::{Budget, Reserved};
 use crate::entries::{EntryState, EntryTable};
 use crate::job::{Common, Job, Stage};
 use crate::journal::{FileIdentity, Journal};
@@ -20,8 +23,9 @@ use crate::receive::commit::metadata::{MetadataFailures, MetadataWriter};
 use crate::receive::commit::sync::Writeback;
 use crate::receive::options::{Expectations, ReceiveOptions};
 use crate::receive::place::Place;
-use crate::receive::queue::Queue;
+use crate::receive::queue::{BufferGuard, Queue};
 use crate::stream::{Shape, Units};
+use crate::tree::Value;
 
 /// Timeout for the sender to close after everything is final.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -243,6 +247,80 @@ impl Shared {
 fn runs(wants: &[Want]) -> Vec<WantRun> {
     let run = |equal: &[Want]| WantRun { count: equal.len() as u64, want: equal[0].clone() };
     wants.chunk_by(PartialEq::eq).map(run).collect()
+}
+
+/// Messages to the verifier. `Held` is the hash of a group of existing data; `None` if it cannot be read.
+pub(crate) enum Check {
+    Written(Written),
+    Expected { digests: Vec<FileDigest>, _reserved: Reserved },
+    Compare(Comparison),
+    Held { entry: u32, group: u32, value: Option<Value> },
+    Proofs { proofs: Vec<Proof>, _reserved: Reserved },
+    GivenUp(u32),
+}
+
+impl Check {
+    pub(crate) fn expected(budget: &Arc<Budget>, digests: Vec<FileDigest>) -> Result<Self, Fault> {
+        let said = |digest: &FileDigest| digest.result.as_ref().err().map_or(0, text);
+        let bytes: usize = digests.iter().map(|digest| size_of::<FileDigest>() + said(digest)).sum();
+        Ok(Self::Expected { digests, _reserved: budget.reserve(bytes as u64)? })
+    }
+
+    pub(crate) fn proofs(budget: &Arc<Budget>, proofs: Vec<Proof>) -> Result<Self, Fault> {
+        let bytes = |proof: &Proof| size_of::<Proof>() + proof.values.len() * size_of::<Value>();
+        let bytes = proofs.iter().map(bytes).sum::<usize>();
+        Ok(Self::Proofs { proofs, _reserved: budget.reserve(bytes as u64)? })
+    }
+}
+
+pub(crate) fn text(fault: &Fault) -> usize {
+    fault.message.len() + fault.hint.len()
+}
+
+/// A file with existing data.
+#[derive(Clone)]
+pub(crate) struct Comparison {
+    pub(crate) entry: u32,
+    /// Ranges of the stream in the temporary file; `None`: the existing file is compared.
+    pub(crate) claimed: Option<RangeSet>,
+    /// Set when the rest of the file need not be hashed.
+    pub(crate) is_over: Arc<AtomicBool>,
+}
+
+pub(crate) struct Written {
+    pub(crate) entry: u32,
+    /// Range of the stream.
+    pub(crate) range: Range<u64>,
+    /// The written range around it.
+    pub(crate) around: Range<u64>,
+    /// The bytes, unless too many buffers are in use.
+    pub(crate) bytes: Option<(Arc<BufferGuard>, Range<usize>)>,
+    /// Length of the stream.
+    pub(crate) len: u64,
+}
+
+/// Messages to the committer: one per entry, and the number of entries.
+pub(crate) enum Settle {
+    /// A directory or link, which is finished at the end, or a file that is left as it is.
+    Held,
+    /// The file is complete and verified.
+    Verified(u32),
+    /// The existing file is equal.
+    Same(u32),
+    Failed {
+        entry: u32,
+        fault: Fault,
+        _reserved: Reserved,
+    },
+    /// Total number of entries.
+    End(u64),
+}
+
+impl Settle {
+    pub(crate) fn failed(budget: &Arc<Budget>, entry: u32, fault: Fault) -> Result<Self, Fault> {
+        let reserved = budget.reserve(text(&fault) as u64)?;
+        Ok(Self::Failed { entry, fault, _reserved: reserved })
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -22,9 +21,8 @@ use crate::budget::Reserved;
 use crate::entries::EntryState;
 use crate::fault::{IoFault, Scope, protocol};
 use crate::job::over;
-use crate::receive::messages::{Check, Comparison, Settle, Written, text};
 use crate::receive::place::dir_entry::mismatch;
-use crate::receive::shared::Shared;
+use crate::receive::shared::{Check, Comparison, Settle, Shared, Written, text};
 use crate::storage::{fdatasync, read_exact_at};
 use crate::stream::Shape;
 use crate::tree::{Groups, Tree, Value};
@@ -139,11 +137,11 @@ impl Verifier {
     }
 
     fn written(&mut self, written: &Written) -> Result<(), Fault> {
-        let entry = written.entry;
+        let (entry, groups) = (written.entry, Groups::of(written.len));
         self.begin(entry, written.len)?;
         self.feed(written);
-        for group in written.groups.clone() {
-            let taken = self.take(entry, group, Groups::of(written.len));
+        for group in groups.completed(&written.range, &written.around) {
+            let taken = self.take(entry, group, groups);
             match taken.map_or_else(|| self.hash_from_disk(entry, group), Ok) {
                 Ok(value) => {
                     // The file may have been given up meanwhile.
@@ -158,10 +156,9 @@ impl Verifier {
 
     /// Hashes bytes of the stream that begin or continue a group.
     fn feed(&mut self, written: &Written) {
-        let Some((guard, range)) = &written.bytes else { return };
-        let (bytes, groups) = (guard.bytes(range.clone()), Groups::of(written.len));
-        let range = written.offset..written.offset + bytes.len() as u64;
-        for group in groups.touched(&range) {
+        let Some((guard, place)) = &written.bytes else { return };
+        let (bytes, range, groups) = (guard.bytes(place.clone()), &written.range, Groups::of(written.len));
+        for group in groups.touched(range) {
             let key = (written.entry, group);
             if self.in_order.len() >= MAX_IN_ORDER && !self.in_order.contains_key(&key) {
                 continue;
@@ -375,12 +372,6 @@ impl Verifier {
         }
         self.settles.send(Settle::failed(&self.shared.budget, entry, fault)?).map_err(over)
     }
-}
-
-/// Returns the groups completed by writing `range`, where `all` is the written range around it.
-pub(crate) fn completed_groups(groups: Groups, range: &Range<u64>, all: &Range<u64>) -> Range<u32> {
-    let (touched, whole) = (groups.touched(range), groups.within(all));
-    touched.start.max(whole.start)..touched.end.min(whole.end)
 }
 
 pub(crate) const READ: usize = 1 << 20;

@@ -1,7 +1,6 @@
 //! Creates directories, writes received pieces to temporary files, and reports completed data.
 
 use std::fs::File;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -9,21 +8,16 @@ use derive_more::Deref;
 use haul_base::Piece;
 use haul_proto::ObjectSink;
 use haul_wire::control::{Action, Durability, Fault};
-use rustix::io::Errno;
 
 use crate::entries::{EntryState, EntryTable, Kind};
 use crate::fault::{IoFault, Scope, protocol};
 use crate::job::{Job as _, over};
 use crate::receive::book::FilePiece;
 use crate::receive::commit::sync::{Order, WRITEBACK_BYTES};
-use crate::receive::messages::{Check, Settle, Written};
 use crate::receive::queue::{BufferGuard, Work};
-use crate::receive::shared::Shared;
-use crate::receive::verify::completed_groups;
+use crate::receive::shared::{Check, Settle, Shared, Written};
 use crate::report::without_directory;
 use crate::storage::write_all_at;
-use crate::stream::Shape;
-use crate::tree::Groups;
 
 /// Number of buffers in use above which the verifier gets no more, and reads from the page cache instead.
 const MAX_BUFFERS_IN_USE: usize = 16;
@@ -73,7 +67,7 @@ impl Pipeline {
             Kind::Symlink | Kind::HardLink(_) => self.settle(Settle::Held)?,
             Kind::File(_) if self.table(|table| table.stream_len(entry)) == 0 => {
                 self.start(entry)?;
-                let nothing = Written { entry, offset: 0, bytes: None, groups: 0..0, len: 0 };
+                let nothing = Written { entry, range: 0..0, around: 0..0, bytes: None, len: 0 };
                 self.check(Check::Written(nothing))?;
             }
             Kind::File(_) | Kind::Unread => {}
@@ -152,7 +146,8 @@ impl Writer {
         let len = bytes.len() as u64;
         let room = self.shared.place.space.arrived(entry, &opened, len);
         let written = room.and_then(|()| {
-            Ok(write_range(&opened, &shape, stream_range.clone(), guard.bytes(bytes.clone()))?)
+            let mut pieces = shape.split(stream_range.start, guard.bytes(bytes.clone()));
+            Ok(pieces.try_for_each(|(at, piece)| write_all_at(&opened, piece, at))?)
         });
         written.map_err(|no_space| no_space.io_fault("write", &self.shared.path(entry)))?;
         if self.shared.durability != Durability::Cached && shape.len >= WRITEBACK_BYTES {
@@ -166,8 +161,7 @@ impl Writer {
         self.shared.budget.take(0)?;
         self.shared.place.note_written(entry, stream_range.clone());
         let bytes = guard.is_one_of(MAX_BUFFERS_IN_USE).then(|| (guard.clone(), bytes));
-        let groups = completed_groups(Groups::of(shape.len), &stream_range, &around);
-        let written = Written { entry, offset: stream_range.start, bytes, groups, len: shape.len };
+        let written = Written { entry, range: stream_range, around, bytes, len: shape.len };
         Ok(self.shared.check(Check::Written(written))?)
     }
 
@@ -182,16 +176,6 @@ impl Writer {
             }
         }
     }
-}
-
-fn write_range(file: &File, shape: &Shape, range: Range<u64>, bytes: &[u8]) -> Result<(), Errno> {
-    let mut rest = bytes;
-    for (at, len) in shape.pieces(range) {
-        let (now, later) = rest.split_at(len as usize);
-        write_all_at(file, now, at)?;
-        rest = later;
-    }
-    Ok(())
 }
 
 pub(crate) fn missing_parent(path: &[u8]) -> IoFault {

@@ -7,25 +7,23 @@
 //! way of a directory immediately, because other entries go into the directory; a directory with its contents
 //! only when everything has arrived.
 
-pub(super) mod exclude;
-
 use std::collections::HashMap;
 use std::iter::successors;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use exclude::DeleteExclude;
-use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, Removal};
+use haul_wire::control::{Action, Extent, Extraneous, Fault, FaultCode, IgnoreFiles, Removal, Verdict};
 use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::entries::Kind;
 use crate::fault::{IoFault, Scope, of_path, show};
 use crate::journal::is_working_name;
+use crate::receive::book::FilteredNames;
 use crate::receive::place::fits;
 use crate::receive::shared::Shared;
 use crate::root::{join, split};
-use crate::send::{IGNORE_FILES, Ignores, obey_ignore_files};
+use crate::send::{IGNORE_FILES, Ignores, Rules, obey_ignore_files};
 use crate::storage::{fstat, kind_of, lstatat, names, unlinkat};
 
 enum Seen {
@@ -51,10 +49,34 @@ struct Sweep<'a> {
     removal: Removal,
     /// Ignore files by directory, for directories that have any. Parents are added before their contents.
     ignores: HashMap<Vec<u8>, Arc<Ignores>>,
-    /// Ignore files that apply in the directory being emptied.
-    current: Option<Arc<Ignores>>,
     /// Whether an ignore file is unusable, so that it is unknown which other names have to stay.
     has_unusable_ignores: bool,
+}
+
+/// Names that are not deleted although the set lacks them: the sender excludes them.
+struct DeleteExclude {
+    rules: [Rules; 2],
+    filtered: FilteredNames,
+}
+
+impl DeleteExclude {
+    /// Takes the names and rules that the sender sent, and adds the receiver's own rules if it made the
+    /// request, so that a sender that omits some has no effect.
+    fn new(shared: &Shared) -> Result<Self, Fault> {
+        let asked = shared.expectations.as_ref();
+        let own = asked.map(|asked| &*asked.rules).unwrap_or_default();
+        let mut book = shared.book.lock();
+        let mut filtered = std::mem::take(&mut book.filtered);
+        filtered.obeys_ignore_files |= asked.is_some_and(|asked| asked.ignore_files == IgnoreFiles::Obey);
+        Ok(Self { rules: [Rules::new(own)?, Rules::new(&book.left_out.rules)?], filtered })
+    }
+
+    /// Whether a path is excluded. `ignores`: the ignore files that apply there.
+    fn has(&self, path: &[u8], is_directory: bool, ignores: Option<&Ignores>) -> bool {
+        self.rules.iter().any(|rules| rules.verdict(path, is_directory) == Verdict::Exclude)
+            || self.filtered.has(path)
+            || ignores.is_some_and(|ignores| ignores.ignores(path, is_directory))
+    }
 }
 
 /// Deletes names that the set lacks; `None` if not permitted. Failed deletions do not end the job.
@@ -93,15 +115,11 @@ fn remove<T>(
     shared: &Shared,
     go_through: impl Fn(&mut Sweep<'_>) -> Result<T, Fault>,
 ) -> Result<Option<T>, Fault> {
-    let mut book = shared.book.lock();
-    let filtered = std::mem::take(&mut book.filtered);
-    let delete_exclude = DeleteExclude::new(shared.expectations.as_ref(), &book.left_out.rules, filtered)?;
-    drop(book);
+    let delete_exclude = DeleteExclude::new(shared)?;
     let run = |counts| {
         let (removal, ignores) = (Removal::default(), HashMap::new());
-        let (delete_exclude, current, has_unusable_ignores) = (&delete_exclude, None, false);
-        let mut sweep =
-            Sweep { shared, delete_exclude, counts, removal, ignores, current, has_unusable_ignores };
+        let (delete_exclude, has_unusable_ignores) = (&delete_exclude, false);
+        let mut sweep = Sweep { shared, delete_exclude, counts, removal, ignores, has_unusable_ignores };
         go_through(&mut sweep).map(|done| (Some(done), sweep.removal))
     };
     let (done, removal) = match limit(shared) {
@@ -208,6 +226,9 @@ impl Sweep<'_> {
                 || self.delete_exclude.has(&join(path, name), false, None)
         };
         let there: Vec<&[u8]> = IGNORE_FILES.into_iter().filter(is_there).filter(stays).collect();
+        if there.is_empty() {
+            return;
+        }
         let above = self.ignores_above(path);
         let directory = match self.shared.place.directory(&self.shared.place.local(path)) {
             Ok(directory) => directory,
@@ -217,12 +238,7 @@ impl Sweep<'_> {
             }
         };
         match obey_ignore_files(above, &*directory, path, &there) {
-            Ok(found) => {
-                if let Some(found) = found.as_ref().filter(|_| !there.is_empty()) {
-                    self.ignores.insert(path.to_vec(), found.clone());
-                }
-                self.current = found;
-            }
+            Ok(found) => self.ignores.extend(found.map(|found| (path.to_vec(), found))),
             Err((path, _)) => {
                 self.has_unusable_ignores = true;
                 self.removal.fault.get_or_insert_with(|| unusable(&path));
@@ -274,7 +290,7 @@ impl Sweep<'_> {
         let directory = self.shared.place.directory(parent)?;
         let stat = self.within(parent, |directory| lstatat(directory, name))?;
         let is_directory = kind_of(&stat) == FileType::Directory;
-        if self.delete_exclude.has(path, is_directory, self.current.as_deref()) {
+        if self.delete_exclude.has(path, is_directory, self.ignores_above(path).as_deref()) {
             return Ok(Seen::Excluded);
         }
         if !is_directory {
