@@ -147,11 +147,15 @@ impl Place {
         }
     }
 
-    /// Whether the file at a name was installed or kept by this job under another name.
+    /// Whether the file at a name was installed or kept by this job under another name. A file with several
+    /// hard links is listed under each, which is no collision. A file with a single name may be listed under
+    /// this one too, if it was called so before the job replaced it under the other name and the directory
+    /// folds names; otherwise the job's file is gone and its inode number was reused.
     fn is_installed(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
         let (id, directory, name) = (FileId::of(there), &dirent.directory, dirent.name());
-        let (names, folds) = (|| storage::names(directory), || folds(directory, name, id));
-        self.installed.collides((id, has_one_name(there)), name, names, folds)
+        let may_be_listed = || has_one_name(there) && folds(directory, name, id);
+        let is_other = |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || may_be_listed();
+        self.installed.has(id) && storage::names(directory).is_ok_and(is_other)
     }
 
     pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {
@@ -489,4 +493,45 @@ impl Place {
 fn empty_holes(file: &File, shape: &Shape) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     shape.holes().into_iter().all(|(start, len)| fallocate(file, flags, start, len).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use haul_wire::control::{Layout, ReceivePolicy, RunMode};
+
+    use super::*;
+    use crate::receive::place::base::open_base;
+    use crate::root::Root;
+
+    #[test]
+    fn an_unlisted_second_name_of_an_installed_file_is_a_collision() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["readme", "other", "linked", "\u{e9}"] {
+            fs::write(dir.path().join(name), "x").unwrap();
+        }
+        let path = dir.path().as_os_str().as_encoded_bytes();
+        let base = open_base(&Root::Anywhere, path, Layout::Into, RunMode::Move).unwrap();
+        let place = Place::new(base, &ReceiveOptions::with_policy(1, ReceivePolicy::default()));
+        let stat = |name: &str| place.dir_entry(name.as_bytes()).unwrap().stat().unwrap();
+        // As if the file system found the file at `name` too.
+        let collides =
+            |file, name: &str| place.is_installed(&stat(file), &place.dir_entry(name.as_bytes()).unwrap());
+        for name in ["readme", "linked", "\u{e9}"] {
+            assert!(!collides(name, "README"), "not yet of this job");
+            assert!(place.installed.add(FileId::of(&stat(name))));
+            assert!(!place.installed.add(FileId::of(&stat(name))));
+        }
+        // A case-insensitive file system finds `readme` as `README`, but lists only `readme`.
+        assert!(collides("readme", "README"));
+        fs::hard_link(dir.path().join("linked"), dir.path().join("LINKED")).unwrap();
+        assert!(!collides("linked", "LINKED"), "both are listed");
+        assert!(!collides("other", "OTHER"), "not of this job");
+        // Another spelling came first and replaced this name, which stays.
+        assert!(collides("\u{e9}", "\u{e9}"));
+        assert!(!collides("other", "other"), "not of this job");
+        // The file is gone, and its inode number was reused: this file system has case.
+        assert!(!collides("readme", "readme"));
+    }
 }

@@ -140,22 +140,8 @@ impl Installed {
         self.files.lock().insert(key)
     }
 
-    /// Whether the file found at `name` was installed or kept by this job under another name. `names` lists
-    /// the directory: a file with several hard links is listed under each, which is no collision. A file with
-    /// a single name (`is_single`) may be listed under `name` too, if it was called so before the job
-    /// replaced it under the other name and the directory `folds` names; otherwise the job's file is gone and
-    /// its inode number was reused.
-    pub(crate) fn collides(
-        &self,
-        (id, is_single): (FileId, bool),
-        name: &[u8],
-        names: impl FnOnce() -> Result<Vec<Vec<u8>>, Errno>,
-        folds: impl FnOnce() -> bool,
-    ) -> bool {
-        let is_listed = |names: Vec<Vec<u8>>| names.iter().any(|there| there == name);
-        let key = self.hasher.hash_one(id);
-        let is_ours = self.files.lock().contains(&key);
-        is_ours && names().is_ok_and(|names| !is_listed(names) || (is_single && folds()))
+    pub(crate) fn has(&self, id: FileId) -> bool {
+        self.files.lock().contains(&self.hasher.hash_one(id))
     }
 }
 
@@ -175,44 +161,4 @@ pub(crate) fn collision(path: &[u8]) -> IoFault {
     let what = "is the same name at the destination as another entry of the file set";
     let hint = "its file system ignores case or Unicode normalisation; rename one of the two";
     IoFault::entry(FaultCode::Io, path, what, hint)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use rustix::fs::CWD;
-
-    use super::*;
-
-    #[test]
-    fn an_unlisted_second_name_of_an_installed_file_is_a_collision() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("readme"), "x").unwrap();
-        fs::write(dir.path().join("other"), "x").unwrap();
-        let id = |name| FileId::of(&lstatat(CWD, dir.path().join(name)).unwrap());
-        let own = Installed::default();
-        assert!(own.add(id("readme")));
-        assert!(!own.add(id("readme")));
-        // A case-insensitive file system finds `readme` as `README`, but lists only `readme`.
-        let lists = |names: &[&str]| {
-            let names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
-            move || Ok(names)
-        };
-        let (both, lower) = (["readme", "README"], ["readme", "other"]);
-        let collides = |at, name: &str, is_single, names: &[&str], folds| {
-            own.collides((id(at), is_single), name.as_bytes(), lists(names), || folds)
-        };
-        assert!(collides("readme", "README", false, &lower, true));
-        assert!(!collides("readme", "README", false, &both, true));
-        assert!(!collides("other", "OTHER", false, &lower, true), "not of this job");
-        // `README` came first and replaced `readme`, whose name it keeps.
-        assert!(collides("readme", "readme", true, &lower, true));
-        assert!(!collides("other", "other", true, &lower, true), "not of this job");
-        // The file is gone, and its inode number was reused.
-        assert!(!collides("readme", "readme", true, &lower, false));
-        let directory = OwnedFd::from(fs::File::open(dir.path()).unwrap());
-        assert!(crate::storage::names(&directory).unwrap().contains(&b"readme".to_vec()));
-        assert!(!folds(&directory, b"readme", id("readme")), "this file system has case");
-    }
 }
