@@ -1,12 +1,11 @@
 //! Identities of files and directories: to recognise hard links, detect changes, and compare directories with
 //! a peer on the same machine.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
 use haul_wire::control::{DirectoryId, MAX_LINEAGE};
 use rustix::fs::{OFlags, Stat};
-use rustix::io::Errno;
 
 use crate::storage::{Mtime, dup, fstat, open_in};
 
@@ -59,22 +58,24 @@ pub(crate) fn directory_id(stat: &Stat) -> Option<DirectoryId> {
     Some(id)
 }
 
-/// Opens the parent of a directory; the parent of `/` is `/`.
-pub(crate) fn parent(directory: impl AsFd) -> Result<OwnedFd, Errno> {
-    open_in(directory, "..", OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW)
+/// Returns a directory and its ancestors with their metadata, innermost first, as far as they can be opened.
+pub(crate) fn ancestors(directory: OwnedFd) -> impl Iterator<Item = (OwnedFd, Stat)> {
+    let (mut next, mut last) = (Some(directory), None);
+    std::iter::from_fn(move || {
+        let directory = next.take()?;
+        let stat = fstat(&directory).ok()?;
+        // The root directory is its own parent.
+        if last.replace(FileId::of(&stat)) == Some(FileId::of(&stat)) {
+            return None;
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        next = open_in(&directory, "..", flags).ok();
+        Some((directory, stat))
+    })
 }
 
 /// Returns the IDs of a directory and its ancestors, innermost first, as far as they can be opened.
 pub(crate) fn lineage(directory: BorrowedFd<'_>) -> Vec<DirectoryId> {
-    let mut found = Vec::new();
-    let mut at = dup(directory);
-    while let Ok(directory) = at {
-        let Some(id) = fstat(&directory).ok().and_then(|stat| directory_id(&stat)) else { break };
-        if found.last() == Some(&id) || found.len() == MAX_LINEAGE {
-            break;
-        }
-        found.push(id);
-        at = parent(&directory);
-    }
-    found
+    let all = dup(directory).into_iter().flat_map(ancestors);
+    all.map_while(|(_, stat)| directory_id(&stat)).take(MAX_LINEAGE).collect()
 }

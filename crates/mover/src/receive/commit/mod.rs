@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, RecvError, never};
 use haul_base::AlignedBytes;
-use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Outcome, Readback};
+use haul_wire::control::{Action, ControlMessage, Durability, Fault, FaultCode, Newer, Outcome, Readback};
 use rustix::io::Errno;
 
 use crate::entries::{EntryState, Kind};
@@ -359,18 +359,19 @@ impl Committer {
         let book = self.shared.book.lock();
         let Kind::HardLink(file) = book.table.kind(entry) else { return Ok(None) };
         let (target, state) = (book.table.path(file), book.table.state(file));
-        let how = (book.table.attributes(file), self.shared.receive_policy.newer);
+        let keeps_newer = self.shared.receive_policy.newer == Newer::Keep;
+        let newest = keeps_newer.then(|| book.table.attributes(file).mtime);
         drop(book);
         if state == EntryState::Failed {
             return Err(without_file(path, &target));
         }
         if self.shared.is_dry_run() {
-            let action = self.shared.place.would_link((path, &target), how, state == EntryState::Kept);
+            let action = self.shared.place.would_link((path, &target), newest, state == EntryState::Kept);
             self.shared.tell(path, action)?;
             return Ok(None);
         }
         let apply = |fd: BorrowedFd<'_>| self.apply(file, path, fd);
-        self.note_link(path, self.shared.place.hard_link(entry, (path, &target), how, apply)?)
+        self.note_link(path, self.shared.place.hard_link(entry, (path, &target), newest, apply)?)
     }
 
     fn note_link(
@@ -406,7 +407,7 @@ impl Committer {
                 self.shared.note(path, self.shared.metadata.apply_to_link(link, extras));
             }
         };
-        self.note_link(path, self.shared.place.link(entry, path, &target, attributes, apply)?)
+        self.note_link(path, self.shared.place.link(entry, path, &target, attributes.mtime, apply)?)
     }
 
     fn finish_directory(&self, entry: u32, path: &[u8]) -> Result<Option<OwnedFd>, IoFault> {

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use haul_wire::control::{Action, FaultCode, Newer};
+use haul_wire::control::{Action, FaultCode};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::entries::Attributes;
 use crate::fault::{IoFault, show};
-use crate::identity::{FileId, parent};
+use crate::identity::{FileId, ancestors};
 use crate::receive::place::attributes::{same_time, set_on_link};
 use crate::receive::place::dir_entry::{collision, has_one_name};
 use crate::receive::place::{DirEntry, Place};
@@ -36,21 +35,21 @@ impl Place {
     pub(crate) fn would_link(
         &self,
         (path, target): (&[u8], &[u8]),
-        how: (Attributes, Newer),
+        newest: Option<Mtime>,
         is_kept: bool,
     ) -> Action {
         let file = self.existing(target).filter(|_| is_kept).map(|there| FileId::of(&there));
-        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, how));
+        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, newest));
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
-    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. Also
-    /// returns the directory of `path`.
+    /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. An existing
+    /// file that is newer than `newest` stays. Also returns the directory of `path`.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
         (path, target): (&[u8], &[u8]),
-        (attributes, newer): (Attributes, Newer),
+        newest: Option<Mtime>,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
@@ -59,7 +58,7 @@ impl Place {
             let what = format!("is a hard link to `{}`, which no longer exists", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
-        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), (attributes, newer)) {
+        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), newest) {
             return Ok((linked, dirent.directory));
         }
         self.must_be_replaceable(&dirent)?;
@@ -113,7 +112,7 @@ impl Place {
         entry: u32,
         path: &[u8],
         target: &[u8],
-        attributes: Attributes,
+        mtime: Mtime,
         apply: impl FnOnce(BorrowedFd<'_>),
     ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let dirent = self.dir_entry(path)?;
@@ -124,9 +123,9 @@ impl Place {
             }
             let link = open_link(&dirent.directory, dirent.name()).map_err(dirent.fail("open"))?;
             apply(link.as_fd());
-            if !same_time(&stat, attributes.mtime) {
+            if !same_time(&stat, mtime) {
                 // Fails if another user owns the link, whose target is right nevertheless.
-                let _ = set_on_link(&link, attributes.mtime);
+                let _ = set_on_link(&link, mtime);
             }
             return Ok((LinkOutcome::Existed, dirent.directory));
         }
@@ -137,26 +136,22 @@ impl Place {
             let link = open_link(&dirent.directory, name.as_bytes())?;
             self.installed.add(FileId::of(&fstat(&link)?));
             apply(link.as_fd());
-            set_on_link(&link, attributes.mtime)
+            set_on_link(&link, mtime)
         });
         made.map_err(dirent.fail("create the link"))?;
         Ok((LinkOutcome::Name, dirent.directory))
     }
 }
 
-/// Returns why the existing file stays, if it does: it is `file` itself, or newer and to be kept.
-fn stays(
-    dirent: &DirEntry<'_>,
-    file: Option<FileId>,
-    (attributes, newer): (Attributes, Newer),
-) -> Option<LinkOutcome> {
+/// Returns why the existing file stays, if it does: it is `file` itself, or newer than `newest`.
+fn stays(dirent: &DirEntry<'_>, file: Option<FileId>, newest: Option<Mtime>) -> Option<LinkOutcome> {
     let there = dirent.stat().ok()?;
     if Some(FileId::of(&there)) == file {
         return Some(LinkOutcome::Existed);
     }
     let is_file = kind_of(&there) == FileType::RegularFile;
-    let is_kept = newer == Newer::Keep && is_file && Mtime::of(&there) > attributes.mtime;
-    is_kept.then_some(LinkOutcome::KeptNewer)
+    let is_newer = newest.is_some_and(|newest| Mtime::of(&there) > newest);
+    (is_file && is_newer).then_some(LinkOutcome::KeptNewer)
 }
 
 /// Creates a file with the contents of `source`, then runs `apply` on it.
@@ -205,25 +200,13 @@ fn must_not_lose_target(dirent: &DirEntry<'_>, target: &[u8]) -> Result<(), IoFa
 fn lies_in(dirent: &DirEntry<'_>, target: &[u8], directory: FileId) -> bool {
     let open = |path: &[u8], access| open_in(&dirent.directory, path, OFlags::PATH | access);
     let itself = open(target, OFlags::DIRECTORY);
-    let mut at = itself.or_else(|_| {
+    let innermost = itself.or_else(|_| {
         // A missing target cannot be lost.
         open(target, OFlags::empty())?;
         let slash = target.iter().rposition(|&byte| byte == b'/');
         open(slash.map_or(b".", |slash| &target[..=slash]), OFlags::DIRECTORY)
     });
-    let mut below = None;
-    while let Ok(opened) = at {
-        let Ok(id) = fstat(&opened).map(|stat| FileId::of(&stat)) else { return false };
-        if id == directory {
-            return true;
-        }
-        // The root directory is its own parent.
-        if below.replace(id) == Some(id) {
-            return false;
-        }
-        at = parent(&opened);
-    }
-    false
+    innermost.into_iter().flat_map(ancestors).any(|(_, stat)| FileId::of(&stat) == directory)
 }
 
 fn leads_to(dirent: &DirEntry<'_>, target: &[u8]) -> bool {

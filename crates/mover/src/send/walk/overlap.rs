@@ -10,7 +10,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fault::of_path;
-use crate::identity::{directory_id, parent};
+use crate::identity::{ancestors, directory_id};
 use crate::root::{Root, join};
 use crate::send::select::Chooser;
 use crate::storage::{fstat, kind_of, list, lstatat, open_in};
@@ -130,21 +130,17 @@ impl<'a> Source<'a> {
     fn below(&self, base: DirectoryId, file_systems: FileSystems) -> Option<Vec<Vec<u8>>> {
         let mut between = Vec::new();
         let is_directory = self.is_directory();
-        let mut at = if is_directory { &self.itself } else { &self.parent_dir }.try_clone().ok()?;
-        loop {
-            let id = directory_id(&fstat(&at).ok()?)?;
+        let innermost = if is_directory { &self.itself } else { &self.parent_dir }.try_clone().ok()?;
+        for (directory, stat) in ancestors(innermost) {
+            let id = directory_id(&stat)?;
             if id == base {
-                break;
-            }
-            if between.last() == Some(&id) {
-                return None;
+                let Descent::Names(mut names) = descend(&directory, &between, file_systems)? else { break };
+                names.extend((!is_directory).then(|| self.name.clone()));
+                return Some(names);
             }
             between.push(id);
-            at = parent(&at).ok()?;
         }
-        let Descent::Names(mut names) = descend(&at, &between, file_systems)? else { return None };
-        names.extend((!is_directory).then(|| self.name.clone()));
-        Some(names)
+        None
     }
 }
 
