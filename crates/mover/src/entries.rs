@@ -115,7 +115,7 @@ impl EntryTable {
         match self.place(entry) {
             Ok(parent) => {
                 let name = entry.path.file_name();
-                let index = self.append(entry, parent, name, EntryState::Waiting)?;
+                let index = self.append(entry, parent, name)?;
                 // A repeated directory resolves to its first entry.
                 let first = self.find(parent, name);
                 if first.is_none() {
@@ -132,7 +132,8 @@ impl EntryTable {
 
     /// Appends an entry as failed. Its contents may be sent all the same.
     pub(crate) fn push_failed(&mut self, entry: &Entry, fault: Fault) -> Result<Fault, Fault> {
-        self.append(entry, None, entry.path.as_bytes(), EntryState::Failed)?;
+        let index = self.append(entry, None, entry.path.as_bytes())?;
+        self.set_state(index, EntryState::Failed);
         Ok(fault)
     }
 
@@ -184,13 +185,7 @@ impl EntryTable {
         Err(of_path(code, below, &what, "nothing is ever written through a received link or file"))
     }
 
-    fn append(
-        &mut self,
-        entry: &Entry,
-        parent: Option<u32>,
-        name: &[u8],
-        state: EntryState,
-    ) -> Result<u32, Fault> {
+    fn append(&mut self, entry: &Entry, parent: Option<u32>, name: &[u8]) -> Result<u32, Fault> {
         let index = self.records.len();
         let (Some(end), true) = (self.bytes.checked_add(entry.stream_bytes()), index < MAX_ENTRIES) else {
             return Err(protocol("the set is larger than any set may be"));
@@ -218,7 +213,7 @@ impl EntryTable {
         };
         let mtime = Mtime { secs: entry.mtime_secs, nanos: entry.mtime_nanos };
         let attributes = Attributes { mtime, mode: entry.mode };
-        let name_len = name.len() as u16;
+        let (name_len, state) = (name.len() as u16, EntryState::Waiting);
         make_room(&mut self.records, 1);
         self.records.push(Record { size, attributes, name_start, name_len, state, kind, parent });
         self.bytes = end;

@@ -35,39 +35,51 @@ pub(crate) fn send_list<T: Serialize>(
     message: impl Fn(Vec<T>) -> ControlMessage,
 ) -> Result<(), Fault> {
     while !items.is_empty() {
-        link.send(message(next_part(&mut items, most, encoded_len)))?;
+        let mut bytes = 0;
+        let fits = items.iter().take(most).take_while(|item| {
+            let before = bytes;
+            bytes += encoded_len(item);
+            before < PART_BYTES
+        });
+        let len = fits.count();
+        let rest = items.split_off(len);
+        link.send(message(std::mem::replace(&mut items, rest)))?;
     }
     Ok(())
 }
 
-/// Splits off the items of the next message: as many as fit, at least one if `items` is not empty.
-fn next_part<T>(items: &mut Vec<T>, most: usize, size: impl Fn(&T) -> usize) -> Vec<T> {
-    let mut bytes = 0;
-    let fits = items.iter().take(most).take_while(|item| {
-        let before = bytes;
-        bytes += size(item);
-        before < PART_BYTES
-    });
-    let len = fits.count();
-    let rest = items.split_off(len);
-    std::mem::replace(items, rest)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    struct Nobody;
+
+    impl ControlLink for Nobody {
+        fn send(&self, _: ControlMessage) -> Result<(), Fault> {
+            Ok(())
+        }
+
+        fn recv(&self, _: Duration) -> Result<Option<ControlMessage>, Fault> {
+            Ok(None)
+        }
+    }
 
     #[test]
     fn parts_are_bounded_in_items_and_bytes_and_lose_nothing() {
-        let mut items: Vec<usize> = (0..100).map(|i| i * 1000).collect();
-        let all = items.clone();
-        let mut back = Vec::new();
-        while !items.is_empty() {
-            let part = next_part(&mut items, 40, |&bytes| bytes);
+        let items: Vec<Vec<u8>> = (0..100).map(|i| vec![i as u8; i * 1000]).collect();
+        let parts = RefCell::new(Vec::new());
+        let record = |part| {
+            parts.borrow_mut().push(part);
+            ControlMessage::Close
+        };
+        send_list(&Nobody, items.clone(), 40, record).unwrap();
+        let parts = parts.into_inner();
+        for part in &parts {
             assert!(!part.is_empty() && part.len() <= 40);
-            assert!(part.iter().sum::<usize>() < MAX_FRAME);
-            back.extend(part);
+            assert!(part.iter().map(Vec::len).sum::<usize>() < MAX_FRAME);
         }
-        assert_eq!(back, all);
+        assert_eq!(parts.concat(), items);
     }
 }

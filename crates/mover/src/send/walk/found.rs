@@ -205,17 +205,10 @@ pub(super) struct Preserver {
 
 impl Preserver {
     /// Adds the extra metadata of `name` in `directory` to an entry; `.` is the directory itself.
-    pub(crate) fn with_extras(
-        &self,
-        mut found: Found,
-        directory: impl AsFd,
-        name: &[u8],
-        stat: &Stat,
-    ) -> Found {
-        if self.preserve.has_extras() && !matches!(found.entry.kind, EntryKind::Failed(_)) {
-            found.entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
+    pub(crate) fn add_extras(&self, entry: &mut Entry, directory: impl AsFd, name: &[u8], stat: &Stat) {
+        if self.preserve.has_extras() && !matches!(entry.kind, EntryKind::Failed(_)) {
+            entry.extras = Some(Box::new(self.extras(directory.as_fd(), name, stat)));
         }
-        found
     }
 
     fn extras(&self, directory: BorrowedFd<'_>, name: &[u8], stat: &Stat) -> Extras {

@@ -197,7 +197,9 @@ impl Walker {
             self.completeness.leave_out(dir_entry.path);
             return None;
         }
-        Some(self.preserver.with_extras(dir_entry.leaf(stat), dir_entry.directory, dir_entry.name, stat))
+        let mut found = dir_entry.leaf(stat);
+        self.preserver.add_extras(&mut found.entry, dir_entry.directory, dir_entry.name, stat);
+        Some(found)
     }
 
     /// Whether the rules and the ignore files permit the path.
@@ -241,8 +243,9 @@ impl Walker {
         if elsewhere {
             self.completeness.leave_out(&path);
         }
-        let found = entry(if path.is_empty() { UNNAMED_PATH } else { &path }, EntryKind::Directory, &stat);
-        let found = self.preserver.with_extras(found, &directory, b".", &stat);
+        let mut found =
+            entry(if path.is_empty() { UNNAMED_PATH } else { &path }, EntryKind::Directory, &stat);
+        self.preserver.add_extras(&mut found.entry, &directory, b".", &stat);
         if matches!(found.entry.kind, EntryKind::Failed(_)) {
             return Some(found);
         }
