@@ -31,10 +31,8 @@ use crate::link::ControlLink;
 use crate::report::MoveReport;
 use crate::root::Root;
 use read::{Reader, hash_blocks};
-use select::Chooser;
 use shared::Requests;
 use walk::Walker;
-use walk::completeness::Completeness;
 
 /// A running job that sends files.
 pub struct SendJob {
@@ -58,10 +56,8 @@ pub fn send_files(
     link: Arc<dyn ControlLink>,
     limits: SendLimits,
 ) -> Result<SendJob, Fault> {
-    let chooser = Chooser::new(selection, sources.len())?;
-    let completeness = Completeness::new(link.clone(), &sources, selection);
     let shared = Arc::new(Shared::new(link, limits, Stage::Listing));
-    let walker = Walker::new(root, sources, chooser, limits.preserve, completeness, shared.progress.clone());
+    let walker = Walker::new(root, sources, selection, &shared)?;
     let source = Box::new(FileSource::new(shared.clone()));
     let handle = JobHandle::start(shared, "haul-send", |shared| run(shared, walker))?;
     Ok(SendJob { source, handle })

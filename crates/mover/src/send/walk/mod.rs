@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use haul_wire::control::{
-    ControlMessage, DestinationAttributes, DestinationLineage, DirectoryId, Entry, EntryKind, Fault,
-    FileSystems, IgnoreFiles, LinkChoice, Preserve,
+    ControlMessage, DestinationAttributes, DirectoryId, Entry, EntryKind, Fault, FileSystems, IgnoreFiles,
+    LinkChoice, Selection,
 };
 use rustix::fs::{FileType, OFlags, RawDirEntry, Stat};
 use rustix::io::Errno;
@@ -25,6 +25,7 @@ use crate::progress::Progress;
 use crate::root::{Root, SourceRoot, join};
 use crate::send::select::ignores::{self, Ignores};
 use crate::send::select::{Chooser, ListedPaths, Name};
+use crate::send::shared::Shared;
 use crate::storage::{LIST_BUFFER, fstat, kind_of, list_each};
 use completeness::Completeness;
 use found::{
@@ -94,37 +95,27 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    /// Creates a walker that reports names left out to `completeness` and its activity to `progress`.
+    /// Creates a walker. Fails if the selection is invalid.
     pub(crate) fn new(
         root: Root,
         sources: Vec<Vec<u8>>,
-        chooser: Chooser,
-        preserve: Preserve,
-        completeness: Completeness,
-        progress: Arc<Progress>,
-    ) -> Self {
-        let buffer = vec![MaybeUninit::uninit(); LIST_BUFFER];
-        let (sources, pending) = (sources.into_iter(), Vec::new());
-        Self {
+        selection: &Selection,
+        shared: &Shared,
+    ) -> Result<Self, Fault> {
+        Ok(Self {
             root,
-            chooser,
-            sources,
-            pending,
+            chooser: Chooser::new(selection, sources.len())?,
+            completeness: Completeness::new(shared.link.clone(), &sources, selection),
+            sources: sources.into_iter(),
+            pending: Vec::new(),
             listing: None,
             ready: VecDeque::new(),
-            buffer,
-            preserver: Preserver { preserve, accounts: Accounts::default() },
-            completeness,
+            buffer: vec![MaybeUninit::uninit(); LIST_BUFFER],
+            preserver: Preserver { preserve: shared.limits.preserve, accounts: Accounts::default() },
+            progress: shared.progress.clone(),
             destination: None,
             had_contents: false,
-            progress,
-        }
-    }
-
-    /// Checks that sources and destination do not overlap. Must be called before the walk starts.
-    pub(crate) fn check_destination(&mut self, lineage: &DestinationLineage) -> Result<(), Fault> {
-        self.destination = overlap::check(&self.root, self.sources.as_slice(), &self.chooser, lineage)?;
-        Ok(())
+        })
     }
 
     /// Sends the attributes of the first source that stands for its contents, for the destination directory

@@ -13,6 +13,7 @@ use crate::fault::of_path;
 use crate::identity::{ancestors, directory_id};
 use crate::root::{Root, join};
 use crate::send::select::Chooser;
+use crate::send::walk::Walker;
 use crate::storage::{fstat, kind_of, list, lstatat, open_in};
 
 /// A source, opened without read access.
@@ -33,34 +34,35 @@ enum Descent {
     Elsewhere,
 }
 
-/// Returns the destination directory, which the walk must not enter. Fails if a source is or contains it, or
-/// would be removed from it, and is not left out by rules.
-pub(super) fn check(
-    root: &Root,
-    sources: &[Vec<u8>],
-    chooser: &Chooser,
-    to: &DestinationLineage,
-) -> Result<Option<DirectoryId>, Fault> {
-    // A list of paths is finite, and removes nothing.
-    let (Some(&base), None) = (to.directories.first(), &chooser.wanted) else { return Ok(None) };
-    // Sources that cannot be opened are reported by the walk.
-    let open = |source| Source::open(root, source, chooser.links).ok();
-    let sources: Vec<Source<'_>> = sources.iter().filter_map(|source| open(source)).collect();
-    for source in &sources {
-        if source.would_contain_itself(chooser, to) {
-            let hint = "choose a destination outside it, or skip the destination's directory with --exclude";
-            return Err(of_path(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
+impl Walker {
+    /// Determines the destination directory, which the walk must not enter. Fails if a source is or contains
+    /// it, or would be removed from it, and is not left out by rules. Must be called before the walk starts.
+    pub(crate) fn check_destination(&mut self, to: &DestinationLineage) -> Result<(), Fault> {
+        let chooser = &self.chooser;
+        // A list of paths is finite, and removes nothing.
+        let (Some(&base), None) = (to.directories.first(), &chooser.wanted) else { return Ok(()) };
+        // Sources that cannot be opened are reported by the walk.
+        let open = |source| Source::open(&self.root, source, chooser.links).ok();
+        let sources: Vec<Source<'_>> =
+            self.sources.as_slice().iter().filter_map(|source| open(source)).collect();
+        for source in &sources {
+            if source.would_contain_itself(chooser, to) {
+                let hint =
+                    "choose a destination outside it, or skip the destination's directory with --exclude";
+                return Err(of_path(FaultCode::Usage, source.given, "cannot be copied into itself", hint));
+            }
+            if to.removes && source.would_be_removed(&sources, chooser, to) {
+                let what = "is inside the destination, from which --delete would remove it";
+                let hint =
+                    "do not use --delete, protect the source with --exclude, or choose another destination";
+                return Err(of_path(FaultCode::Usage, source.given, what, hint));
+            }
         }
-        if to.removes && source.would_be_removed(&sources, chooser, to) {
-            let what = "is inside the destination, from which --delete would remove it";
-            let hint =
-                "do not use --delete, protect the source with --exclude, or choose another destination";
-            return Err(of_path(FaultCode::Usage, source.given, what, hint));
-        }
+        // A directory that only receives a new name may itself be walked.
+        let may_be_walked = to.name.is_some() && sources.iter().any(|source| source.depth(to).is_some());
+        self.destination = (!may_be_walked).then_some(base);
+        Ok(())
     }
-    // A directory that only receives a new name may itself be walked.
-    let may_be_walked = to.name.is_some() && sources.iter().any(|source| source.depth(to).is_some());
-    Ok((!may_be_walked).then_some(base))
 }
 
 impl<'a> Source<'a> {
