@@ -1,5 +1,6 @@
 //! A running job: its current stage, its worker threads, and the owner's handle.
 
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle};
@@ -47,8 +48,7 @@ impl Common {
     }
 }
 
-pub(crate) trait Job: Send + Sync + 'static {
-    fn common(&self) -> &Common;
+pub(crate) trait Job: Deref<Target = Common> + Send + Sync + 'static {
     fn stage(&self) -> Stage;
     /// Stops all threads and wakes those that wait.
     fn stop(&self);
@@ -58,7 +58,7 @@ pub(crate) trait Job: Send + Sync + 'static {
 
     /// Ends the job. False: it had already ended with another fault, which is kept.
     fn end_with(&self, fault: Fault, tell_peer: bool) -> bool {
-        let is_first = self.common().ending.set((fault, tell_peer)).is_ok();
+        let is_first = self.ending.set((fault, tell_peer)).is_ok();
         self.stop();
         is_first
     }
@@ -85,7 +85,7 @@ pub(crate) trait Job: Send + Sync + 'static {
             // These belong to the session.
             Ok(Some(M::Ping(_) | M::Pong(_) | M::UdpSeen { .. }) | None) => {}
             Ok(Some(message)) => {
-                self.common().progress.other_steps.add(1);
+                self.progress.other_steps.add(1);
                 if let Err(fault) = handle(message) {
                     self.fail(fault);
                 }
@@ -119,7 +119,7 @@ impl JobHandle {
 
     /// Returns the live counters of the job.
     pub fn progress(&self) -> Arc<Progress> {
-        self.job.common().progress.clone()
+        self.job.progress.clone()
     }
 
     /// Returns what the job waits for when it makes no progress.
@@ -130,7 +130,7 @@ impl JobHandle {
     /// Sets the callback that any thread calls when there is more to send or flow control permits
     /// substantially more.
     pub fn on_wake(&self, wake: Wake) {
-        self.job.common().progress.wake.set(wake);
+        self.job.progress.wake.set(wake);
     }
 
     /// Returns notes for the user of a receiving job: leftovers of earlier jobs that stay, and why this job

@@ -54,10 +54,6 @@ pub(crate) struct Shared {
 }
 
 impl Job for Shared {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
     fn stop(&self) {
         self.queue.close();
     }

@@ -102,10 +102,6 @@ pub(crate) struct Shared {
 }
 
 impl Job for Shared {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
     /// Tells the peer at once: it would continue with the data that it has.
     fn fail(&self, fault: Fault) {
         if self.end_with(fault.clone(), false) {
