@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::accounts::{Accounts, is_member, is_root};
 use crate::budget::of_place;
 use crate::entries::Attributes;
+use crate::fault::show;
 use crate::receive::place::attributes::{ALL_BITS, correct_time, mode_for, mode_of, set_mode};
 use crate::storage::{chownat, fchmod, fstat};
 use crate::xattrs::{CAPABILITY, Space, XattrTarget};
@@ -108,20 +109,20 @@ impl MetadataWriter {
             set_mode(fd, mode, wanted.bits)?;
             return Ok(MetadataFailures::new());
         };
-        let mut metadata_failures = left_out(extras);
+        let mut extras_writer = self.extras_writer(fd, extras);
         // First, because changing the owner clears set-user-ID bits and capabilities.
-        let owned = self.set_owner(fd, extras, &mut metadata_failures)?;
-        self.set_list(fd, List::Xattrs, extras, &mut metadata_failures);
+        let owned = extras_writer.set_owner()?;
+        extras_writer.set_list(List::Xattrs);
         set_mode(fd, mode, if owned { ALL_BITS } else { wanted.bits })?;
         // After the mode, because the access control list contains the group's permissions.
-        self.set_list(fd, List::Acls, extras, &mut metadata_failures);
-        Ok(metadata_failures)
+        extras_writer.set_list(List::Acls);
+        Ok(extras_writer.failures)
     }
 
     pub(crate) fn would_change(&self, fd: BorrowedFd<'_>, wanted: &Metadata) -> bool {
         let Ok(now) = fstat(fd) else { return false };
-        let extras = wanted.extras.as_deref();
-        let owner = extras.and_then(|extras| self.wanted_owner(extras, &now, &mut MetadataFailures::new()));
+        let mut extras_writer = wanted.extras.as_ref().map(|extras| self.extras_writer(fd, extras));
+        let owner = extras_writer.as_mut().and_then(|extras_writer| extras_writer.wanted_owner(&now));
         let other_owner = owner.is_some_and(|(user, group)| {
             now.st_uid != user && is_root() || now.st_gid != group && is_member(group)
         });
@@ -129,7 +130,7 @@ impl MetadataWriter {
         let mode = mode_of(&now);
         let other_bits = mode_for(mode, wanted.attributes.mode, bits) != mode;
         let other_list = |list| {
-            let found = extras.and_then(|extras| self.differs(fd, list, extras));
+            let found = extras_writer.as_ref().and_then(|extras_writer| extras_writer.differs(list));
             found.is_some_and(|found| !found.remove.is_empty() || !found.set.is_empty())
         };
         other_owner || other_bits || other_list(List::Xattrs) || other_list(List::Acls)
@@ -137,75 +138,18 @@ impl MetadataWriter {
 
     /// Sets owner and extended attributes of a symbolic link opened with `O_PATH`. Links have no permissions.
     pub(crate) fn apply_to_link(&self, link: BorrowedFd<'_>, extras: &Extras) -> MetadataFailures {
-        let mut metadata_failures = left_out(extras);
-        if self.set_owner(link, extras, &mut metadata_failures).is_err() {
-            metadata_failures.push("the owner cannot be set".to_owned());
+        let mut extras_writer = self.extras_writer(link, extras);
+        if extras_writer.set_owner().is_err() {
+            extras_writer.failures.push("the owner cannot be set".to_owned());
         }
-        self.set_list(link, List::Xattrs, extras, &mut metadata_failures);
-        metadata_failures
+        extras_writer.set_list(List::Xattrs);
+        extras_writer.failures
     }
 
-    /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
-    fn wanted_owner(
-        &self,
-        extras: &Extras,
-        now: &Stat,
-        metadata_failures: &mut MetadataFailures,
-    ) -> Option<(u32, u32)> {
-        let owner = extras.owner.as_ref()?;
-        let (user, group) = match self.permit.owner {
-            Ownership::Numbers => (owner.user, owner.group),
-            _ => (
-                self.accounts.user(owner.user_name.as_deref(), owner.user),
-                self.accounts.group(owner.group_name.as_deref(), owner.group),
-            ),
-        };
-        if self.permit.owner != Ownership::Receiver {
-            return Some((user, group));
-        }
-        if (now.st_uid, now.st_gid) != (user, group) {
-            metadata_failures.push(format!("the receiver does not permit the owner {user}:{group}"));
-        }
-        None
-    }
-
-    /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
-    /// and this process is root: then set-user-ID bits may grant that user's privileges.
-    fn set_owner(
-        &self,
-        fd: BorrowedFd<'_>,
-        extras: &Extras,
-        metadata_failures: &mut MetadataFailures,
-    ) -> Result<bool, Errno> {
-        let now = fstat(fd)?;
-        let Some((user, group)) = self.wanted_owner(extras, &now, metadata_failures) else {
-            return Ok(false);
-        };
-        let set = |user, group| chownat(fd, "", user, group, AtFlags::EMPTY_PATH).is_ok();
-        let user_done = now.st_uid == user || set(Some(Uid::from_raw(user)), None);
-        let group_done = now.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
-        if !user_done {
-            metadata_failures.push(format!("the owner cannot be set to user {user}"));
-        }
-        if !group_done {
-            metadata_failures.push(format!("the owner cannot be set to group {group}"));
-        }
-        Ok(user_done && group_done && is_root())
-    }
-
-    fn set_list(
-        &self,
-        fd: BorrowedFd<'_>,
-        list: List,
-        extras: &Extras,
-        metadata_failures: &mut MetadataFailures,
-    ) {
-        let (wanted, _, name) = self.look_up(list, extras);
-        if let Some(difference) = self.differs(fd, list, extras) {
-            difference.apply_difference(fd, metadata_failures);
-        } else if wanted.is_some_and(|wanted| !wanted.is_empty()) {
-            metadata_failures.push(format!("the receiver does not permit {name}"));
-        }
+    fn extras_writer<'a>(&'a self, fd: BorrowedFd<'a>, extras: &'a Extras) -> ExtrasWriter<'a> {
+        let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
+        let failures = (extras.left_out > 0).then(text).into_iter().collect();
+        ExtrasWriter { writer: self, fd, extras, failures }
     }
 
     /// Returns a list as sent, whether it is to be preserved, and its name for messages.
@@ -227,41 +171,12 @@ impl MetadataWriter {
             (List::Xattrs, Space::Acl | Space::Other) => false,
         }
     }
-
-    /// Compares a file's attributes with a list. `None` if the list was not sent or is not permitted.
-    fn differs<'e>(&self, fd: BorrowedFd<'_>, list: List, extras: &'e Extras) -> Option<Difference<'e>> {
-        let (wanted, keep, _) = self.look_up(list, extras);
-        let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
-        let xattr_target = XattrTarget::new(fd);
-        let there = xattr_target.list().unwrap_or_default();
-        let permits = |xattr: &&Xattr| self.permits(list, &xattr.name);
-        let has = |xattr: &Xattr| {
-            there.contains(&xattr.name)
-                && xattr_target.get(&xattr.name).is_ok_and(|value| value == xattr.value)
-        };
-        let stays =
-            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
-        // Labels set by the system stay. A capability that the source lacks is removed in any case.
-        let may_be_removed = |name: &[u8]| match list {
-            List::Xattrs if name == CAPABILITY => true,
-            _ => self.permits(list, name) && Space::of(name) != Space::Security,
-        };
-        let remove = there.iter().filter(|name| may_be_removed(name) && !stays(name)).cloned().collect();
-        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(permits);
-        let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
-        Some(Difference { remove, set, refused })
-    }
 }
 
 #[derive(Clone, Copy)]
 enum List {
     Xattrs,
     Acls,
-}
-
-fn left_out(extras: &Extras) -> MetadataFailures {
-    let text = || format!("{} extended attributes could not be read or are too long", extras.left_out);
-    (extras.left_out > 0).then(text).into_iter().collect()
 }
 
 /// Attributes to remove and to set on a file, and those that may not be set.
@@ -271,23 +186,99 @@ struct Difference<'w> {
     refused: Vec<&'w Xattr>,
 }
 
-impl Difference<'_> {
-    fn apply_difference(self, fd: BorrowedFd<'_>, metadata_failures: &mut MetadataFailures) {
-        let xattr_target = XattrTarget::new(fd);
+/// Sets the extra metadata of one open file.
+struct ExtrasWriter<'a> {
+    writer: &'a MetadataWriter,
+    fd: BorrowedFd<'a>,
+    extras: &'a Extras,
+    failures: MetadataFailures,
+}
+
+impl<'a> ExtrasWriter<'a> {
+    /// Returns the user and group to set, if permitted. Otherwise adds a note if the owner differs.
+    fn wanted_owner(&mut self, now: &Stat) -> Option<(u32, u32)> {
+        let (owner, MetadataWriter { permit, accounts }) = (self.extras.owner.as_ref()?, self.writer);
+        let (user, group) = match permit.owner {
+            Ownership::Numbers => (owner.user, owner.group),
+            _ => (
+                accounts.user(owner.user_name.as_deref(), owner.user),
+                accounts.group(owner.group_name.as_deref(), owner.group),
+            ),
+        };
+        if permit.owner != Ownership::Receiver {
+            return Some((user, group));
+        }
+        if (now.st_uid, now.st_gid) != (user, group) {
+            self.failures.push(format!("the receiver does not permit the owner {user}:{group}"));
+        }
+        None
+    }
+
+    /// Sets the owner through a file descriptor, which may be `O_PATH`. Returns true if the owner is right
+    /// and this process is root: then set-user-ID bits may grant that user's privileges.
+    fn set_owner(&mut self) -> Result<bool, Errno> {
+        let now = fstat(self.fd)?;
+        let Some((user, group)) = self.wanted_owner(&now) else { return Ok(false) };
+        let set = |user, group| chownat(self.fd, "", user, group, AtFlags::EMPTY_PATH).is_ok();
+        let user_done = now.st_uid == user || set(Some(Uid::from_raw(user)), None);
+        let group_done = now.st_gid == group || is_member(group) && set(None, Some(Gid::from_raw(group)));
+        if !user_done {
+            self.failures.push(format!("the owner cannot be set to user {user}"));
+        }
+        if !group_done {
+            self.failures.push(format!("the owner cannot be set to group {group}"));
+        }
+        Ok(user_done && group_done && is_root())
+    }
+
+    fn set_list(&mut self, list: List) {
+        let (wanted, _, name) = self.writer.look_up(list, self.extras);
+        if let Some(difference) = self.differs(list) {
+            self.apply_difference(&difference);
+        } else if wanted.is_some_and(|wanted| !wanted.is_empty()) {
+            self.failures.push(format!("the receiver does not permit {name}"));
+        }
+    }
+
+    /// Compares a file's attributes with a list. `None` if the list was not sent or is not permitted.
+    fn differs(&self, list: List) -> Option<Difference<'a>> {
+        let (wanted, keep, _) = self.writer.look_up(list, self.extras);
+        let wanted = wanted.filter(|_| keep == Keep::Preserve)?;
+        let xattr_target = XattrTarget::new(self.fd);
+        let there = xattr_target.list().unwrap_or_default();
+        let permits = |xattr: &&Xattr| self.writer.permits(list, &xattr.name);
+        let has = |xattr: &Xattr| {
+            there.contains(&xattr.name)
+                && xattr_target.get(&xattr.name).is_ok_and(|value| value == xattr.value)
+        };
+        let stays =
+            |name: &[u8]| wanted.iter().any(|xattr| xattr.name == name && (permits(&xattr) || has(xattr)));
+        // Labels set by the system stay. A capability that the source lacks is removed in any case.
+        let may_be_removed = |name: &[u8]| match list {
+            List::Xattrs if name == CAPABILITY => true,
+            _ => self.writer.permits(list, name) && Space::of(name) != Space::Security,
+        };
+        let remove = there.iter().filter(|name| may_be_removed(name) && !stays(name)).cloned().collect();
+        let (permitted, refused): (Vec<_>, Vec<_>) = wanted.iter().partition(permits);
+        let set = permitted.into_iter().filter(|xattr| !has(xattr)).collect();
+        Some(Difference { remove, set, refused })
+    }
+
+    fn apply_difference(&mut self, difference: &Difference<'_>) {
+        let (fd, xattr_target) = (self.fd, XattrTarget::new(self.fd));
         let mut note = |name: &[u8], done: Result<(), Errno>| {
             if let Err(errno) = done {
                 let why = std::io::Error::from(errno);
-                metadata_failures
-                    .push(format!("the attribute {} cannot be set: {why}", crate::fault::show(name)));
+                self.failures.push(format!("the attribute {} cannot be set: {why}", show(name)));
             }
         };
-        for name in &self.remove {
+        for name in &difference.remove {
             note(name, with_write_permission(fd, || xattr_target.remove(name)));
         }
-        for xattr in self.refused {
+        for xattr in &difference.refused {
             note(&xattr.name, Err(Errno::PERM));
         }
-        for xattr in self.set {
+        for xattr in &difference.set {
             note(&xattr.name, with_write_permission(fd, || xattr_target.set(&xattr.name, &xattr.value)));
         }
     }
