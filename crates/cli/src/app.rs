@@ -1,21 +1,19 @@
 //! From the words on the command line to an exit code.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::CommandFactory;
 use haul_base::printable_bytes;
 use haul_wire::control::RunMode;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 
-use crate::args::{Cli, Command, Global};
+use crate::args::{Command, Global};
 use crate::config::{Resolved, Sources, StartError, resolve, table};
-use crate::fault::{self, Fault, FaultCode, shown};
+use crate::fault::{self, Fault, FaultCode};
 use crate::output::{
-    EventLog, ProgressStyle, RunReport, item_lines, json_value, out, out_json, out_verbatim, stdout_error,
+    EventLog, ProgressStyle, RunReport, error_lines, item_lines, json_value, out, out_json, stdout_error,
     tell, without_keys,
 };
 use crate::settings::{Preset, Settings, session_key};
@@ -31,7 +29,7 @@ pub fn main() -> ExitCode {
     if let (0, Some(why)) = (code, stdout_error()) {
         let message = format!("cannot write the result to stdout: {why}");
         let hint = "the operation itself succeeded; free space where stdout goes";
-        tell(shown(&Fault::new(FaultCode::Io, message, hint)));
+        tell(error_lines(&Fault::new(FaultCode::Io, message, hint)));
         code = FaultCode::Io.exit_code();
     }
     ExitCode::from(code)
@@ -116,18 +114,14 @@ impl Start<'_> {
             Command::Presets { name } => commands::presets::run(name.as_deref(), json),
             Command::Diagnose { files, model } => commands::diagnose::run(files, model.as_deref(), json),
             Command::Train(args) => commands::train::run(args, json),
-            Command::Completions { shell } => {
-                let mut script = Vec::new();
-                clap_complete::generate(*shell, &mut Cli::command(), "haul", &mut script);
-                Ok(print_generated(&script))
-            }
-            Command::Man => Ok(print_generated(&man().expect("writing to a Vec cannot fail"))),
-            Command::Status(args) => Ok(commands::leftovers::status(args, quiet, json)),
-            Command::Clean(args) => Ok(commands::leftovers::clean(args, quiet, json)),
+            Command::Completions { shell } => Ok(commands::completions::run(*shell)),
+            Command::Man => Ok(commands::man::run()),
+            Command::Status(args) => Ok(commands::status::run(args, quiet, json)),
+            Command::Clean(args) => Ok(commands::clean::run(args, quiet, json)),
             Command::Pipe(args) => self.moving(|context| commands::pipe::run(context, args)),
             Command::Cp(args) if args.ssh.for_ssh => {
                 hide_memory();
-                commands::agent::copy()
+                commands::agent::run()
             }
             Command::Cp(args) => {
                 commands::cp::check_streams(&args.paths, &self.resolved.typed, args.transfer.dry_run)?;
@@ -245,25 +239,4 @@ fn finish(global: &Global, report: &RunReport, argv: Option<&[OsString]>) -> u8 
         tell(format_args!("Run it again with: {command}{rest}"));
     }
     code
-}
-
-fn print_generated(text: &[u8]) -> u8 {
-    out_verbatim(String::from_utf8_lossy(text).trim_end());
-    0
-}
-
-/// Returns one manual page: the program, then each command.
-fn man() -> std::io::Result<Vec<u8>> {
-    let mut page = Vec::new();
-    let mut command = Cli::command();
-    command.build();
-    clap_mangen::Man::new(command.clone()).render(&mut page)?;
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        let man = clap_mangen::Man::new(sub.clone());
-        writeln!(page, ".SH \"HAUL {}\"", sub.get_name().to_uppercase())?;
-        man.render_synopsis_section(&mut page)?;
-        man.render_description_section(&mut page)?;
-        man.render_options_section(&mut page)?;
-    }
-    Ok(page)
 }

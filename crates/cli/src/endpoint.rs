@@ -10,6 +10,7 @@ use haul_engine::HaulUrl;
 use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
+use crate::args::URL_VARIABLE;
 use crate::fault::{self, Fault};
 use crate::ssh::{self, SshHost};
 
@@ -24,7 +25,6 @@ pub(crate) enum Machine {
 
 pub(crate) type Place = (Machine, Vec<u8>);
 
-pub(crate) const VARIABLE: &str = "HAUL_URL";
 /// Bytes read of a URL: its path has at most 12 KiB, three times that with escapes.
 const MAX_URL_BYTES: usize = 64 << 10;
 const SCHEME: &str = "haul://";
@@ -109,9 +109,9 @@ fn joined(path: &[u8], below: &[u8]) -> Vec<u8> {
 }
 
 fn from_environment() -> Result<Zeroizing<String>, Fault> {
-    let text = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()).map(Zeroizing::new);
-    let message = format!("the environment variable {VARIABLE} is not set");
-    text.ok_or_else(|| fault::usage(message, format!("export {VARIABLE}=haul://…")))
+    let text = std::env::var(URL_VARIABLE).ok().filter(|text| !text.is_empty()).map(Zeroizing::new);
+    let message = format!("the environment variable {URL_VARIABLE} is not set");
+    text.ok_or_else(|| fault::usage(message, format!("export {URL_VARIABLE}=haul://…")))
 }
 
 fn from_file(path: &Path) -> Result<Zeroizing<String>, Fault> {

@@ -8,8 +8,6 @@ use haul_engine::{Direction, EngineError, UrlError};
 use haul_proto::connection::ENCRYPTION_REQUIRED;
 pub(crate) use haul_wire::control::{Fault, FaultCode, Host};
 
-use crate::output::Lines;
-
 pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fault {
     Fault::new(FaultCode::Usage, message, hint)
 }
@@ -44,24 +42,6 @@ pub(crate) fn if_lost(mut fault: Fault, hint: &str) -> Fault {
         hint.clone_into(&mut fault.hint);
     }
     fault
-}
-
-/// Formats a fault: `error: …`, with its machine, and on the next line ` hint: …`.
-pub(crate) fn shown(fault: &Fault) -> Lines {
-    let mut lines = Lines::from(format_args!("error: {}{}", place(fault), fault.message));
-    if !fault.hint.is_empty() {
-        lines.push(format_args!(" hint: {}", fault.hint));
-    }
-    lines
-}
-
-/// Returns the machine of a fault as a prefix for its message; empty if the fault has none.
-pub(crate) fn place(fault: &Fault) -> String {
-    match &fault.host {
-        None => String::new(),
-        Some(Host::Here) => "here: ".to_owned(),
-        Some(Host::Named(name)) => format!("on {name}: "),
-    }
 }
 
 /// Sets the host of a fault to this machine, unless it has one or concerns both machines or their connection.
@@ -179,21 +159,22 @@ fn udp_hint(port: u16, direction: Direction) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::error_lines;
 
     #[test]
     fn a_fault_is_shown_as_an_error_line_and_a_hint_line() {
         let fault = usage("`x` is no option\u{1b}[2J\nb", "try --help");
-        assert_eq!(shown(&fault).as_str(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
-        assert_eq!(shown(&usage("no", "")).as_str(), "error: no\n");
+        assert_eq!(error_lines(&fault).as_str(), "error: `x` is no option\\x1b[2J\\nb\n hint: try --help\n");
+        assert_eq!(error_lines(&usage("no", "")).as_str(), "error: no\n");
     }
 
     #[test]
     fn a_fault_names_the_machine_that_it_happened_on() {
         let full = || Fault::new(FaultCode::DiskFull, "no room", "");
         let far = full().on(Host::Named("far\n".to_owned()));
-        assert_eq!(shown(&far).as_str(), "error: on far\\n: no room\n");
+        assert_eq!(error_lines(&far).as_str(), "error: on far\\n: no room\n");
         assert_eq!(on_this_machine(far.clone()), far);
-        assert_eq!(shown(&on_this_machine(full())).as_str(), "error: here: no room\n");
+        assert_eq!(error_lines(&on_this_machine(full())).as_str(), "error: here: no room\n");
         let lost = Fault::new(FaultCode::ControlLost, "lost", "");
         assert_eq!(on_this_machine(lost.clone()), lost);
     }

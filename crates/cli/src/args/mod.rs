@@ -22,6 +22,9 @@ pub(crate) use copy::RuleArgs;
 pub(crate) use copy::{PreserveArgs, Preserved, RuleArg, SelectArgs, SshArgs, StorageArgs, SyncArgs};
 pub(crate) use values::{Assignment, PortRange};
 
+/// Environment variable with a server's URL.
+pub(crate) const URL_VARIABLE: &str = "HAUL_URL";
+
 /// Moves files fast over long fat networks and reports what limited them.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "haul", version, max_term_width = 100, after_help = help::EXAMPLES, arg_required_else_help = true)]

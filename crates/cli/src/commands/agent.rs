@@ -134,7 +134,7 @@ fn one_session(listener: &Listener, policy: &Policy, permit: &Permit, until: imp
 }
 
 /// Runs the copy that stdin describes, with events and report in JSON on stdout. Returns the exit code.
-pub(crate) fn copy() -> Result<u8, Fault> {
+pub(crate) fn run() -> Result<u8, Fault> {
     change_to_home();
     let cancel = signals::watch(Hangup::Ignores)?;
     let reporter = Reporter::start()?;

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::args::{CpArgs, SshArgs};
 use crate::config::heading_in_cp;
-use crate::fault::{self, shown};
-use crate::output::{RunReport, item_lists, json_value, out, out_json, tell};
+use crate::fault;
+use crate::output::{RunReport, error_lines, item_lists, json_value, out, out_json, tell};
 use crate::ssh::Permit;
 use crate::transfer::{Context, CopyPlan, DryRun, Route, at_server, by_ssh, chosen, download, upload};
 
@@ -112,7 +112,7 @@ pub(crate) fn dry_run(context: &Context, args: &CpArgs) -> Result<u8, Fault> {
         tell(report.failures());
         context.say(report.note_lines());
         if let Some(error) = &report.error {
-            tell(shown(error));
+            tell(error_lines(error));
         }
         out(report.would_move());
     }

@@ -7,8 +7,8 @@ use haul_diagnosis::{Diagnosis, Joined, Metric, Model, Sample, Signature, Words,
 use haul_mover::SOME_FAILED;
 use serde_json::{Value, json};
 
-use crate::fault::{self, Fault, shown};
-use crate::output::{Lines, count, grouped, out, out_json, tell};
+use crate::fault::{self, Fault};
+use crate::output::{Lines, count, error_lines, grouped, out, out_json, tell};
 use crate::text_file::{text_of, wrong};
 
 const SYMBOLS: &str = "write 1 for each packet that arrived and 0 for each that was lost, in sending order";
@@ -119,7 +119,7 @@ pub(crate) fn run(files: &[PathBuf], model: Option<&Path>, as_object: bool) -> R
     }
     let last = if failed.len() == files.len() { failed.pop() } else { None };
     for fault in &failed {
-        tell(shown(fault));
+        tell(error_lines(fault));
     }
     let code = if failed.is_empty() { 0 } else { SOME_FAILED };
     last.map_or(Ok(code), Err)

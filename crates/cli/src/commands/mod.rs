@@ -2,13 +2,17 @@
 
 pub(crate) mod agent;
 pub(crate) mod bench;
+pub(crate) mod clean;
+pub(crate) mod completions;
 pub(crate) mod cp;
 pub(crate) mod ctl;
 pub(crate) mod demo;
 pub(crate) mod diagnose;
 pub(crate) mod doctor;
-pub(crate) mod leftovers;
+mod leftovers;
+pub(crate) mod man;
 pub(crate) mod pipe;
 pub(crate) mod presets;
 pub(crate) mod serve;
+pub(crate) mod status;
 pub(crate) mod train;

@@ -32,8 +32,10 @@ use self::stdio::{Input, write};
 use crate::args::PipeArgs;
 use crate::commands::serve::{own_address, write_url};
 use crate::endpoint;
-use crate::fault::{self, shown};
-use crate::output::{CpuSeconds, Packets, RunReport, count, json_value, out_json, tell, tell_json, tell_url};
+use crate::fault;
+use crate::output::{
+    CpuSeconds, Packets, RunReport, count, error_lines, json_value, out_json, tell, tell_json, tell_url,
+};
 use crate::settings::{Settings, ciphers};
 use crate::standard_streams::{check_stderr, check_stdin, check_stdout};
 use crate::transfer::control_socket::Side;
@@ -109,7 +111,7 @@ pub(crate) fn run(context: &Context, args: &PipeArgs) -> Result<u8, Fault> {
         Ok(_) if context.json => pipe.print(&report),
         Ok(tally) => pipe.summary(&tally, &report),
         Err(fault) if context.json && args.writes_stdout() => {
-            tell(shown(&fault));
+            tell(error_lines(&fault));
             pipe.print(&report);
             return Ok(report.exit_code());
         }

@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 
 use crate::args::{Assignment, ServeArgs};
 use crate::commands::agent;
-use crate::fault::{self, shown};
-use crate::output::{RunReport, json_value, out_json, out_url, stdout_error, tell};
+use crate::fault;
+use crate::output::{RunReport, error_lines, json_value, out_json, out_url, stdout_error, tell};
 use crate::settings::{parameter_names, session_key};
 use crate::signals::INTERRUPTED;
 use crate::transfer::{Context, Cpu, Policy, Quotas, SessionProgress, Sessions, answer, bind, next_client};
@@ -120,7 +120,7 @@ impl Server<'_> {
                 let started =
                     thread::Builder::new().name("haul-session".to_owned()).spawn_scoped(scope, session);
                 if let Err(error) = started {
-                    tell(shown(&fault::io("cannot start a session", &error)));
+                    tell(error_lines(&fault::io("cannot start a session", &error)));
                 }
             }
         });
@@ -160,7 +160,7 @@ impl Server<'_> {
             self.policy.context.say(report.note_lines().behind(&session));
         }
         let done = match &report.error {
-            Some(fault) => return tell(shown(fault).behind(&session)),
+            Some(fault) => return tell(error_lines(fault).behind(&session)),
             None if is_dry => "dry run, nothing was moved".to_owned(),
             None if report.is_nothing_done() => "nothing was moved".to_owned(),
             None if report.bytes == 0 && report.files == 0 => "done".to_owned(),

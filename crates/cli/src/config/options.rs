@@ -14,8 +14,7 @@ use haul_base::suggestion;
 use serde::Serialize;
 use toml::{Table, Value};
 
-use crate::args::Cli;
-use crate::endpoint::VARIABLE;
+use crate::args::{Cli, URL_VARIABLE};
 use crate::fault::{self, Fault};
 use crate::output::Lines;
 use crate::text_file::{text_of, toml_problem};
@@ -302,7 +301,7 @@ pub(crate) fn scalar(value: &Value) -> Option<String> {
 const LAB_PREFIX: &str = "HAUL_WAN_";
 /// Variables that are not options.
 const NON_OPTIONS: [&str; 6] =
-    [VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
+    [URL_VARIABLE, "HAUL_LOG", "HAUL_CONFIG", "HAUL_FAULTS", "HAUL_DISK_RATE", "HAUL_DISK_FOLDS"];
 
 /// Reads `options` from the environment. Remarks on unknown names are added to `notes`.
 pub(super) fn of_environment(

@@ -6,9 +6,29 @@ use std::sync::Arc;
 use data_encoding::BASE64;
 use haul_base::{Bytes, Span};
 use haul_mover::ItemCallback;
-use haul_wire::control::{Action, Item};
+use haul_wire::control::{Action, Fault, Host, Item};
 use indicatif::HumanCount;
 use serde_json::{Value, json};
+
+use super::Lines;
+
+/// Formats a fault: `error: …`, with its machine, and on the next line ` hint: …`.
+pub(crate) fn error_lines(fault: &Fault) -> Lines {
+    let mut lines = Lines::from(format_args!("error: {}{}", machine_prefix(fault), fault.message));
+    if !fault.hint.is_empty() {
+        lines.push(format_args!(" hint: {}", fault.hint));
+    }
+    lines
+}
+
+/// Returns the machine of a fault as a prefix for its message; empty if the fault has none.
+pub(crate) fn machine_prefix(fault: &Fault) -> String {
+    match &fault.host {
+        None => String::new(),
+        Some(Host::Here) => "here: ".to_owned(),
+        Some(Host::Named(name)) => format!("on {name}: "),
+    }
+}
 
 /// Formats a time: `27 ms`, `1.8 s`, `42 s`, `3:07`, `2:03:04`.
 pub(crate) fn clock(span: Span) -> String {

@@ -7,7 +7,9 @@ mod progress;
 mod report;
 
 pub(crate) use events::EventLog;
-pub(crate) use format::{clock, count, grouped, item_lines, item_lists, percent, put_name};
+pub(crate) use format::{
+    clock, count, error_lines, grouped, item_lines, item_lists, machine_prefix, percent, put_name,
+};
 pub(crate) use lines::{
     Lines, escape_controls, out, out_json, out_url, out_verbatim, stdout_error, tell, tell_json, tell_url,
     without_keys,

@@ -6,8 +6,10 @@ use haul_proto::Limit;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-use super::{Lines, clock, count, grouped, out_json, percent, put_name, without_keys};
-use crate::fault::{Fault, FaultCode, Host, place, shown};
+use super::{
+    Lines, clock, count, error_lines, grouped, machine_prefix, out_json, percent, put_name, without_keys,
+};
+use crate::fault::{Fault, FaultCode, Host};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Packets {
@@ -155,7 +157,8 @@ impl RunReport {
         let failed = format!("{} failed", count(self.failed_files, "file"));
         let Some(first) = self.failed.first() else { return Some(Fault::new(FaultCode::Io, failed, "")) };
         let Fault { code, message, hint, .. } = &first.fault;
-        let message = format!("{failed}; the first is {}: {}{message}", first.place(), place(&first.fault));
+        let message =
+            format!("{failed}; the first is {}: {}{message}", first.place(), machine_prefix(&first.fault));
         Some(Fault::new(*code, message, hint))
     }
 
@@ -168,7 +171,7 @@ impl RunReport {
 
     pub(crate) fn problems(&self) -> Lines {
         let mut lines = self.failures();
-        self.error.iter().for_each(|error| lines.append(&shown(error)));
+        self.error.iter().for_each(|error| lines.append(&error_lines(error)));
         lines
     }
 
@@ -373,7 +376,7 @@ impl From<&RunReport> for Lines {
             report.fallbacks.iter().for_each(|fallback| lines.push(format_args!("note: {fallback}")));
         }
         if let Some(error) = &report.error {
-            lines.append(&shown(error));
+            lines.append(&error_lines(error));
             if report.bytes == 0 {
                 return lines;
             }

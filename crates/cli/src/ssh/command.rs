@@ -7,8 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::SshHost;
-use crate::args::SshArgs;
-use crate::endpoint::VARIABLE;
+use crate::args::{SshArgs, URL_VARIABLE};
 use crate::fault::{self, Fault};
 use crate::signals::{command_line, quote};
 
@@ -80,7 +79,7 @@ impl SshCommand {
 
     fn to_host(&self, first: &str) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_remove(VARIABLE).arg(first).args(self.arguments());
+        command.env_remove(URL_VARIABLE).arg(first).args(self.arguments());
         command
     }
 
@@ -197,7 +196,7 @@ mod tests {
         );
         assert!(joined_words(&command.copy()).ends_with("|me@far|~/'my bin/haul' cp --for-ssh"));
         for ssh in [command.serve(), command.copy(), command.to_host("-G")] {
-            let withheld = ssh.get_envs().any(|(name, value)| name == VARIABLE && value.is_none());
+            let withheld = ssh.get_envs().any(|(name, value)| name == URL_VARIABLE && value.is_none());
             assert!(withheld, "ssh inherits the URL");
         }
     }

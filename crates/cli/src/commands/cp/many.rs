@@ -11,8 +11,7 @@ use haul_mover::SOME_FAILED;
 use haul_proto::{Limit, UNSEEN_LIMIT, limit_of_receiver};
 use haul_wire::control::{Fault, FaultCode, MAX_NOTES, RunMode};
 
-use crate::fault::place;
-use crate::output::{FileFailure, Progress, ProgressStyle, RunReport};
+use crate::output::{FileFailure, Progress, ProgressStyle, RunReport, machine_prefix};
 use crate::transfer::{Context, CopyPlan, Quotas};
 
 pub(crate) fn copy_all(
@@ -74,7 +73,7 @@ fn without_destination(plan: &CopyPlan) -> Option<Fault> {
 fn summary_of(plan: &CopyPlan, report: &RunReport) -> String {
     let what = plan.actions().first().cloned().unwrap_or_default();
     match &report.error {
-        Some(error) => format!("{what}: failed: {}{}", place(error), error.message),
+        Some(error) => format!("{what}: failed: {}{}", machine_prefix(error), error.message),
         None if report.is_nothing_done() => format!("{what}: failed, nothing was moved"),
         None if report.is_nothing_to_do() => format!("{what}: nothing to send"),
         None => format!("{what}: {}", report.moved()),

@@ -1,0 +1,65 @@
+//! `haul clean`: removes what interrupted transfers have left behind.
+
+use haul_mover::{JournalState, remove_journal};
+use serde_json::{Value, json};
+
+use super::leftovers::{Found, Search, age, as_json};
+use crate::args::CleanArgs;
+use crate::fault::{self, Fault};
+use crate::output::{count, out, out_fields, tell};
+
+pub(crate) fn run(args: &CleanArgs, quiet: bool, as_object: bool) -> u8 {
+    let mut search = Search::run(&args.place);
+    let (mut removed, mut left) = (Vec::new(), Vec::new());
+    for found in std::mem::take(&mut search.found) {
+        match remove(&found, args) {
+            Ok(None) => removed.push(found),
+            Ok(Some(why)) => left.push((found, why)),
+            Err(fault) => {
+                // Otherwise it is shown among the errors.
+                if as_object {
+                    left.push((found, fault.message.clone()));
+                }
+                search.faults.push(fault);
+            }
+        }
+    }
+    if as_object {
+        let removed: Vec<Value> = removed.iter().map(as_json).collect();
+        let mut objects: Vec<Value> = left.iter().map(|(found, _)| as_json(found)).collect();
+        objects.iter_mut().zip(&left).for_each(|(object, (_, why))| object["why"] = json!(why));
+        let fields = json!({ "dry_run": args.dry_run, "removed": removed, "left": objects });
+        out_fields(fields, search.faults.first());
+        return search.end(None, &args.place);
+    }
+    let does = if args.dry_run { "would remove" } else { "removed" };
+    for found in &removed {
+        let parts = count(found.journal.parts, "temporary file");
+        out(format!("{does} {} with {parts} of {}", found.shown(), found.journal.occupied));
+    }
+    for (found, why) in left.iter().filter(|_| !quiet) {
+        tell(format_args!("left alone: {}: {why}", found.shown()));
+    }
+    let reports_none = removed.is_empty() && left.is_empty() && !quiet;
+    search.end(reports_none.then_some("Nothing to remove"), &args.place)
+}
+
+/// Removes a journal and its files (unless it is a dry run), or returns why it stays.
+fn remove(found: &Found, args: &CleanArgs) -> Result<Option<String>, Fault> {
+    match &found.journal.state {
+        JournalState::Running => return Ok(Some("its transfer is running".to_owned())),
+        JournalState::NotOurs(why) => return Ok(Some(why.clone())),
+        JournalState::LeftOver => {}
+    }
+    if let Some(limit) = args.older_than.filter(|&limit| found.age < limit) {
+        return Ok(Some(format!("it is younger than {}", age(limit))));
+    }
+    if args.dry_run {
+        return Ok(None);
+    }
+    match remove_journal(&found.directory, &found.journal) {
+        Ok(true) => Ok(None),
+        Ok(false) => Ok(Some("a transfer has resumed it in the meantime".to_owned())),
+        Err(error) => Err(fault::io(format!("cannot remove the files of {}", found.shown()), &error)),
+    }
+}
