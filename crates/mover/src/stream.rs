@@ -127,7 +127,7 @@ impl Shape {
         })
     }
 
-    /// Returns the pieces of the file (offset, bytes) that make up these bytes of the stream at `offset`.
+    /// Splits bytes at `offset` of the stream into pieces that are contiguous in the file: offset there, bytes.
     pub(crate) fn split<'b>(&self, offset: u64, bytes: &'b [u8]) -> impl Iterator<Item = (u64, &'b [u8])> {
         let mut rest = bytes;
         let pieces = self.pieces(offset..offset + bytes.len() as u64);

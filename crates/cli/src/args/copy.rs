@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, PathBufValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, ValueEnum};
 use haul_base::Bytes;
 use haul_mover::check_pattern;
@@ -62,7 +62,7 @@ pub(crate) struct SelectArgs {
     pub copy_links: bool,
 }
 
-/// The options of [`RuleArgs`].
+/// Declares the options of [`RuleArgs`], which keeps their order.
 #[derive(Debug, Args)]
 struct RuleOptions {
     /// Skip matching entries, for example '*.tmp' or /build/; repeatable
@@ -72,11 +72,16 @@ struct RuleOptions {
     #[arg(long, value_name = "PATTERN", value_parser = pattern(Verdict::Include))]
     include: Vec<RuleArg>,
     /// Read exclude patterns from a file, one per line (a leading + includes)
-    #[arg(long, value_name = "FILE", value_parser = PathBufValueParser::new().map(RuleArg::ExcludeFrom))]
+    #[arg(long, value_name = "FILE", value_parser = pattern_file())]
     exclude_from: Vec<RuleArg>,
 }
 
-/// Rejects patterns that do not compile.
+/// Accepts any text, including an empty one: opening the file reports what is wrong with its name.
+fn pattern_file() -> impl TypedValueParser<Value = RuleArg> {
+    OsStringValueParser::new().map(|name| RuleArg::ExcludeFrom(name.into()))
+}
+
+/// Returns a parser of patterns that rejects those that do not compile.
 fn pattern(verdict: Verdict) -> impl TypedValueParser<Value = RuleArg> {
     OsStringValueParser::new()
         .try_map(move |word| check_pattern(word.as_bytes()).map(|()| RuleArg::of(verdict, &word)))

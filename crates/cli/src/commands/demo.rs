@@ -1,5 +1,5 @@
 //! `haul demo`: copies files on one machine over an emulated long path, and compares with TCP: one flow at a
-//! time between two network namespaces, with equal stages and seed.
+//! time between two network namespaces, with the same path parameters and seed.
 
 mod busy;
 mod fileset;
@@ -56,7 +56,7 @@ fn try_demo(context: &Context, args: &DemoArgs, namespaces: &Namespaces) -> Resu
     if report.is_ok() && report.bytes > 0 && !args.no_tcp {
         let why = path.why_relay().map(str::to_owned);
         drop(path);
-        match beside(context, spec, &report, why) {
+        match compare_with_tcp(context, spec, &report, why) {
             Ok(tcp) => report.compared = Some(("tcp", tcp)),
             Err(fault) => report.error = Some(fault),
         }
@@ -123,7 +123,7 @@ enum FlowError {
 
 /// Runs TCP flows over the same kind of path, each alone and with as many bytes as `ours`. Prints the results
 /// and returns them as JSON; a flow that cannot be shown is left out with a reason.
-fn beside(
+fn compare_with_tcp(
     context: &Context,
     spec: &PathArgs,
     ours: &RunReport,
@@ -209,8 +209,8 @@ fn lost_by(emulator: &Emulator) -> io::Result<u64> {
     Ok(refused + emulator.world.a.device_drops()? + emulator.world.b.device_drops()?)
 }
 
-/// Sends `bytes` bytes from side A to side B, for at most 10 s and while `goes_on` of the bytes that arrived is
-/// true. Returns how many arrived, and how long that took.
+/// Sends `bytes` bytes from side A to side B, until 10 s are over or `goes_on`, called with the number of bytes
+/// received, returns false. Returns how many arrived, and how long that took.
 fn carry(
     socket: Socket,
     listener: &TcpListener,

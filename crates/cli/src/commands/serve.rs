@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
     let write_url = args.url_file.as_deref().map(url_writer).transpose()?;
     // Before the first thread that receives from the network is started.
     let restricted = filesystem::restrict(&root, args.read_only);
-    let offer = if args.read_only { "reading" } else { "reading and writing" };
+    let access = if args.read_only { "reading" } else { "reading and writing" };
     let listener = bind(&options, &[args.listen.ip()], args.port_range.as_ref())?;
     let host = args.host.clone().unwrap_or_else(|| own_address(listener.local_addr().ip()).to_string());
     let url = listener.url(&host, b"");
@@ -54,13 +54,13 @@ pub(crate) fn run(context: &Context, args: &ServeArgs) -> Result<u8, Fault> {
         write(&url)?;
     }
     let context = &policy.context;
-    announce(context, args, offer, &listener, &url);
+    announce(context, args, access, &listener, &url);
     if let Some(why) = stdout_error() {
         let hint = "free space where stdout goes, or write it to a file with --url-file";
         return Err(Fault::new(FaultCode::Io, format!("cannot print the URL: {why}"), hint));
     }
     warn_of_few_files();
-    context.say(filesystem::words(&restricted, &args.root, offer));
+    context.say(filesystem::words(&restricted, &args.root, access));
     let sessions = Sessions::new(args.max_sessions.into(), args.max_per_address.into(), args.idle_timeout);
     let server = Server { policy: &policy, sessions, was_cut: AtomicBool::new(false) };
     Ok(if args.once { server.once(&listener) } else { server.forever(&listener) })
@@ -171,7 +171,7 @@ impl Server<'_> {
 }
 
 /// Prints the URL, for which users and scripts wait, or the file that contains it.
-fn announce(context: &Context, args: &ServeArgs, offer: &str, listener: &Listener, url: &HaulUrl) {
+fn announce(context: &Context, args: &ServeArgs, access: &str, listener: &Listener, url: &HaulUrl) {
     let (file, address) = (args.url_file.as_deref(), listener.local_addr());
     match file {
         _ if context.json => {
@@ -185,7 +185,7 @@ fn announce(context: &Context, args: &ServeArgs, offer: &str, listener: &Listene
         Some(file) => context.say(format!("the URL is in {}", file.display())),
     }
     context.say(format!(
-        "serving {} for {offer} on {address} (TCP and UDP); anyone with the URL has access; Ctrl-C stops",
+        "serving {} for {access} on {address} (TCP and UDP); anyone with the URL has access; Ctrl-C stops",
         args.root.display()
     ));
 }

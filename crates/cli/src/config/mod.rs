@@ -163,7 +163,9 @@ fn problem(error: &clap::Error) -> String {
         return source.to_string();
     }
     match error.get(ContextKind::ValidValue) {
-        Some(ContextValue::Strings(valid)) => format!("possible values are {}", valid.join(", ")),
+        Some(ContextValue::Strings(valid)) if !valid.is_empty() => {
+            format!("possible values are {}", valid.join(", "))
+        }
         _ => "this value is not accepted".to_owned(),
     }
 }

@@ -114,6 +114,10 @@ fn errors_for_bad_values_name_their_source() {
     let sources = Sources::new([("HAUL_DIAGNOSIS", "perhaps")], None);
     let message = failure(resolve(&argv("haul cp a b"), &sources)).message;
     assert!(message.contains("possible values are on, off"), "{message}");
+    // Of an empty value, clap names no values that are possible.
+    let sources = Sources::new([("HAUL_FILES_FROM", "")], None);
+    let message = failure(resolve(&argv("haul cp a b"), &sources)).message;
+    assert!(message.ends_with("this value is not accepted"), "{message}");
     let sources = Sources::new([("HAUL_JSON", "perhaps")], None);
     assert!(failure(resolve(&argv("haul cp a b"), &sources)).message.contains("write true or false"));
     let sources = Sources::new([("HAUL_CONFIG", "/nonexistent/x.toml")], None);

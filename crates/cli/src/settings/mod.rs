@@ -115,8 +115,8 @@ impl Settings {
             "rate" if value == "unlimited" => value.to_owned(),
             "rate" => within(value, [Rate::from_bps(1), Rate::from_mbps(1_000_000_000)])?.exact(),
             "chunk" => within(value, [Bytes(64 << 10), Bytes(4 << 30)])?.exact(),
-            // feedback_interval
-            _ => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
+            "feedback_interval" => within(value, [Span::from_micros(100), Span::from_secs(1)])?.exact(),
+            _ => return Err("it cannot be set".to_owned()),
         };
         set_parameter(&mut self.recipe, name_in_recipe(key), &in_recipe);
         Ok(())

@@ -21,7 +21,8 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Limit of a bench whose client sets none: 10 s.
 const LONGEST_BENCH: BenchLimit = BenchLimit::Micros(10_000_000);
 
-/// Answers a request; `context` is that of the policy, or one for this session alone.
+/// Answers a request. `context` is the policy's, or a copy of it for this session, with its own progress and
+/// CPU time.
 pub(crate) fn answer(incoming: Incoming, policy: &Policy, context: &Context) -> RunReport {
     let began = Instant::now();
     let request = incoming.request().clone();
@@ -109,7 +110,8 @@ pub(crate) fn next_client(listener: &Listener, until: impl Fn() -> bool) -> Opti
     None
 }
 
-/// Calls `client` with a server within this process that serves one session.
+/// Calls `client` with a server within this process that serves one session. `context.cpu` must be that of the
+/// data thread, because the process does the work of both sides.
 pub(crate) fn with_own_server<R: Send>(
     context: &Context,
     ip: Ipv4Addr,

@@ -212,9 +212,9 @@ impl QuotaGuard {
     /// Ends a round that is over. To be called many times a second.
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
-        if table.since.elapsed() >= ROUND {
-            let time = Span::from(table.since.elapsed());
-            table.group.round(time);
+        let time = table.since.elapsed();
+        if time >= ROUND {
+            table.group.round(time.into());
             table.since = Instant::now();
         }
     }

@@ -60,15 +60,16 @@ struct DeleteExclude {
 }
 
 impl DeleteExclude {
-    /// Takes the names and rules that the sender sent, and adds the receiver's own rules if it made the
-    /// request, so that a sender that omits some has no effect.
+    /// Moves the filtered names out of the book, and adds the receiver's own rules to the sender's if the
+    /// receiver made the request, so that a sender that omits some has no effect.
     fn new(shared: &Shared) -> Result<Self, Fault> {
-        let asked = shared.expectations.as_ref();
-        let own = asked.map(|asked| &*asked.rules).unwrap_or_default();
+        let expectations = shared.expectations.as_ref();
+        let requested = expectations.map(|expected| &*expected.rules).unwrap_or_default();
         let mut book = shared.book.lock();
         let mut filtered = std::mem::take(&mut book.filtered);
-        filtered.obeys_ignore_files |= asked.is_some_and(|asked| asked.ignore_files == IgnoreFiles::Obey);
-        Ok(Self { rules: [Rules::new(own)?, Rules::new(&book.left_out.rules)?], filtered })
+        filtered.obeys_ignore_files |=
+            expectations.is_some_and(|expected| expected.ignore_files == IgnoreFiles::Obey);
+        Ok(Self { rules: [Rules::new(requested)?, Rules::new(&book.left_out.rules)?], filtered })
     }
 
     /// Whether a path is excluded. `ignores`: the ignore files that apply there.

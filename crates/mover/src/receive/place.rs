@@ -149,13 +149,13 @@ impl Place {
 
     /// Whether the file at a name was installed or kept by this job under another name. A file with several
     /// hard links is listed under each, which is no collision. A file with a single name may be listed under
-    /// this one too, if it was called so before the job replaced it under the other name and the directory
+    /// this one too, if it had this name before the job replaced it under the other name and the directory
     /// folds names; otherwise the job's file is gone and its inode number was reused.
     fn is_installed(&self, there: &Stat, dirent: &DirEntry<'_>) -> bool {
         let (id, directory, name) = (FileId::of(there), &dirent.directory, dirent.name());
-        let may_be_listed = || has_one_name(there) && folds(directory, name, id);
-        let is_other = |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || may_be_listed();
-        self.installed.has(id) && storage::names(directory).is_ok_and(is_other)
+        let was_replaced = || has_one_name(there) && folds(directory, name, id);
+        let is_collision = |names: Vec<Vec<u8>>| !names.iter().any(|listed| listed == name) || was_replaced();
+        self.installed.has(id) && storage::names(directory).is_ok_and(is_collision)
     }
 
     pub(crate) fn dir_entry<'p>(&self, path: &'p [u8]) -> Result<DirEntry<'p>, IoFault> {

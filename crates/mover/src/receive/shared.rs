@@ -287,7 +287,7 @@ pub(crate) struct Written {
     pub(crate) entry: u32,
     /// Range of the stream.
     pub(crate) range: Range<u64>,
-    /// The written range around it.
+    /// The contiguous written range that contains it, at the time of the write.
     pub(crate) around: Range<u64>,
     /// The bytes, unless too many buffers are in use.
     pub(crate) bytes: Option<(Arc<BufferGuard>, Range<usize>)>,

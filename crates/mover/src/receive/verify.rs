@@ -156,8 +156,9 @@ impl Verifier {
 
     /// Hashes bytes of the stream that begin or continue a group.
     fn feed(&mut self, written: &Written) {
-        let Some((guard, place)) = &written.bytes else { return };
-        let (bytes, range, groups) = (guard.bytes(place.clone()), &written.range, Groups::of(written.len));
+        let Some((guard, in_buffer)) = &written.bytes else { return };
+        let (bytes, range, groups) =
+            (guard.bytes(in_buffer.clone()), &written.range, Groups::of(written.len));
         for group in groups.touched(range) {
             let key = (written.entry, group);
             if self.in_order.len() >= MAX_IN_ORDER && !self.in_order.contains_key(&key) {

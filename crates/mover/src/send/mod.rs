@@ -67,7 +67,7 @@ pub fn send_files(
 fn run(shared: &Arc<Shared>, walker: Walker) -> Result<MoveReport, Fault> {
     let (jobs, incoming) = unbounded();
     let (proofs, to_prove) = unbounded();
-    *shared.wanted.lock() = Requests { jobs: Some(jobs), proofs: Some(proofs), ..Requests::default() };
+    *shared.requests.lock() = Requests { jobs: Some(jobs), proofs: Some(proofs), ..Requests::default() };
     let reader = Reader::new(shared.clone(), incoming);
     let (planning, hashing) = (shared.clone(), shared.clone());
     let plan = move || plan::run(&planning, walker);
@@ -80,7 +80,7 @@ fn run(shared: &Arc<Shared>, walker: Walker) -> Result<MoveReport, Fault> {
     let result = listen(shared);
     shared.stop();
     // Dropping the channels' senders ends the threads that wait for work.
-    *shared.wanted.lock() = Requests::default();
+    *shared.requests.lock() = Requests::default();
     threads.into_iter().try_for_each(job::join)?;
     result
 }

@@ -34,9 +34,9 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
         {
             return Err(protocol("data was requested after everything had been sent"));
         }
-        ControlMessage::Wants(runs) => shared.wanted.lock().wants(shared, &runs)?,
-        ControlMessage::More(more) => shared.wanted.lock().more(shared, &more)?,
-        ControlMessage::WantsEnd { bytes } => shared.wanted.lock().end(shared, bytes)?,
+        ControlMessage::Wants(runs) => shared.requests.lock().wants(shared, &runs)?,
+        ControlMessage::More(more) => shared.requests.lock().more(shared, &more)?,
+        ControlMessage::WantsEnd { bytes } => shared.requests.lock().end(shared, bytes)?,
         ControlMessage::Outcomes(outcomes) => settle(shared, outcomes)?,
         ControlMessage::Items(items) => {
             for item in items {
@@ -56,14 +56,14 @@ fn handle(shared: &Shared, message: ControlMessage) -> Result<Option<MoveReport>
 }
 
 fn settle(shared: &Shared, outcomes: Vec<Outcome>) -> Result<(), Fault> {
-    let mut wanted = shared.wanted.lock();
+    let mut requests = shared.requests.lock();
     let mut ledger = shared.ledger.lock();
     for Outcome { entry, fault } in outcomes {
         let is_open = |&e: &u32| e < ledger.table.len() && ledger.table.state(e) == EntryState::Waiting;
         let Some(index) = u32::try_from(entry).ok().filter(is_open) else {
             return Err(protocol("an outcome of an entry that is not open"));
         };
-        let (state, resumed) = wanted.settled(index);
+        let (state, resumed) = requests.settled(index);
         if let Some(fault) = fault {
             ledger.table.set_state(index, EntryState::Failed);
             let path = ledger.table.path(index);

@@ -137,7 +137,7 @@ impl Reader {
         let mut values = Vec::new();
         let groups = hashes.groups();
         for group in groups.touched_by(sections.ranges()) {
-            values.push((group, self.copy_group(&opened, group, sections)?));
+            values.push((group, self.copy_group(&opened, (groups, group), sections)?));
         }
         opened.finish()?;
         for &(group, value) in &values {
@@ -147,12 +147,16 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads and hashes a whole group, and sends those of its bytes that are in `wanted`.
-    fn copy_group(&mut self, opened: &Opened<'_>, group: u32, wanted: &Sections) -> Result<Value, Fault> {
-        let groups = Groups::of(opened.source.shape.len);
+    /// Reads and hashes a whole group, and sends those of its bytes that are in `requested`.
+    fn copy_group(
+        &mut self,
+        opened: &Opened<'_>,
+        (groups, group): (Groups, u32),
+        requested: &Sections,
+    ) -> Result<Value, Fault> {
         let (bounds, mut hasher) = (groups.range(group), groups.hasher(group));
         let mut at = bounds.start;
-        for range in wanted.ranges_after(at).take_while(|range| range.start < bounds.end) {
+        for range in requested.ranges_after(at).take_while(|range| range.start < bounds.end) {
             opened.hash(&self.shared.progress, at..range.start, &mut self.scratch, &mut hasher)?;
             let inside = at.max(range.start)..range.end.min(bounds.end);
             at = inside.end;

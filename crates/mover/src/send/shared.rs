@@ -1,4 +1,4 @@
-//! State shared by the threads of a sending job, and what the receiver requested of them.
+//! State shared by the threads of a sending job, and the receiver's requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,14 +83,14 @@ pub(crate) struct Shared {
     common: Common,
     pub(crate) limits: SendLimits,
     pub(crate) units: Option<Units>,
-    pub(crate) wanted: Mutex<Requests>,
+    pub(crate) requests: Mutex<Requests>,
     ready: OnceLock<Destination>,
-    /// Lineage of the destination, which is sent before the receiver is ready.
+    /// The destination's lineage. Accepted once, and only before the receiver is ready.
     pub(crate) lineage: OnceLock<DestinationLineage>,
     upto: AtomicU64,
     ahead: AtomicU64,
-    /// Whether the reader had to wait for its last read or for the next file, so that reading waits for the
-    /// storage rather than using processor time.
+    /// Whether the reader had to wait for its last read or for the next file, that is, whether storage
+    /// rather than the CPU limits reading.
     pub(crate) disk_is_slow: AtomicBool,
     idle: AtomicBool,
     ended: AtomicBool,
@@ -142,7 +142,7 @@ impl Shared {
             common: Common::new(link, limits.set_memory, listing),
             limits,
             units,
-            wanted: Mutex::default(),
+            requests: Mutex::default(),
             ready: OnceLock::new(),
             lineage: OnceLock::new(),
             upto: AtomicU64::new(0),
@@ -185,7 +185,7 @@ impl Shared {
 
     /// Waits while too many files are announced and not read. False: the job is over.
     pub(crate) fn wait_for_pending_files(&self) -> bool {
-        while self.wanted.lock().pending_files() >= PLANNED_AHEAD && !self.stopped() {
+        while self.requests.lock().pending_files() >= PLANNED_AHEAD && !self.stopped() {
             std::thread::sleep(RECV_TIMEOUT);
         }
         !self.stopped()
@@ -419,7 +419,7 @@ mod tests {
         let shared = Arc::new(shared(AHEAD));
         assert!(shared.wait_for_pending_files());
         let wait = || {
-            shared.wanted.lock().announced.resize(PLANNED_AHEAD, file.clone());
+            shared.requests.lock().announced.resize(PLANNED_AHEAD, file.clone());
             let walk = shared.clone();
             let waiting = std::thread::spawn(move || walk.wait_for_pending_files());
             std::thread::sleep(3 * RECV_TIMEOUT);
@@ -427,7 +427,7 @@ mod tests {
             waiting
         };
         let waiting = wait();
-        shared.wanted.lock().announced.pop_front();
+        shared.requests.lock().announced.pop_front();
         assert!(waiting.join().unwrap());
         let waiting = wait();
         shared.stop.store(true, Ordering::Release);

@@ -109,7 +109,10 @@ fn to_stdout(context: &Context, sources: &[OsString], args: &CpArgs) -> Result<R
     context.check_loss_model(plan.is_sent_from_here())?;
     let chosen = selection(&args.select, plan.count())?;
     let [(from, sources)] = plan.sources.as_slice() else {
-        return Err(usage("stdout accepts files of one machine only", "use one command for each machine"));
+        return Err(usage(
+            "stdout accepts files of one machine only",
+            "use a separate command for each machine",
+        ));
     };
     at_server(context, &args.ssh, from, &Permit::Get(sources.clone()), |context, url| {
         receive(context, &url, sources.clone(), chosen)

@@ -61,9 +61,9 @@ pub(crate) fn restrict(root: &Root, is_read_only: bool) -> Result<ABI, String> {
     }
 }
 
-pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: &str) -> String {
+pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, access: &str) -> String {
     match restricted {
-        Ok(abi) => format!("restricted by Landlock to {offer} in {} (ABI {})", root.display(), *abi as i32),
+        Ok(abi) => format!("restricted by Landlock to {access} in {} (ABI {})", root.display(), *abi as i32),
         Err(reason) => format!("not restricted by Landlock: {reason}"),
     }
 }
@@ -71,8 +71,8 @@ pub(crate) fn words(restricted: &Result<ABI, String>, root: &Path, offer: &str) 
 fn enforce(root: impl AsFd, is_read_only: bool) -> Result<LandlockStatus, RulesetError> {
     let reading = AccessFs::ReadFile | AccessFs::ReadDir;
     // Nothing is executed, and no device is created or controlled.
-    let never = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
-    let below_root = if is_read_only { reading } else { AccessFs::from_all(NEWEST) & !never };
+    let denied = AccessFs::Execute | AccessFs::IoctlDev | AccessFs::MakeChar | AccessFs::MakeBlock;
+    let below_root = if is_read_only { reading } else { AccessFs::from_all(NEWEST) & !denied };
     LazyLock::force(&PROC_FILES);
     let status = Ruleset::default()
         // Unless this right is handled, no file can be renamed or linked into another directory of the root.

@@ -35,21 +35,21 @@ impl Place {
     pub(crate) fn would_link(
         &self,
         (path, target): (&[u8], &[u8]),
-        newest: Option<Mtime>,
+        keep_newer_than: Option<Mtime>,
         is_kept: bool,
     ) -> Action {
         let file = self.existing(target).filter(|_| is_kept).map(|there| FileId::of(&there));
-        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, newest));
+        let stays = self.dir_entry(path).ok().and_then(|dirent| stays(&dirent, file, keep_newer_than));
         if stays.is_some() { Action::Keep } else { Action::Link }
     }
 
     /// Hard-links `path` to the file at `target`, or copies the file and runs `apply` on the copy. An existing
-    /// file that is newer than `newest` stays. Also returns the directory of `path`.
+    /// file that is newer than `keep_newer_than` stays. Also returns the directory of `path`.
     pub(crate) fn hard_link(
         &self,
         entry: u32,
         (path, target): (&[u8], &[u8]),
-        newest: Option<Mtime>,
+        keep_newer_than: Option<Mtime>,
         apply: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<(LinkOutcome, Arc<OwnedFd>), IoFault> {
         let (from, dirent) = (self.dir_entry(target)?, self.dir_entry(path)?);
@@ -58,7 +58,7 @@ impl Place {
             let what = format!("is a hard link to `{}`, which no longer exists", show(target));
             return Err(IoFault::entry(FaultCode::Io, path, &what, "run the same command again"));
         }
-        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), newest) {
+        if let Some(linked) = stays(&dirent, Some(FileId::of(&stat)), keep_newer_than) {
             return Ok((linked, dirent.directory));
         }
         self.must_be_replaceable(&dirent)?;
@@ -143,14 +143,14 @@ impl Place {
     }
 }
 
-/// Returns why the existing file stays, if it does: it is `file` itself, or newer than `newest`.
-fn stays(dirent: &DirEntry<'_>, file: Option<FileId>, newest: Option<Mtime>) -> Option<LinkOutcome> {
+/// Returns why the existing file stays, if it does: it is `file` itself, or newer than `keep_newer_than`.
+fn stays(dirent: &DirEntry<'_>, file: Option<FileId>, keep_newer_than: Option<Mtime>) -> Option<LinkOutcome> {
     let there = dirent.stat().ok()?;
     if Some(FileId::of(&there)) == file {
         return Some(LinkOutcome::Existed);
     }
     let is_file = kind_of(&there) == FileType::RegularFile;
-    let is_newer = newest.is_some_and(|newest| Mtime::of(&there) > newest);
+    let is_newer = keep_newer_than.is_some_and(|keep_newer_than| Mtime::of(&there) > keep_newer_than);
     (is_file && is_newer).then_some(LinkOutcome::KeptNewer)
 }
 

@@ -95,7 +95,7 @@ impl Announcer {
         drop(ledger);
         self.shared.progress.found_all();
         if self.destination == Destination::Fresh {
-            self.shared.wanted.lock().jobs = None;
+            self.shared.requests.lock().jobs = None;
         }
         walker.completeness.finish(is_whole)?;
         self.shared.link.send(ControlMessage::EntriesEnd { entries, bytes })
@@ -156,17 +156,17 @@ impl Announcer {
         let entries = ControlMessage::Entries(std::mem::take(&mut batch.entries));
         match self.destination {
             Destination::Occupied => {
-                let mut wanted = self.shared.wanted.lock();
-                batch.files.drain(..).for_each(|file| wanted.announced.push_back(file));
-                drop(wanted);
+                let mut requests = self.shared.requests.lock();
+                batch.files.drain(..).for_each(|file| requests.announced.push_back(file));
+                drop(requests);
                 self.shared.link.send(entries)
             }
             Destination::Fresh => {
                 self.shared.link.send(entries)?;
-                let mut wanted = self.shared.wanted.lock();
+                let mut requests = self.shared.requests.lock();
                 let mut whole =
                     batch.files.drain(..).map(|file| ReadJob { file, sections: None, hashes: None });
-                whole.try_for_each(|job| wanted.read(&self.shared, job))
+                whole.try_for_each(|job| requests.read(&self.shared, job))
             }
         }
     }

@@ -111,7 +111,7 @@ impl Requests {
     pub(crate) fn end(&mut self, shared: &Shared, bytes: u64) -> Result<(), Fault> {
         let all = shared.progress.all_known() && self.answered == shared.ledger.lock().table.len();
         if !all || self.jobs.is_none() || bytes != self.object {
-            return Err(protocol("the receiver ended its wants with something else than the whole set"));
+            return Err(protocol("the end of the receiver's requests does not match their total length"));
         }
         self.jobs = None;
         Ok(())
@@ -133,7 +133,7 @@ impl Requests {
 /// Checks ranges received from the peer, and reserves memory for them.
 fn sections(shared: &Shared, ranges: &[ByteRange], len: u64) -> Result<Arc<Sections>, Fault> {
     if !ByteRange::in_order(ranges, len) {
-        return Err(protocol("ranges that a file does not have are wanted"));
+        return Err(protocol("ranges that a file does not have are requested"));
     }
     let reserved = shared.budget.reserve(ranges.len() as u64 * Sections::EACH)?;
     let ranges = ranges.iter().map(|range| range.start..range.start + range.len);

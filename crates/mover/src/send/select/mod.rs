@@ -19,7 +19,7 @@ use crate::root::split;
 #[derive(Debug)]
 pub(crate) struct Chooser {
     rules: Rules,
-    pub(crate) wanted: Option<ListedPaths>,
+    pub(crate) listed: Option<ListedPaths>,
     pub(crate) ignore_files: IgnoreFiles,
     pub(crate) links: LinkChoice,
     pub(crate) file_systems: FileSystems,
@@ -40,7 +40,7 @@ impl Chooser {
         }
         Ok(Self {
             rules: Rules::new(&selection.rules)?,
-            wanted: selection.paths.as_deref().map(ListedPaths::all),
+            listed: selection.paths.as_deref().map(ListedPaths::all),
             ignore_files: selection.ignore_files,
             links: selection.links,
             file_systems: selection.file_systems,
@@ -246,7 +246,7 @@ mod listed_tests {
 
     use super::*;
 
-    fn wanted(paths: &[&str]) -> ListedPaths {
+    fn listed(paths: &[&str]) -> ListedPaths {
         let paths: Vec<RelPath> = paths.iter().map(|p| RelPath::new(p.as_bytes()).unwrap()).collect();
         ListedPaths::all(&paths)
     }
@@ -264,8 +264,8 @@ mod listed_tests {
 
     #[test]
     fn parent_directories_are_present_but_not_listed() {
-        let wanted = wanted(&["b/c/d", "a", "b-x", "b/c", "b!", "a"]);
-        let top = wanted.children();
+        let listed = listed(&["b/c/d", "a", "b-x", "b/c", "b!", "a"]);
+        let top = listed.children();
         let names: Vec<_> = top.iter().map(|c| (&c.bytes[..], c.listed)).collect();
         assert_eq!(names, [(&b"a"[..], true), (b"b", false), (b"b!", true), (b"b-x", true)]);
         let below = |index: usize| top[index].below.as_ref().unwrap();
@@ -280,9 +280,9 @@ mod listed_tests {
         fn descending_finds_each_listed_path_once(paths in prop::collection::vec("[ab!/\u{fc}]{1,6}", 0..20)) {
             let mut paths: Vec<RelPath> =
                 paths.into_iter().filter_map(|p| RelPath::new(p.into_bytes()).ok()).collect();
-            let wanted = ListedPaths::all(&paths);
+            let listed = ListedPaths::all(&paths);
             let mut found = Vec::new();
-            walk(&wanted, b"", &mut found);
+            walk(&listed, b"", &mut found);
             found.sort();
             paths.sort();
             paths.dedup();

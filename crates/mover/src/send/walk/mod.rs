@@ -121,7 +121,7 @@ impl Walker {
     /// Sends the attributes of the first source that stands for its contents, for the destination directory
     /// itself. Not for a list of paths, as in rsync.
     fn send_attributes(&mut self, entry: Entry) {
-        if self.chooser.wanted.is_none() && !std::mem::replace(&mut self.had_contents, true) {
+        if self.chooser.listed.is_none() && !std::mem::replace(&mut self.had_contents, true) {
             let Entry { mode, mtime_secs, mtime_nanos, extras, .. } = entry;
             let attributes = DestinationAttributes { mode, mtime_secs, mtime_nanos, extras };
             self.completeness.send(ControlMessage::DestinationAttributes(attributes));
@@ -272,7 +272,7 @@ impl Walker {
         let id = FileId::of(stat);
         inherited.device.get_or_insert(id.device);
         // A list of paths is finite even if links form a cycle.
-        if self.chooser.links == LinkChoice::Follow && self.chooser.wanted.is_none() {
+        if self.chooser.links == LinkChoice::Follow && self.chooser.listed.is_none() {
             let mut lineage = successors(inherited.lineage.as_deref(), |it| it.above.as_deref());
             if lineage.any(|it| it.id == id) {
                 return false;
@@ -305,7 +305,7 @@ impl Walker {
         let stat = dir_entry.stat(links)?;
         match kind_of(&stat) {
             FileType::Directory => Ok(self.enter_source(source_root.clone(), named.name)),
-            _ if self.chooser.wanted.is_some() => Ok(Some(no_directory(&named.name))),
+            _ if self.chooser.listed.is_some() => Ok(Some(no_directory(&named.name))),
             _ if !self.chooser.takes(&named.name, false) => Ok(None),
             _ => Ok(self.leaf(&dir_entry, &stat)),
         }
@@ -315,7 +315,7 @@ impl Walker {
         if !path.is_empty() && !self.chooser.takes(&path, true) {
             return None;
         }
-        let share = self.chooser.wanted.clone();
+        let share = self.chooser.listed.clone();
         let inherited = Inherited { source_root, ignores: None, lineage: None, device: None };
         self.enter(Pending { inherited, path, share })
     }

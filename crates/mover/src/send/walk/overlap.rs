@@ -40,7 +40,7 @@ impl Walker {
     pub(crate) fn check_destination(&mut self, to: &DestinationLineage) -> Result<(), Fault> {
         let chooser = &self.chooser;
         // A list of paths is finite, and removes nothing.
-        let (Some(&base), None) = (to.directories.first(), &chooser.wanted) else { return Ok(()) };
+        let (Some(&base), None) = (to.directories.first(), &chooser.listed) else { return Ok(()) };
         // Sources that cannot be opened are reported by the walk.
         let open = |source| Source::open(&self.root, source, chooser.links).ok();
         let sources: Vec<Source<'_>> =
