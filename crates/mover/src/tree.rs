@@ -147,6 +147,9 @@ impl Tree {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use haul_base::RangeSet;
     use proptest::prelude::*;
 
     use super::*;
@@ -204,6 +207,28 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn each_group_is_completed_once_by_its_last_byte(
+            len in 1..5_000_000_u64,
+            cuts in prop::collection::vec(any::<u64>(), 0..20),
+            seed in any::<u64>(),
+        ) {
+            let groups = Groups::of(len);
+            let cuts: BTreeSet<u64> = cuts.into_iter().map(|cut| cut % len).chain([0, len]).collect();
+            let mut ranges: Vec<_> = cuts.iter().zip(cuts.iter().skip(1)).map(|(&from, &to)| from..to).collect();
+            let mut rng = haul_base::Rng::from_seed(seed);
+            let (mut written, mut completed) = (RangeSet::new(), Vec::new());
+            while !ranges.is_empty() {
+                let range = ranges.swap_remove(rng.below(ranges.len() as u64) as usize);
+                written.insert(range.clone());
+                let around = written.iter().find(|around| around.start <= range.start && range.end <= around.end);
+                completed.extend(groups.completed(&range, &around.unwrap()));
+                prop_assert!(completed.iter().all(|&group| written.covers(groups.range(group))));
+            }
+            completed.sort_unstable();
+            prop_assert_eq!(completed, (0..groups.count()).collect::<Vec<_>>());
+        }
+
         #[test]
         fn touched_and_within_match_their_definitions(len in 1..20_000_000u64, a in any::<u64>(), b in any::<u64>()) {
             let groups = Groups::of(len);
