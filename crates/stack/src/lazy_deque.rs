@@ -1,11 +1,15 @@
 //! A queue that is nearly always empty. It costs only a pointer until something is added, because a base
 //! station runs thousands of stacks.
 
+#[cfg(not(test))]
 use std::collections::VecDeque;
+
+#[cfg(test)]
+use crate::counted_deque::VecDeque;
 
 /// A `VecDeque` allocated on first use.
 #[derive(Debug)]
-#[expect(clippy::box_collection, reason = "an empty queue must be small")]
+#[cfg_attr(not(test), expect(clippy::box_collection, reason = "an empty queue must be small"))]
 pub(crate) struct LazyDeque<T>(Option<Box<VecDeque<T>>>);
 
 impl<T> Default for LazyDeque<T> {

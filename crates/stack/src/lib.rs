@@ -11,6 +11,8 @@ mod channel;
 mod coalesced;
 mod compiled_stack;
 mod context;
+#[cfg(test)]
+mod counted_deque;
 mod declaration;
 mod event;
 mod fields;

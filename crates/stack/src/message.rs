@@ -276,6 +276,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counted_deque::moves;
 
     fn message(id: u64, priority: u8) -> Outgoing {
         Outgoing { id, priority, deadline: None, data: Buffer(vec![0; 10]), sent: 0 }
@@ -320,6 +321,22 @@ mod tests {
         queue.remove(|message| message.id % 2 == 1, |_| gone += 1);
         assert_eq!((gone, queue.len() as u64), (MESSAGES / 2, MESSAGES / 2));
         assert!(queue.messages.iter().map(|m| m.id).eq((0..MESSAGES).step_by(2)));
+    }
+
+    /// Removes every second one of this many messages; returns how often messages were moved.
+    fn moves_of_a_removal(messages: u64) -> usize {
+        let mut queue = SendQueue::default();
+        (0..messages).for_each(|id| queue.push(message(id, 0)));
+        let before = moves();
+        queue.remove(|message| message.id % 2 == 1, drop);
+        moves() - before
+    }
+
+    #[test]
+    fn removing_half_of_a_tenfold_queue_moves_ten_times_as_many_messages() {
+        let [few, many] = [1_000, 10_000].map(moves_of_a_removal);
+        assert!(few >= 1_000, "the queue does not count its work: {few} moves");
+        assert!(many <= 10 * few, "{few} moves of 1,000 messages, {many} of 10,000");
     }
 
     #[test]
