@@ -71,7 +71,10 @@ impl RangeSet {
 
     /// Iterates over the ranges in ascending order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Range<u64>> + '_ {
-        self.by_start.iter().map(|(&s, &e)| s..e)
+        let ranges = self.by_start.iter().map(|(&s, &e)| s..e);
+        #[cfg(test)]
+        let ranges = ranges.inspect(|_| tests::VISITED.set(tests::VISITED.get() + 1));
+        ranges
     }
 
     /// Returns the number of ranges.
@@ -92,11 +95,17 @@ impl RangeSet {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
 
     use super::*;
+
+    thread_local! {
+        /// Number of ranges over which this thread has iterated.
+        pub(super) static VISITED: Cell<u64> = const { Cell::new(0) };
+    }
 
     proptest! {
         #[test]
@@ -124,6 +133,20 @@ mod tests {
                 prop_assert!(ranges.windows(2).all(|w| w[0].end < w[1].start));
             }
         }
+    }
+
+    #[test]
+    fn only_counting_the_integers_visits_the_ranges() {
+        const RANGES: u64 = 10_000;
+        let mut set = RangeSet::new();
+        let before = VISITED.get();
+        for number in 0..RANGES {
+            set.insert(2 * number..2 * number + 1);
+            assert_eq!(set.len() as u64, number + 1);
+            assert!(!set.is_empty() && set.covers(0..1) && !set.intersects(1..2));
+        }
+        assert_eq!(VISITED.get() - before, 0);
+        assert_eq!((set.total(), VISITED.get() - before), (RANGES, RANGES));
     }
 
     #[test]

@@ -3,7 +3,11 @@
 
 use std::ops::Range;
 
+#[cfg(not(test))]
 use haul_base::RangeSet;
+
+#[cfg(test)]
+use super::counted_ranges::RangeSet;
 
 /// Maximum distance between the oldest and the newest segment of interest. A sender's window is at most half
 /// of it, so segments that fall out at the low end have arrived or were given up.
@@ -101,6 +105,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::micro::counted_ranges::steps;
+
+    /// Records every second segment above a gap; returns the steps of the range set.
+    fn steps_of_gaps(gaps: u64) -> u64 {
+        let (mut arrived, before) = (Arrived::default(), steps());
+        (1..=gaps).for_each(|n| assert!(arrived.insert(2 * n)));
+        steps() - before
+    }
+
+    #[test]
+    fn recording_a_segment_takes_no_more_work_with_more_gaps() {
+        let [few, many] = [100, 1_000].map(steps_of_gaps);
+        assert!(few >= 100, "the range set does not count its work: {few} steps");
+        assert!(many <= 11 * few, "{few} steps with 100 gaps, {many} with 1,000");
+    }
 
     #[test]
     fn segments_below_the_senders_window_are_settled() {

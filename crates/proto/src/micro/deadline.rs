@@ -100,6 +100,8 @@ impl DropLate {
         let mut gone: Vec<Outgoing> = Vec::new();
         let mut next_end: Option<Time> = None;
         let unwanted = |message: &Outgoing| {
+            #[cfg(test)]
+            tests::VISITED.set(tests::VISITED.get() + 1);
             let Some(end) = message.deadline else { return false };
             if end > now {
                 next_end = Some(next_end.map_or(end, |known| known.min(end)));
@@ -214,6 +216,7 @@ impl MicroProtocol for DropLate {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::VecDeque;
 
     use haul_base::{Bytes, Machine, Rate, Span, Time};
@@ -222,6 +225,11 @@ mod tests {
     use crate::config::{DeadlineConfig, FixedRateConfig, RetransmitConfig};
     use crate::micro::stats::{DeadlineStats, KeepCopiesStats};
     use crate::micro::testing::{Pair, Path, T0, events, receive, stats};
+
+    thread_local! {
+        /// Number of queued messages whose deadline this thread has checked.
+        pub(super) static VISITED: Cell<u64> = const { Cell::new(0) };
+    }
 
     fn pair() -> Pair {
         let recipe = Recipe::new("x")
@@ -253,6 +261,27 @@ mod tests {
         let given_up = |e: &StackEvent| matches!(e, StackEvent::Settled { arrived: false, .. });
         assert_eq!(events(&mut pair.a).iter().filter(|e| given_up(e)).count() as u64, dropped);
         assert_eq!(pair.a.deadline(), None);
+    }
+
+    /// Queues messages that expire together, and sends after each; returns how many deadlines are checked.
+    fn checked_deadlines(messages: u64) -> u64 {
+        let (mut pair, mut cut) = (pair(), Path { cut: [true, true], ..Path::default() });
+        let before = VISITED.get();
+        for _ in 0..messages {
+            pair.a.send(T0, &[0; 10], SendOptions::default()).unwrap();
+            pair.exchange(T0, &mut cut);
+        }
+        pair.run_until(T0 + Span::from_millis(60), &mut cut);
+        assert!(stats::<DeadlineStats>(&pair.a).dropped > messages / 4);
+        VISITED.get() - before
+    }
+
+    #[test]
+    fn expired_messages_are_dropped_in_one_pass_of_the_queue() {
+        for messages in [1_000, 10_000] {
+            let checked = checked_deadlines(messages);
+            assert!(checked <= messages, "{checked} checks for {messages} messages");
+        }
     }
 
     /// A sender that offers more than the path carries has only such messages: each is sent at the end of its

@@ -11,6 +11,8 @@ pub mod stats;
 mod ack;
 mod arrived;
 mod bitmap_ack;
+#[cfg(test)]
+mod counted_ranges;
 mod cumulative_ack;
 mod deadline;
 mod fec;

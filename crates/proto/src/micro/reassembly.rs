@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 
+#[cfg(not(test))]
 use haul_base::RangeSet;
 use haul_stack::{Buffer, Pool};
+
+#[cfg(test)]
+use super::counted_ranges::RangeSet;
 
 /// A segment of a message.
 #[derive(Clone, Copy, Debug)]
@@ -241,6 +245,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::micro::counted_ranges::steps;
 
     const LIMITS: Limits = Limits { message: 1_000, total: 3_500 };
 
@@ -311,6 +316,25 @@ mod tests {
                 prop_assert!(table.used <= LIMITS.total);
             }
         }
+    }
+
+    /// Adds a message of one-byte segments, first every second one; returns the steps of its range set.
+    fn steps_of_a_message(len: usize) -> u64 {
+        let (mut table, mut pool) = (Reassembly::new(Limits::of(len, 0)), Pool::new(0));
+        let before = steps();
+        let added = (1..len).step_by(2).chain((0..len).step_by(2)).map(|offset| {
+            let last = offset + 1 == len;
+            table.add(&Segment { message: 0, offset, last, sequence: 0, data: &[7] }, &mut pool)
+        });
+        assert!(matches!(added.last(), Some(Added::Complete(data)) if data[..] == vec![7; len]));
+        steps() - before
+    }
+
+    #[test]
+    fn adding_a_segment_takes_no_more_work_with_more_gaps() {
+        let [few, many] = [1_000, 10_000].map(steps_of_a_message);
+        assert!(few >= 1_000, "the range set does not count its work: {few} steps");
+        assert!(many <= 11 * few, "{few} steps for 1,000 segments, {many} for 10,000");
     }
 
     #[test]
