@@ -1,8 +1,10 @@
 use haul_base::{Machine, Span, Time};
-use haul_stack::Recipe;
+use haul_stack::{Recipe, Stack};
+use haul_wire::packet::FeedbackHeader;
 
+use super::packets::FEEDBACK;
 use crate::micro::stats::{BitmapAckStats, KeepObjectStats};
-use crate::micro::testing::{Pair, Path, T0, object_recipe, stats};
+use crate::micro::testing::{Pair, Path, T0, compiled, object_recipe, receive, stats};
 
 const SEGMENTS: u64 = 50;
 
@@ -12,7 +14,7 @@ fn at(millis: u64) -> Time {
 
 /// An object of fifty segments, which may all be sent at once.
 fn pair(recipe: &Recipe) -> Pair {
-    let compiled = crate::micro::testing::compiled(recipe);
+    let compiled = compiled(recipe);
     let segment = 1_200 - compiled.layout().data_overhead() as u64;
     Pair::of_object(recipe, SEGMENTS * segment).0
 }
@@ -56,9 +58,9 @@ fn in_round_mode_gaps_are_reported_only_on_request() {
     // One batch of data, and no request yet.
     let mut slot = vec![0; 65_536];
     let sent = pair.a.poll_transmit(T0, &mut slot).unwrap();
-    crate::micro::testing::receive(&mut pair.b, T0, &mut slot[..sent.len - 1_200], sent.segment_size);
+    receive(&mut pair.b, T0, &mut slot[..sent.len - 1_200], sent.segment_size);
     while let Some(sent) = pair.b.poll_transmit(at(50), &mut slot) {
-        crate::micro::testing::receive(&mut pair.a, at(50), &mut slot[..sent.len], sent.segment_size);
+        receive(&mut pair.a, at(50), &mut slot[..sent.len], sent.segment_size);
     }
     assert_eq!(known(&pair), (0, 0));
     pair.exchange(at(50), &mut Path { lose: Some(&mut lose), ..Path::default() });
@@ -108,4 +110,41 @@ fn while_idle_neither_end_wakes_without_need() {
     let reports = stats::<BitmapAckStats>(&pair.b).reports_sent - sent;
     assert!(reports <= 101 && calls < 500, "{calls} calls and {reports} reports in ten seconds");
     assert_eq!(arrivals.lock().unwrap().bytes, arrived);
+}
+
+/// Sends what is due at `now`, one report, and returns its fields.
+fn report(stack: &mut Stack, recipe: &Recipe, now: Time) -> FeedbackHeader {
+    let mut slot = vec![0; 65_536];
+    stack.on_deadline(now);
+    let sent = stack.poll_transmit(now, &mut slot).expect("a report is due");
+    assert_eq!((slot[0], sent.len), (FEEDBACK.0, sent.segment_size), "one packet, a report");
+    FeedbackHeader::parse(&slot[compiled(recipe).layout().clear_len()..sent.len]).unwrap()
+}
+
+#[test]
+fn reports_count_udp_payload_bytes_with_headers_and_duplicates() {
+    let recipe = object_recipe("10Gbit");
+    // The last packet is shorter.
+    let (mut pair, arrivals) = Pair::of_object(&recipe, 10_000);
+    let (mut slot, mut packets) = (vec![0; 65_536], Vec::new());
+    while let Some(sent) = pair.a.poll_transmit(T0, &mut slot) {
+        packets.extend(slot[..sent.len].chunks(sent.segment_size).map(<[u8]>::to_vec));
+    }
+    packets.retain(|packet| packet.len() > 100);
+    let (len, last) = (packets[0].len(), packets.len() - 1);
+    assert!(last >= 8 && packets[last].len() < len, "{last} packets before the shorter one");
+    // One packet, and the next three in one buffer; after a gap, a packet and a copy of it; and the last one.
+    receive(&mut pair.b, T0, &mut packets[0].clone(), len);
+    receive(&mut pair.b, T0, &mut packets[1..4].concat(), len);
+    receive(&mut pair.b, T0, &mut packets[5].repeat(2), len);
+    let short = packets[last].len();
+    receive(&mut pair.b, T0, &mut packets[last], short);
+    let header = report(&mut pair.b, &recipe, at(50));
+    assert_eq!((header.packets, header.duplicates, header.bytes), (7, 1, (6 * len + short) as u64));
+    // The packets of the object's bytes have headers, and one packet is a copy.
+    assert!(arrivals.lock().unwrap().bytes < header.bytes - len as u64);
+    // A copy of an old packet counts in the next report.
+    receive(&mut pair.b, at(60), &mut packets[0], len);
+    let header = report(&mut pair.b, &recipe, at(500));
+    assert_eq!((header.packets, header.duplicates, header.bytes), (8, 2, (7 * len + short) as u64));
 }
