@@ -2,6 +2,8 @@
 //! protection, negotiation, resumption, and the control channel protocol.
 
 mod control_channel;
+#[cfg(test)]
+mod counted_time;
 mod handshake_limiter;
 mod lifecycle;
 mod negotiation;

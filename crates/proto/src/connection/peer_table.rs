@@ -4,10 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+#[cfg(not(test))]
 use haul_base::Time;
 use haul_wire::control::{Fault, FaultCode};
 use haul_wire::packet::ConnectionId;
 
+#[cfg(test)]
+use super::counted_time::Time;
 use super::resumption::ResumptionState;
 use super::{ResumptionSecret, Role};
 
@@ -194,6 +197,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::connection::counted_time::comparisons;
     use crate::micro::registry;
 
     const MAX_PER_ADDRESS: usize = 5;
@@ -304,5 +308,30 @@ mod tests {
             let connections = plain.0.iter().filter(|known| known.1.is_some()).count();
             prop_assert_eq!((table.clear().len(), table.count()), (connections, 0));
         }
+    }
+
+    /// Adds 100 peers to a full table of idle ones; returns how often times were compared.
+    fn comparisons_of_evictions(most: u32) -> u64 {
+        const NEW: u32 = 100;
+        let (maker, mut table) = (Maker::new(), PeerTable::new(most as usize));
+        let mut insert = |identities: std::ops::Range<u32>| {
+            let before = comparisons();
+            for identity in identities {
+                let now = Time::ZERO + Span::from_millis(u64::from(identity));
+                table.insert(maker.peer(identity, now)).unwrap();
+            }
+            comparisons() - before
+        };
+        insert(0..most);
+        let compared = insert(most..most + NEW);
+        assert!(table.get(NEW - 1).is_none() && table.get(NEW).is_some());
+        compared
+    }
+
+    #[test]
+    fn eviction_does_not_visit_every_idle_peer() {
+        let [few, many] = [1_000, 100_000].map(comparisons_of_evictions);
+        assert!(few >= 100, "the table does not compare times: {few}");
+        assert!(many <= 3 * few, "{few} comparisons with 1,000 peers, {many} with 100,000");
     }
 }

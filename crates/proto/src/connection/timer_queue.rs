@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
+#[cfg(not(test))]
 use haul_base::Time;
+
+#[cfg(test)]
+use super::counted_time::Time;
 
 /// The timers of many connections, multiplexed on one timer of the driver.
 #[derive(Debug, Default)]
@@ -60,6 +64,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::connection::counted_time::comparisons;
 
     /// A connection sets its timer to this many microseconds from now, or clears it; or time passes.
     #[derive(Clone, Debug)]
@@ -146,5 +151,45 @@ mod tests {
         assert_eq!((world.set_for, world.queue.armed), (2, after(70)));
         world.set(0, None, true);
         assert_eq!(world.queue.armed, None, "nothing to wake up for");
+    }
+
+    #[test]
+    fn many_short_deadlines_leave_one_entry_per_connection() {
+        let mut world = World::default();
+        for cycle in 0..10_000_u64 {
+            for identity in 0..3 {
+                // An acknowledgement is deferred, and sent before the timer expires.
+                world.set(identity, Some(world.now + Span::from_micros(500)), false);
+                world.set(identity, Some(world.now + Span::from_secs(15)), false);
+                if cycle % 5 == u64::from(identity) {
+                    world.set(identity, None, false);
+                }
+            }
+            world.pass(world.now + Span::from_micros(200));
+            assert!(world.queue.entries.len() <= world.wanted.len(), "after {cycle} cycles");
+        }
+    }
+
+    /// Sets 100 timers that expire at once, beside `others` that do not; returns how often times were compared.
+    fn comparisons_of_due_timers(others: u32) -> u64 {
+        let mut queue = TimerQueue::default();
+        for identity in 1..=others {
+            queue.set(identity, None, Some(Time::ZERO + Span::from_secs(u64::from(identity))), false);
+        }
+        let before = comparisons();
+        for _ in 0..100 {
+            queue.set(0, None, Some(Time::ZERO), false);
+            queue.on_expired();
+            assert_eq!((queue.pop_due(Time::ZERO), queue.pop_due(Time::ZERO)), (Some((Time::ZERO, 0)), None));
+            queue.arm(true);
+        }
+        comparisons() - before
+    }
+
+    #[test]
+    fn a_due_timer_is_found_without_visiting_every_other() {
+        let [few, many] = [1_000, 100_000].map(comparisons_of_due_timers);
+        assert!(few >= 100, "the queue does not compare times: {few}");
+        assert!(many <= 3 * few, "{few} comparisons with 1,000 timers, {many} with 100,000");
     }
 }
