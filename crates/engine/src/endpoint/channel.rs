@@ -395,31 +395,13 @@ impl LockedConnection {
 #[cfg(test)]
 mod tests {
     use haul_base::Span;
-    use haul_proto::connection::{PeerAddress, ResumptionSecret, ResumptionState, compile};
-    use haul_proto::micro::registry;
-    use haul_stack::Ends;
-    use haul_wire::control::Cipher;
-    use haul_wire::packet::ConnectionId;
 
     use super::*;
-    use crate::ConnectionOptions;
-
-    fn connection() -> Connection {
-        let recipe = Recipe::new("test").with("fixed_size").with("transport_driver").with("seal");
-        let (cipher, round_trip) = (Cipher::Aes128Gcm, Span::from_millis(1));
-        let compiled = compile(&Arc::new(registry()), &recipe, cipher).unwrap();
-        let secret = ResumptionSecret([1; 32].into());
-        let resumption =
-            ResumptionState { role: Role::Server, identity: 7, secret, cipher, compiled, round_trip };
-        let id = ConnectionId { identity: 7, epoch: 1, salt: 0 };
-        let peer = PeerAddress { at: "127.0.0.1:9".parse().unwrap(), moves: Some(0) };
-        let (options, ends) = (ConnectionOptions::default(), Ends::default());
-        Connection::new(Time::ZERO, &resumption, id, peer, Duration::ZERO, &options, ends).unwrap()
-    }
+    use crate::endpoint::tests::Maker;
 
     #[test]
     fn slow_answers_make_acknowledgements_immediate() {
-        let connection = connection();
+        let connection = Maker::new().connection(7);
         let mut state = connection.lock();
         for (seconds, micros, replies) in [(1, 5_000, false), (2, 100, true)] {
             let arrived = Time::ZERO + Span::from_secs(seconds);

@@ -25,6 +25,9 @@ pub(crate) struct Connection {
     state: Mutex<LockedConnection>,
     /// Time for which a waiting thread polls the socket before it sleeps.
     pub(super) busy_poll: Span,
+    /// How often the state was locked.
+    #[cfg(test)]
+    pub(super) locks: haul_base::AtomicCounter,
 }
 
 /// The mutable part of a connection, behind its lock.
@@ -70,7 +73,13 @@ impl Connection {
 
     fn of(keys: Keys, machine: ConnectionState<EngineError>) -> Self {
         let state = LockedConnection { machine, timer: None, wakers: WakerList::default() };
-        Self { keys, state: Mutex::new(state), busy_poll: Span::ZERO }
+        Self {
+            keys,
+            state: Mutex::new(state),
+            busy_poll: Span::ZERO,
+            #[cfg(test)]
+            locks: haul_base::AtomicCounter::default(),
+        }
     }
 
     pub(super) fn identity(&self) -> u32 {
@@ -86,6 +95,8 @@ impl Connection {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LockedConnection> {
+        #[cfg(test)]
+        self.locks.add_one();
         lock(&self.state)
     }
 

@@ -17,6 +17,8 @@ mod open;
 mod pending;
 mod shared;
 mod socket;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod transmit;
 

@@ -1,8 +1,12 @@
 //! The socket of one connection or of many, and what they need to send. Knows nothing of connections.
 
+#[cfg(test)]
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+#[cfg(test)]
+use std::thread::ThreadId;
 
 use haul_base::{AlignedBytes, Ecn};
 use haul_udp::{SendError, Sent, UdpSocket};
@@ -65,6 +69,9 @@ pub(crate) struct EndpointSocket {
     slots: Mutex<Vec<AlignedBytes>>,
     /// Key of the address challenges; never leaves this process.
     pub(super) challenge_key: [u8; 32],
+    /// While a test makes the send buffer appear full: attempts to send, by thread.
+    #[cfg(test)]
+    pub(super) refused: Mutex<Option<HashMap<ThreadId, usize>>>,
 }
 
 impl EndpointSocket {
@@ -91,6 +98,8 @@ impl EndpointSocket {
             counters: Counters::default(),
             slots: Mutex::default(),
             challenge_key: random()?,
+            #[cfg(test)]
+            refused: Mutex::default(),
         })
     }
 
@@ -137,6 +146,11 @@ impl EndpointSocket {
         ecn: Ecn,
         to: SocketAddr,
     ) -> Result<Sent, SendError> {
+        #[cfg(test)]
+        if let Some(refused) = &mut *lock(&self.refused) {
+            *refused.entry(std::thread::current().id()).or_default() += 1;
+            return Err(SendError::WouldBlock(haul_udp::FullQueue::SocketBuffer));
+        }
         #[cfg(feature = "faults")]
         if let Some(faults) = &self.faults {
             return lock(faults).send(&self.socket, data, segment_size, ecn);
