@@ -27,7 +27,8 @@ pub struct FeedbackHeader {
     pub received_at: u32,
     /// Authentic data packets received, including duplicates; 48 bits.
     pub packets: u64,
-    /// UDP payload bytes of those packets, including headers and duplicates.
+    /// UDP payload bytes of those packets, including headers and duplicates, but not packets dropped for lack
+    /// of memory: the sender measures the delivery rate with it.
     pub bytes: u64,
     /// Duplicate data packets received, wrapping.
     pub duplicates: u32,
