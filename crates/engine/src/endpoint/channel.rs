@@ -101,7 +101,7 @@ impl Channel {
     }
 
     /// Returns the state for resuming without a handshake, if
-    /// [`ResumptionFile::store`](super::ResumptionFile::store) stores it; `None` at a server.
+    /// [`ResumptionFile::store`](crate::ResumptionFile::store) stores it; `None` at a server.
     pub fn saved(&self) -> Option<&SavedResumption> {
         self.saved.as_deref()
     }
