@@ -119,22 +119,29 @@ impl Pump {
 
     /// Runs the timers: sends a ping when one is due, ends the channel after too long a silence.
     fn tick(&mut self, now: Instant) -> Result<(), EngineError> {
+        if self.check_deadline(now).is_err() {
+            // This process may have been stopped for that long: what has arrived meanwhile counts.
+            self.receive()?;
+            let lost = |silence: Span| {
+                let seconds = silence.as_secs_f64().floor();
+                EngineError::lost(format!("nothing was received for {seconds:.0} seconds"))
+            };
+            self.check_deadline(now).map_err(lost)?;
+        }
+        if self.shared.state.lock().close_by.is_some_and(|close_by| close_by <= now) {
+            return Err(EngineError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Queues a ping when one is due. Fails with the duration of the silence if it is too long.
+    fn check_deadline(&self, now: Instant) -> Result<(), Span> {
         let (time, is_sending) = (self.clock.time(now), self.has_pending());
         let mut state = self.shared.state.lock();
         if self.shared.data_received.swap(false, Ordering::Relaxed) {
             state.channel.on_data_received(time);
         }
-        let lost = |silence: Span| {
-            EngineError::lost(format!(
-                "nothing was received for {:.0} seconds",
-                silence.as_secs_f64().floor()
-            ))
-        };
-        state.channel.on_deadline(time, is_sending).map_err(lost)?;
-        if state.close_by.is_some_and(|close_by| close_by <= now) {
-            return Err(EngineError::Closed);
-        }
-        Ok(())
+        state.channel.on_deadline(time, is_sending)
     }
 
     fn has_pending(&self) -> bool {
