@@ -195,7 +195,6 @@ impl<'s> Client<'s> {
             }),
             loss_model: None,
         };
-        server.counters.sessions.add_one();
         let (secret, udp_timeout) = (secrets.connection, server.options.udp_timeout);
         let port = server.port.clone();
         Ok(Incoming { session, recipe_error, pending, secret, local, port, udp_timeout })
@@ -266,6 +265,8 @@ fn queue_incoming(server: &Server, incoming: Incoming) {
         if waiting.len() >= server.options.max_waiting {
             return Some(incoming);
         }
+        // Counted under the lock: a counted session is in the queue.
+        server.counters.sessions.add_one();
         waiting.push_back(incoming);
         None
     });

@@ -28,7 +28,7 @@ haul_base::counters! {
         pub failed,
         /// Refused clients: no Hello, wrong secret, expired, other version, cipher, too many waiting.
         pub refused,
-        /// Clients authenticated.
+        /// Authenticated clients queued for [`Listener::accept`](crate::Listener::accept).
         pub sessions,
     }
 }
