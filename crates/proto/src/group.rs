@@ -163,7 +163,7 @@ impl<M: Member> Group<M> {
     pub fn add(&mut self, member: M, weight: NonZeroU32) -> SenderId {
         let id = self.assigner.add(weight);
         self.entries.push(Entry { id, member, bytes: 0, sent: None });
-        self.share();
+        self.restart();
         id
     }
 
@@ -180,7 +180,7 @@ impl<M: Member> Group<M> {
         });
         let has_removed = self.entries.len() < before;
         if has_removed {
-            self.share();
+            self.restart();
         }
         has_removed
     }
@@ -204,8 +204,9 @@ impl<M: Member> Group<M> {
         self.entries.iter().map(move |entry| (&entry.member, quota(entry.id)))
     }
 
-    /// Restarts after a change of membership: until measured, every sender is assumed to want everything.
-    fn share(&mut self) {
+    /// Starts a new round, as after a change of membership: until measured, every sender is assumed to want
+    /// everything.
+    pub fn restart(&mut self) {
         for entry in &mut self.entries {
             entry.bytes = entry.member.received();
         }

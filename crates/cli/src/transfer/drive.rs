@@ -56,12 +56,14 @@ fn disk_chunk(recipe: &Recipe) -> Option<Bytes> {
 
 fn run(
     job: JobHandle,
-    sides: &Sides,
+    sides: &Arc<Sides>,
     side: Side,
     start: impl FnOnce(Waker) -> Result<Transfer, EngineError>,
 ) -> RunReport {
     let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
+    // Before the data path, which tells the sender that it may send.
+    let part = (side == Side::Receives).then(|| join(sides)).flatten();
     let watch = Watch::start(sides, side, |waker| {
         let wake = waker.clone();
         job.on_wake(Arc::new(move || wake.wake()));
@@ -76,14 +78,22 @@ fn run(
             return outcome::of_files(sides, Err(fault), notes, &Measured::default());
         }
     };
-    let join = || context.quotas.join(sides.control.clone(), Arc::downgrade(&watch.transfer));
-    let part = (side == Side::Receives).then(join).flatten();
+    if let Some(part) = &part {
+        part.restart();
+    }
     let stopped_by = supervise(&job, part.as_ref(), &mut watch);
     drop(part);
     let notes = job.notes();
     let result =
         result(job, stopped_by).map_err(|fault| context.cancel.own_interruption_or(fault, REST_HINT));
     outcome::of_files(sides, result, notes, &watch.stop())
+}
+
+/// Gives a sender its quota, if there is a capacity.
+fn join(sides: &Arc<Sides>) -> Option<sessions::QuotaGuard> {
+    let sender = Arc::downgrade(sides);
+    let received = move || sender.upgrade().map_or(0, |sides| sides.arrived_bytes());
+    sides.context.quotas.join(sides.control.clone(), received)
 }
 
 /// Returns the result of a job. One that does not end, as a disk does not respond, ends with the process.

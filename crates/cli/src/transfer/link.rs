@@ -14,7 +14,8 @@ use haul_wire::control::{ControlMessage, Counted, CountedSending, Fault, FaultCo
 use parking_lot::Mutex;
 
 use crate::fault;
-use crate::transfer::{Context, Cpu, counters::counted_sending};
+use crate::transfer::counters::{arrived_bytes, counted_sending};
+use crate::transfer::{Context, Cpu};
 
 /// Maximum number of remembered faults: more than a report names.
 const MAX_FAULTS: usize = 10_000;
@@ -116,6 +117,12 @@ impl Sides {
             tracing::debug!("unexpected {}", other.name());
         }
         Ok(())
+    }
+
+    /// Returns the object bytes that have arrived, as far as this side knows; 0 without a transfer.
+    pub(crate) fn arrived_bytes(&self) -> u64 {
+        let transfer = self.state.lock().transfer.upgrade();
+        arrived_bytes(transfer.and_then(|transfer| transfer.counters()).as_ref())
     }
 
     /// Returns the counters of this side for the other one.

@@ -2,19 +2,18 @@
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use haul_base::{Rate, Span};
-use haul_engine::{Control, Transfer};
+use haul_engine::Control;
 use haul_mover::Stage;
 use haul_proto::group::{Group, Member, SenderId};
 use haul_wire::control::{ControlMessage, Fault, FaultCode};
 use parking_lot::Mutex;
 
 use crate::output::{Stall, clock, count};
-use crate::transfer::counters::arrived_bytes;
 
 /// Progress of a session, shared by clones.
 #[derive(Clone, Debug, Default)]
@@ -153,16 +152,17 @@ pub(crate) fn not_ended_in_time(fault: Fault, stage: Stage) -> Fault {
 /// Duration of a round: several round trips, so that most of the received data was sent at the new rate.
 const ROUND: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 struct Sender {
     control: Control,
-    transfer: Weak<Transfer>,
+    /// Returns the object bytes that have arrived.
+    #[debug(skip)]
+    received: Box<dyn Fn() -> u64 + Send>,
 }
 
 impl Member for Sender {
-    /// Returns the object bytes; 0 if the transfer has ended.
     fn received(&self) -> u64 {
-        arrived_bytes(self.transfer.upgrade().and_then(|transfer| transfer.counters()).as_ref())
+        (self.received)()
     }
 
     /// Never blocks: the other senders wait for the table.
@@ -197,11 +197,15 @@ impl Quotas {
         }))
     }
 
-    /// Adds a sender, which reduces the others' quotas.
-    pub(crate) fn join(&self, control: Control, transfer: Weak<Transfer>) -> Option<QuotaGuard> {
+    /// Adds a sender, which reduces the others' quotas. `received` returns its object bytes that have arrived.
+    pub(crate) fn join(
+        &self,
+        control: Control,
+        received: impl Fn() -> u64 + Send + 'static,
+    ) -> Option<QuotaGuard> {
         let table = self.0.clone()?;
         let mut open = table.lock();
-        let id = open.group.add(Sender { control, transfer }, NonZeroU32::MIN);
+        let id = open.group.add(Sender { control, received: Box::new(received) }, NonZeroU32::MIN);
         open.since = Instant::now();
         drop(open);
         Some(QuotaGuard { table, id })
@@ -209,6 +213,13 @@ impl Quotas {
 }
 
 impl QuotaGuard {
+    /// Starts a new round, as the sender can only now use its quota.
+    pub(crate) fn restart(&self) {
+        let mut table = self.table.lock();
+        table.group.restart();
+        table.since = Instant::now();
+    }
+
     /// Ends a round that is over. To be called many times a second.
     pub(crate) fn look(&self) {
         let mut table = self.table.lock();
@@ -360,7 +371,7 @@ mod quota_tests {
         let controls = [&deaf, &other].map(|session| session.control().clone());
         let all = table.clone();
         thread::spawn(move || {
-            let parts = controls.map(|control| all.join(control, Weak::new()).unwrap());
+            let parts = controls.map(|control| all.join(control, || 0).unwrap());
             done.send(parts).unwrap();
         });
         let parts = is_done.recv_timeout(SOON).expect("nobody waits for the one that reads nothing");
