@@ -12,6 +12,8 @@ use super::namespace::{NAMES, NamespaceId, release};
 
 /// Time that processes have to end after SIGTERM.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time that processes have to end after SIGKILL: one that waits for a disk ends when the disk answers.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -27,26 +29,31 @@ fn processes_inside(ids: &[NamespaceId]) -> Vec<Pid> {
     inside.filter_map(Pid::from_raw).collect()
 }
 
-/// Ends every process inside: SIGTERM first, SIGKILL after two seconds.
+/// Ends every process inside: SIGTERM first, SIGKILL after two seconds. Returns when they have ended, at the
+/// latest ten seconds later.
 pub(crate) fn kill_inside(ids: &[NamespaceId]) {
-    let signal_all = |signal| {
+    for (signal, timeout) in [(Signal::TERM, TIMEOUT), (Signal::KILL, KILL_TIMEOUT)] {
         for pid in processes_inside(ids) {
             // The process may have ended in the meantime.
             let _ = kill_process(pid, signal);
         }
-    };
-    signal_all(Signal::TERM);
-    let end = Instant::now() + TIMEOUT;
-    while !processes_inside(ids).is_empty() {
-        if Instant::now() > end {
-            signal_all(Signal::KILL);
-            sleep(POLL_INTERVAL);
-            break;
+        if have_ended(ids, timeout) {
+            return;
         }
+    }
+}
+
+/// Reaps children until no process is inside; `false` if one still is after `timeout`.
+fn have_ended(ids: &[NamespaceId], timeout: Duration) -> bool {
+    let end = Instant::now() + timeout;
+    loop {
+        let ended = processes_inside(ids).is_empty();
         reap();
+        if ended || Instant::now() > end {
+            return ended;
+        }
         sleep(POLL_INTERVAL);
     }
-    reap();
 }
 
 /// Reaps children that have ended, including adopted ones.
