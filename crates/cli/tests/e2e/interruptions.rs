@@ -11,7 +11,7 @@ use crate::support::{
     until_heeds_interrupts,
 };
 
-/// A file of 24 MiB on each side, which takes about 3 s to copy.
+/// A file of 24 MiB on each side, which takes about 10 s to copy.
 struct World {
     net: Net,
     here: TempDir,
@@ -30,7 +30,7 @@ impl World {
     }
 
     fn start(&self, from: &Path, to: &Path) -> Running {
-        let mut command = haul(&self.net.client, ["cp", "--rate", "60Mbit"]);
+        let mut command = haul(&self.net.client, ["cp", "--rate", "20Mbit"]);
         Running::start(command.arg(from).arg(to))
     }
 
@@ -93,7 +93,7 @@ fn until_bytes_are_in(directory: &Path, files: usize) {
 
 fn interrupted(outcome: Outcome) {
     let outcome = outcome.exits(130);
-    assert!(outcome.stderr.contains("cp --rate 60Mbit"), "the command is printed: {}", outcome.stderr);
+    assert!(outcome.stderr.contains("cp --rate 20Mbit"), "the command is printed: {}", outcome.stderr);
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.stderr);
 }
 

@@ -65,7 +65,7 @@ fn stops_in_the_middle(way: Way, upload: bool) {
     let (from, to) =
         if upload { (local.as_path(), Path::new(&url)) } else { (Path::new(&url), copied.as_path()) };
     let target = if upload { &root } else { &here };
-    let copy = Running::start(haul(&net.client, ["cp", "--rate", "60Mbit"]).arg(from).arg(to));
+    let copy = Running::start(haul(&net.client, ["cp", "--rate", "20Mbit"]).arg(from).arg(to));
     until("a temporary file", || std::fs::read_dir(target.path()).unwrap().count() > 1);
     net.block_udp(way);
     copy.wait(LIMIT).exits(5).says(&["UDP"]);
@@ -121,7 +121,7 @@ fn the_control_connection_breaks_during_a_transfer() {
     };
     let source = here.path().join("up");
     let rule = format!("-p tcp --dport {PORT} -j REJECT --reject-with tcp-reset");
-    let mut command = haul(&net.client, ["cp", "--rate", "60Mbit"]);
+    let mut command = haul(&net.client, ["cp", "--rate", "20Mbit"]);
     let copy = Running::start(command.arg(&source).arg(server.at("copy")));
     until("a temporary file", || std::fs::read_dir(root.path()).unwrap().count() > 0);
     net.server.firewall("-A", &rule);

@@ -270,7 +270,7 @@ fn no_remote_process_remains_when_the_client_is_stopped_or_killed() {
     let source = here.path().join("file");
     file(&source, 1, 24 << 20);
     for (signal, code) in [(Signal::INT, Some(130)), (Signal::KILL, None)] {
-        let words = [OsStr::new("--rate"), OsStr::new("60Mbit"), source.as_os_str(), &far("got")];
+        let words = [OsStr::new("--rate"), OsStr::new("20Mbit"), source.as_os_str(), &far("got")];
         let copy = Running::start(&mut sshd.cp(words));
         until_under_way(&sshd.home());
         copy.signal(signal);

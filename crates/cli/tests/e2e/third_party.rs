@@ -56,12 +56,17 @@ impl World {
         Running::start(&mut self.cp(words)).wait(LIMIT)
     }
 
-    /// A running copy of 24 MiB from `a` to `b`.
+    /// A running copy of 24 MiB from `a` to `b`: a detached one, or one that takes about 10 s.
     fn under_way(&self, options: &[&str]) -> Running {
         file(&self.a.home().join("large"), 1, 24 << 20);
+        let detached = options.contains(&"--detach");
+        let rate = if detached { "60Mbit" } else { "20Mbit" };
         let running =
-            Running::start(&mut self.cp(&[options, &["--rate", "60Mbit", "a:large", "b:got"]].concat()));
+            Running::start(&mut self.cp(&[options, &["--rate", rate, "a:large", "b:got"]].concat()));
         until("bytes at the destination", || has_bytes(&self.b.home()));
+        if detached {
+            until("the message that the copy is detached", || running.stderr().contains("detached:"));
+        }
         running
     }
 

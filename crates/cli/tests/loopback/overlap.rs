@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Output;
@@ -23,18 +24,29 @@ fn tree() -> TempDir {
     dir
 }
 
+/// The names below `root`. What another process removes meanwhile is not there.
 fn names(root: &Path) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec![root.to_path_buf()]);
     while let Some(at) = open.pop() {
-        for item in fs::read_dir(&at).unwrap() {
-            let path = item.unwrap().path();
-            if path.symlink_metadata().unwrap().is_dir() {
+        for item in there(fs::read_dir(&at)).into_iter().flatten() {
+            let Some(path) = there(item).map(|item| item.path()) else { continue };
+            let Some(metadata) = there(path.symlink_metadata()) else { continue };
+            if metadata.is_dir() {
                 open.push(path.clone());
             }
             found.insert(lossy(path.strip_prefix(root).unwrap().as_os_str().as_encoded_bytes()));
         }
     }
     found
+}
+
+/// `None` for what is not there.
+#[track_caller]
+fn there<T>(result: io::Result<T>) -> Option<T> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        result => Some(result.unwrap()),
+    }
 }
 
 fn cp(dir: &Path, words: &[&str]) -> Output {
@@ -49,7 +61,7 @@ fn refused(dir: &Path, words: &[&str], why: &str) {
         exits(&output, 2);
         assert!(lossy(&output.stderr).contains(why), "{words:?}: {}", lossy(&output.stderr));
         // After the client is refused, the server removes the directories that it created.
-        until(&format!("{words:?} leaves {before:?}, not {:?}", names(dir)), || names(dir) == before);
+        until(&format!("{words:?} does not leave {before:?}"), || names(dir) == before);
     }
 }
 

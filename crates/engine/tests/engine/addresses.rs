@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul_engine::{Channel, Endpoint, HaulUrl, OpenOptions, ResumptionFile};
 use haul_stack::Ends;
-use haul_wire::packet::CONTROL_FRAME_KIND;
+use haul_wire::packet::{CONTROL_FRAME_KIND, INITIAL_HEADER_KIND, INITIAL_HEADER_LEN};
 
 use crate::connections::{client_of, connection, recv, send, until};
 use crate::support::{Relay, TIMEOUT, Waits, listener};
@@ -40,14 +40,18 @@ impl Victim {
     }
 }
 
-/// Returns the first packet with a message, or the initial packet, that the client has sent and the server
-/// has not received.
+/// Returns the first packet with a message that the client has sent and the server has not received. If this
+/// thread is stopped before it sends the first message, the initial header goes ahead alone.
 fn intercepted(relay: &Relay, act: impl FnOnce()) -> Vec<u8> {
     relay.received.lock().unwrap().clear();
     relay.to_server.store(false, Ordering::Relaxed);
     act();
-    let found =
-        || relay.received.lock().unwrap().iter().find(|packet| packet[0] != CONTROL_FRAME_KIND).cloned();
+    let has_message = |packet: &&Vec<u8>| match packet[0] {
+        CONTROL_FRAME_KIND => false,
+        INITIAL_HEADER_KIND => packet.len() > INITIAL_HEADER_LEN,
+        _ => true,
+    };
+    let found = || relay.received.lock().unwrap().iter().find(has_message).cloned();
     until("the client has sent nothing", || found().is_some());
     found().unwrap()
 }

@@ -16,7 +16,9 @@ use haul_stack::{
     Context, Declaration, Delivery, Ends, MicroProtocol, Order, Recipe, Registration, Registry, Resolution,
     SendOptions,
 };
+use haul_testing::attempts;
 use haul_wire::control::{Cipher, FaultCode};
+use haul_wire::packet::{INITIAL_HEADER_KIND, INITIAL_HEADER_LEN};
 
 use crate::support::{
     LOOPBACKS, Relay, TIMEOUT, Waits, connect_by, listen_options, listener, next_connection,
@@ -110,14 +112,21 @@ fn the_first_packets_correct_tcps_round_trip_estimate() {
     let initial_rtt = Span::from_millis(333);
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
-    let endpoint = Endpoint::client().unwrap();
-    let (mut client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
-    client.wait_confirmed(TIMEOUT).unwrap();
-    assert!(client.path().rtt < initial_rtt, "{:?}", client.path());
-    assert_eq!(server.path().rtt, initial_rtt);
-    send(&client, b"one");
-    assert_eq!(recv(&server), b"one");
-    assert!(server.path().rtt < initial_rtt, "{:?}", server.path());
+    let connect = || {
+        let endpoint = Endpoint::client().unwrap();
+        let (client, server) = crate::waiting::pair_on(&endpoint, &listener, &url);
+        client.wait_confirmed(TIMEOUT).unwrap();
+        let of_client = client.path().rtt;
+        assert_eq!(server.path().rtt, initial_rtt);
+        send(&client, b"one");
+        assert_eq!(recv(&server), b"one");
+        let of_server = server.path().rtt;
+        (client, server, [of_client, of_server])
+    };
+    // If the machine stalls meanwhile, the first packets are slow, too.
+    let (mut client, server, rtts) =
+        attempts(connect, |(.., rtts)| rtts.iter().all(|rtt| *rtt < initial_rtt));
+    assert!(rtts.iter().all(|rtt| *rtt < initial_rtt), "{rtts:?}");
     // A resuming client need not measure it again.
     let directory = tempfile::tempdir().unwrap();
     let file = ResumptionFile::new(directory.path().join("resumption"));
@@ -130,7 +139,7 @@ fn the_first_packets_correct_tcps_round_trip_estimate() {
 #[test]
 fn keep_alives_do_not_open_a_connection() {
     let listener = listener("127.0.0.1");
-    let keep_alive = Some(Duration::from_millis(20));
+    let keep_alive = Some(Duration::from_millis(400));
     listener.endpoint().set_options(ConnectionOptions { keep_alive, ..ConnectionOptions::default() });
     let relay = Relay::start_slow(listener.local_addr(), Duration::from_millis(400));
     let url = HaulUrl { port: relay.port, ..listener.url("127.0.0.1", b"") };
@@ -337,20 +346,28 @@ fn a_resuming_client_needs_no_handshake_and_sends_its_message_in_the_first_packe
         // A close of an unconfirmed connection carries an initial header.
         client.wait_confirmed(TIMEOUT).unwrap();
     }
-    relay.received.lock().unwrap().clear();
     let connections = listener.stats().connections;
-    for round in 0..3 {
+    let mut round = 0;
+    // Returns the size of the first datagram.
+    let mut resume = || {
+        relay.received.lock().unwrap().clear();
         let client =
             file.resume(&Endpoint::client().unwrap(), &OpenOptions::default(), Ends::default()).unwrap();
-        send(&client, format!("round {round}").as_bytes());
+        let message = format!("round {round}");
+        round += 1;
+        send(&client, message.as_bytes());
         let server = connection(&listener);
-        assert_eq!(recv(&server), format!("round {round}").as_bytes());
-        if round == 0 {
-            let received = relay.received.lock().unwrap();
-            let first = received.iter().find(|datagram| datagram[0] == 14).unwrap().len();
-            assert!(first > 31 + b"round 0".len(), "the first datagram has {first} bytes");
-        }
+        assert_eq!(recv(&server), message.as_bytes());
         client.close(TIMEOUT).unwrap();
+        let received = relay.received.lock().unwrap();
+        received.iter().find(|datagram| datagram[0] == INITIAL_HEADER_KIND).unwrap().len()
+    };
+    // If this thread is stopped between the two calls, the initial header goes ahead alone.
+    let with_message = |first: &usize| *first > INITIAL_HEADER_LEN + b"round 0".len();
+    let first = attempts(&mut resume, with_message);
+    assert!(with_message(&first), "the first datagram has {first} bytes");
+    for _ in 0..2 {
+        resume();
     }
     assert_eq!(listener.stats().connections, connections);
 }
@@ -369,7 +386,7 @@ fn a_server_ignores_unknown_clients() {
     let mut listening = listen_options("127.0.0.1");
     listening.addr = addr;
     let other = Listener::bind(listening).unwrap();
-    let options = OpenOptions { timeout: Duration::from_millis(300), ..OpenOptions::default() };
+    let options = OpenOptions { timeout: Duration::from_secs(3), ..OpenOptions::default() };
     let client = file.resume(&Endpoint::client().unwrap(), &options, Ends::default()).unwrap();
     send(&client, b"anybody?");
     assert!(matches!(client.wait_confirmed(TIMEOUT), Err(EngineError::UdpBlocked { .. })));
@@ -458,9 +475,19 @@ fn stored_of(inbox: Bytes, len: usize, count: usize) -> usize {
         send(&client, &vec![7; len]);
     }
     client.flush(Some(TIMEOUT)).unwrap();
-    until("nothing was dropped", || listener.endpoint().stats().inbox_full > 0);
+    until("nothing was dropped", || {
+        let is_full = listener.endpoint().stats().inbox_full > 0;
+        if !is_full {
+            // On a busy machine the socket's buffer may have dropped the others.
+            send(&client, &vec![7; len]);
+        }
+        is_full
+    });
+    client.flush(Some(TIMEOUT)).unwrap();
     // Messages still in flight would use the capacity freed by reading: on a busy machine, possibly most of
-    // them.
+    // them. Packets of another client arrive after them.
+    let later = client_of(&listener, &listener.url("127.0.0.1", b""));
+    later.wait_confirmed(TIMEOUT).unwrap();
     until("data is still dropped", || {
         let dropped = || listener.endpoint().stats().inbox_full;
         let before = dropped();

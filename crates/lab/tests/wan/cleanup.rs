@@ -52,7 +52,7 @@ fn sigterm_ends_everything() {
     kill_process(Pid::from_raw(child.id().cast_signed()).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     assert_eq!(names_of(child.id()), Vec::<String>::new());
-    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+    eventually("the death of the processes", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_death_of_the_command_ends_everything() {
     kill_process(Pid::from_raw(pids[2].cast_signed()).unwrap(), Signal::KILL).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 9));
     assert_eq!(names_of(child.id()), Vec::<String>::new());
-    assert!(pids.iter().all(|pid| !is_alive(*pid)), "{pids:?}");
+    eventually("the death of the processes", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, Permissions};
-use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::fs::{self, DirEntry, File, Metadata, Permissions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -238,10 +238,10 @@ enum Kind {
 }
 
 impl Node {
-    fn of(path: &Path, metadata: &Metadata) -> Self {
+    fn of(path: &Path, metadata: &Metadata) -> io::Result<Self> {
         let file_type = metadata.file_type();
         let kind = if file_type.is_symlink() {
-            Kind::Link(fs::read_link(path).expect("a link can be read").into_os_string())
+            Kind::Link(fs::read_link(path)?.into_os_string())
         } else if file_type.is_dir() {
             Kind::Directory
         } else if file_type.is_file() {
@@ -251,26 +251,35 @@ impl Node {
         };
         // A link's mode has no meaning.
         let mode = if matches!(kind, Kind::Link(_)) { 0 } else { metadata.mode() & 0o7777 };
-        Self { kind, mode, mtime: (metadata.mtime(), metadata.mtime_nsec()) }
+        Ok(Self { kind, mode, mtime: (metadata.mtime(), metadata.mtime_nsec()) })
     }
 }
 
-/// Everything below `root`, by relative path; `root` itself has the empty path.
+/// Everything below `root`, which must exist, by relative path; `root` itself has the empty path. Names that
+/// another process removes meanwhile are left out.
 fn walk(root: &Path) -> BTreeMap<Vec<u8>, Node> {
     let mut nodes = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];
     while let Some(path) = open.pop() {
-        let metadata =
-            fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        if metadata.is_dir() {
-            open.extend(
-                fs::read_dir(&path).expect("root can list").map(|entry| entry.expect("listed").path()),
-            );
+        match visit(&path) {
+            Ok((node, entries)) => {
+                open.extend(entries);
+                let relative = path.strip_prefix(root).expect("below the root").as_os_str();
+                nodes.insert(relative.as_bytes().to_vec(), node);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && path != root => {}
+            Err(error) => panic!("{}: {error}", path.display()),
         }
-        let relative = path.strip_prefix(root).expect("below the root").as_os_str().to_owned().into_vec();
-        nodes.insert(relative, Node::of(&path, &metadata));
     }
     nodes
+}
+
+/// Returns the file at a path, and the paths of a directory's entries.
+fn visit(path: &Path) -> io::Result<(Node, Vec<PathBuf>)> {
+    let metadata = fs::symlink_metadata(path)?;
+    let entries =
+        if metadata.is_dir() { fs::read_dir(path)?.collect::<io::Result<_>>()? } else { Vec::new() };
+    Ok((Node::of(path, &metadata)?, entries.iter().map(DirEntry::path).collect()))
 }
 
 /// Asserts that two trees are equal: names, kinds, contents, modes, times to the nanosecond, link targets.
