@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use common::{TIMEOUT, exchange};
+use haul_testing::send_until_full;
 use haul_wire::packet::{ControlFrame, ControlFrameKind};
 use haulage::{Connection, ConnectionError, Endpoint, Listener, Options, SendOptions, WaitError, preset};
 use relay::relay;
@@ -25,10 +26,7 @@ fn stuck(listener: &Listener) -> (Connection, Connection, usize) {
     let client = Connection::open(&listener.url("127.0.0.1"), &recipe, &Options::default()).wait().unwrap();
     let server = listener.accept().wait_for(TIMEOUT).unwrap();
     let (message, options) = (vec![7; 60_000], SendOptions::default());
-    let mut sent = 0;
-    while client.send_with(&message, options).wait_for(SHORT).is_ok() {
-        sent += 1;
-    }
+    let sent = send_until_full(|| client.send_with(&message, options).wait_for(SHORT).is_ok());
     (client, server, sent)
 }
 

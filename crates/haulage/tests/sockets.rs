@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use haul_testing::block_on;
+use haul_testing::{block_on, send_until_full};
 use haulage::stack::{MessageSink, MessageSource, SendError as MessageError};
 use haulage::{
     AcceptError, Accepted, ByteReader, ByteWriter, Connection, ConnectionError, Endpoint, Ends, Event,
@@ -417,16 +417,19 @@ fn a_writer_times_out_and_can_retry() {
         std::thread::spawn(move || ByteWriter::open(&url, &bulk(), &Options::default()).wait().unwrap());
     let mut reader = listener.accept_reader().wait_for(TIMEOUT).unwrap();
     let mut writer = opening.join().unwrap();
-    let (short, piece) = (Duration::from_millis(50), vec![7; 10_000_000]);
+    let piece = vec![7; 10_000_000];
     let mut written = 0;
-    let error = loop {
-        match writer.write_some(&piece).wait_for(Duration::from_secs(1)) {
-            Ok(taken) => written += taken as u64,
-            Err(error) => break error,
+    send_until_full(|| match writer.write_some(&piece).wait_for(Duration::from_millis(250)) {
+        Ok(taken) => {
+            written += taken as u64;
+            true
         }
-    };
-    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-    let early = writer.finish().wait_for(short);
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+            false
+        }
+    });
+    let early = writer.finish().wait_for(Duration::from_millis(50));
     assert!(matches!(early, Err(WaitError::TimedOut(_))), "{early:?} after {written} bytes");
     let reading = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
     writer.finish().wait_for(TIMEOUT).unwrap();

@@ -50,6 +50,16 @@ pub fn attempts<T>(mut attempt: impl FnMut() -> T, is_wanted: impl Fn(&T) -> boo
     attempt()
 }
 
+/// Calls `send` until it has failed four times in a row, and returns how often it succeeded. For a sender that is
+/// full if sending times out: a busy machine can delay it for a single timeout.
+pub fn send_until_full(mut send: impl FnMut() -> bool) -> usize {
+    let (mut sent, mut failed) = (0, 0);
+    while failed < 4 {
+        (sent, failed) = if send() { (sent + 1, 0) } else { (sent, failed + 1) };
+    }
+    sent
+}
+
 /// Copies a program that is to be executed. A separate process writes the file: a child that another test is
 /// just starting could hold a file descriptor of this process open for writing, and executing the file would
 /// fail (`ETXTBSY`).
