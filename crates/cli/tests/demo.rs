@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use haul_testing::{copy_program, privileged, unconfigured};
+use haul_testing::{attempts, copy_program, privileged, unconfigured};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -166,20 +166,26 @@ const BUSY: [&str; 8] =
 fn a_busy_receiver_is_measured_with_and_without_the_diagnosis_and_causes_are_reported() {
     let scratch = tempfile::tempdir().unwrap();
     let events = scratch.path().join("events");
-    let output =
-        haul().args(BUSY).args(["--time", "5s", "--json"]).arg("--events").arg(&events).output().unwrap();
-    exits(&output, 0);
-    let with: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let demo = || {
+        let output =
+            haul().args(BUSY).args(["--time", "5s", "--json"]).arg("--events").arg(&events).output().unwrap();
+        exits(&output, 0);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    // A busy machine delays the path too, which looks like a queue.
+    let is_hosts = |report: &Value| {
+        let causes = report["lost_by_cause"].as_object().unwrap();
+        let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();
+        let host = causes["receiver_host"].as_f64().unwrap();
+        host > 50.0 && host >= 0.6 * all
+    };
+    let with = attempts(demo, is_hosts);
     let without = &with["without_verdict"];
     for report in [&with, without] {
         assert_eq!((&report["ok"], report["controller"].as_str()), (&Value::Bool(true), Some("highspeed")));
         assert!(report["goodput_bps"].as_f64().unwrap() > 0.0, "{report}");
     }
-    let causes = with["lost_by_cause"].as_object().unwrap();
-    let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();
-    let host = causes["receiver_host"].as_f64().unwrap();
-    // On a busy machine the emulated path is delayed as well, which looks like a queue.
-    assert!(host > 50.0 && host >= 0.6 * all, "{causes:?}");
+    assert!(is_hosts(&with), "{}", with["lost_by_cause"]);
     // The path's own counters show that it dropped almost nothing.
     let trace = fs::read_to_string(&events).unwrap();
     let lines: Vec<Value> = trace.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -1,5 +1,8 @@
 //! `haul doctor` on this machine, and on the path to a server.
 
+use haul_testing::attempts;
+use serde_json::Value;
+
 use crate::support::{Server, exits, haul, lossy, object, run, text};
 
 #[test]
@@ -18,11 +21,15 @@ fn doctor_checks_this_machine_and_measures_a_path_both_ways() {
     let count = |what| words.matches(what).count();
     let known = 2 - count("Limited by: unknown");
     assert_eq!((count("What to do: "), count("Gain to expect: ")), (known, known), "{words}");
-    let output = run(&["doctor", "--json", "--time", "300ms", &server.at("")]);
-    exits(&output, 0);
-    let told = object(&output);
+    let measure = || {
+        let output = run(&["doctor", "--json", "--time", "300ms", &server.at("")]);
+        exits(&output, 0);
+        object(&output)
+    };
+    let is_fast = |way: &Value| way["goodput_bps"].as_f64().unwrap() > 1e6;
+    let told = attempts(measure, |told| is_fast(&told["there"]) && is_fast(&told["back"]));
     for way in ["there", "back"] {
-        assert!(told[way]["goodput_bps"].as_f64().unwrap() > 1e6, "{told}");
+        assert!(is_fast(&told[way]), "{told}");
         assert!(told[way]["advice"].is_string() || told[way]["limited_by"].is_null(), "{told}");
         assert!(told[way]["lost_by_cause"]["receiver_host"].is_u64(), "{told}");
     }
@@ -43,17 +50,21 @@ fn doctor_measures_with_the_given_settings() {
     let server = Server::start(root.path(), &[]);
     let config = root.path().join("config.toml");
     std::fs::write(&config, "controller = \"cubic\"\n").unwrap();
-    let mut doctor = haul();
-    doctor.args(["doctor", "--json", "--time", "300ms", "--rate", "90Mbit", &server.at("")]);
-    let output =
-        doctor.env("HAUL_CONFIG", &config).env("HAUL_SET", "crypto=chacha20-poly1305").output().unwrap();
-    exits(&output, 0);
-    let told = object(&output);
+    let measure = || {
+        let mut doctor = haul();
+        doctor.args(["doctor", "--json", "--time", "300ms", "--rate", "90Mbit", &server.at("")]);
+        let output =
+            doctor.env("HAUL_CONFIG", &config).env("HAUL_SET", "crypto=chacha20-poly1305").output().unwrap();
+        exits(&output, 0);
+        object(&output)
+    };
+    let is_limited = |way: &Value| way["limited_by"] == "rate_ceiling";
+    let told = attempts(measure, |told| is_limited(&told["there"]) && is_limited(&told["back"]));
     for way in ["there", "back"] {
         let way = &told[way];
         let chosen = (way["controller"].as_str(), way["cipher"].as_str());
         assert_eq!(chosen, (Some("cubic"), Some("chacha20-poly1305")), "{way}");
-        assert_eq!(way["limited_by"], "rate_ceiling", "{way}");
+        assert!(is_limited(way), "{way}");
     }
     let output = haul().arg("doctor").env("HAUL_SET", "crypto=rot13").output().unwrap();
     exits(&output, 2);

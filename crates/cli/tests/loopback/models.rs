@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 
 #[cfg(feature = "faults")]
+use haul_testing::attempts;
+#[cfg(feature = "faults")]
 use serde_json::Value;
 
 #[cfg(feature = "faults")]
@@ -75,19 +77,26 @@ fn the_sender_diagnoses_its_losses_with_the_given_model() {
     let model = write(dir.path(), "model.toml", EVERYTHING_IS_THE_HOSTS);
     let server = Server::start(dir.path(), &[]);
     let by_host = |report: &Value| report["lost_by_cause"]["receiver_host"].as_u64().unwrap();
-    let (report, told) = bench(dir.path(), &server.url, &[]);
-    assert!(!told.is_empty() && !told.contains(&"receiver_host".to_owned()), "{told:?}");
-    assert_eq!((by_host(&report), named(dir.path())), (0, Value::Null));
-    let (report, told) = bench(dir.path(), &server.url, &["--diagnosis-model", &model]);
+    // A host that is busy may lose some itself, and may have no window that is long enough.
+    let is_none = |(report, told): &(Value, Vec<String>)| {
+        !told.is_empty() && !told.contains(&"receiver_host".to_owned()) && by_host(report) == 0
+    };
+    let without = attempts(|| bench(dir.path(), &server.url, &[]), is_none);
+    assert!(is_none(&without), "{without:?}");
+    assert_eq!(named(dir.path()), Value::Null);
+    let is_all = |(report, told): &(Value, Vec<String>)| {
+        !told.is_empty() && told.iter().all(|cause| cause == "receiver_host") && by_host(report) > 0
+    };
+    let with = attempts(|| bench(dir.path(), &server.url, &["--diagnosis-model", &model]), is_all);
+    assert!(is_all(&with), "{with:?}");
     assert_eq!(named(dir.path()).as_str().map(str::len), Some(64));
-    assert!(!told.is_empty() && told.iter().all(|cause| cause == "receiver_host"), "{told:?}");
-    assert!(by_host(&report) > 0, "{report}");
     // If the server sends, the server's model applies.
     let lossy = ["env", "HAUL_FAULTS=loss=0.02,seed=3"];
     for (options, is_hosts) in [(&[][..], false), (&["--diagnosis-model", &model], true)] {
         let server = Server::started_by(&lossy, dir.path(), options);
-        let (report, _) = bench(dir.path(), &server.url, &["--reverse"]);
-        assert_eq!(by_host(&report) > 0, is_hosts, "{report}");
+        let is_right = |(report, _): &(Value, Vec<String>)| (by_host(report) > 0) == is_hosts;
+        let told = attempts(|| bench(dir.path(), &server.url, &["--reverse"]), is_right);
+        assert!(is_right(&told), "{told:?}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use haul_testing::attempts;
 use serde_json::Value;
 
 use crate::secrets::{Running, url_in};
@@ -325,12 +326,18 @@ fn limit_of_a_pipe(bytes: usize, fed: usize, read: usize, options: &[&str]) -> V
 #[test]
 fn a_sending_pipe_reports_its_limit() {
     // The limit is the writer of stdin, the reader of stdout, or the requested rate.
-    let fed = limit_of_a_pipe(600_000, 20_000, 1 << 20, &[]);
-    let read = limit_of_a_pipe(90_000_000, 90_000_000, 2_000_000, &[]);
-    for (limit, why) in [(fed, "reading was behind"), (read, "writing was behind")] {
-        assert_eq!(limit["limited_by"], "application", "{limit}");
-        assert!(limit["limited_by_evidence"].as_str().unwrap().starts_with(why), "{limit}");
+    for (bytes, fed, read, why) in [
+        (600_000, 20_000, 1 << 20, "reading was behind"),
+        (30_000_000, 30_000_000, 500_000, "writing was behind"),
+    ] {
+        let is_right = |limit: &Value| {
+            let evidence = limit["limited_by_evidence"].as_str().unwrap_or_default();
+            limit["limited_by"] == "application" && evidence.starts_with(why)
+        };
+        let limit = attempts(|| limit_of_a_pipe(bytes, fed, read, &[]), is_right);
+        assert!(is_right(&limit), "{limit}");
     }
-    let asked = limit_of_a_pipe(5_000_000, 5_000_000, 1 << 20, &["--rate", "20Mbit"]);
+    let asked = || limit_of_a_pipe(5_000_000, 5_000_000, 1 << 20, &["--rate", "20Mbit"]);
+    let asked = attempts(asked, |limit| limit["limited_by"] == "rate_ceiling");
     assert_eq!(asked["limited_by"], "rate_ceiling", "{asked}");
 }

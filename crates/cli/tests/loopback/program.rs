@@ -121,10 +121,14 @@ fn a_slow_bench_ends_when_its_time_is_over() {
     let server = Server::start(root.path(), &[]);
     for reverse in [&[][..], &["--reverse"]] {
         let words = ["bench", "--time", "1s", "--rate", "200kbit", "--json", &server.url];
-        let output = run(&[&words[..], reverse].concat());
-        exits(&output, 0);
-        let bytes = object(&output)["bytes"].as_u64().unwrap();
-        assert!((10_000..60_000).contains(&bytes), "{reverse:?}: {bytes} B");
+        let attempt = || {
+            let output = run(&[&words[..], reverse].concat());
+            exits(&output, 0);
+            object(&output)["bytes"].as_u64().unwrap()
+        };
+        let expected = 10_000..60_000;
+        let bytes = attempts(attempt, |bytes| expected.contains(bytes));
+        assert!(expected.contains(&bytes), "{reverse:?}: {bytes} B");
     }
 }
 
@@ -187,7 +191,9 @@ fn the_trace_reports_the_limit_each_second() {
         let lines = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         lines.filter(|line| line["event"] == "limit").collect()
     };
-    let limits = attempts(limits, |all| all.iter().all(|limit| limit["limited_by"] == "rate_ceiling"));
+    let are_right =
+        |all: &Vec<Value>| all.len() >= 2 && all.iter().all(|limit| limit["limited_by"] == "rate_ceiling");
+    let limits = attempts(limits, are_right);
     assert!(limits.len() >= 2, "{limits:?}");
     for limit in limits {
         assert_eq!(limit["limited_by"], "rate_ceiling", "{limit}");
