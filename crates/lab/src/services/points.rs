@@ -57,6 +57,10 @@ pub(super) struct Points {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(super) rounds: Option<u32>,
 
+    /// Divides the rates of `change`, for machines that are too slow or too busy for them
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(super) slower: u64,
+
     /// Program for UDT in `jitter`, built by scripts/bench/udt.sh
     #[arg(long, value_name = "PROGRAM")]
     pub(super) udt: Option<PathBuf>,

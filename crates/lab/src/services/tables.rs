@@ -123,15 +123,17 @@ fn rate_cell(seen: &[StreamResult]) -> String {
 pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> Result<(), Problem> {
     let millis = (8_000.0 * points.share).max(3_000.0) as u64;
     let after = millis * 3 / 8;
-    let viz =
-        |lane, from, to| Stream { rate_bps: Some(from), change: to, ..stream(&preset("viz"), millis, lane) };
+    let [fast, slower, changed] = [RATE, SLOWER, CHANGED].map(|rate| rate / points.slower);
+    let of = |carrier, lane, rate| Stream { rate_bps: Some(rate), ..stream(carrier, millis, lane) };
+    let viz = preset("viz");
     let job = Job::Streams(vec![
-        viz(0, RATE, None),
-        viz(1, SLOWER, Some((after, CHANGED))),
-        stream(&Carrier::Tcp, millis, 2),
+        of(&viz, 0, fast),
+        Stream { change: Some((after, changed)), ..of(&viz, 1, slower) },
+        of(&Carrier::Tcp, 2, fast),
     ]);
+    let [fast_mbit, slower_mbit, changed_mbit] = [fast, slower, changed].map(|rate| rate as f64 / 1e6);
     println!(
-        "\n## Three streams at once, RTT {RTT_MS} ms, loss {LOSS}; the second viz is changed to 100 Mbit/s after {after} ms\n"
+        "\n## Three streams at once, RTT {RTT_MS} ms, loss {LOSS}; the second viz is changed to {changed_mbit} Mbit/s after {after} ms\n"
     );
     println!("Medians and each round\n");
     println!(
@@ -141,7 +143,12 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     for round in 0..points.rounds_or(ROUNDS) {
         rounds.push(lab.run_round(round, &stream_path(), &job)?.load::<Vec<StreamResult>>("b.json")?);
     }
-    for (lane, name) in ["viz, 200", "viz, 150 then 100", "TCP, 200 set by the program"].iter().enumerate() {
+    let names = [
+        format!("viz, {fast_mbit}"),
+        format!("viz, {slower_mbit} then {changed_mbit}"),
+        format!("TCP, {fast_mbit} set by the program"),
+    ];
+    for (lane, name) in names.iter().enumerate() {
         let cell = |of: fn(&StreamResult) -> Option<f64>, digits| each_cell(&rounds, lane, of, digits);
         println!(
             "| {name} | {} | {} | {} | {} |",
@@ -156,9 +163,10 @@ pub(super) fn change(lab: &Emulator, points: &Points, outcome: &mut Outcome) -> 
     let before = median(of_stream(&rounds, 1), |seen| seen.goodput_bps);
     let after = median(of_stream(&rounds, 1), |seen| seen.later_goodput_bps.unwrap_or(0.0));
     let holds =
-        (0.9..1.02).contains(&(before / SLOWER as f64)) && (0.9..1.02).contains(&(after / CHANGED as f64));
+        (0.9..1.02).contains(&(before / slower as f64)) && (0.9..1.02).contains(&(after / changed as f64));
     let ours = format!("{} then {} Mbit/s", mbit(before), mbit(after));
-    outcome.claim("the receiver changes the rate of a running viz", "150 then 100 Mbit/s", ours, holds);
+    let wanted = format!("{slower_mbit} then {changed_mbit} Mbit/s");
+    outcome.claim("the receiver changes the rate of a running viz", wanted, ours, holds);
     Ok(())
 }
 
