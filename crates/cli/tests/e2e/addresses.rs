@@ -89,7 +89,7 @@ impl Victim {
         for copy in copies {
             self.sent += self.socket.send_to(copy, (Net::SERVER_FOR_STRANGERS, PORT)).unwrap();
         }
-        self.received += self.socket.recv(&mut [0; 1 << 16]).unwrap_or(0);
+        self.received += self.socket.recv(&mut vec![0; 1 << 16]).unwrap_or(0);
     }
 
     /// Sends copies until one is answered.
