@@ -210,7 +210,7 @@ fn streams_of_one_connection_serve_tasks() {
     });
 }
 
-/// The number of threads of each name. One that was given no name has its creator's.
+/// The number of threads of each name. A thread without a name of its own has its creator's.
 fn threads_by_name() -> HashMap<String, usize> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let mut threads = HashMap::new();
@@ -246,7 +246,7 @@ fn unresponsive_servers_delay_no_other_connection_and_use_no_threads() {
             sleep(Duration::from_millis(5)).await;
         }
         let _clients = accepting.join().unwrap();
-        // Other tests run beside this one, and have threads, too, but not so many for one purpose.
+        // Other tests run at the same time and have threads, too, but fewer of each name.
         let threads = threads_by_name();
         assert!(threads.values().all(|&count| count < SILENT), "{threads:?}");
         let here = endpoint.connect(&url, &recipe, &options).await.unwrap();

@@ -135,7 +135,7 @@ impl Settings {
 
 /// Parameters of sessions: their names in recipes and for `--set`, and their help.
 const PARAMETERS: [(&str, &str); 7] = [
-    // Behind it are the names of the laws.
+    // `Settings::set` appends the names of the laws.
     ("controller", "the rate control law: "),
     ("rate", "a maximum rate such as 800Mbit, up to 1000Tbit, or unlimited"),
     ("chunk", "the size of the chunks that the object is divided into, 64KiB to 4GiB"),

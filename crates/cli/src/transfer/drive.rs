@@ -62,7 +62,7 @@ fn run(
 ) -> RunReport {
     let context = &sides.context;
     job.progress().on_item(context.on_item.clone().unwrap_or_else(|| Arc::new(|_| {})));
-    // Before the data path, which tells the sender that it may send.
+    // Before the data path starts, because that permits the sender to send.
     let part = (side == Side::Receives).then(|| join(sides)).flatten();
     let watch = Watch::start(sides, side, |waker| {
         let wake = waker.clone();

@@ -102,7 +102,7 @@ impl Victim {
         });
     }
 
-    /// Takes what comes until nothing comes any more.
+    /// Receives until nothing arrives for a moment.
     fn take(&mut self) {
         let mut buffer = vec![0; 1 << 16];
         self.received += std::iter::from_fn(|| self.socket.recv(&mut buffer).ok()).sum::<usize>();
@@ -136,7 +136,7 @@ fn a_copied_challenge_does_not_redirect_a_download() {
         victim.sends(&challenges);
     }
     victim.sends_until_answered(|| challenges.clone());
-    // Soon, as the client waits for an answer for some seconds only.
+    // At once: the client waits for an answer for a few seconds only.
     net.server.firewall("-D", FROM_CLIENT);
     victim.take();
     victim.assert_little();

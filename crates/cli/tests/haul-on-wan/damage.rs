@@ -16,7 +16,7 @@ fn damaged_packets_are_not_attributed_to_the_receiving_host() {
     path.stages.push(StageSpec::Corruption(CorruptionSpec { share, effect }));
     let far = Far::beyond(37, &path, &[]);
     let bench = || far.succeed(&["bench", "--json", "--rate", "40Mbit", "--bytes", "20MB", &far.url]);
-    // A busy host loses some itself.
+    // A busy host itself drops some packets.
     let is_right = |report: &Value| {
         let causes = report["lost_by_cause"].as_object().unwrap();
         let all: f64 = causes.values().map(|count| count.as_f64().unwrap()).sum();

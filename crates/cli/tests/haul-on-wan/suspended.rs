@@ -103,7 +103,7 @@ fn a_sender_without_a_processor_does_not_blame_the_path() {
     assert_eq!(report["limited_by"], "sender_cpu", "{report}");
 }
 
-/// What a sender reports that has a processor half of the time.
+/// Report of a sender that has the CPU half of the time.
 fn of_a_suspended_sender(far: &Far) -> Value {
     let here = tree(8, &[30_000_000]);
     let mut command = haul(&far.emulator.world.a.namespace);

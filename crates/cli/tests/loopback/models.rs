@@ -77,7 +77,7 @@ fn the_sender_diagnoses_its_losses_with_the_given_model() {
     let model = write(dir.path(), "model.toml", EVERYTHING_IS_THE_HOSTS);
     let server = Server::start(dir.path(), &[]);
     let by_host = |report: &Value| report["lost_by_cause"]["receiver_host"].as_u64().unwrap();
-    // A host that is busy may lose some itself, and may have no window that is long enough.
+    // A busy host may drop some packets itself, or have no window that is long enough.
     let is_none = |(report, told): &(Value, Vec<String>)| {
         !told.is_empty() && !told.contains(&"receiver_host".to_owned()) && by_host(report) == 0
     };

@@ -24,7 +24,7 @@ fn tree() -> TempDir {
     dir
 }
 
-/// The names below `root`. What another process removes meanwhile is not there.
+/// The names below `root`, without those that another process removes meanwhile.
 fn names(root: &Path) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec![root.to_path_buf()]);
     while let Some(at) = open.pop() {
@@ -40,7 +40,7 @@ fn names(root: &Path) -> BTreeSet<String> {
     found
 }
 
-/// `None` for what is not there.
+/// `None` if the name does not exist.
 #[track_caller]
 fn there<T>(result: io::Result<T>) -> Option<T> {
     match result {

@@ -84,7 +84,7 @@ fn a_silent_channel_with_active_data_has_four_times_the_timeout() {
     assert!(is_extended(&lifetime), "{lifetime:?}");
 }
 
-/// A process that was stopped, with its machine for example, cannot tell whether its peer was silent meanwhile.
+/// A process that was stopped, for example with its machine, does not know whether its peer was silent.
 #[test]
 fn a_channel_that_was_not_served_for_longer_than_the_timeout_continues_with_what_has_arrived() {
     let pumps = pair().map(|(tls, tcp)| {
