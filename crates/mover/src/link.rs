@@ -49,14 +49,15 @@ pub(crate) fn send_list<T: Serialize>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::RefCell;
 
     use super::*;
 
-    struct Nobody;
+    /// Drops what is sent, and receives nothing.
+    pub(crate) struct NullLink;
 
-    impl ControlLink for Nobody {
+    impl ControlLink for NullLink {
         fn send(&self, _: ControlMessage) -> Result<(), Fault> {
             Ok(())
         }
@@ -74,7 +75,7 @@ mod tests {
             parts.borrow_mut().push(part);
             ControlMessage::Close
         };
-        send_list(&Nobody, items.clone(), 40, record).unwrap();
+        send_list(&NullLink, items.clone(), 40, record).unwrap();
         let parts = parts.into_inner();
         for part in &parts {
             assert!(!part.is_empty() && part.len() <= 40);

@@ -360,24 +360,13 @@ mod tests {
 
     use super::*;
     use crate::identity::Identity;
+    use crate::link::tests::NullLink;
     use crate::root::{Root, SourceRoot};
     use crate::stream::Shape;
 
-    struct Nobody;
-
-    impl ControlLink for Nobody {
-        fn send(&self, _: ControlMessage) -> Result<(), Fault> {
-            Ok(())
-        }
-
-        fn recv(&self, _: Duration) -> Result<Option<ControlMessage>, Fault> {
-            Ok(None)
-        }
-    }
-
     fn shared(read_ahead: u64) -> Shared {
         let limits = SendLimits { read_ahead, ..SendLimits::default() };
-        Shared::new(Arc::new(Nobody), limits, Stage::Listing)
+        Shared::new(Arc::new(NullLink), limits, Stage::Listing)
     }
 
     fn block(offset: u64) -> Block {
