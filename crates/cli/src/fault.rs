@@ -58,6 +58,7 @@ pub(crate) fn is_of_way(code: FaultCode) -> bool {
     matches!(code, ControlLost | PeerSilent | UdpBlocked | Unreachable)
 }
 
+const SAME_VERSION: &str = "install the same version of haul on both sides";
 const EXPIRED: &str = "ask for a new URL: start `haul serve` again on the server";
 
 /// Converts an error to the engine's fault, with the cause of a failed connection and a hint.
@@ -119,7 +120,11 @@ fn hint(error: &EngineError) -> String {
         | EngineError::ControlLost(_)
         | EngineError::TimedOut { .. }
         | EngineError::Silent(_) => "run the same command again",
-        EngineError::Url(UrlError::KeyVersion(_)) => "install the same version of haul on both sides",
+        EngineError::Cipher(_)
+        | EngineError::Protocol(_)
+        | EngineError::Version(_)
+        | EngineError::Url(UrlError::KeyVersion(_)) => SAME_VERSION,
+        EngineError::Peer(fault) if fault.code == FaultCode::VersionMismatch => SAME_VERSION,
         EngineError::Url(_) => {
             "copy the whole URL as `haul serve` prints it, in quotes: haul://HOST:PORT/PATH?k=KEY \
              (an IPv6 address in [brackets])"
@@ -228,6 +233,18 @@ mod engine_tests {
         let fault = of(EngineError::UdpForbidden(io::Error::other("Operation not permitted").into()));
         assert_eq!(fault.code, FaultCode::UdpBlocked);
         assert!(fault.message.contains("not permitted") && fault.hint.contains("firewall rule"), "{fault}");
+    }
+
+    #[test]
+    fn peers_of_different_versions_get_a_hint() {
+        let refused = Fault::new(FaultCode::VersionMismatch, "version 7", "");
+        for error in [
+            EngineError::Version(7),
+            EngineError::Protocol("nonsense".to_owned()),
+            EngineError::Peer(refused),
+        ] {
+            assert!(of(error.clone()).hint.contains("same version"), "{error}");
+        }
     }
 
     #[test]

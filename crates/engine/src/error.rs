@@ -205,17 +205,12 @@ impl EngineError {
     }
 
     /// Returns the error with its causes, in the form that is sent to the peer. Hints are left to the
-    /// application, except for errors that mean that the two ends run incompatible versions: the code does
-    /// not reveal that.
+    /// application.
     pub fn fault(&self) -> Fault {
-        let hint = match self {
-            Self::Peer(fault) => return fault.clone(),
-            Self::Cipher(_) | Self::Protocol(_) | Self::Version(_) => {
-                "install the same version of haul on both sides"
-            }
-            _ => "",
-        };
-        Fault::new(self.code(), self.with_causes(), hint)
+        match self {
+            Self::Peer(fault) => fault.clone(),
+            _ => Fault::new(self.code(), self.with_causes(), ""),
+        }
     }
 
     /// Returns the message followed by those of all causes.
@@ -275,12 +270,5 @@ mod tests {
     fn the_peers_message_is_passed_on_unchanged() {
         let fault = Fault::new(FaultCode::DiskFull, "disk full", "make room");
         assert_eq!(EngineError::Peer(fault.clone()).fault(), fault);
-    }
-
-    #[test]
-    fn incompatible_peers_get_a_hint() {
-        for error in [EngineError::Version(7), EngineError::protocol("nonsense")] {
-            assert!(error.fault().hint.contains("same version"), "{error}");
-        }
     }
 }

@@ -83,23 +83,19 @@ pub fn server_recipe(settings: &Settings, cipher: Cipher) -> Result<Recipe, Reci
 
 /// Returns the fault sent to a client whose recipe cannot be used here.
 pub fn refusal(error: &RecipeError) -> Fault {
-    let code = match error {
+    let unusable = |code| Fault::new(code, format!("the server cannot use the recipe: {error}"), "");
+    match error {
         RecipeError::NotPermitted(reason) => {
             let message = format!("the server does not permit this recipe: {reason}");
-            return Fault::new(FaultCode::NotPermitted, message, "");
+            Fault::new(FaultCode::NotPermitted, message, "")
         }
         RecipeError::PolicyPanicked(words) => {
             let message = format!("the server's check of recipes panicked: {words}");
-            return Fault::new(FaultCode::Internal, message, "fix the server's program");
+            Fault::new(FaultCode::Internal, message, "")
         }
-        RecipeError::Version { .. } => FaultCode::VersionMismatch,
-        _ => FaultCode::Usage,
-    };
-    Fault::new(
-        code,
-        format!("the server cannot use the recipe: {error}"),
-        "use a recipe whose micro-protocols both sides have, in the same version",
-    )
+        RecipeError::Version { .. } => unusable(FaultCode::VersionMismatch),
+        _ => unusable(FaultCode::Usage),
+    }
 }
 
 /// Message to a client that wants no encryption if the server does not permit that.
@@ -121,8 +117,9 @@ pub fn choose_cipher(wanted: &[Cipher], permitted: &[Cipher], permit_none: bool)
     let chosen = wanted.iter().find(|&&c| c != Cipher::None && permitted.contains(&c));
     chosen.copied().ok_or_else(|| {
         let names = |list: &[Cipher]| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ");
-        let message = format!("the server permits none of the ciphers {}", names(wanted));
-        Fault::new(FaultCode::NotPermitted, message, format!("choose one of {}", names(permitted)))
+        let message =
+            format!("the server permits none of the ciphers {}, only {}", names(wanted), names(permitted));
+        Fault::new(FaultCode::NotPermitted, message, "")
     })
 }
 
@@ -209,7 +206,7 @@ mod tests {
         assert_eq!(choose_cipher(&wanted, &[Cipher::Aes128Gcm], false), Ok(Cipher::Aes128Gcm));
         let fault = choose_cipher(&wanted, &[Cipher::Aes256Gcm], true).unwrap_err();
         assert_eq!(fault.code, FaultCode::NotPermitted);
-        assert!(fault.hint.contains("aes-256-gcm"), "{fault}");
+        assert!(fault.message.ends_with(", only aes-256-gcm"), "{fault}");
     }
 
     #[test]
